@@ -1,4 +1,4 @@
-"""Exports hold the columns of a store: COCO's JSON, members of WebDataset samples, and metadata.jsonl."""
+"""Exports hold the columns of a store: members of WebDataset samples, and metadata.jsonl."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import re
 import tarfile
 import warnings
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -57,127 +56,45 @@ def exported(path: Path, out: Path, **options: Any) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [*MODES, "whole"])
-def test_coco_comes_back_as_it_was_but_for_the_resize(folder: Path, tmp_path: Path, mode: str) -> None:
+def test_annotations_are_as_they_were_but_for_the_resize(folder: Path, tmp_path: Path, mode: str) -> None:
     """Against one annotation after another, by the documentation of --resize."""
     body = json.loads((folder / "all.json").read_text())
     options: dict[str, Any] = {} if mode == "whole" else {"size": 48, "resize": mode}
     out = prep(folder / "images", tmp_path / "o.fds", coco=folder / "all.json", workers=1, **options).out
-    warned = exported(out, tmp_path / "x", to="coco")
-    found = json.loads((tmp_path / "x/annotations.json").read_text())
-    assert [one["id"] for one in found["images"]] == [one["id"] for one in body["images"]], "ids, in the order of the store"
-    assert [(c["id"], c["name"], c["keypoints"]) for c in found["categories"]] == [
-        (number, name, POINTS) for number, name in ((3, "person"), (7, "dog"), (20, "tree"))
-    ]
-    of_image = defaultdict(list)
-    for one in found["annotations"]:
-        of_image[one["image_id"]].append(one)
-    assert len({one["id"] for one in found["annotations"]}) == len(found["annotations"])
+    warned = exported(out, tmp_path / "x")
+    lines = [json.loads(line) for line in (tmp_path / "x/metadata.jsonl").read_text().splitlines()]
+    numbers = sorted(one["id"] for one in body["categories"])
     gone = 0
-    for image, was in zip(found["images"], body["images"], strict=True):
-        pixels = cv2.imread(str(tmp_path / "x/images" / image["file_name"]))
-        assert pixels.shape[:2] == (image["height"], image["width"])
-        assert Path(image["file_name"]).with_suffix("") == Path(was["file_name"]).with_suffix("")
-        height, width = was["height"], was["width"]
-        fy, fx, top, left = (1, 1, 0, 0) if mode == "whole" else stored_shape(height, width, 48, mode)
-        want = []
-        for one in (one for one in body["annotations"] if one["image_id"] == image["id"]):
+    for line, was in zip(lines, body["images"], strict=True):
+        pixels = cv2.imread(str(tmp_path / "x" / line["file_name"]))
+        assert Path(line["file_name"]).with_suffix("") == Path(was["file_name"]).with_suffix("") and line["image_id"] == was["id"]
+        fy, fx, top, left = (1, 1, 0, 0) if mode == "whole" else stored_shape(was["height"], was["width"], 48, mode)
+        want: dict[str, list[Any]] = {name: [] for name in ("boxes", "category", "area", "crowd", "keypoints", "captions")}
+        for one in (one for one in body["annotations"] if one["image_id"] == was["id"]):
             if "caption" in one:
-                want.append({"caption": one["caption"]})
+                want["captions"].append(one["caption"])
                 continue
             x, y, w, h = one["bbox"]
-            x1, x2 = (min(max(v * fx - left, 0), image["width"]) for v in (x, x + w))
-            y1, y2 = (min(max(v * fy - top, 0), image["height"]) for v in (y, y + h))
+            x1, x2 = (min(max(v * fx - left, 0), pixels.shape[1]) for v in (x, x + w))
+            y1, y2 = (min(max(v * fy - top, 0), pixels.shape[0]) for v in (y, y + h))
             if x1 >= x2 or y1 >= y2:
                 gone += 1
                 continue
             points = []
             for px, py, v in zip(*(one["keypoints"][k::3] for k in range(3)), strict=True):
                 px, py = px * fx - left, py * fy - top
-                inside = v and 0 <= px < image["width"] and 0 <= py < image["height"]
-                points += [px, py, v] if inside else [0, 0, 0]
-            share = (x2 - x1) * (y2 - y1) / (w * fx * h * fy)
-            want.append(
-                {
-                    "category_id": one["category_id"],
-                    "iscrowd": one["iscrowd"],
-                    "area": one["area"] * fx * fy * share,
-                    "bbox": [x1, y1, x2 - x1, y2 - y1],
-                    "num_keypoints": sum(v > 0 for v in points[2::3]),
-                    "keypoints": points,
-                }
-            )
-        assert len(of_image[image["id"]]) == len(want)
-        for one, expected in zip(of_image[image["id"]], want, strict=True):
-            assert {*one} - {"id", "image_id"} == {*expected}
-            for key, value in expected.items():
-                if key == "caption":
-                    assert one[key] == value
-                else:
-                    np.testing.assert_allclose(one[key], value, rtol=1e-5, atol=2e-4, err_msg=key)
+                points.append([px, py, v] if v and 0 <= px < pixels.shape[1] and 0 <= py < pixels.shape[0] else [0, 0, 0])
+            want["boxes"].append([x1, y1, x2, y2])
+            want["category"].append(numbers.index(one["category_id"]))
+            want["area"].append(one["area"] * fx * fy * (x2 - x1) * (y2 - y1) / (w * fx * h * fy))
+            want["crowd"].append(bool(one["iscrowd"]))
+            want["keypoints"].append(points)
+        assert line["captions"] == want.pop("captions")
+        for name, values in want.items():
+            assert len(line[name]) == len(values)
+            np.testing.assert_allclose(line[name], values, rtol=1e-5, atol=2e-4, err_msg=name)
     assert (mode == "crop") == (gone > 0)
     assert len(warned) == (gone > 0) and all(f"left out {gone} boxes that lie outside of their images" in one for one in warned)
-
-    again = prep(tmp_path / "x/images", tmp_path / "again.fds", coco=tmp_path / "x/annotations.json", workers=1).out
-    exported(again, tmp_path / "y", to="coco")
-    assert json.loads((tmp_path / "y/annotations.json").read_text()) == found, "nothing changes any more"
-    first = LMDBDataset(out, fields=("boxes", "keypoints", "category", "crowd", "captions", "image_id"))
-    second = LMDBDataset(again, fields=first.fields)
-    for k in range(len(first)):
-        for name, value in first[k][1].items():
-            np.testing.assert_array_equal(second[k][1][name], value, err_msg=name)
-
-
-def test_what_coco_has_no_key_for_becomes_one(table: Path, tmp_path: Path) -> None:
-    (warned,) = exported(table, tmp_path / "x", to="coco")
-    assert "COCO has no place for these columns: raw; `columns` of a dataset" in warned
-    first, second, _ = json.loads((tmp_path / "x/annotations.json").read_text())["images"]
-    assert first["caption"] == 'a "red" dog, running' and first["tags"] == [1, 2] and first["embedding"] == [0.5, -1, 3]
-    assert [first["id"], second["id"]] == [1, 2] and second["score"] is None and second["meta"] is None
-
-
-def test_columns_of_a_table_that_are_named_as_those_of_coco(tmp_path: Path) -> None:
-    for k, name in enumerate("ab"):
-        (tmp_path / f"{name}.png").write_bytes(encode(picture(k, 9, 9), ".png"))
-    (tmp_path / "t.csv").write_text(
-        'path,image_id,boxes,category,captions,height\na.png,5,"[1, 2]",x,one text,1\nb.png,5,null,y,two,2\n'
-    )
-    fields = ("image_id", "boxes:json", "category", "captions", "height")
-    out = prep(tmp_path / "t.csv", tmp_path / "o.fds", label_column="none", fields=fields, workers=1).out
-    (warned,) = exported(out, tmp_path / "x", to="coco")
-    assert "COCO has no place for these columns: height;" in warned
-    body = json.loads((tmp_path / "x/annotations.json").read_text())
-    first = {
-        "id": 1,
-        "file_name": "a.jpg",
-        "height": 9,
-        "width": 9,
-        "image_id": 5,
-        "boxes": [1, 2],
-        "category": "x",
-        "captions": "one text",
-    }
-    assert body["images"][0] == first and body["images"][1]["id"] == 2 and body["annotations"] == body["categories"] == []
-
-
-@pytest.mark.slow
-def test_yolo_and_voc_become_coco(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.png").write_bytes(encode(picture(0, 40, 80), ".png"))
-    (tmp_path / "in/a.txt").write_text("1 0.5 0.5 0.25 0.5\n")
-    prep(tmp_path / "in", tmp_path / "o.fds", yolo=tmp_path / "in")
-    assert exported(tmp_path / "o.fds", tmp_path / "x", to="coco") == []
-    body = json.loads((tmp_path / "x/annotations.json").read_text())
-    assert body["categories"] == [{"id": 1, "name": "0"}, {"id": 2, "name": "1"}]
-    assert body["annotations"] == [
-        {"id": 1, "image_id": 1, "category_id": 2, "bbox": [30.0, 10.0, 20.0, 20.0], "area": 400.0, "iscrowd": 0}
-    ]
-    (tmp_path / "in/a.txt").write_text("0 0.5 0.5 0.25 0.5 0.5 0.5 0.75 0.25\n")
-    (tmp_path / "in/data.yaml").write_text("names: [cat]\nkpt_shape: [2, 2]\n")
-    prep(tmp_path / "in", tmp_path / "p.fds", yolo=tmp_path / "in")
-    assert exported(tmp_path / "p.fds", tmp_path / "z", to="coco") == []
-    body = json.loads((tmp_path / "z/annotations.json").read_text())
-    assert body["categories"] == [{"id": 1, "name": "cat", "keypoints": ["point_0", "point_1"]}]
-    assert body["annotations"][0]["keypoints"] == [40.0, 20.0, 2, 60.0, 10.0, 2] and body["annotations"][0]["num_keypoints"] == 2
 
 
 def members(path: Path) -> dict[str, bytes]:
@@ -267,10 +184,10 @@ def test_names_that_a_tar_has_no_place_for(tmp_path: Path, names: tuple[str, str
 @pytest.mark.slow
 def test_the_command(folder: Path, tmp_path: Path) -> None:
     prep(folder / "images", tmp_path / "o.fds", coco=folder / "all.json", size=32, resize="crop", workers=1)
-    done = run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "x", "--to", "coco")
+    done = run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "x")
     assert done.returncode == 0 and done.stdout == f"14 files in {tmp_path / 'x'}\n"
     assert "as --resize crop left these, with the same instances in other columns" in done.stderr
-    loaded = run(*MAIN[:1], "-X", "importtime", *MAIN[1:], "export", tmp_path / "o.fds", tmp_path / "y", "--to", "coco")
+    loaded = run(*MAIN[:1], "-X", "importtime", *MAIN[1:], "export", tmp_path / "o.fds", tmp_path / "y")
     modules = set(re.findall(r"\|\s+(\w+)$", loaded.stderr, re.MULTILINE))
     assert loaded.returncode == 0 and "numpy" in modules and "torch" not in modules
 

@@ -151,8 +151,8 @@ def publish(store: str, url: str, storage: dict[str, Any] | None) -> None:
 @click.option("--val-fraction", type=float, help="For nanogpt: share of tokens, from the end, for val.bin; 0: none. Default: 0.1.")
 @with_options((STORAGE,))
 def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None, **options: Any) -> None:
-    """Write the samples of STORE, a folder or a URL, to DIR as ordinary files: images in class folders, in WebDataset tars, or with
-    COCO annotations; tokens as .bin, arrays as .npy, a table as Parquet."""
+    """Write the samples of STORE, a folder or a URL, to DIR as ordinary files: images in class folders or WebDataset tars, tokens
+    as .bin, arrays as .npy, a table as Parquet."""
     from tqdm import tqdm
 
     from fastdata.remote.locate import locate

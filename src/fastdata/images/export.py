@@ -12,7 +12,7 @@ from fastdata.store.class_folders import make_folders, place_of, unused, write_l
 from fastdata.store.format import Variant
 from fastdata.store.store import Store
 
-__all__ = ["ENDINGS", "as_file", "write_folders", "write_images"]
+__all__ = ["ENDINGS", "as_file", "write_folders"]
 
 ENDINGS = {"jpeg": ".jpg", "original": ".jpg", "png": ".png", "rgb": ".png"}
 METADATA, FILE_NAME = "metadata.jsonl", "file_name"
@@ -37,7 +37,7 @@ def write_folders(store: Store, root: Path, size: int | None, tick: Callable[[in
     """
     several, masked = store.manifest.images, store.manifest.section("masks") is not None
     folder = several[0] if several else "images" if masked else ""
-    written = write_images(store, root, size, tick, folder)
+    written = _write_images(store, root, size, tick, folder)
     if store.manifest.labels.kind == "vector":
         write_labels(store, root / "labels.csv", written)
     if store.manifest.columns:
@@ -56,7 +56,7 @@ def _write_metadata(folder: Path, rows: ExportColumns, names: list[str]) -> None
     warn_left_out(folder, left_out, f"{METADATA} has no place for these columns", rows.left)
 
 
-def write_images(store: Store, root: Path, size: int | None, tick: Callable[[int], None], folder: str) -> list[str]:
+def _write_images(store: Store, root: Path, size: int | None, tick: Callable[[int], None], folder: str) -> list[str]:
     """Write every image as a file, and its mask, if it has one, to `masks`.
 
     Several images of a sample go to folders of their names.

@@ -57,10 +57,6 @@ class ExportColumns:
             for place in range(len(rows)):
                 yield {name: values[place] for name, values in found.items()}
 
-    def whole(self, name: str) -> Array:
-        """Return the values of a column for all samples, as they are stored: an array [n, *shape], or all items of lists."""
-        return self._readers[name].take(np.arange(len(self.store)))
-
     def take(self, rows: Array) -> dict[str, Any]:
         """Return the values of each column for these samples, int64 [n]: a sequence of n values, by the column's name."""
         objects, values, of = dict[str, list[Any]](), dict[str, Array](), dict[str, Array]()

@@ -28,7 +28,7 @@ class ImageKind(Kind):
     options = ImageOptions
     shards = "fastdata.images.shards"
     read = "an image", "images"
-    exports = "imagefolder", "webdataset", "coco"
+    exports = "imagefolder", "webdataset"
     export_options: Mapping[str, str] = {"shard_size": "webdataset"}
     checksums = True
     variants = r"(mask-|image-[A-Za-z0-9_]+-)?(full|[0-9]+)"
@@ -167,15 +167,12 @@ class ImageKind(Kind):
         return rejected_picture(data)
 
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
-        """Write image files in class folders, WebDataset tars, or COCO."""
-        from fastdata.images.coco import write_coco
+        """Write image files in class folders, or WebDataset tars."""
         from fastdata.images.export import write_folders
         from fastdata.images.webdataset import TAR_BYTES, write_tars
 
         if to == "webdataset":
             return write_tars(store, root, size, tick, options["shard_size"] or TAR_BYTES)
-        if to == "coco":
-            return write_coco(store, root, size, tick)
         return write_folders(store, root, size, tick)
 
     def dataset(self, manifest: Any) -> Any:

@@ -36,9 +36,8 @@ def export(
     Args:
         path: the store.
         out: a folder that is empty or does not exist.
-        to: the format; None: the first of its kind. Images: "imagefolder", as above; "webdataset": tars, see
-            `fastdata.images.webdataset`; or "coco": files and annotations.json, see `fastdata.images.coco`. Tokens: "nanogpt",
-            see `export_tokens`. Arrays: "npy". Tables: "parquet".
+        to: the format; None: the first of its kind. Images: "imagefolder", as above, or "webdataset": tars, see
+            `fastdata.images.webdataset`. Tokens: "nanogpt", see `export_tokens`. Arrays: "npy". Tables: "parquet".
         size: the variant; None: the largest.
         shard_size: the largest size of a tar in bytes; None: 1 GB.
         val_fraction: for "nanogpt", the fraction of the tokens, at the end, that goes to val.bin; 0: no val.bin; None: 0.1.
