@@ -20,16 +20,17 @@ from fastdata.sources.catalog import read_source
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions
-from target import TARGETS, Case, Target, as_json, each, target
+from target import Case, as_json, each, target
 from test_archives_tables import rows, table
 
+FOREIGN = Path(__file__).parent.parent / "data" / "foreign"
 MOST = 20  # inputs that are read: a hostile archive may list millions
 
 
-def read_inputs(case: Case) -> Any:
+def read_inputs(path: Path) -> Any:
     """List an archive, and decode its first inputs."""
     try:
-        found = list_sources(case.write())
+        found = list_sources(path)
         return described(found), each(found.sources[:MOST], lambda source: decoded(found, source))
     finally:
         release()
@@ -78,6 +79,12 @@ def tables() -> dict[str, bytes]:
     return made(make)
 
 
+def streamed() -> dict[str, bytes]:
+    """Datasets of MosaicML Streaming and of LitData."""
+    files = (file for name in ("mds-jpeg", "litdata-dict") for file in (FOREIGN / name).iterdir())
+    return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in sorted(files)}
+
+
 def labels() -> dict[str, bytes]:
     body = [{"path": f"{k}.png", "label": f"class {k % 2}", "score": k / 3, "text": 'a "b", c'} for k in range(6)]
     out = io.StringIO()
@@ -92,8 +99,24 @@ def labels() -> dict[str, bytes]:
     }
 
 
-TARGETS["archive_tar"] = Target(read_inputs, tars, cases=2000)
-TARGETS["archive_parquet"] = Target(read_inputs, tables, cases=1000)
+@target(tars, cases=2000)
+def archive_tar(case: Case) -> Any:
+    return read_inputs(case.write())
+
+
+@target(tables)
+def archive_parquet(case: Case) -> Any:
+    return read_inputs(case.write())
+
+
+@target(streamed, cases=2000)
+def archive_streamed(case: Case) -> Any:
+    """A folder of several files, of which one is damaged."""
+    folder = case.write().parent
+    for name, data in streamed().items():
+        if name != case.name and Path(name).parent.name == folder.name:
+            (folder / Path(name).name).write_bytes(data)
+    return read_inputs(folder)
 
 
 @target(labels, cases=1500, allowed=(PrepError, ValueError))

@@ -1,45 +1,44 @@
-"""What all kinds of archives share: the interface, reading a range of a file, the open archive, pixels as a PNG."""
+"""What all kinds of archives share: the interface, lists of inputs, reading a range of a file, and the open archive."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, TypeVar
-
-import cv2
-import numpy as np
+from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.inputs import SPLITS, Place, Source, SourceList, is_image, splits_error
-from fastdata.sources.labels import Value, number_labels
-from fastdata.sources.notes import refuse_captions
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.labels import Value, number_labels, text_label
+from fastdata.sources.notes import not_stored, refuse_captions
+from fastdata.sources.options import NO_LABELS
+from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.store.column import Column
 
 __all__ = [
+    "Columns",
     "Folder",
     "Item",
     "Kind",
     "Selection",
+    "Table",
     "ends_in",
     "even_sizes",
     "files_in",
+    "list_tables",
     "make_list",
     "open_once",
     "read_range",
     "release",
-    "to_png",
     "unreadable",
 ]
 
 FEW = 1 << 20  # inputs that an archive may have whatever its size: empty images take no bytes where they are compressed
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Item = tuple[str, int, str, Place]  # name, size, problem and place of an input
 
 
@@ -69,6 +68,19 @@ class Selection:
     fields: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
+
+
+class Columns(NamedTuple):
+    """The columns that are read, and the names of the classes. label: "" if there is none. others: the columns not stored."""
+
+    image: str
+    label: str
+    names: tuple[str, ...]
+    has_path: bool
+    others: tuple[str, ...]
+
+
+Table = tuple[Columns, list[Item], list[Any]]  # the columns, items and labels of a file
 
 
 def _no_archives(folder: Folder) -> list[AnyPath]:
@@ -144,16 +156,6 @@ def read_range(path: AnyPath, offset: int, length: int) -> bytes:
     return data
 
 
-def to_png(pixels: Array) -> bytes:
-    """Encode uint8 or uint16 pixels, [H, W] or [H, W, 3], as an uncompressed PNG, without loss."""
-    native = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
-    native = np.ascontiguousarray(native) if native.ndim == 2 else cv2.cvtColor(native, cv2.COLOR_RGB2BGR)
-    ok, data = cv2.imencode(".png", native, [cv2.IMWRITE_PNG_COMPRESSION, 0])
-    if not ok:
-        raise CodecError(f"OpenCV could not write {pixels.shape} pixels as PNG", "undecodable")
-    return data.tobytes()
-
-
 def even_sizes(path: AnyPath, count: int) -> list[int]:
     """Divide the bytes of an archive that does not tell the size of an input into `count` nearly equal parts.
 
@@ -198,6 +200,55 @@ def make_list(
         for (name, size, problem, place), (label, unlabelled), own in each
     )
     return SourceList(root, meaning, sources, skipped or Counter(), by, notes)
+
+
+def list_tables(
+    read_table: Callable[[AnyPath, str, Selection], Table],
+    root: AnyPath,
+    files: list[AnyPath],
+    selection: Selection,
+    errors: tuple[type[Exception], ...] = (OSError, ValueError),
+) -> SourceList:
+    """Make the list of the inputs of files that have the same columns.
+
+    Args:
+        read_table: reads the path of each, its name, and the selection.
+        errors: what it raises for a file that cannot be read.
+    """
+    items, labels, first = Packed[Item](), Packed[Value](), None
+    for path in files:
+        try:
+            columns, rows, values = read_table(path, str(path.relative_to(root)), selection)
+        except errors as error:
+            raise unreadable(path, error) from error
+        if first not in (None, columns):
+            raise PrepError(f"{path} has other image or label columns, or other classes, than {files[0]}; prepare them separately")
+        first = columns
+        items.extend(rows)
+        labels.extend(_label_values(values, columns.label))
+    if first is None:
+        raise PrepError(f"SOURCE {root} lists no files of samples")
+    by = f"column {first.label}" if first.label else ""
+    stored = f"images come from {first.image}" + (f", labels from {first.label}" if first.label else "")
+    notes = (not_stored(first.others, stored),) if first.others else ()
+    return make_list(root, items, labels, first.names, by=by, sure=bool(selection.label), notes=notes)
+
+
+def _label_values(values: list[Any], column: str) -> Iterator[Value]:
+    for value in values:
+        if isinstance(value, float):
+            yield (value,)
+        elif isinstance(value, list):
+            if not all(isinstance(v, int | float) for v in value):
+                raise PrepError(
+                    f"the label column {column} holds lists that are not of numbers; name another with "
+                    f"--label-column, or {NO_LABELS}"
+                )
+            yield tuple(map(float, value))
+        elif value is None or isinstance(value, int):
+            yield value
+        else:
+            yield text_label(str(value))
 
 
 def files_in(folder: Folder, ending: str) -> list[AnyPath]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from fastdata.errors import CodecError, needs
 from fastdata.remote.path import AnyPath
-from fastdata.sources.archive import Folder, Item, Kind, Selection, ends_in, even_sizes, files_in, open_once
+from fastdata.sources.archive import Folder, Item, Kind, Selection, Table, ends_in, even_sizes, files_in, open_once
 from fastdata.sources.inputs import SPLITS, splits_error
-from fastdata.sources.parquet import Table, columns_of, field_of, image_bytes, list_tables, row_name
+from fastdata.sources.parquet import columns_of, field_of, image_bytes, list_arrow, row_name
 from fastdata.store.column import Column
 
 __all__ = ["KIND"]
@@ -97,4 +97,4 @@ def _column(path: AnyPath, name: str, *_: Any) -> Column:
     return field_of(open_once(path, _File).rows.schema, path, name)
 
 
-KIND = Kind("arrow", ends_in(ENDING), partial(list_tables, _table), _read, _inside, has_columns=True, column=_column, cell=_cell)
+KIND = Kind("arrow", ends_in(ENDING), partial(list_arrow, _table), _read, _inside, has_columns=True, column=_column, cell=_cell)

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import xxhash
 
-from fastdata.errors import PrepError
+from fastdata.errors import CodecError, PrepError
 from fastdata.remote.path import AnyPath
-from fastdata.sources.archive import Item, Kind, Selection, ends_in, make_list, read_range, to_png
+from fastdata.sources.archive import Item, Kind, Selection, ends_in, make_list, read_range
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value
 
@@ -97,7 +98,7 @@ def _encode(image: Any, place: int) -> bytes:
             f"item {place} of source is {found}: an image is an array of uint8 or uint16, [H, W], [H, W, 1] or [H, W, 3], a Pillow "
             "image, or the bytes of an image file; convert floats from 0 to 1 with (x * 255).round().astype('uint8')"
         )
-    return to_png(np.ascontiguousarray(pixels))
+    return _to_png(np.ascontiguousarray(pixels))
 
 
 def _encode_pillow(image: Any) -> bytes:
@@ -106,8 +107,18 @@ def _encode_pillow(image: Any) -> bytes:
     try:
         image.save(file, "PNG")
     except (OSError, ValueError):  # PNG does not support the mode, such as CMYK
-        return to_png(np.asarray(image.convert("RGB")))
+        return _to_png(np.asarray(image.convert("RGB")))
     return file.getvalue()
+
+
+def _to_png(pixels: Array) -> bytes:
+    """Encode uint8 or uint16 pixels, [H, W] or [H, W, 3], as an uncompressed PNG, without loss."""
+    native = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+    native = np.ascontiguousarray(native) if native.ndim == 2 else cv2.cvtColor(native, cv2.COLOR_RGB2BGR)
+    ok, data = cv2.imencode(".png", native, [cv2.IMWRITE_PNG_COMPRESSION, 0])
+    if not ok:
+        raise CodecError(f"OpenCV could not write {pixels.shape} pixels as PNG", "undecodable")
+    return data.tobytes()
 
 
 def _value(label: Any, place: int) -> Value:

@@ -9,39 +9,23 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.errors import CodecError, PrepError, needs
 from fastdata.remote.path import AnyPath, is_inside
-from fastdata.sources.archive import Item, Kind, Selection, ends_in, even_sizes, files_in, make_list, open_once, unreadable
+from fastdata.sources.archive import Columns, Item, Kind, Selection, Table, ends_in, even_sizes, files_in, list_tables, open_once
 from fastdata.sources.arrow_types import column_of
 from fastdata.sources.fields import field_error
 from fastdata.sources.inputs import SourceList
-from fastdata.sources.labels import Value, text_label
-from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS
-from fastdata.sources.packed import Packed
 from fastdata.store.column import Column
 
-__all__ = ["KIND", "Columns", "Table", "columns_of", "field_of", "holds_images", "image_bytes", "list_tables", "row_name"]
+__all__ = ["KIND", "columns_of", "field_of", "holds_images", "image_bytes", "list_arrow", "row_name"]
 
 ENDING = ".parquet"
 LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 ROWS = 16  # that are in memory at once
-
-
-class Columns(NamedTuple):
-    """The columns that are read, and the names of the classes. label: "" if there is none. others: the columns not stored."""
-
-    image: str
-    label: str
-    names: tuple[str, ...]
-    has_path: bool
-    others: tuple[str, ...]
-
-
-Table = tuple[Columns, list[Item], list[Any]]  # the columns, items and labels of a file
 
 
 def _arrow() -> Any:
@@ -50,26 +34,11 @@ def _arrow() -> Any:
     return pyarrow
 
 
-def list_tables(
+def list_arrow(
     read_table: Callable[[AnyPath, str, Selection], Table], root: AnyPath, files: list[AnyPath], selection: Selection
 ) -> SourceList:
-    """List the inputs of files that have the same columns. `read_table` gets the path of each, its name, and the selection."""
-    items, labels, first, arrow = Packed[Item](), Packed[Value](), None, _arrow()
-    for path in files:
-        try:
-            columns, rows, values = read_table(path, str(path.relative_to(root)), selection)
-        except (OSError, ValueError, arrow.ArrowException) as error:
-            raise unreadable(path, error) from error
-        if first not in (None, columns):
-            raise PrepError(f"{path} has other image or label columns, or other classes, than {files[0]}; prepare them separately")
-        first = columns
-        items.extend(rows)
-        labels.extend(_label_values(values, columns.label))
-    assert first is not None  # there is at least one file
-    by = f"column {first.label}" if first.label else ""
-    stored = f"images come from {first.image}" + (f", labels from {first.label}" if first.label else "")
-    notes = (not_stored(first.others, stored),) if first.others else ()
-    return make_list(root, items, labels, first.names, by=by, sure=bool(selection.label), notes=notes)
+    """List the inputs of files that pyarrow reads, as `list_tables` does."""
+    return list_tables(read_table, root, files, selection, (OSError, ValueError, _arrow().ArrowException))
 
 
 def columns_of(schema: Any, path: AnyPath, selection: Selection) -> Columns:
@@ -186,23 +155,6 @@ def row_name(archive: str, row: int, path: Any) -> str:
     return f"{archive}/{row:06d}{'-' * bool(base)}{base}"
 
 
-def _label_values(values: list[Any], column: str) -> Iterator[Value]:
-    for value in values:
-        if isinstance(value, float):
-            yield (value,)
-        elif isinstance(value, list):
-            if not all(isinstance(v, int | float) for v in value):
-                raise PrepError(
-                    f"the label column {column} holds lists that are not of numbers; name another with "
-                    f"--label-column, or {NO_LABELS}"
-                )
-            yield tuple(map(float, value))
-        elif value is None or isinstance(value, int):
-            yield value
-        else:
-            yield text_label(str(value))
-
-
 class _Rows:
     """The columns of a file that are being read."""
 
@@ -298,7 +250,7 @@ def _read_file(folder: AnyPath, name: str) -> bytes:
 KIND = Kind(
     "parquet",
     ends_in(ENDING),
-    partial(list_tables, _table),
+    partial(list_arrow, _table),
     _read,
     lambda folder: files_in(folder, ENDING),
     has_columns=True,
