@@ -1,9 +1,8 @@
-"""fastdata doctor: right verdicts on rigged cases, a model of the loop that agrees with a simulation, and the command."""
+"""fastdata doctor: the limit of rigged cases, what is measured of any loader, and the command."""
 
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 import os
 import re
@@ -18,27 +17,21 @@ from typing import Any
 
 import cv2
 import numpy as np
-import psutil
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import fastdata
 from fastdata import LMDBDataset, Loader, RandomResizedCrop, doctor
-from fastdata.diagnosis.advice import Memory, advise
-from fastdata.diagnosis.conditions import Conditions, look
-from fastdata.diagnosis.doctor import diagnose
+from fastdata.diagnosis.diagnosis import Diagnosis
+from fastdata.diagnosis.doctor import _other_workers
+from fastdata.diagnosis.load import OtherLoad
 from fastdata.diagnosis.parts import Parts
-from fastdata.diagnosis.pipeline import Costs, Loop
-from fastdata.diagnosis.storage import Span, measure_storage
-from fastdata.diagnosis.subject import subject_of
+from fastdata.machine import available_cores
 from support import MAIN, encode, picture, run, write_pictures
 
 SECONDS = 1.2  # of a diagnosis: enough for effects of a factor
-QUIET = Conditions(cores=2)
 JPEG = encode(picture(0, 700, 900))
 
 
@@ -86,69 +79,71 @@ def quick(batch: Any) -> None:
     """A step that takes no time."""
 
 
-# ----------------------------------------------------------------------------------------------------------- the verdict
+# ------------------------------------------------------------------------------------------------------------ the limit
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_throttled_reader_is_storage(workers: int) -> None:
     found = doctor(rigged(workers, wait=0.01), quick, seconds=SECONDS)
-    assert found.verdict == "storage" and found.shares["storage"] > 0.6
-    assert 0.008 < found.loop.costs.waiting < 0.03  # 0.010, and what a loaded machine adds
-    best = found.advice[0]
-    assert best.gain is not None and best.gain > 1.5 and ("num_workers=" in best.paste or "RAMDataset" in best.paste)
-    assert any("RAMDataset" in one.paste for one in found.advice)
+    assert found.limit == "storage"
+    assert 0.008 < found.parts["waiting"] < 0.03  # 0.010, and what a loaded machine adds
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("parts", "longest"), [({"decode": True}, "decode"), ({"rounds": 8}, "transform")])
 def test_heavy_decoding_and_a_slow_transform_are_the_cpu(parts: dict[str, Any], longest: str) -> None:
     found = doctor(rigged(**parts), quick, seconds=SECONDS)
-    costs = vars(found.loop.costs)
-    assert found.verdict == "CPU" and found.shares["CPU"] > 0.6
-    assert max(costs, key=lambda name: costs[name]) == longest and costs[longest] > 0.7 * found.loop.costs.work
-    assert longest != "transform" or any("transform" in one.title for one in found.advice)
+    assert found.limit == "CPU"
+    assert max(found.parts, key=lambda name: found.parts[name]) == longest
+    assert found.parts[longest] > 0.7 * (sum(found.parts.values()) - found.parts["waiting"])
 
 
 def test_a_slow_way_to_the_device_is_the_copy() -> None:
     found = doctor(rigged(collate=Slow), quick, seconds=SECONDS)
-    assert found.verdict == "copy" and found.shares["copy"] > 0.6
-    assert 4 * found.loop.costs.copy == pytest.approx(0.03, rel=0.5)  # a batch has four samples
+    assert found.limit == "copy"
+    assert 4 * found.copy_s == pytest.approx(0.03, rel=0.5)  # a batch has four samples
 
 
-def test_a_heavy_model_is_the_model_and_faster_steps_are_tried() -> None:
+def test_a_heavy_model_is_the_model() -> None:
     model = nn.Linear(8, 1)
 
     def loss(model: Any, batch: torch.Tensor) -> torch.Tensor:
-        busy(0.002 if torch.is_autocast_enabled("cpu") else 0.02)
-        return model(batch).float().flatten()
+        busy(0.02)
+        return model(batch).flatten()
 
     found = doctor(rigged(), (model, loss), seconds=SECONDS)
-    assert found.verdict == "model" and found.shares["model"] > 0.6 and found.needed is not None and found.needed < 1
-    assert "bfloat16" in found.advice[0].title and (found.advice[0].gain or 0) > 1.2
+    assert found.limit == "model" and found.step_s is not None and found.rates[1] > 1 / found.step_s
+    assert 4 * found.step_s == pytest.approx(0.02, rel=0.5)
+    assert found.together == pytest.approx(1 / found.step_s, rel=0.5)
     assert all(weight.grad is None for weight in model.parameters())
-    assert "the model is the limit" in str(found)
+    assert "limit      model: the step is the limit" in str(found)
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize(("rate", "gain"), [(200.0, 1.0), (120.0, 1.67)])
-def test_too_many_workers(rate: float, gain: float) -> None:
-    """Nine workers on two cores are as fast as two, or slower."""
-    loop = Loop(Costs(decode=0.01), QUIET, {0: 100.0, 1: 100.0, 2: 200.0, 9: rate})
-    subject, memory = subject_of(rigged(9)), Memory(9, 2, 1 << 20, 1, in_shm=True)
-    (fewer,) = advise(subject, loop, memory, [], [], None, crop=None, is_float=False, gpu=False, noise=1.1, untried="")
-    assert fewer.gain == pytest.approx(gain, rel=0.03) and "num_workers=2" in fewer.paste
-    assert ("saves 748.7 MB" in fewer.title) == (gain == 1)  # seven processes of 100 MiB, and 14 batches
+@pytest.mark.parametrize(
+    ("rate", "copy_s", "step_s", "overlap", "workers", "limit"),
+    [
+        (100.0, 0.0, 0.01, False, 1, "nothing"),
+        (100.0, 0.0, 0.01, False, 0, "CPU"),  # they take turns: either would help
+        (100.0, 0.006, 0.008, False, 1, "model"),
+        (100.0, 0.006, 0.008, True, 1, "CPU"),
+        (100.0, 0.008, 0.006, False, 0, "CPU"),
+        (100.0, 0.012, 0.006, False, 0, "copy"),
+        (1000.0, 0.005, 0.001, True, 2, "copy"),
+        (100.0, 0.0, None, False, 2, "CPU"),
+    ],
+)
+def test_the_slower_side_is_the_limit(
+    rate: float, copy_s: float, step_s: float | None, overlap: bool, workers: int, limit: str
+) -> None:
+    found = Diagnosis("x", None, 4, workers, 2, {"decode": 0.01}, {workers: rate}, copy_s, step_s, overlap, None, ())
+    assert found.limit == limit
 
 
-def test_a_full_shared_memory_is_said_before_anything_dies_of_it() -> None:
-    loader = DataLoader(Rigged(shape=(25_000,)), 64, num_workers=2)  # 0.1 MB a sample
-    found = diagnose(subject_of(loader), seconds=0.5, conditions=Conditions(cores=2, shm=8_000_000))
-    assert found.verdict == "memory" and "/dev/shm" in found.advice[0].title and "bus error" in found.advice[0].title
-    assert "--shm-size" in found.advice[0].paste and found.advice[0].gain is None
-    assert "(2 workers x 2 ahead + 1) x 6.4 MB a batch = 32.0 MB in /dev/shm" in str(found)
-    enough = diagnose(subject_of(loader), seconds=0.5, conditions=Conditions(cores=2, shm=33_000_000))
-    assert enough.verdict != "memory"
+def test_other_numbers_of_workers_are_named_where_they_are_faster_or_as_fast() -> None:
+    assert [*_other_workers({0: 50, 1: 60, 2: 100, 8: 100}, 8)] == ["num_workers=2 is as fast as 8"]
+    assert [*_other_workers({0: 50, 1: 60, 2: 100, 8: 80}, 8)] == ["num_workers=2 in place of 8 makes 1.25 times as many samples/s"]
+    assert [*_other_workers({0: 50, 1: 60, 2: 100}, 2)] == []
 
 
 @contextmanager
@@ -164,128 +159,37 @@ def burning(count: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_other_load_is_seen_and_makes_the_diagnosis_unsure() -> None:
-    cores = look(0.01).cores
+def test_other_load_is_said() -> None:
+    cores = available_cores()
     with burning(2 * cores):
         time.sleep(0.2)
-        conditions = look(0.5)
+        load = OtherLoad()
+        time.sleep(0.5)
+        assert load.cores() > 0.7 * cores
         found = doctor(rigged(rounds=4), seconds=SECONDS)
-    assert conditions.others > 0.7 * cores and conditions.free < 0.3 * cores
-    assert found.sure == "not sure" and "other programs keep" in found.doubts[0]
-    (quiet,) = (one for one in found.advice if "end other programs" in one.title)
-    assert quiet.gain is not None and 1.05 < quiet.gain < 20
+    assert any(text.startswith("other programs keep") for text in found.findings)
 
 
-def test_balanced_parts_are_nothing_and_no_model_is_no_verdict_on_one() -> None:
-    balanced = Loop(Costs(decode=0.01, step=0.01), QUIET)
-    assert balanced.verdict(1) == ("nothing", pytest.approx(1.0))
-    assert balanced.verdict(2)[0] == "model" and balanced.verdict(0)[1] == pytest.approx(2.0)
+def test_without_a_step_the_loader_is_measured() -> None:
     found = doctor(rigged(0), seconds=0.3)
-    assert found.needed is None and found.together is None and found.shares["model"] == 0
-
-
-# ---------------------------------------------------------------------------------------------------- the model of a loop
-
-
-def simulated(costs: Costs, workers: int, cores: int, overlap: bool) -> float:
-    """Seconds per batch of a loop whose workers make batches in turns, by following 400 batches one by one."""
-    make, wait = costs.decode, costs.waiting
-    ready = [0.0] * workers  # when each worker has finished
-    free = [0.0] * cores  # when each core is free
-    heapq.heapify(free)
-    loop = copied = taken = 0.0
-    for k in range(400):
-        if not workers:
-            loop += make + wait + costs.copy + costs.step
-            continue
-        began = max(heapq.heappop(free), ready[k % workers] + wait)
-        ready[k % workers] = began + make
-        heapq.heappush(free, began + make)
-        taken = max(taken + costs.receive, ready[k % workers])
-        if overlap:
-            copied = max(copied, taken) + costs.copy
-            loop = max(loop, copied) + costs.step
-        else:
-            loop = max(loop, taken) + costs.copy + costs.step
-    return loop / 400
-
-
-times = st.floats(0.001, 0.1)
-
-
-@given(times, st.floats(0, 0.1), st.floats(0, 0.1), st.floats(0, 0.1), times, st.integers(0, 4), st.booleans())
-def test_the_model_of_a_loop_agrees_with_a_simulation(
-    decode: float, waiting: float, receive: float, copy: float, step: float, workers: int, overlap: bool
-) -> None:
-    costs = Costs(decode=decode, waiting=waiting, receive=receive, copy=copy, step=step)
-    loop = Loop(costs, Conditions(cores=4), overlap=overlap and workers > 0)
-    assert loop.seconds(workers) == pytest.approx(simulated(costs, workers, 4, loop.overlap), rel=0.05)
-    assert sum(loop.shares(workers).values()) == pytest.approx(1)
-    assert all(loop.gain(resource, workers) >= 1 - 1e-9 for resource in ("storage", "CPU", "copy", "model"))
-
-
-def test_measured_rates_are_kept_and_the_others_are_between_or_follow_them() -> None:
-    loop = Loop(Costs(decode=0.01), Conditions(cores=8), {0: 90.0, 1: 80.0, 4: 240.0})
-    assert [round(loop.rate(k)) for k in (0, 1, 4)] == [90, 80, 240]
-    assert 80 < loop.rate(2) < loop.rate(3) < 240 and loop.rate(8) == pytest.approx(480) and loop.rate(20) == pytest.approx(480)
-    halved = loop.changed(decode=0.005)
-    assert [round(halved.rate(k)) for k in (0, 1, 4)] == [180, 160, 480]
-
-
-def test_cores_are_shared_with_other_programs() -> None:
-    assert Conditions(cores=4).cores_for(3) == 3 and Conditions(cores=4).cores_for(9) == 4
-    loaded = Conditions(cores=2, others=2.0)
-    assert loaded.cores_for(2) == pytest.approx(1.0) and loaded.cores_for(1) == pytest.approx(2 / 3)
-    costs = Costs(decode=0.01, step=0.02, step_cpu=0.02)
-    assert Loop(costs, loaded).seconds(0) == pytest.approx(0.045) and Loop(costs, QUIET).seconds(0) == pytest.approx(0.03)
-    assert Loop(costs, loaded, {0: 50.0}).what_if(conditions=QUIET).rate(0) == pytest.approx(75)
+    assert found.step_s is None and found.together is None and found.limit in ("storage", "CPU")
 
 
 # ------------------------------------------------------------------------------------------------------------ the measures
 
 
-def test_parts_are_timed_without_the_parts_inside_them_and_functions_are_put_back(tmp_path: Path) -> None:
-    path = tmp_path / "x.jpg"
-    path.write_bytes(JPEG)
-    before = cv2.imdecode, cv2.resize, open
+def test_parts_are_timed_without_the_parts_inside_them_and_functions_are_put_back() -> None:
+    before = cv2.imdecode, cv2.resize
     parts = Parts()
     with parts.timed(1), parts.watched():
-        with open(path, "rb") as file:
-            image = cv2.imdecode(np.frombuffer(file.read(), np.uint8), cv2.IMREAD_COLOR)
+        image = cv2.imdecode(np.frombuffer(JPEG, np.uint8), cv2.IMREAD_COLOR)
         cv2.resize(image, (50, 50))
         busy(0.05)
         time.sleep(0.05)
-        (tmp_path / "written").write_bytes(b"")
-    assert (cv2.imdecode, cv2.resize, open) == before
-    assert [*parts.files] == [str(path)]
-    assert parts.decode_s > 0 and parts.resize_s > 0 and parts.transform_s == pytest.approx(0.05, rel=0.5)
-    assert parts.waiting_s == pytest.approx(0.05, rel=0.5)
-
-
-def test_storage_is_read_cold_and_warm(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(os.urandom(1 << 20))
-    spans = [Span(str(path), k << 16, 1 << 16) for k in range(16)]
-    found = measure_storage(spans, 4e9, 0.3)
-    assert found is not None and found.sample_bytes == 1 << 16 and 0 < found.warm_s < 0.05
-    mounts = [p for p in psutil.disk_partitions(all=True) if tmp_path.is_relative_to(p.mountpoint)]
-    on_disk = max(mounts, key=lambda p: len(p.mountpoint)).fstype in ("ext4", "xfs", "btrfs")  # and not in memory
-    assert (found.cold_s is None) == (found.many_s is None) and (found.cold_s is not None or not on_disk)
-    assert found.misses(8e9, 1e5, 4e9) == (0, 0)
-    if found.cold_s is not None:
-        assert found.misses(1e9, 1 << 16, 4e9)[0] == pytest.approx(0.75 * found.cold_s)
-    assert measure_storage([], None, 0.1) is None
-
-
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a tmpfs")
-def test_what_cannot_be_dropped_from_memory_is_not_called_cold() -> None:
-    path = Path(f"/dev/shm/fastdata-test-{os.getpid()}")
-    try:
-        path.write_bytes(bytes(1 << 16))
-        found = measure_storage([Span(str(path), 0, 1 << 16)], None, 0.1)
-    finally:
-        path.unlink()
-    assert found is not None and found.cold_s is None and found.many_s is None
+    assert (cv2.imdecode, cv2.resize) == before
+    found = parts.per_sample()
+    assert found["decode"] > 0 and found["resize"] > 0 and found["transform"] == pytest.approx(0.05, rel=0.5)
+    assert found["waiting"] == pytest.approx(0.05, rel=0.5)
 
 
 class Counting(IterableDataset[Any]):
@@ -306,9 +210,9 @@ class Counting(IterableDataset[Any]):
 )
 def test_any_loader_can_be_measured(loader: Any, workers: int) -> None:
     found = doctor(loader, quick, seconds=0.2)
-    assert found.workers == workers and found.verdict in ("storage", "CPU", "copy", "model", "nothing")
+    assert found.workers == workers and found.limit in ("storage", "CPU", "loader", "copy", "model", "nothing")
     assert found.together is None or found.together > 0
-    assert json.loads(found.to_json())["verdict"] == found.verdict
+    assert json.loads(found.json())["limit"] == found.limit
 
 
 class Opening(Rigged):
@@ -330,8 +234,7 @@ def test_workers_share_no_file_that_a_dataset_opened(tmp_path: Path) -> None:
     loader = DataLoader(Opening(tmp_path / "x"), 4, num_workers=1)
     found = doctor(loader, quick, seconds=0.3)
     loader.dataset.file.close()
-    assert found.together is not None and set(found.loop.measured) >= {0, 1, 2}
-    assert found.storage is None  # samples share the file
+    assert found.together is not None and set(found.rates) >= {0, 1, 2}
 
 
 class Failing(Rigged):
@@ -376,47 +279,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("crop", [96, 95])
-def test_a_folder_of_images(folder: Path, tmp_path: Path, crop: int) -> None:
-    done = run(*MAIN, "doctor", folder, "--crop", crop, "--batch-size", 8, "--seconds", 12, "--plot", tmp_path / "d.png", "--json")
+def test_a_folder_of_images(folder: Path) -> None:
+    done = run(*MAIN, "doctor", folder, "--crop", 96, "--batch-size", 8, "--seconds", 2, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["samples"], found["batch_size"], found["verdict"]) == (40, 8, "CPU")
-    costs = found["loop"]["costs"]
-    assert all(costs[part] > 0 for part in ("read", "decode", "resize", "transform", "collate"))
-    sizes = {(one["codec"], one["size"]): one for one in found["variants"]}
-    left_out = {(codec, None if codec == "original" else 112) for codec in found["left_out"]}  # on a loaded machine
-    assert {*sizes} | left_out == {("jpeg", 112), ("rgb", 112), ("original", None)}
-    for (codec, size), one in sizes.items():
-        made = fastdata.prep(folder, tmp_path / f"{codec}.fds", codec=codec, size=size, workers=1).out
-        real = sum(file.stat().st_size for file in made.glob("*/shard-*.mdb"))
-        assert one["disk_bytes"] == pytest.approx(real, rel=0.2) and 0 < one["memory_bytes"] < one["disk_bytes"] and one["rate"] > 0
-    best = found["advice"][0]
-    assert (
-        "prepare a store" in best["title"] and best["gain"] > 1.5 and f"fastdata-prep {folder} in.fds --size 112" in best["paste"]
-    )
-    image = cv2.imread(str(tmp_path / "d.png"))
-    assert image is not None and image.shape[1] == 1575
-    edge = np.concatenate([image[:2].reshape(-1), image[-2:].reshape(-1), image[:, :2].reshape(-1), image[:, -2:].reshape(-1)])
-    assert edge.min() == 255 and 0.03 < (image.min(2) < 200).mean() < 0.5
+    assert (found["samples"], found["batch_size"], found["limit"]) == (40, 8, "CPU")
+    assert all(found["parts"][part] > 0 for part in ("read", "decode", "resize", "transform", "collate"))
 
 
 @pytest.mark.slow
 def test_a_store_and_a_model_by_name(folder: Path, tmp_path: Path) -> None:
     store = fastdata.prep(folder, tmp_path / "x.fds", size=(64, 190), workers=1).out
-    (tmp_path / "mine.py").write_text(
-        "from fastdata import LMDBDataset, Loader, CenterCrop\n"
-        "def step():\n    return lambda batch: batch[0].float().mean()\n"
-        f"def loader():\n    return Loader(LMDBDataset({str(store)!r}, crop=CenterCrop(32)), 8, num_workers=1)\n"
-    )
-    done = run(*MAIN, "doctor", store, "--model", "mine:step", "--crop", 48, "--seconds", 8, cwd=tmp_path)
+    (tmp_path / "mine.py").write_text("def step():\n    return lambda batch: batch[0].float().mean()\n")
+    done = run(*MAIN, "doctor", store, "--model", "mine:step", "--crop", 48, "--seconds", 2, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for said in ("verdict ", "| decode", "| step of the model", "together, measured", "<- yours", "memory ", "storage ", "| jpeg"):
+    for said in ("limit ", "| decode", "step alone, on one batch", "loader and step together", "<- yours"):
         assert said in done.stdout
-    assert "read the stored size 64 in place of 190" in done.stdout
-    again = run(*MAIN, "doctor", "--loader", "mine:loader", "--tune", "--seconds", 2, cwd=tmp_path)
-    call = again.stdout.splitlines()[-1]
-    assert again.returncode == 0 and call.startswith("Loader(dataset, batch_size=8, shuffle=True, num_workers=")
 
 
 @pytest.mark.parametrize(
@@ -429,8 +307,6 @@ def test_a_store_and_a_model_by_name(folder: Path, tmp_path: Path) -> None:
         (["--loader", "json:nothing"], "the module 'json' has no function 'nothing'"),
         (["--loader", "json:dumps", "--crop", "8"], "--crop is about a loader that doctor makes"),
         ([".", "--size", "8"], "--size is about a store"),
-        ([".", "--tune", "--plot", "x.png"], "--tune measures a loader alone"),
-        ([".", "--plot", "x.jpg"], "does not end in .png"),
     ],
 )
 def test_wrong_use(options: list[str], error: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,12 +382,11 @@ def test_a_function_that_fails_is_named_with_its_own_traceback(
 
 
 @pytest.mark.slow
-def test_a_dataset_of_a_store_is_measured_with_other_arguments(folder: Path, tmp_path: Path) -> None:
+def test_the_parts_of_a_dataset_of_a_store(folder: Path, tmp_path: Path) -> None:
     store = fastdata.prep(folder, tmp_path / "x.fds", size=128, workers=1).out
     dataset = LMDBDataset(store, crop=RandomResizedCrop(32), hflip=0.5)
     found = doctor(Loader(dataset, 8, num_workers=0), seconds=0.5)
-    assert found.loop.costs.decode > 0 and found.loop.costs.resize > 0 and found.storage is not None
-    assert found.memory.batch_bytes == 8 * (3 * 32 * 32 + 8) and found.memory.in_shm is False
+    assert found.parts["read"] > 0 and found.parts["decode"] > 0 and found.parts["resize"] > 0
     assert dataset.crop == RandomResizedCrop(32)
 
 
@@ -531,4 +406,4 @@ def test_every_snippet_of_the_docs_runs(tmp_path: Path) -> None:
         command = ["bash", "-euc", block] if language == "bash" else [sys.executable, "-W", "error", "-c", block]
         done = run(*command, cwd=tmp_path, env=env)
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-    assert len(blocks) == 3 and (tmp_path / "doctor.png").stat().st_size > 10_000
+    assert len(blocks) == 3

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import Any
 
 import click
-
-from fastdata.cli_options import Png
 
 __all__ = ["doctor"]
 
@@ -25,31 +21,15 @@ __all__ = ["doctor"]
 @click.option("--crop", type=click.IntRange(1), help="Side of the random crops. Default: 224, or the images' shorter side.")
 @click.option("--batch-size", type=click.IntRange(1), help="Images per batch. Default: 64.")
 @click.option("--workers", type=click.IntRange(0), help="Worker processes that you use. Default: one per core.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=30.0, help="Time to measure, about.")
-@click.option("--tune", "tuned", is_flag=True, help="Find the fastest arguments of the loader by trying, and print the call.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=15.0, help="Time to measure, about.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as one JSON object.")
-@click.option("--plot", type=Png(dir_okay=False), metavar="FILE.png", help="Draw where the time goes (needs matplotlib).")
 def doctor(path: str | None, as_json: bool, **options: Any) -> None:
-    """Find out what limits your training: storage, CPU, the copy to the GPU, or the model; and what each remedy would bring.
+    """Find out what limits your training: storage, CPU, the copy to the GPU, or the model.
 
     PATH is a store, or any SOURCE of images that is not prepared yet, such as a folder with a folder per class, which is read as
     ImageFolder in torch's DataLoader would. For your own loader, give --loader, and for your model --model.
     """
     from fastdata.diagnosis.command import examine
-    from fastdata.diagnosis.diagnosis import Diagnosis
 
     found = examine(path, **options)
-    if isinstance(found, Diagnosis):
-        click.echo(found.to_json() if as_json else str(found))
-        if options["plot"]:
-            click.echo(f"drawn in {options['plot']}", err=as_json)
-        return
-    rates = [{"num_workers": w, "prefetch_factor": p, "samples_per_s": rate} for (w, p), rate in found.rates.items()]
-    if as_json:
-        click.echo(json.dumps(asdict(found) | {"rates": rates}, indent=1))
-        return
-    for one in rates:
-        click.echo(
-            f"num_workers={one['num_workers']}, prefetch_factor={one['prefetch_factor']}: {one['samples_per_s']:,.0f} samples/s"
-        )
-    click.echo(found.call)
+    click.echo(found.json() if as_json else str(found))

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 
 from fastdata.data.opening import described, open
-from fastdata.diagnosis.conditions import look
 from fastdata.diagnosis.diagnosis import Diagnosis
-from fastdata.diagnosis.doctor import diagnose
+from fastdata.diagnosis.doctor import TOTAL_S, doctor
 from fastdata.diagnosis.files import Files
 from fastdata.diagnosis.subject import Ours, Subject, subject_of
 from fastdata.diagnosis.theirs import failures_named
 from fastdata.diagnosis.training import load
-from fastdata.diagnosis.tune import Tuned, tune
-from fastdata.errors import StoreError, needs
+from fastdata.errors import StoreError
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.records import StoreImages
 from fastdata.loader.loader import Loader
@@ -25,65 +23,37 @@ from fastdata.machine import available_cores
 from fastdata.store.files import is_store
 from fastdata.store.format import read_current
 
-__all__ = ["examine", "find_subject"]
+__all__ = ["examine"]
 
 CROP, BATCH = 224, 64  # defaults; less if the images are smaller, or fewer
 
 
 def examine(
-    path: str | None,
-    *,
-    loader: str | None = None,
-    model: str | None = None,
-    seconds: float = 30.0,
-    plot: str | None = None,
-    tuned: bool = False,
-    **options: int | None,
-) -> Diagnosis | Tuned:
-    """Diagnose a store, a SOURCE of images, or a user's loader; or find the best arguments of a loader.
-
-    Args:
-        path: the store, or the SOURCE; None: `loader` is given.
-        loader, model: names of functions, MODULE:FUNCTION: one that returns a loader, and one that returns a step, or a model and
-            a loss function.
-        seconds: about how long it takes.
-        plot: path of a PNG.
-        tuned: try arguments of the loader, and nothing else.
-        options: size, crop, batch_size and workers of the loader for a path; None: the default.
+    path: str | None, *, loader: str | None = None, model: str | None = None, seconds: float = TOTAL_S, **options: int | None
+) -> Diagnosis:
+    """Diagnose a store, a SOURCE of images, or a user's loader; see `fastdata doctor --help`.
 
     Raises:
         ValueError: an option is wrong, or belongs to another subject, or a function returns something else.
         StoreError: the store holds no images.
         FastDataError: a function fails, or what it returns does.
     """
-    if plot is not None:
-        with needs("matplotlib"):  # fail now, not after measuring
-            import matplotlib  # noqa: F401
-        if not Path(plot).absolute().parent.is_dir():
-            raise ValueError(f"--plot is {plot!r}, but its folder does not exist: make it first")
-    if tuned and (plot or model):
-        raise ValueError(f"--tune measures a loader alone, and draws nothing: leave {'--plot' if plot else '--model'} out")
     with failures_named("--loader", loader):
-        subject = find_subject(path, loader, **options)
+        subject = _find_subject(path, loader, **options)
     with failures_named("--model", model):
         step = None if model is None else load(model, "--model")
     with failures_named("--loader", loader, model):
-        found = tune(subject, look(0.5), seconds) if tuned else diagnose(subject, step, seconds=seconds)
-    if plot is not None and isinstance(found, Diagnosis):
-        found.plot(plot)
-    return found
+        return doctor(subject, step, seconds=seconds)
 
 
-def find_subject(path: str | None, loader: str | None = None, **options: int | None) -> Subject:
+def _find_subject(path: str | None, loader: str | None = None, **options: int | None) -> Subject:
     """Return what a path or the name of a function means."""
     given = {name: value for name, value in options.items() if value is not None}
     if loader is not None:
         if given:
             option = f"--{next(iter(given)).replace('_', '-')}"
             raise ValueError(f"{option} is about a loader that doctor makes, but --loader {loader} makes its own: leave it out")
-        subject = subject_of(load(loader, "--loader"))
-        subject.source = path
-        return subject
+        return subject_of(load(loader, "--loader"))
     if path is None:
         raise ValueError("there is nothing to measure: give a store, a folder of images, or --loader MODULE:FUNCTION")
     batch, workers = given.get("batch_size", BATCH), given.get("workers", available_cores())

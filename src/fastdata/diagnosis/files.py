@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fastdata.bench.by_hand import random_box
-from fastdata.diagnosis.storage import Span
 from fastdata.diagnosis.subject import Torchs
 from fastdata.errors import FastDataError
 from fastdata.sources.catalog import read_source
@@ -41,7 +39,6 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
         self.sources = [one for one in found.sources if not one.problem]
         if not self.sources:
             raise FastDataError(f"{os.fspath(source)} has no image that can be read, so there is nothing to measure")
-        self.data_bytes = sum(max(one.size, 0) for one in self.sources)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -75,15 +72,6 @@ class Files(Torchs):
     """torch's DataLoader over the images of a SOURCE."""
 
     def __init__(self, source: str | os.PathLike[str], crop: int, batch_size: int, workers: int) -> None:
-        self.pictures = Pictures(source, crop)
-        super().__init__(DataLoader(self.pictures, min(batch_size, len(self.pictures)), shuffle=True, num_workers=workers))
-        self.source = os.fspath(source)
+        pictures = Pictures(source, crop)
+        super().__init__(DataLoader(pictures, min(batch_size, len(pictures)), shuffle=True, num_workers=workers))
         self.name = f"ImageFolder in torch's DataLoader, with RandomResizedCrop({crop}) and float32"
-
-    def spans(self, rows: Sequence[int], files: Sequence[str], samples: int) -> tuple[list[Span], float | None]:
-        inputs = [self.pictures.sources[row] for row in rows]
-        spans = [Span(str(self.pictures.root / one.name), 0, one.size) for one in inputs if not one.place]
-        return spans, float(self.pictures.data_bytes)
-
-    def images(self, rows: Sequence[int], files: Sequence[str]) -> list[bytes]:
-        return [self.pictures.data(row) for row in rows]

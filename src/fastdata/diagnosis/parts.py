@@ -7,26 +7,22 @@ network or a lock; or, as the kernel says, for a core that other threads had.
 from __future__ import annotations
 
 import functools
-import os
 import resource
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from fastdata.diagnosis.conditions import queued_s
-from fastdata.diagnosis.pipeline import Costs
+from fastdata.diagnosis.load import queued_s
 
 __all__ = ["Parts"]
 
-FILE, IMAGE, GEOMETRY = "open", "decode", "resize"
-KNOWN = {  # what reads, decodes and resizes images for most people, if it is imported; "open" is watched for the files it opens
-    FILE: ("builtins:open", "io:open"),
+KNOWN = {  # what reads, decodes and resizes images for most people, if it is imported
     "read": ("fastdata.diagnosis.files:read_source", "torchvision.io.image:read_file"),
-    IMAGE: (
+    "decode": (
         "PIL.Image:open",
         "PIL.Image:Image.convert",
         "PIL.ImageFile:ImageFile.load",
@@ -41,7 +37,7 @@ KNOWN = {  # what reads, decodes and resizes images for most people, if it is im
         "skimage.io:imread",
         "tifffile:imread",
     ),
-    GEOMETRY: (
+    "resize": (
         "PIL.Image:Image.resize",
         "PIL.Image:Image.reduce",
         "PIL.Image:Image.thumbnail",
@@ -62,33 +58,25 @@ class Parts:
         samples: how many were made.
         wall_s: the time on the clock.
         cpu_s: all CPU time.
-        queued_s: the time for which other threads had the cores.
-        waiting_s: the rest: waiting for the disk, the network or a lock.
+        waiting_s: the time without a core that no other thread had: waiting for the disk, the network or a lock.
         read_s, decode_s, resize_s, collate_s: parts of `cpu_s`; what is left of it is the transform.
-        batch_bytes: the bytes of all samples, as batches.
-        files: the files that were opened for reading, in order.
     """
 
     samples: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
-    queued_s: float = 0.0
     waiting_s: float = 0.0
     read_s: float = 0.0
     decode_s: float = 0.0
     resize_s: float = 0.0
     collate_s: float = 0.0
-    batch_bytes: int = 0
-    files: dict[str, None] = field(default_factory=dict)
 
-    @property
-    def transform_s(self) -> float:
-        return max(self.cpu_s - self.read_s - self.decode_s - self.resize_s - self.collate_s, 0.0)
-
-    def costs(self) -> Costs:
-        """Return the means per sample."""
-        parts = self.read_s, self.decode_s, self.resize_s, self.transform_s, self.collate_s, self.waiting_s
-        return Costs(*(seconds / max(self.samples, 1) for seconds in parts))
+    def per_sample(self) -> dict[str, float]:
+        """Return the seconds for a sample, by part."""
+        parts = {"waiting": self.waiting_s, "read": self.read_s, "decode": self.decode_s, "resize": self.resize_s}
+        transform = self.cpu_s - self.read_s - self.decode_s - self.resize_s - self.collate_s
+        parts |= {"transform": max(transform, 0.0), "collate": self.collate_s}
+        return {name: seconds / max(self.samples, 1) for name, seconds in parts.items()}
 
     @contextmanager
     def timed(self, samples: int) -> Iterator[None]:
@@ -99,7 +87,6 @@ class Parts:
         self.samples += samples
         self.wall_s += wall
         self.cpu_s += cpu
-        self.queued_s += queued
         if _switches() > switches:  # or it never waited, and a hypervisor took the core
             self.waiting_s += max(wall - cpu - queued, 0.0)
 
@@ -125,15 +112,9 @@ class _Clock:
 
     def wrap(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def opened(*args: Any, **kwargs: Any) -> Any:
-            self._opened(args, kwargs)
-            return function(*args, **kwargs)
-
-        @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return function(*args, **kwargs)
-            self._opened(args, kwargs)  # of the functions that take a path
             outer, self._inside = self._inside, 0.0
             started = time.thread_time()
             try:
@@ -144,12 +125,7 @@ class _Clock:
                 setattr(self._parts, name, getattr(self._parts, name) + max(spent - self._inside, 0.0))
                 self._inside = outer + spent
 
-        return opened if part == FILE else timed
-
-    def _opened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        path, mode = args[0] if args else None, args[1] if len(args) > 1 else kwargs.get("mode", "r")
-        if isinstance(path, str | os.PathLike) and not (isinstance(mode, str) and set(mode) & set("wax+")):
-            self._parts.files.setdefault(os.fspath(path))
+        return timed
 
 
 def _find(name: str) -> tuple[Any, str] | None:

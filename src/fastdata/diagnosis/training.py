@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastdata.diagnosis.batches import first_image
-from fastdata.diagnosis.conditions import queued_s
+from fastdata.diagnosis.load import queued_s
 from fastdata.gpu.copies import Copier, rebuilt
-from fastdata.gpu.normalize import GPUNormalize
 
-__all__ = ["Step", "load", "move", "time_copy", "time_step", "time_step_of_store"]
+__all__ = ["Step", "load", "move", "time_copy", "time_step"]
 
 WARMUP = 2  # calls that are not timed: they allocate, choose kernels and compile
 
@@ -40,19 +38,20 @@ class Step:
         if not (pair or callable(given)):
             found = type(given).__name__
             raise TypeError(f"a step is a function of a batch, or (model, loss_fn) with loss_fn(model, batch); found a {found}")
-        self.model: nn.Module | None = given[0].to(device) if pair else None
-        self._run: Callable[[Any], Any] = self._train if pair else given
-        self._loss_fn: Any = given[1] if pair else None
+        self._run: Callable[[Any], Any] = _training(given[0].to(device), given[1]) if pair else given
 
     def __call__(self, batch: Any) -> None:
         self._run(batch)
 
-    def _train(self, batch: Any) -> None:
-        assert self.model is not None
-        result = self._loss_fn(self.model, batch)
+
+def _training(model: nn.Module, loss_fn: Callable[[Any, Any], Any]) -> Callable[[Any], None]:
+    def train(batch: Any) -> None:
+        result = loss_fn(model, batch)
         losses = result[0] if isinstance(result, tuple | list) else result
         losses.sum().backward()
-        self.model.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
+
+    return train
 
 
 def load(name: str, option: str) -> Any:
@@ -84,26 +83,11 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def time_step(step: Callable[[Any], object], batch: Any, device: torch.device, seconds: float) -> tuple[float, float]:
-    """Return the median seconds of a step on one batch, again and again, and its CPU seconds over all threads."""
+def time_step(step: Callable[[Any], object], batch: Any, device: torch.device, seconds: float) -> float:
+    """Return the median seconds of a step on one batch, again and again."""
     for _ in range(WARMUP):
         step(batch)
     return _repeat(lambda: step(batch), device, seconds)
-
-
-def time_step_of_store(step: Step, batch: Any, device: torch.device, seconds: float) -> tuple[float, float] | None:
-    """Return the times of a step as `time_step` does, for a batch as a store gives it: images are uint8 in channels_last, and
-    GPUNormalize makes floats of them. None: the batch has no float images of three channels."""
-    images = first_image(batch)
-    if images is None or not images.is_floating_point() or images.shape[1] != 3:
-        return None
-    pixels = (64 * images + 128).clamp(0, 255).to(torch.uint8, memory_format=torch.channels_last)
-    normalize = GPUNormalize(0.5, 0.25).to(device)
-
-    def normalized(_: Any) -> None:
-        step(rebuilt(batch, lambda tensor: normalize(pixels) if tensor is images else tensor, device))
-
-    return time_step(normalized, batch, device, seconds)
 
 
 def time_copy(batch: Any, device: torch.device, seconds: float, *, pinned: bool) -> float:
@@ -112,19 +96,19 @@ def time_copy(batch: Any, device: torch.device, seconds: float, *, pinned: bool)
     if pinned and device.type == "cuda":
         batch = rebuilt(batch, torch.Tensor.pin_memory, torch.device("cpu"))
     copier.start(batch).take()
-    return _repeat(lambda: copier.start(batch).take(), device, seconds)[0]
+    return _repeat(lambda: copier.start(batch).take(), device, seconds)
 
 
-def _repeat(run: Callable[[], object], device: torch.device, seconds: float) -> tuple[float, float]:
-    """Return the median seconds of a call, without those in which this thread waited for a core, and its mean CPU seconds."""
+def _repeat(run: Callable[[], object], device: torch.device, seconds: float) -> float:
+    """Return the median seconds of a call, without those in which this thread waited for a core."""
     _wait(device)
-    times, cpu, end = list[float](), time.process_time(), time.monotonic() + seconds
+    times, end = list[float](), time.monotonic() + seconds
     while len(times) < 3 or time.monotonic() < end:
         started, queued = time.perf_counter(), queued_s()
         run()
         _wait(device)
         times.append(time.perf_counter() - started - (queued_s() - queued))
-    return median(times), (time.process_time() - cpu) / len(times)
+    return median(times)
 
 
 def move(batch: Any, device: torch.device) -> Any:
