@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,11 +238,9 @@ def test_google(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path
     assert verified.returncode == 0, verified.stderr
     local = fastdata.prep(photos, tmp_path / "local.fds", size=64, order="shuffled").out
     fastdata.publish(local, "gs://bucket/published.fds")
-    fastdata.prep(photos, url, size=64, overwrite=True, workers=2)
-    found = objects(server)
-    assert json.loads(found.pop("manifest.json") or b"")["shards_in"] == "version-2"
-    same({name.removeprefix("version-2/"): data for name, data in found.items()}, objects(server, "published.fds"))
-    dataset = LMDBDataset(url, cache=tmp_path / "cache")
+    fastdata.prep(photos, "gs://bucket/small.fds", size=64, workers=2)
+    same(objects(server, "small.fds"), objects(server, "published.fds"))
+    dataset = LMDBDataset("gs://bucket/small.fds", cache=tmp_path / "cache")
     assert len(dataset) == 120 and all(np.array_equal(dataset[k][0], LMDBDataset(local)[k][0]) for k in range(0, 120, 7))
 
 
@@ -323,15 +322,15 @@ def test_other_plans_overwriting_and_foreign_objects(photos: Path, expected: Tre
         fastdata.prep(photos, URL, size=128)
     with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made, or begun.*\n  order shuffled, now "):
         fastdata.prep(photos, URL, size=64, order="listed")
-    fastdata.prep(photos, URL, size=128, overwrite=True, workers=2)
+    shutil.rmtree(server.root / "bucket/photos.fds")
+    fastdata.prep(photos, URL, size=128, workers=2)
     same(objects(server), expected)
     with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made, or begun"):
         fastdata.prep(photos, URL, size=64)
     (server.root / "bucket/other").mkdir()
     (server.root / "bucket/other/notes.txt").write_text("mine")
-    for options in ({}, {"overwrite": True}):
-        with pytest.raises(PrepError, match=r"OUT s3://bucket/other is not a store, but holds notes.txt; choose another URL"):
-            fastdata.prep_plan(photos, "s3://bucket/other", size=64, **options)
+    with pytest.raises(PrepError, match=r"OUT s3://bucket/other is not a store, but holds notes.txt; choose another URL"):
+        fastdata.prep_plan(photos, "s3://bucket/other", size=64)
     assert objects(server, "other") == {"notes.txt": b"mine"}
     with pytest.raises(PrepError, match=r"OUT s3://bucket/none.fds has no plan; make a plan with fastdata-prep plan SOURCE s3://"):
         fastdata.prep_run("s3://bucket/none.fds")
@@ -353,9 +352,7 @@ def test_a_plan_that_comes_late_leaves_another_one_alone(photos: Path, expected:
         same(objects(server), expected)
 
 
-def test_a_planner_that_was_killed_is_taken_over_by_name_only(
-    photos: Path, expected: Tree, server: FaultStore, tmp_path: Path
-) -> None:
+def test_what_a_killed_planner_has_begun_goes_on_with_its_options_only(photos: Path, server: FaultStore, tmp_path: Path) -> None:
     with RemoteOut(URL, None, tmp_path / "scratch") as killed:
         assert killed.claim(fastdata.prep_plan(photos, "s3://bucket/other.fds", size=64).fingerprint)
     for prepare in (fastdata.prep, fastdata.prep_plan):
@@ -364,9 +361,8 @@ def test_a_planner_that_was_killed_is_taken_over_by_name_only(
         ):
             prepare(photos, URL, size=128)
     assert [*objects(server)] == ["work/lock"]
-    fastdata.prep_plan(photos, URL, size=64)  # the same options go on
-    fastdata.prep(photos, URL, size=128, workers=2, overwrite=True)
-    same(objects(server), expected)
+    fastdata.prep_plan(photos, URL, size=64)
+    assert "work/plan.json" in objects(server)
 
 
 @pytest.mark.slow
@@ -387,7 +383,7 @@ def test_of_two_plans_at_the_same_time_one_makes_the_store(photos: Path, server:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("finished", [False, True], ids=["begun", "finished"])
-def test_a_run_whose_plan_another_one_overwrites_is_refused(
+def test_a_run_whose_plan_was_removed_for_another_one_is_refused(
     finished: bool, photos: Path, expected: Tree, server: FaultStore, tmp_path: Path
 ) -> None:
     """The other one makes its store, of other bytes, in spite of shards that the first has sent since."""
@@ -396,10 +392,11 @@ def test_a_run_whose_plan_another_one_overwrites_is_refused(
     until(lambda: [*(server.root / "bucket/photos.fds").glob("128/*.mdb")], 60)
     os.killpg(first.pid, signal.SIGSTOP)
     server.delay_s = 0.0
+    shutil.rmtree(server.root / "bucket/photos.fds")
     if finished:
-        fastdata.prep(photos, URL, size=128, workers=2, overwrite=True)
+        fastdata.prep(photos, URL, size=128, workers=2)
     else:
-        fastdata.prep_plan(photos, URL, size=128, overwrite=True)
+        fastdata.prep_plan(photos, URL, size=128)
     os.killpg(first.pid, signal.SIGCONT)
     said = first.communicate(timeout=90)[1].decode()
     assert first.returncode == 2 and "the plan at s3://bucket/photos.fds is not that of this fastdata-prep any more" in said
@@ -431,6 +428,10 @@ def test_errors_of_the_server_are_named(photos: Path, server: FaultStore, tmp_pa
 def test_wrong_arguments(photos: Path, server: FaultStore, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^storage is about a URL, such as .*, but SOURCE and OUT are folders: leave it out"):
         fastdata.prep(photos, tmp_path / "o.fds", storage={"region": "x"})
+    for prepare in (fastdata.prep, fastdata.prep_plan):
+        with pytest.raises(ValueError, match=r"^overwrite replaces a store on a disk, but OUT s3://bucket/photos.fds is in object"):
+            prepare(photos, URL, overwrite=True)
+    assert objects(server) == {}
     with pytest.raises(ValueError, match=r"OUT https://example.com/x.fds can only be read: give a URL such as s3://"):
         fastdata.prep(photos, "https://example.com/x.fds")
     with pytest.raises(ValueError, match=r"OUT s3:/bucket/x.fds is a path, in which // became /: give a URL as text"):
@@ -521,7 +522,8 @@ def test_azure(photos: Path, azurite: dict[str, str], tmp_path: Path) -> None:
     fastdata.prep_run(url, task=0, of=2, workers=1, storage=azurite, progress="off")
     with pytest.raises(PrepError, match=r"az://bucket/photos.fds was made, or begun, with other options"):
         fastdata.prep(photos, url, size=128, limit=20, storage=azurite)
-    assert fastdata.prep(photos, url, size=128, limit=20, storage=azurite, overwrite=True, workers=1).kept == 19
+    url = "az://bucket/large.fds"
+    assert fastdata.prep(photos, url, size=128, limit=20, storage=azurite, workers=1).kept == 19
     dataset = LMDBDataset(url, cache=tmp_path / "cache", storage=azurite)
     local = LMDBDataset(fastdata.prep(photos, tmp_path / "local.fds", size=128, limit=20, order="shuffled", workers=1).out)
     assert len(dataset) == 19 and all(np.array_equal(dataset[k][0], local[k][0]) for k in range(19))

@@ -163,7 +163,7 @@ def is_finished(work: Work, overwrite: bool) -> bool:
             work.remote.give_up()
         raise PrepError(
             f"{work.place} was made, or begun, with other options or inputs:\n{changed}\n"
-            "Give the same options and inputs, another OUT, or --overwrite."
+            f"Give the same options and inputs, {'another OUT, or --overwrite' if work.remote is None else 'or another OUT'}."
         )
     return False
 

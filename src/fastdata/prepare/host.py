@@ -71,6 +71,6 @@ def _refuse(work: Work, planned: dict[str, str], here: dict[str, str]) -> None:
         raise PrepError(
             f"{socket.gethostname()} would not make the bytes that the plan of {work.place} means:\n"
             + "\n".join(lines)
-            + "\nRun on a machine with the same libraries and processor features as the one that planned, or plan again here with "
-            "--overwrite."
+            + "\nRun on a machine with the same libraries and processor features as the one that planned, or plan again here, to "
+            "another OUT or with --overwrite."
         )

@@ -16,7 +16,7 @@ from fastdata.prepare.folder import claimed, is_stored, writing
 from fastdata.prepare.plan import Work
 from fastdata.prepare.progress import check_mode
 from fastdata.prepare.ray_engine import run_on_ray
-from fastdata.prepare.remote_out import check_storage, opened, place_of
+from fastdata.prepare.remote_out import check_storage, opened, place_of, refuse_overwrite
 from fastdata.prepare.replacing import is_settled
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import Summary
@@ -61,8 +61,8 @@ def prep(
             ".fds", in the current folder.
         limit: prepare only this many images or arrays, evenly spaced; or the first documents; or the first rows of a table.
         workers: number of processes; None: one per core.
-        overwrite: replace the store that is there, once the new one is whole; until then the disk, or the bucket, holds both. An
-            unfinished store with other options or inputs is removed first.
+        overwrite: replace the store that is there, once the new one is whole; until then the disk holds both. An unfinished store
+            with other options or inputs is removed first. Not for a URL.
         timeout: seconds after which an input is considered to hang its decoder.
         progress: "auto", "plain", "json" or "off".
         engine: what runs the workers: "local", this machine, or "ray", a Ray cluster; its nodes share the disk of OUT, or OUT is
@@ -88,6 +88,7 @@ def prep(
     if address is not None and engine != "ray":
         raise ValueError(f"--address is {address}, but belongs to --engine ray")
     check_storage(storage, source, out)
+    refuse_overwrite(out, overwrite)
     with (
         as_path(source, out, options.pop("labels", None)) as (path, labels),
         opened(place_of(out), storage, scratch) as remote,

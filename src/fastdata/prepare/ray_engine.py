@@ -170,8 +170,6 @@ def _plan_here(run: _Run) -> Iterator[Work]:
     with opened(run.out, run.storage, run.scratch) as remote, looking_anew(run.storage):
         if remote is None:
             _find_token(Path(run.out), run.token)
-        else:
-            remote.find_plan()
         work = load_plan(Path(run.out) if remote is None else remote.folder, remote, run.storage)
         check_host(work)
         yield work

@@ -23,23 +23,22 @@ from fastdata.prepare.scratch import temporary_folder
 from fastdata.prepare.worker import Made, shard_place, shard_table, strikes_path
 from fastdata.remote.agent import REQUESTS, Agent
 from fastdata.remote.publish import offsets_table, published_manifest
-from fastdata.remote.replacing import pointed, pointer, prefix, version_of
 from fastdata.remote.stores import TablesOnly
 from fastdata.remote.url import Storage, is_url, local_path, scheme
-from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, clear, is_own, offsets_file, sum_of, write_atomic
+from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, is_own, offsets_file, sum_of, write_atomic
 from fastdata.store.format import Manifest, read_manifest
 from fastdata.store.store import Store
 
-__all__ = ["ANOTHER", "RemoteOut", "check_storage", "opened", "place_of"]
+__all__ = ["ANOTHER", "RemoteOut", "check_storage", "opened", "place_of", "refuse_overwrite"]
 
 StrPath = str | os.PathLike[str]
 
 ANOTHER = (
     "another fastdata-prep is making a store at {}, with other options or inputs, or was killed while it planned it: give another "
-    "OUT, or, if it is not running any more, --overwrite"
+    "OUT, or, if it is not running any more, delete what is there"
 )
 OVERRULED = (
-    "the plan at {} is not that of this fastdata-prep any more: another one, with --overwrite, has begun or made a store there. "
+    "the plan at {} is not that of this fastdata-prep any more: another one has begun or made a store there. "
     "Give each its own OUT, or run one after the other"
 )
 
@@ -72,6 +71,12 @@ def check_storage(storage: Storage | None, *places: Any) -> None:
         raise ValueError("--storage is about a URL, such as s3://bucket/photos, but SOURCE and OUT are folders: leave it out")
 
 
+def refuse_overwrite(out: Any, overwrite: bool) -> None:
+    """Raise a ValueError if a store at a URL is to be replaced."""
+    if overwrite and is_url(place_of(out)):
+        raise ValueError(f"--overwrite replaces a store on a disk, but OUT {out} is in object storage: give a new name")
+
+
 @contextmanager
 def opened(out: Any, storage: Storage | None, scratch: StrPath | None) -> Iterator[RemoteOut | None]:
     """Yield OUT as a RemoteOut; None: it is a folder. Errors name the URL in place of its folder.
@@ -96,8 +101,6 @@ class RemoteOut:
     Objects are written only if there are none of their names. Another process may make the same shard at the same time: whose table
     comes first has made it.
 
-    A store that is to replace another one is made below the URL, as its next version.
-
     Attributes:
         url: of the store.
         storage: options of the client.
@@ -110,10 +113,10 @@ class RemoteOut:
         self._closing = ExitStack()
         with ExitStack() as stack:
             self.folder = stack.enter_context(temporary_folder(scratch))
-            self._root = stack.enter_context(Agent(url, storage))
+            self._agent = stack.enter_context(Agent(url, storage))
             self._pool = stack.enter_context(ThreadPoolExecutor(REQUESTS, "objects"))
             (self.folder / WORK).mkdir(parents=True)
-            self._go_to(self._current() or 1)
+            self.refresh()
             self._closing = stack.pop_all()
 
     def __enter__(self) -> RemoteOut:
@@ -127,7 +130,7 @@ class RemoteOut:
     def _named(self, error: FastDataError) -> str:
         """Return the message of an error as the user knows the places."""
         if isinstance(error, PrepError | FormatError):
-            return str(error).replace(f"{self.folder}/", f"{self._agent.url}/").replace(str(self.folder), self.url)
+            return str(error).replace(f"{self.folder}/", f"{self.url}/").replace(str(self.folder), self.url)
         return f"{error}\n{self.folder} is where shards wait until they are sent to {self.url}; --scratch chooses another disk"
 
     def close(self) -> None:
@@ -140,29 +143,6 @@ class RemoteOut:
     def _all(self, function: Callable[..., Any], arguments: Any) -> list[Any]:
         """Call a function with each of the arguments, many at a time."""
         return list(self._pool.map(function, arguments))
-
-    def _current(self) -> int | None:
-        """Return which version the store at the URL is; None: there is no store."""
-        data = self._root.read(MANIFEST)
-        return None if data is None else pointed(data)
-
-    def _go_to(self, version: int) -> None:
-        """Make a version, or read it, from now on."""
-        self._version, self._agent = version, self._root.below(prefix(version))
-        clear(self.folder)
-        (self.folder / WORK).mkdir(exist_ok=True)
-        self.refresh()
-
-    def replace(self) -> None:
-        """Make another store than the one that is there, if there is one. `commit` puts it in the place of that."""
-        if (current := self._current()) is not None:
-            self._go_to(current + 1)
-
-    def find_plan(self) -> None:
-        """Go on with the store that is to replace the one that is there, if there is a plan of such a store."""
-        later = self._version + 1
-        if (self.folder / MANIFEST).exists() and self._root.size(f"{prefix(later)}{WORK}/{PLAN}") is not None:
-            self._go_to(later)
 
     def refresh(self) -> None:
         """Copy the manifest and the plan of the store into the folder, if there are any, and what an equal plan would reuse."""
@@ -179,8 +159,8 @@ class RemoteOut:
                 self._write(name, data)
 
     def find_manifest(self) -> bool:
-        """Copy the manifest of the store into the folder; return whether it is finished, and in its place."""
-        data = self._agent.read(MANIFEST) if self._current() == self._version else None
+        """Copy the manifest of the store into the folder; return whether it is finished."""
+        data = self._agent.read(MANIFEST)
         if data is None:
             (self.folder / MANIFEST).unlink(missing_ok=True)
             return False
@@ -242,14 +222,14 @@ class RemoteOut:
                 self._agent.delete([name for name in found if name != f"{WORK}/{LOCK}"])
         for name, data in files.items():
             if not self._agent.put(name, data):
-                raise PrepError(f"{self._agent.url}/{name} has other contents than this plan: give another OUT, or --overwrite")
+                raise PrepError(f"{self.url}/{name} has other contents than this plan: give another OUT")
         plan = self.folder / WORK / PLAN
         self._all(self.push, sorted(plan.parent.glob("sources-*.json")))
         if not self._agent.put_sealed(self._name(plan), plan.read_bytes(), replace=not first):
             raise PrepError(ANOTHER.format(self.url))
 
     def claim(self, fingerprint: str) -> bool:
-        """Claim the URL for a plan, until the store is finished or overwritten. Then look at what is there anew.
+        """Claim the URL for a plan, until the store is finished. Then look at what is there anew.
 
         Returns:
             Whether it is this plan's; False: another one's, whose process may be at work, or was killed.
@@ -287,24 +267,13 @@ class RemoteOut:
 
     def _refuse_foreign(self, found: Mapping[str, int]) -> None:
         if not any(name in found for name in OURS) and (foreign := next((name for name in found if not is_own(name)), "")):
-            raise PrepError(f"OUT {self._agent.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
+            raise PrepError(f"OUT {self.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
 
     def clear_work(self) -> None:
-        """Remove what only an unfinished store needs, and the store that this one has replaced; the plan last."""
-        if self._version > 1 and self._current() == self._version:
-            self._clear_replaced()
+        """Remove what only an unfinished store needs; the plan last."""
         found = [name for name in self._agent.list(WORK) if is_own(name)]
         self._agent.delete([name for name in found if name not in OURS])
         self._agent.delete([name for name in found if name in OURS])
-
-    def _clear_replaced(self) -> None:
-        """Remove all versions but this one, the manifests first; also not one that is being made to replace this one."""
-        found = [name for name in self._root.list() if is_own(name) and name != MANIFEST]
-        begun = {version_of(name) for name in found if f"/{WORK}/" in name}
-        others = {version_of(name) for name in found} - {self._version, *(version for version in begun if version > self._version)}
-        left = [name for name in found if version_of(name) in others]
-        self._root.delete([name for name in left if name.endswith(MANIFEST)])
-        self._root.delete([name for name in left if not name.endswith(MANIFEST)])
 
     def publish(self, made: Made) -> None:
         """Send the files of a shard, then its table, which marks it as complete. Files of columns stay in the folder, for `finish`.
@@ -388,11 +357,4 @@ class RemoteOut:
                 self._agent.put(name, data, replace=True)
             offsets[name] = sum_of(data)
         if not self._agent.put(MANIFEST, published_manifest(manifest, offsets)):
-            raise self._other_store()
-        if self._version > 1:
-            if self._current() not in (None, self._version - 1, self._version):
-                raise self._other_store()
-            self._root.put(MANIFEST, pointer(self._version, manifest.fingerprint), replace=True)
-
-    def _other_store(self) -> PrepError:
-        return PrepError(f"OUT {self.url} has become another store while this one was made; choose another URL")
+            raise PrepError(f"OUT {self.url} has become another store while this one was made; choose another URL")

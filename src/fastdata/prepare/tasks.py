@@ -25,7 +25,7 @@ from fastdata.prepare.launchers import find_task, local_tasks
 from fastdata.prepare.plan import Plan, Work
 from fastdata.prepare.plan_files import difference, load_plan, next_folder, plan_folder, plan_path, save_plan
 from fastdata.prepare.progress import Progress, check_mode
-from fastdata.prepare.remote_out import RemoteOut, check_storage, opened, place_of
+from fastdata.prepare.remote_out import RemoteOut, check_storage, opened, place_of, refuse_overwrite
 from fastdata.prepare.replacing import is_settled, replace_store, settle
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
@@ -67,6 +67,7 @@ def prep_plan(
         kind = type(source).__name__
         raise TypeError(f"source is a {kind}, which other machines cannot read: write it to files, and give their path")
     check_storage(storage, source, out)
+    refuse_overwrite(out, overwrite)
     with opened(place_of(out), storage, scratch) as remote:
         work = build_plan(source, out, remote, storage, limit=limit, **options)
         with writing(work.place), dropping_copies(work.roots):
@@ -92,7 +93,7 @@ def plan_tasks(work: Work, overwrite: bool) -> Work | None:
 def lay_plan(work: Work, overwrite: bool) -> Work | None:
     """Write a plan into OUT, and remove what killed runs have left there. The folder is claimed.
 
-    A plan that is to replace a finished store lies in a folder of its own, inside of that one; at a URL, in that of a version.
+    A plan that is to replace a finished store lies in a folder of its own, inside of that one.
 
     Returns:
         The plan, whose sources are in files; None: its store is finished.
@@ -107,11 +108,6 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
                 return None
             work = replace(work, out=next_folder(work.out), replaces=work.out)
             work.out.mkdir(exist_ok=True)
-    elif overwrite:
-        if plan_path(work.out).exists() and is_stored(work):  # the same command was killed at its very end
-            clear_work(work)
-            return None
-        work.remote.replace()
     plan, out = work.plan, work.out
     if is_finished(work, overwrite):
         return None
@@ -201,8 +197,6 @@ def _begun(out: StrPath, storage: Storage | None, scratch: StrPath | None) -> It
     given = place_of(out)
     with opened(given, storage, scratch) as remote, looking_anew(storage):
         folder = Path(given).absolute() if remote is None else remote.folder
-        if remote is not None:
-            remote.find_plan()
         if not plan_path(plan_folder(folder)).exists() and ((folder / MANIFEST).exists() or not is_settled(folder)):
             yield folder, remote, None
             return

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from pathlib import Path
 from types import TracebackType
 
@@ -41,7 +40,6 @@ class Agent:
 
     def __init__(self, url: str, storage: Storage | None = None) -> None:
         self.url = url.rstrip("/")
-        self._prefix = ""
         self._child = Child("fastdata.remote.agent:Server", self.url, dict(storage or {}), at=self.url)
 
     def __enter__(self) -> Agent:
@@ -50,42 +48,35 @@ class Agent:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def below(self, prefix: str) -> Agent:
-        """Return the objects whose names begin with a prefix, such as "version-2/", through the same process."""
-        inner = copy(self)
-        inner.url, inner._prefix = f"{self.url}/{prefix}".rstrip("/"), self._prefix + prefix
-        return inner
-
     def close(self) -> None:
         """End the process. What it is doing is abandoned."""
         self._child.close()
 
     def read(self, name: str, digest: str = "") -> bytes | None:
         """Return a small object; None: there is none. Two readings must be equal, or one must have this xxh3-128."""
-        found = self._child.ask("read", self._prefix + name, digest)
+        found = self._child.ask("read", name, digest)
         return bytes(found.data) if found.body["found"] else None
 
     def take(self, name: str, path: Path) -> bool:
         """Copy an object that `put_sealed` wrote to a file; return whether there is one."""
-        return bool(self._child.ask("take", self._prefix + name, os.fspath(path)).body["found"])
+        return bool(self._child.ask("take", name, os.fspath(path)).body["found"])
 
     def fetch(self, name: str, total: FileSum, path: Path) -> None:
         """Copy an object of a known checksum to a file."""
-        self._child.ask("fetch", self._prefix + name, total.bytes, total.xxh3_128, os.fspath(path))
+        self._child.ask("fetch", name, total.bytes, total.xxh3_128, os.fspath(path))
 
     def size(self, name: str) -> int | None:
         """Return the size of an object in bytes; None: there is none."""
-        found: int | None = self._child.ask("size", self._prefix + name).body["size"]
+        found: int | None = self._child.ask("size", name).body["size"]
         return found
 
     def list(self, folder: str = "", most: int | None = None) -> dict[str, int]:
         """Return the size in bytes of each object in a folder, or of all; of so many at most."""
-        found = self._child.ask("list", f"{self._prefix}{folder}".rstrip("/"), most).body["sizes"]
-        return {name.removeprefix(self._prefix): size for name, size in found}
+        return dict(self._child.ask("list", folder, most).body["sizes"])
 
     def put(self, name: str, data: bytes, *, replace: bool = False) -> bool:
         """Write an object unless there is one. Return whether it has these bytes now. replace: write it in any case."""
-        return bool(self._child.ask("put", self._prefix + name, replace, data=data).body["same"])
+        return bool(self._child.ask("put", name, replace, data=data).body["same"])
 
     def put_sealed(self, name: str, data: bytes, *, replace: bool = False) -> bool:
         """Do the same, with a checksum after the bytes, which `take` compares."""
@@ -101,13 +92,13 @@ class Agent:
             FormatError: its checksum differs.
         """
         where = os.fspath(path)
-        answer = self._child.ask("put_file", self._prefix + name, where, total.bytes, total.xxh3_128, replace, check)
+        answer = self._child.ask("put_file", name, where, total.bytes, total.xxh3_128, replace, check)
         return bool(answer.body["same"])
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove objects; those that do not exist are no error."""
         if names:
-            self._child.ask("delete", [self._prefix + name for name in names])
+            self._child.ask("delete", list(names))
 
 
 class Server:

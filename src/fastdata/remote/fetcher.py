@@ -52,7 +52,7 @@ class Fetcher:
         self._downloads = Downloads(self._cache, self._schedules, self._pool, DOWNLOADS)
         self._singles = ThreadPoolExecutor(REQUESTS)
         self._ranges = _Ranges()
-        self._stores: dict[tuple[str, int], RemoteStore] = {}  # by root and version
+        self._stores: dict[str, RemoteStore] = {}  # by root
         self._limits: dict[int, int] = {}  # the bytes of the cache that each process allows
         self._opened = set[int]()  # processes that have opened a store since then
         self._lock = threading.Lock()
@@ -89,16 +89,16 @@ class Fetcher:
         store = mirror(Bucket(asked["url"], asked["storage"]), self._cache.folder, self._pool, self._singles)
         root = os.fspath(store.root)
         with self._lock:
-            self._stores[root, store.version] = store
+            self._stores[root] = store
             self._opened.add(asked["process"])
-        return Message({"root": root, "version": store.version})
+        return Message({"root": root})
 
     def _store(self, asked: dict[str, Any]) -> RemoteStore:
         """Return a store that a reader has opened, perhaps through a fetcher before this one."""
         with self._lock:
-            what = asked["root"], asked["version"]
-            if what not in self._stores:
-                self._stores[what] = RemoteStore(Bucket(asked["url"], asked["storage"]), Path(asked["root"]), asked["version"])
+            root = asked["root"]
+            if root not in self._stores:
+                self._stores[root] = RemoteStore(Bucket(asked["url"], asked["storage"]), Path(root))
             if asked["limit"] is not None and not asked["memory"]:
                 process, limit = asked["process"], asked["limit"]
                 if process in self._opened:  # perhaps with more room, since there was too little
@@ -106,7 +106,7 @@ class Fetcher:
                     self._limits.pop(process, None)
                 self._limits[process] = min(limit, self._limits.get(process, limit))
                 self._set_limit()
-            return self._stores[what]
+            return self._stores[root]
 
     def _set_limit(self) -> None:
         """Let the cache take what all processes allow."""

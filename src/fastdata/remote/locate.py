@@ -55,4 +55,4 @@ def locate(
     Cache(home)
     options: dict[str, Any] = dict(storage or {})
     found = ask(home, {"ask": "open", "url": url, "storage": options})
-    return Mirror(url, options, home, limit, folder is None, Path(found.body["root"]), found.body["version"])
+    return Mirror(url, options, home, limit, folder is None, Path(found.body["root"]))

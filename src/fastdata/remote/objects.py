@@ -166,7 +166,7 @@ class Objects:
         if found != version:
             now = "is gone" if found is None else f"was replaced: it had {version.size} bytes, and has {found.size} now"
             now += f" (ETag {version.tag}, now {found.tag})" if found and found.size == version.size else ""
-            raise RemoteError(f"{url} {now}; leave SOURCE alone while it is prepared, and plan again with --overwrite")
+            raise RemoteError(f"{url} {now}; leave SOURCE alone while it is prepared, and plan again, to another OUT")
 
     def close(self) -> None:
         """Free what is held."""

@@ -15,7 +15,6 @@ import numpy as np
 from fastdata.errors import FormatError, RemoteError
 from fastdata.remote.agent import REQUESTS, Agent
 from fastdata.remote.places import record_places
-from fastdata.remote.replacing import pointed, prefix
 from fastdata.remote.url import Storage, is_url
 from fastdata.store.files import MANIFEST, FileSum, offsets_file, shard_file, sum_of
 from fastdata.store.format import WITH_MORE, Manifest, Variant
@@ -50,8 +49,8 @@ def publish(
         raise ValueError(f"{url} is no URL, such as s3://bucket/photos.fds; copy a store to a folder with cp -r")
     opened = Store(store, kind=None)
     manifest = opened.manifest
-    with Agent(url, storage) as root, ThreadPoolExecutor(REQUESTS) as pool:
-        agent = _place(root, manifest)
+    with Agent(url, storage) as agent, ThreadPoolExecutor(REQUESTS) as pool:
+        _refuse_other(agent, manifest)
         shards = [(opened.shard(v, k), shard_file(v.name, k), total) for v in manifest.variants for k, total in enumerate(v.shards)]
         others = [(opened.path / name, name, total) for name, total in manifest.files.items()]
         for total in pool.map(lambda each: _put_file(agent, opened, *each), [*shards, *others]):
@@ -75,22 +74,17 @@ def offsets_table(places: Iterable[Array]) -> bytes:
     return buffer.getvalue()
 
 
-def _place(root: Agent, manifest: Manifest) -> Agent:
-    """Return where the objects of a store are, or will be: below the URL itself, unless it is there and has replaced another one.
-
-    Raises:
-        RemoteError: another store is there.
-    """
-    data = root.read(MANIFEST)
+def _refuse_other(agent: Agent, manifest: Manifest) -> None:
+    """Raise a RemoteError if another store is at the URL."""
+    data = agent.read(MANIFEST)
     if data is None:
-        return root
+        return
     try:
         found = json.loads(data).get("fingerprint")
     except (ValueError, AttributeError):
         found = None
     if found != manifest.fingerprint:
-        raise RemoteError(f"{root.url} holds another store: give a URL where nothing is, or delete what is there")
-    return root.below(prefix(pointed(data)))
+        raise RemoteError(f"{agent.url} holds another store: give a URL where nothing is, or delete what is there")
 
 
 def _put_file(agent: Agent, store: Store, path: Path, name: str, total: FileSum) -> FileSum:

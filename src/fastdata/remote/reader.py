@@ -44,7 +44,6 @@ class Mirror(Place):
         limit: bytes of all shards in the cache; None: what the disk has.
         in_memory: shards are not written to the cache.
         root: the folder of the store's other files.
-        version: where its objects are, below the URL.
     """
 
     url: str
@@ -53,7 +52,6 @@ class Mirror(Place):
     limit: int | None
     in_memory: bool
     root: Path
-    version: int
 
     def __fspath__(self) -> str:
         return os.fspath(self.root)
@@ -91,7 +89,6 @@ class Mirror(Place):
             "limit": self.limit,
             "memory": self.in_memory,
             "root": os.fspath(self.root),
-            "version": self.version,
         }
         return ask(self.cache, {"ask": what, **own, **more})
 

@@ -7,9 +7,8 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,6 @@ from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.cache import place_bytes, places_at, seal_of, shard_name
 from fastdata.remote.places import record_places
-from fastdata.remote.replacing import pointed, prefix
 from fastdata.store.files import MANIFEST, FileSum, file_sum, offsets_file, shard_file, sum_of, write_atomic
 from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.store import Store
@@ -37,56 +35,34 @@ TRIES = 4  # to get bytes with the right checksum
 def mirror(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> RemoteStore:
     """Copy all of a store but its shards into a cache, unless it is there; return the store.
 
-    If another store takes its place meanwhile, it is either.
-
     Args:
         pool, files: threads for requests, and for files.
     """
-    for _ in range(TRIES):
-        raw = _read_manifest(bucket, MANIFEST, pool)
-        try:
-            return _mirror(bucket, raw, folder, pool, files)
-        except RemoteError as error:
-            if bucket.read_twice(MANIFEST, pool) == raw:
-                raise
-            replaced = error
-    raise replaced
-
-
-def _read_manifest(bucket: Bucket, name: str, pool: Executor) -> bytes:
     try:
-        return bucket.read_twice(name, pool)
+        raw = bucket.read_twice(MANIFEST, pool)
     except RemoteError as error:
         if error.missing:
             raise RemoteError(f"no store at {bucket.url}: {error}; prepare one there, or publish one to it", missing=True) from None
         raise
-
-
-def _mirror(bucket: Bucket, raw: bytes, folder: Path, pool: Executor, files: Executor) -> RemoteStore:
-    """Copy all of the store whose manifest at the URL is `raw`."""
-    version = pointed(raw)
-    below = prefix(version)
-    if below:
-        raw = _read_manifest(bucket, below + MANIFEST, pool)
     try:
         body = json.loads(raw)
         fingerprint = body["fingerprint"] if body["format"] == "fastdata" else ""
         sums = {name: FileSum(found["bytes"], found["xxh3_128"]) for name, found in body["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise FormatError(f"{bucket.url}/{below}{MANIFEST} is not the manifest of a store") from None
+        raise FormatError(f"{bucket.url}/{MANIFEST} is not the manifest of a store") from None
     names = r"[\w.-]+(/[\w.-]+)?"
     if not (isinstance(fingerprint, str) and re.fullmatch(r"[0-9a-f]{8,64}", fingerprint)) or not all(
         re.fullmatch(names, name) and ".." not in name for name in sums
     ):
-        raise FormatError(f"{bucket.url}/{below}{MANIFEST} is damaged: its fingerprint or the names of its files are wrong")
+        raise FormatError(f"{bucket.url}/{MANIFEST} is damaged: its fingerprint or the names of its files are wrong")
     root = folder / fingerprint / xxhash.xxh3_64_hexdigest(raw)
     missing = [name for name, total in sums.items() if not _has(root / name, total)]
-    list(files.map(lambda name: _fetch_file(bucket, below + name, sums[name], root / name, pool), missing))
+    list(files.map(lambda name: _fetch_file(bucket, name, sums[name], root / name, pool), missing))
     if not _has(root / MANIFEST, sum_of(raw)):
         root.mkdir(parents=True, exist_ok=True)
         write_atomic(root / MANIFEST, raw, durable=False)
     read_manifest(root)
-    return RemoteStore(bucket, root, version)
+    return RemoteStore(bucket, root)
 
 
 def _has(path: Path, total: FileSum) -> bool:
@@ -131,11 +107,10 @@ def fetch(bucket: Bucket, name: str, total: FileSum, descriptor: int, pool: Exec
 
 @dataclass(frozen=True)
 class RemoteStore:
-    """A store in a bucket, of which `root` holds all but the shards. version: where its objects are."""
+    """A store in a bucket, of which `root` holds all but the shards."""
 
     bucket: Bucket
     root: Path
-    version: int
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -158,35 +133,11 @@ class RemoteStore:
         found = self.variants[variant]
         return place_bytes(found.shards[shard].bytes, self.manifest.shard_records(found)[shard])
 
-    def _key(self, variant: str, shard: int) -> str:
-        """Return the name of a shard's object."""
-        return prefix(self.version) + shard_file(variant, shard)
-
-    @contextmanager
-    def _unless_replaced(self, pool: Executor) -> Iterator[None]:
-        """Name the cause of an error if it is that another store is at the URL now, or none."""
-        try:
-            yield
-        except RemoteError:
-            if not self._is_replaced(pool):
-                raise
-            raise RemoteError(f"{self.bucket.url} was replaced while this dataset was in use; make the dataset again") from None
-
-    def _is_replaced(self, pool: Executor) -> bool:
-        try:
-            raw = self.bucket.read_twice(MANIFEST, pool)
-        except RemoteError as error:
-            return error.missing
-        if self.version > 1:
-            return pointed(raw) != self.version
-        return sum_of(raw).xxh3_128 != self.manifest.xxh3_128
-
     def fill(self, variant: str, shard: int, descriptor: int, pool: Executor) -> None:
         """Fetch a shard into a file, check it, and write the places of its records and the seal after it."""
         found = self.variants[variant]
         total = found.shards[shard]
-        with self._unless_replaced(pool):
-            fetch(self.bucket, self._key(variant, shard), total, descriptor, pool)
+        fetch(self.bucket, shard_file(variant, shard), total, descriptor, pool)
         count = self.manifest.shard_records(found)[shard]
         places = record_places(f"/proc/self/fd/{descriptor}", count, total.bytes).astype("<u8").tobytes()
         places += seal_of(places, total.xxh3_128)
@@ -214,13 +165,9 @@ class RemoteStore:
         Raises:
             RemoteError: they cannot be fetched, or a checksum stays wrong.
         """
-        with self._unless_replaced(pool):
-            return self._records(variant, shard, wanted, pool)
-
-    def _records(self, variant: str, shard: int, wanted: Sequence[int], pool: Executor) -> list[bytes]:
         rows, places = self._places(variant, shard, wanted)
         sums = self.store.field(self.variants[variant], "xxh3")[rows]
-        name = self._key(variant, shard)
+        name = shard_file(variant, shard)
         found: list[bytes | None] = [None] * len(rows)
         for _ in range(TRIES):
             left = [k for k, record in enumerate(found) if record is None]
