@@ -336,10 +336,3 @@ def small_shards(samples: int, text_bytes: int = 1000) -> Iterator[None]:
     finally:
         for (module, name, _), value in zip(places, before, strict=True):
             setattr(module, name, value)
-
-
-def forget_kind(name: str) -> None:
-    """Undo `fastdata.kinds.register`, which is for the life of a process: for other tests in this one the kind is not there."""
-    from fastdata import kinds
-
-    kinds._HOMES.pop(name)

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import fastdata
@@ -127,3 +129,19 @@ def test_a_folder_of_a_table_is_told_which_file_to_give(tmp_path: Path) -> None:
     (tmp_path / "in/table.parquet").write_bytes(b"")
     done = run(*PREP, "in", "--target", "income", cwd=tmp_path)
     assert "--target is about a table, which is a file, but SOURCE in is a folder: give in/table.parquet" in done.stderr
+
+
+def test_wrong_values_are_told_by_name() -> None:
+    image = np.zeros((8, 8, 3), np.uint8)
+    with pytest.raises(TypeError, match=r"^quality is 'high', but must be an int"):
+        fastdata.prep([image], "o.fds", quality="high")
+    with pytest.raises(ValueError, match=r"resize is tall, but must be one of short, long, crop, stretch"):
+        fastdata.prep([image], "o.fds", resize="tall")
+    with pytest.raises(TypeError, match="prep has no argument 'colour'"):
+        fastdata.prep([image], "o.fds", colour="red")
+
+
+def test_labels_that_are_an_array_do_not_go_with_a_table(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [1, 2, 3], "y": [0, 1, 0]})
+    with pytest.raises(ValueError, match=r"labels is about images, but SOURCE .* is a table here: leave it out"):
+        fastdata.prep(frame, tmp_path / "o.fds", target="y", labels=np.arange(3))

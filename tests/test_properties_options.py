@@ -21,7 +21,7 @@ from fastdata.prepare.progress import MODES
 
 HERE = Path(__file__)
 PARAMS: dict[str, click.Option] = {param.name or "": param for param in command.params if isinstance(param, click.Option)}
-OF_KINDS = [(name, key) for name in kinds.OURS for key in options_of(kinds.find(name).options)]
+OF_KINDS = [(name, key) for name in kinds.NAMES for key in options_of(kinds.find(name).options)]
 HELP_ONLY = {"help_all", "help_for", "version"}
 OF_THE_COMMAND = {"dry_run", "max_reject_rate", "tasks", "sbatch", "submit"}  # they decide what the command does
 
@@ -55,7 +55,7 @@ def test_an_option_is_its_field(kind: str, key: str) -> None:
     assert f"    {key}: " in (fastdata.prep.__doc__ or "")
 
 
-@pytest.mark.parametrize("kind", kinds.OURS)
+@pytest.mark.parametrize("kind", kinds.NAMES)
 def test_every_field_is_an_option(kind: str) -> None:
     made = kinds.find(kind).options
     assert set(options_of(made)) == {field.name for field in fields(made)}
@@ -71,10 +71,10 @@ def test_there_are_no_other_options_than_those_of_the_run() -> None:
         assert typed[name] == arguments[name].default
     progress, kind = PARAMS["progress"].type, PARAMS["kind"].type
     assert isinstance(progress, click.Choice) and tuple(progress.choices) == MODES
-    assert isinstance(kind, click.Choice) and tuple(kind.choices) == kinds.OURS
+    assert isinstance(kind, click.Choice) and tuple(kind.choices) == kinds.NAMES
 
 
-@pytest.mark.parametrize("kind", kinds.OURS)
+@pytest.mark.parametrize("kind", kinds.NAMES)
 def test_nothing_that_is_typed_is_nothing_that_is_given(kind: str) -> None:
     made = kinds.find(kind).options
     typed = {key: value for key, value in command.make_context("fastdata-prep", ["in"]).params.items() if value != ()}
@@ -96,7 +96,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.data(), st.sampled_from(kinds.OURS))
+@given(st.data(), st.sampled_from(kinds.NAMES))
 def test_what_is_typed_is_what_python_is_given(data: st.DataObject, kind: str) -> None:
     made, typed, wanted = kinds.find(kind).options, list[str](), dict[str, Any]()
     keys = data.draw(st.lists(st.sampled_from(sorted(options_of(made))), unique=True, max_size=4))

@@ -27,7 +27,7 @@ __all__ = [
     "with_options",
 ]
 
-KINDS = [kinds.find(name) for name in kinds.names()]
+KINDS = [kinds.find(name) for name in kinds.NAMES]
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 RUN = "The run"
 TITLES = ("Options", "Images", "Labels", "Masks", "Text", "Arrays", "Tables", RUN)
@@ -48,11 +48,6 @@ class Png(click.Path):
         if not str(value).lower().endswith(".png"):
             self.fail(f"{str(value)!r} does not end in .png: give the name of a PNG file", param, ctx)
         return super().convert(value, param, ctx)
-
-
-def _position(title: str) -> int:
-    """Return the position of a group of options in help; groups of other packages' kinds precede the run's."""
-    return TITLES.index(title) if title in TITLES else len(TITLES) - 2
 
 
 class HelpInGroups(click.Command):
@@ -81,7 +76,7 @@ class HelpInGroups(click.Command):
                 group = "Options"
                 record = record[0], re.split(r"(?<=[^.])\.(?: |$)|;|  \[", record[1])[0] + "."  # the first sentence
             groups.setdefault(group, []).append(record)
-        for title in sorted(groups, key=_position):
+        for title in sorted(groups, key=TITLES.index):
             with formatter.section(title):
                 formatter.write_dl(groups[title])
 
@@ -137,7 +132,7 @@ def options_of_kinds(command: Any) -> Any:
             group, common, owners = HelpInGroups.shown.get(key, (own, info.common, {}))
             HelpInGroups.shown[key] = group, common, {**owners, kind.name: own}
             options.setdefault(key, _click_option(key, info, field.default))
-    for add in reversed([options[key] for key in sorted(options, key=lambda key: _position(HelpInGroups.shown[key][0]))]):
+    for add in reversed([options[key] for key in sorted(options, key=lambda key: TITLES.index(HelpInGroups.shown[key][0]))]):
         command = add(command)
     return command
 

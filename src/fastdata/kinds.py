@@ -1,8 +1,7 @@
 """The kinds of data and their interface: images, tokens, arrays and tables.
 
 The packages that serve every kind (`sources`, `store`, `prepare`, `data`) look kinds up here, and import none. A kind is an object
-KIND in its own module, which is imported at first use. Other packages add a kind with `register`, or with an entry point in
-"fastdata.kinds".
+KIND in its own module, which is imported at first use.
 """
 
 from __future__ import annotations
@@ -13,23 +12,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["OURS", "Kind", "Planned", "Probed", "Tables", "find", "home", "names", "register"]
+__all__ = ["NAMES", "Kind", "Planned", "Probed", "Tables", "find"]
 
 Array = Any  # numpy's, which is not imported here: `--help` has to be fast
 AnyPath = Any  # that of `fastdata.remote.path`, also because of that
 StrPath = str | os.PathLike[str]
 
-_HOMES = {
+_MODULES = {
     "images": "fastdata.images.kind",
     "arrays": "fastdata.arrays.kind",
     "tokens": "fastdata.text.kind",
     "table": "fastdata.tables.kind",
 }
-OURS = tuple(_HOMES)
+NAMES = tuple(_MODULES)
 
 
 @dataclass(frozen=True)
@@ -135,10 +133,10 @@ class Kind(Protocol):
     read: tuple[str, str] = ("an input", "inputs")
     held_by: str = "RAMDataset"
     options: type[Any]
-    shards: str = ""
+    shards: str
     files: tuple[str, ...] = ("samples.npy", "names.txt")
     labels: tuple[str, ...] = ("class", "vector", "none")
-    exports: tuple[str, ...] = ()
+    exports: tuple[str, ...]
     export_options: Mapping[str, str] = {}
     drawn: str = "samples"
     checksums: bool = False
@@ -152,7 +150,6 @@ class Kind(Protocol):
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether the source, or a given option, is of this kind."""
-        return False
 
     def suggest(self, source: StrPath) -> list[str]:
         """Return paths to suggest as SOURCE if this kind's options were given with another one."""
@@ -216,20 +213,16 @@ class Kind(Protocol):
         """Return what must be equal in the options of two manifests, for the stores to be joined."""
         return {name: value for name, value in options.items() if name not in ("order", "shard_samples")}
 
-    def join(self, stores: Any, samples: Any) -> dict[str, Any] | None:
+    def join(self, stores: Any, samples: Any) -> dict[str, Any]:
         """Join stores: adapt the rows of samples.npy of each, and return the sections of the joint manifest.
 
         Args:
             stores: the stores.
             samples: the rows of each, in memory, which are changed.
 
-        Returns:
-            None: stores of this kind cannot be joined.
-
         Raises:
-            ValueError: these cannot; why.
+            ValueError: these cannot be joined; why.
         """
-        return None
 
     # What a store holds
 
@@ -238,7 +231,6 @@ class Kind(Protocol):
 
     def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
         """Read the manifest's sections of this kind. Raise ValueError, KeyError or TypeError if they are damaged."""
-        return {}
 
     def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
         """Return the dtype of a row of samples.npy."""
@@ -267,7 +259,6 @@ class Kind(Protocol):
 
     def facts(self, store: Any) -> dict[str, Any]:
         """Return the facts that `info` shows for this kind only."""
-        return {}
 
     def variant_facts(self, store: Any, variant: Any) -> dict[str, Any]:
         """Return the facts that `info` shows for a variant."""
@@ -275,22 +266,18 @@ class Kind(Protocol):
 
     def memory(self, store: Any) -> Iterator[dict[str, Any]]:
         """Yield the "size" and "bytes" of each RAMDataset."""
-        yield {"size": None, "bytes": sum(shard.bytes for shard in store.manifest.variants[0].shards)}
 
     def lines(self, facts: dict[str, Any]) -> Iterator[str]:
         """Yield the first lines of `info`."""
-        yield f"{facts['path']}: {facts['samples']} samples, format {facts['format']}"
 
-    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str] | None:
-        """Draw a contact sheet: a Canvas, the number of things shown, and the line below the store's name; None: not supported."""
-        return None
+    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
+        """Draw a contact sheet: a Canvas, the number of things shown, and the line below the store's name."""
 
     def report(self, store: Any, most: int) -> Iterator[Any]:
         """Yield the sections that a report has for this kind only, as `fastdata.report.page.Section`; the store is not empty.
 
         most: how many samples may be decoded and measured.
         """
-        return iter(())
 
     def picture(self, data: bytes) -> Array | None:
         """Return the bytes of a rejected input as a small picture, uint8 RGB [H, W, 3], as far as they can be read; None: no."""
@@ -305,19 +292,7 @@ class Kind(Protocol):
         """Return the dataset class that `fastdata.open` uses."""
 
     def in_memory(self) -> Any:
-        """Return the class that `RAMDataset` uses; None: not supported."""
-        return None
-
-
-def register(name: str, module: str) -> None:
-    """Add a kind. `module` is imported at first use, and must have an object KIND."""
-    _HOMES[name] = module
-
-
-def names() -> list[str]:
-    """Return the names of all kinds, including those of other packages."""
-    _add_entry_points()
-    return [*_HOMES]
+        """Return the class that `RAMDataset` uses."""
 
 
 def find(name: str) -> Kind:
@@ -326,20 +301,4 @@ def find(name: str) -> Kind:
     Raises:
         KeyError: there is none.
     """
-    if name not in _HOMES:
-        _add_entry_points()
-    return importlib.import_module(_HOMES[name]).KIND  # type: ignore[no-any-return]
-
-
-def home(name: str) -> str:
-    """Return the module of a kind, to register it in another process."""
-    return _HOMES[name]
-
-
-@cache
-def _add_entry_points() -> None:
-    """Add the kinds of other packages, once."""
-    from importlib.metadata import entry_points
-
-    for point in entry_points(group="fastdata.kinds"):
-        _HOMES.setdefault(point.name, point.value)
+    return importlib.import_module(_MODULES[name]).KIND  # type: ignore[no-any-return]

@@ -84,15 +84,15 @@ def as_option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def as_arguments(function: Callable[P, R], known: Callable[[], Container[str]]) -> Callable[P, R]:
-    """Return a function whose errors name Python's arguments in place of the command's options. known: returns all names."""
+def as_arguments(function: Callable[P, R], known: Container[str]) -> Callable[P, R]:
+    """Return a function whose errors name Python's arguments in place of the command's options. known: their names."""
 
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except (FastDataError, TypeError, ValueError) as error:
-            error.args = tuple(_in_python(text, known()) if isinstance(text, str) else text for text in error.args)
+            error.args = tuple(_in_python(text, known) if isinstance(text, str) else text for text in error.args)
             raise
 
     return wrapper

@@ -54,7 +54,7 @@ class ArrayKind(Kind):
         """Return all but the packages that read the files, and whether floats were rounded to the dtype."""
         return {name: value for name, value in super().alike(options).items() if name not in ("libraries", "rounded")}
 
-    def join(self, stores: Any, samples: Any) -> dict[str, Any] | None:
+    def join(self, stores: Any, samples: Any) -> dict[str, Any]:
         """Count the chunks of all stores through, and join the counts of the classes of masks."""
         from fastdata.images.sections import join_masks
 

@@ -64,7 +64,5 @@ class RAMDataset:
             if targets is not None:
                 raise ValueError("targets go with a list of files; a store has its own")
         subclass = kind.in_memory()
-        if subclass is None:
-            raise TypeError(f"there is no RAMDataset for {what}: open it with {kind.reader}")
         check_arguments(subclass.__init__, options, what, others=("self", "source", "targets"))
         return super().__new__(subclass)

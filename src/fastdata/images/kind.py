@@ -85,7 +85,7 @@ class ImageKind(Kind):
                 found["size" if key == "sizes" else key.replace("_", "-")] = value
         return found
 
-    def join(self, stores: Any, samples: Any) -> dict[str, Any] | None:
+    def join(self, stores: Any, samples: Any) -> dict[str, Any]:
         """Join the counts of the classes of masks."""
         from fastdata.images.sections import join_masks
 

@@ -39,7 +39,7 @@ def as_path(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(source, str | os.PathLike):
         yield source, labels
         return
-    for name in reversed(kinds.names()):
+    for name in reversed(kinds.NAMES):
         kind = kinds.find(name)
         if (file := kind.adopt(source, labels)) is None:
             continue
@@ -48,7 +48,7 @@ def as_path(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
         with file as path_and_labels:
             yield path_and_labels
         return
-    taken = filter(None, (kinds.find(name).adopts for name in reversed(kinds.names())))
+    taken = filter(None, (kinds.find(name).adopts for name in reversed(kinds.NAMES)))
     raise TypeError(f"source is a {type(source).__name__}, but must be a path, {', or '.join(taken)}")
 
 
@@ -124,10 +124,10 @@ def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Kind:
     """Return the kind that the arguments ask for, by name or by an option that only it has; else the kind of the files."""
     name = arguments.get("kind")
     if name is not None:
-        if name not in kinds.names():
-            raise ValueError(f"--kind is {name}, but must be one of {', '.join(kinds.names())}")
+        if name not in kinds.NAMES:
+            raise ValueError(f"--kind is {name}, but must be one of {', '.join(kinds.NAMES)}")
         return kinds.find(name)
-    known = reversed([kinds.find(name) for name in kinds.names()])  # images are last, since they claim every source
+    known = reversed([kinds.find(name) for name in kinds.NAMES])  # images are last, since they claim every source
     return next(kind for kind in known if kind.claims(source, arguments))
 
 
@@ -138,7 +138,7 @@ def _own_options(kind: Kind, source: StrPath, arguments: dict[str, Any]) -> Any:
         TypeError: there is no such option.
         ValueError: an option belongs to another kind, or has a wrong value.
     """
-    known = {name: options_of(kinds.find(name).options) for name in kinds.names()}
+    known = {name: options_of(kinds.find(name).options) for name in kinds.NAMES}
     for name, value in arguments.items():
         owners = [other for other, options in known.items() if name in options]
         if not owners and name != "kind":

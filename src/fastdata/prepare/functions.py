@@ -20,7 +20,7 @@ def _with_options() -> tuple[inspect.Signature, str]:
     *named, _ = signature.parameters.values()
     taken, lines = {one.name for one in named}, [inspect.cleandoc(with_any_options.__doc__ or ""), ""]
     named.append(inspect.Parameter("kind", inspect.Parameter.KEYWORD_ONLY, default=None))
-    for kind in map(kinds.find, kinds.OURS):
+    for kind in map(kinds.find, kinds.NAMES):
         lines.append(f"Options of {kind.says}:")
         for name, option in options_of(kind.options).items():
             if name not in taken:
@@ -35,11 +35,7 @@ def _with_options() -> tuple[inspect.Signature, str]:
 _signature, _doc = _with_options()
 
 
-def _names() -> set[str]:
-    own = *_signature.parameters, *inspect.signature(run_any).parameters
-    return {*own}.union(*(options_of(kinds.find(name).options) for name in kinds.names()))
-
-
+_names = {*_signature.parameters, *inspect.signature(run_any).parameters}
 prep = as_arguments(with_any_options, _names)
 prep.__signature__ = _signature  # type: ignore[attr-defined]
 prep.__doc__ = _doc

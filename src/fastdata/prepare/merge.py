@@ -156,8 +156,6 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
         sections = first.kind.join(stores, rows)
     except ValueError as error:
         raise PrepError(f"{', '.join(str(store.path) for store in stores)} cannot be joined: {error}") from None
-    if sections is None:
-        raise PrepError(f"{first.path} holds {first.kind.says}, which cannot be joined: prepare all inputs together")
     files = {}
     if SAMPLES in first.manifest.files:
         files[SAMPLES] = _write_array(folder / SAMPLES, rows)

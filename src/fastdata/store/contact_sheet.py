@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from fastdata.errors import StoreError
 from fastdata.store.canvas import GAP, GREY
 from fastdata.store.store import Store
 
@@ -29,10 +28,7 @@ def draw_sheet(path: str | os.PathLike[str], out: str | os.PathLike[str], *, siz
     store = Store(path, kind=None)
     if size is not None:
         store.variant(size)  # raises if there is no such size
-    sheet = store.kind.sheet(store, size)
-    if sheet is None:
-        raise StoreError(f"{path} holds {store.kind.says}, which has no contact sheet: leave --sheet out")
-    canvas, count, subtitle = sheet
+    canvas, count, subtitle = store.kind.sheet(store, size)
     canvas.text(GAP, 26, store.path.name, width=canvas.pixels.shape[1] - 2 * GAP, size=19, bold=True)
     canvas.text(GAP, 46, subtitle, width=canvas.pixels.shape[1] - 2 * GAP, color=GREY)
     canvas.save(out)

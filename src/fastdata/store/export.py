@@ -58,7 +58,7 @@ def export(
     options = {"shard_size": shard_size, "val_fraction": val_fraction}
     for name, value in options.items():
         if value is not None and kind.export_options.get(name) != format:
-            goes_with = next(k.export_options[name] for k in map(kinds.find, kinds.names()) if name in k.export_options)
+            goes_with = next(k.export_options[name] for k in map(kinds.find, kinds.NAMES) if name in k.export_options)
             raise ValueError(f"{as_option(name)} goes with --to {goes_with}, but {path} is exported to {format}: leave it out")
     if shard_size is not None and shard_size < 1:
         raise ValueError(f"--shard-size is {shard_size}, but must be positive")

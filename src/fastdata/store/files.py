@@ -160,9 +160,9 @@ def is_store(folder: Any) -> bool:
 
 
 @cache
-def _patterns(known: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns for the names of variants and of files in stores of these kinds."""
-    found = [kinds.find(name) for name in known]
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return patterns for the names of variants and of files in stores."""
+    found = [kinds.find(name) for name in kinds.NAMES]
     variant = "|".join(kind.variants or re.escape(kind.name) for kind in found)
     extra = "".join(f"|{re.escape(file)}" for kind in found for file in kind.extra_files)
     mark = r"\.[\w-]+\.tmp"  # of a temporary file
@@ -173,12 +173,12 @@ def _patterns(known: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]
 
 def is_variant(name: str) -> bool:
     """Return whether a variant may have this name."""
-    return bool(_patterns(tuple(kinds.names()))[0].fullmatch(name))
+    return bool(_patterns()[0].fullmatch(name))
 
 
 def is_own(name: str) -> bool:
     """Return whether only prep writes files of this name, which is relative to the store."""
-    return bool(_patterns(tuple(kinds.names()))[1].fullmatch(name))
+    return bool(_patterns()[1].fullmatch(name))
 
 
 def own_files(root: Path) -> list[Path]:

@@ -208,7 +208,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
     name = entry(body["kind"], str)
     try:
         kind = kinds.find(name)
-    except (KeyError, ImportError):
+    except KeyError:
         raise FormatError(f"the store holds {name}, which this fastdata cannot read; use a newer one") from None
     shard_samples = counted(body["shard_samples"])
     labels = Labels(entry(body["labels"]["kind"], str), tuple(entry(name, str) for name in entry(body["labels"]["names"], list)))

@@ -85,10 +85,9 @@ def _check_files(root: Path, manifest: Manifest) -> Iterator[str]:
 
 def _inspect(root: Path, manifest: Manifest, variant: Variant, shards: list[int], how: str) -> Iterator[str]:
     """Yield the problems of shards. `walk` reads them in another process, which LMDB may crash on a damaged page."""
-    kind = manifest.kind, kinds.home(manifest.kind)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     while shards:
-        arguments = str(root), variant.name, ",".join(map(str, shards)), how, *kind
+        arguments = str(root), variant.name, ",".join(map(str, shards)), how
         done = subprocess.run([sys.executable, "-c", WALK, *arguments], capture_output=True, text=True, env=env, check=False)
         shard = shards[0]
         for line in done.stdout.splitlines():
@@ -109,9 +108,8 @@ class _Damaged(Store):
         pass
 
 
-def walk(path: str, variant_name: str, shards: str, how: str, kind: str, home: str) -> None:
+def walk(path: str, variant_name: str, shards: str, how: str) -> None:
     """Print the problems of some shards ("3,7") as JSON pairs of shard and problem; an empty problem announces a shard."""
-    kinds.register(kind, home)
     manifest = read_manifest(Path(path))
     variant = next(v for v in manifest.variants if v.name == variant_name)
     for shard in map(int, shards.split(",")):

@@ -73,7 +73,7 @@ class TableKind(Kind):
         """Return nothing: `join` compares the columns, and names the first that differs."""
         return {}
 
-    def join(self, stores: Any, samples: Any) -> dict[str, Any] | None:
+    def join(self, stores: Any, samples: Any) -> dict[str, Any]:
         """Join the columns, which must be stored alike."""
         from fastdata.tables.columns import join_tables
 

@@ -69,7 +69,7 @@ class TokenKind(Kind):
         tokenizer = {key: value for key, value in options["tokenizer"].items() if key != "name"}
         return {key: value for key, value in options.items() if key != "trained_on"} | {"tokenizer": tokenizer}
 
-    def join(self, stores: Any, samples: Any) -> dict[str, Any] | None:
+    def join(self, stores: Any, samples: Any) -> dict[str, Any]:
         """Count the tokens of all stores through."""
         from dataclasses import replace
 
