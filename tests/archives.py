@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +16,7 @@ from fastdata.sources.archive import release
 from fastdata.sources.catalog import read_source
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.listing import list_sources
-from support import PREP, Array, encode, picture
+from support import Array, encode, picture
 
 
 def png(seed: int, height: int = 9, width: int = 12) -> tuple[Array, bytes]:
@@ -37,15 +36,15 @@ def write_tar(path: Path, members: Iterable[tuple[str | tarfile.TarInfo, bytes]]
     return path
 
 
-def pixels_of(found: SourceList, k: int, **options: Any) -> Array:
+def pixels_of(found: SourceList, k: int) -> Array:
     """What the decoder makes of an input."""
-    return SourceImage(read_source(found.root, found.sources[k])).decode(**options)
+    return SourceImage(read_source(found.root, found.sources[k])).decode()
 
 
-def all_pixels(source: Any, **options: Any) -> list[Array]:
+def all_pixels(source: Any) -> list[Array]:
     found = list_sources(source)
     try:
-        return [pixels_of(found, k, **options) for k in range(len(found.sources))]
+        return [pixels_of(found, k) for k in range(len(found.sources))]
     finally:
         release()
 
@@ -71,13 +70,3 @@ def equal(found: list[Array], wanted: Iterable[Array]) -> None:
     assert len(found) == len(wanted)
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(got, np.dstack([want] * 3) if want.ndim == 2 else want)
-
-
-def run_printed(text: str, where: Path) -> None:
-    """Run the two commands that a message prints."""
-    commands = [line.strip() for line in text.splitlines() if line.strip().startswith("fastdata-prep ")]
-    assert len(commands) == 2
-    for command in commands:
-        begin = "fastdata-prep() { " + " ".join(f"'{part}'" for part in PREP) + ' "$@"; }; '
-        done = subprocess.run(["bash", "-c", begin + command], cwd=where, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Targets: archives and tables of inputs: tar, Parquet, Arrow, and labels in CSV, JSONL and Parquet."""
+"""Targets: archives and tables of inputs: tar, Parquet, Arrow, MDS, LitData, and labels in CSV, JSONL and Parquet."""
 
 from __future__ import annotations
 

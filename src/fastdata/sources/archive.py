@@ -71,13 +71,13 @@ class Selection:
 
 
 class Columns(NamedTuple):
-    """The columns that are read, and the names of the classes. label: "" if there is none. others: the columns not stored."""
+    """The columns that are read. label: "" if there is none. others: those not stored. names: of the classes."""
 
     image: str
     label: str
-    names: tuple[str, ...]
-    has_path: bool
     others: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    has_path: bool = False
 
 
 Table = tuple[Columns, list[Item], list[Any]]  # the columns, items and labels of a file

@@ -65,7 +65,7 @@ def columns_of(schema: Any, path: AnyPath, selection: Selection) -> Columns:
     names = features.get(label, {}).get("names")
     has_path = _is_struct(image) and image.get_field_index("path") >= 0
     others = tuple(name for name in schema.names if name not in (found[0], label, *selection.fields))
-    return Columns(found[0], label, tuple(map(str, names or ())), has_path, others)
+    return Columns(found[0], label, others, tuple(map(str, names or ())), has_path)
 
 
 def holds_images(schema: Any) -> bool:

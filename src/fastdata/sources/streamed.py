@@ -98,7 +98,7 @@ def _table(path: AnyPath, archive: str, file: _File, selection: Selection) -> Ta
             cell, encoding = bytes(cells[label][1]), columns[label]
             labels.append(cell.decode() if encoding == "str" else np.frombuffer(cell, np.dtype(encoding).newbyteorder("<")).item())
     others = tuple(name for name in columns if name not in (images[0], label))
-    return Columns(images[0], label, (), False, others), items, labels or [None] * len(items)
+    return Columns(images[0], label, others), items, labels or [None] * len(items)
 
 
 def _samples(path: AnyPath, file: _File) -> Iterator[dict[str, tuple[int, memoryview]]]:
