@@ -27,7 +27,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, Dataset
 
 from fastdata import CenterCrop, LMDBDataset, Loader, Prefetcher, RandomCrop, Trainer
-from fastdata.monitor import log
 from support import last_saved, step_of, wait_for_checkpoint
 
 EPOCHS = 2
@@ -232,7 +231,6 @@ def each(job: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    vars(log)["draw_log"] = lambda *paths: None  # matplotlib takes a second
     task = json.loads(sys.argv[2])
     result = each(task) if sys.argv[1] == "each" else {"saves": fit(task)}
     sys.stdout.write(json.dumps(result) + "\n")

@@ -31,7 +31,6 @@ def prepared(name):
     return tree(fastdata.prep(stores.sources(), f"{sys.argv[1]}/{name}.fds", size=32, workers=2).out)
 
 torch.set_num_threads(1)
-vars(runs.log)["draw_log"] = lambda *paths: None  # matplotlib takes a second
 same = []
 for work in (lambda name: loaded(LMDBDataset, name), lambda name: loaded(RAMDataset, name), trained, prepared):
     straight = work("straight")

@@ -285,7 +285,7 @@ def losses(log: Path) -> list[float]:
 
 
 @pytest.mark.slow
-def test_a_resnet_learns_and_draws_its_curve(patterns: Path) -> None:
+def test_a_resnet_learns(patterns: Path) -> None:
     options = ["--epochs", "6", "--lr", "0.02", "--dir", "run", "--log-every", "1"]
     done = run(sys.executable, IMAGES, patterns, patterns, *SMALL, *options, cwd=patterns.parent)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -293,7 +293,6 @@ def test_a_resnet_learns_and_draws_its_curve(patterns: Path) -> None:
     found = re.search(r"top1 ([\d.]+)% of 42 images after 30 updates", done.stdout)
     assert found is not None and float(found[1]) > 80
     run_folder = patterns.parent / "run"
-    assert cv2.imread(str(run_folder / "train.png")).shape[0] > 100
     assert len(losses(run_folder / "log.jsonl")) == 30
     assert (run_folder / "checkpoints/best.pt").is_file()
     again = run(sys.executable, IMAGES, patterns, patterns, *SMALL, *options, cwd=patterns.parent)

@@ -123,7 +123,7 @@ ARROWS = {
     "checkpoint": {"errors", "parallel"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint", "torch_private"},
     "bench": {"_version", "errors", "machine", "words", "torch_private", "store", "data", "images", "gpu", "loader"},
-    "report": {"_version", "errors", "monitor", "options", "store", "words"},
+    "report": {"_version", "errors", "options", "store", "words"},
     "cli_report": {"report", "store", "words"},
     "diagnosis": {
         "bench",

@@ -1,4 +1,4 @@
-"""What a person sees of a run: the log, the picture, TensorBoard's curves, the line of an epoch."""
+"""What a person sees of a run: the log, TensorBoard's curves, the line of an epoch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import cv2
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 from fastdata import Trainer
 from fastdata.monitor.checks import CudnnBenchmark
 from fastdata.monitor.meter import line
-from fastdata.monitor.plot import draw_log
 
 
 def loss_fn(model: Any, batch: Tensor) -> tuple[Tensor, int]:
@@ -109,18 +107,6 @@ def test_skipped_updates_are_told():
     assert line(record) == (
         "no loss, 10 samples/s (20 without waiting), 50% of the time waiting for data, lr 0.1, 3 updates skipped: not finite"
     )
-
-
-def test_the_picture_shows_the_log(tmp_path):
-    pytest.importorskip("matplotlib")
-    trained(tmp_path, batches(), progress=False)
-    picture = cv2.imread(str(tmp_path / "train.png"))
-    assert picture.shape[0] > 500 and picture.std() > 5
-    before = picture.copy()
-    with (tmp_path / "log.jsonl").open("a") as log:
-        log.write(json.dumps({"kind": "train", "update": 40, "loss": 900.0, "lr": 0.5, "wait": 0.9}) + "\n")
-    draw_log(tmp_path / "log.jsonl", tmp_path / "again.png")
-    assert (cv2.imread(str(tmp_path / "again.png")) != before).any()
 
 
 def test_tensorboard_has_the_curves_of_the_log(tmp_path):

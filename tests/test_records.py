@@ -1,4 +1,4 @@
-"""What a user logs, the hook for each record, and the log of a job: lines, picture, full disks, signals, and runs that go on."""
+"""What a user logs, the hook for each record, and the log of a job: lines, full disks, signals, and runs that go on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim import SGD
 
 from fastdata import FastDataError, Trainer
-from fastdata.monitor import log, meter
+from fastdata.monitor import meter
 from training import cut, data, net, summed
 
 PLAIN = partial(SGD, lr=0.1)
@@ -217,17 +217,6 @@ trainer.fit([torch.ones(4, 3)], epochs=3)
         running.kill()
 
 
-@pytest.mark.slow
-def test_the_picture_is_drawn_as_the_run_goes(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(log, "DRAW_S", 0.0)
-    monkeypatch.setattr(log, "SHARE", 0)
-    there: list[bool] = []
-    made(tmp_path, hooks={"step": lambda trainer: there.append((tmp_path / "train.png").exists())}).fit(BATCHES, epochs=1)
-    assert there == [False, True, True, True, True]
-    assert not list(tmp_path.glob(".train*"))
-
-
 def test_a_full_disk_ends_no_training(tmp_path):
     (tmp_path / "log.jsonl").symlink_to("/dev/full")
     with pytest.warns(UserWarning, match=r"log\.jsonl could not be written .*No space left.*continues") as said:
@@ -273,23 +262,11 @@ def test_lines_for_which_a_disk_has_no_room_end_no_training(tmp_path, monkeypatc
     assert run.update == 10 and [record["epoch"] for record in records(tmp_path, "epoch")] == [1, 2]
 
 
-def test_a_picture_that_can_not_be_drawn_ends_no_training(tmp_path, monkeypatch):
-    (tmp_path / ".train.png.part").symlink_to("/dev/full")
-    with pytest.warns(UserWarning, match=r"train\.png could not be written .*No space left"):
-        assert made(tmp_path).fit(BATCHES, epochs=1) == {}
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.warns(UserWarning, match=r"train\.png could not be written .*pip install matplotlib") as said:
-        made(tmp_path / "other").fit(BATCHES, epochs=3)
-    assert len(said) == 1
-
-
 def test_a_line_that_was_cut_off_spoils_no_other(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"kind": "train", "update": 1, "loss": 3.0}\n{"kind": "tra')
     made(tmp_path).fit(BATCHES, epochs=1)
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert lines[1] == '{"kind": "tra' and json.loads(lines[2])["update"] == 2
-    if (tmp_path / "train.png").exists():
-        assert (tmp_path / "train.png").stat().st_size > 10_000
 
 
 SIGNALLED = """

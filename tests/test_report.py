@@ -1,11 +1,10 @@
-"""Reports of stores of every kind, and of runs: the numbers on the page, and that the page is safe and complete in itself."""
+"""Reports of stores of every kind: the numbers on the page, and that the page is safe and complete in itself."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-import math
 import os
 import re
 import sys
@@ -25,8 +24,7 @@ import fastdata
 import stores
 from fastdata import prep
 from fastdata.cli import cli
-from fastdata.report.charts import Line, histogram, line_chart
-from fastdata.report.run_report import is_run, run_report
+from fastdata.report.charts import histogram
 from fastdata.report.store_report import store_report
 from fastdata.store.store import Store
 from support import MAIN, encode, picture, run, write_pictures
@@ -67,7 +65,7 @@ class Page(HTMLParser):
 
 def report(path: Path, *, most: int = 2000) -> tuple[dict[str, Any], Page]:
     """The numbers of a report, by section, as JSON has them, and its page, which is safe and complete in itself."""
-    text, found = run_report([path]) if is_run(path) else store_report(path, most=most)
+    text, found = store_report(path, most=most)
     page = Page(text)
     policy = next(found["content"] for tag, found in page.elements if tag == "meta" and "http-equiv" in found)
     assert policy is not None and policy.startswith("default-src 'none'; img-src data:;")
@@ -224,7 +222,7 @@ def test_values_are_measured_in_the_middle_of_an_array(monkeypatch: pytest.Monke
     assert (values["min"], values["max"], values["mean"]) == (middle.min(), middle.max(), middle.mean())
 
 
-def test_bars_of_a_histogram_and_points_of_a_line_are_the_values() -> None:
+def test_bars_of_a_histogram_are_the_values() -> None:
     titles = Page(histogram(np.array([1, 1, 2, 5]), "x")).attributes("i", "title")
     assert titles == ["1: 2", "2: 1", "3: 0", "4: 0", "5: 1"]
     values = np.random.default_rng(0).integers(-500, 7000, 3000)
@@ -234,8 +232,6 @@ def test_bars_of_a_histogram_and_points_of_a_line_are_the_values() -> None:
         ((values >= a) & (values <= b)).sum() for a, b, _ in spans
     ]
     assert sum(count for *_, count in spans) == 3000
-    drawn = Page(line_chart([Line("a", [(0, 1.0), (5, 2.5), (10, 3.0)])], "x")).attributes("path", "d")
-    assert drawn[-1] == "M0.000 100.000L50.000 25.000L100.000 0.000", "from the lower left to the upper right"
 
 
 def test_text_is_shown_and_counted(tmp_path: Path) -> None:
@@ -318,73 +314,6 @@ def test_a_damaged_record_is_counted(tmp_path: Path) -> None:
     assert sections["quality"]["broken"] == damaged > 0 and "run fastdata verify" in findings(sections)
 
 
-# ---------------------------------------------------------------------------------------------------------------- runs
-
-
-def log(folder: Path, *, updates: int = 200, loss: float = 2.0, wait: float = 0.02, worse: bool = False) -> Path:
-    folder.mkdir(parents=True)
-    rows: list[dict[str, Any]] = []
-    for k in range(1, updates + 1):
-        rates = {"samples_per_s": 100.0 + k % 3, "samples_per_s_without_waiting": 120.0, "wait": wait, "lr": 0.1 * k / updates}
-        rows.append(
-            {"time": 1000.0 + k, "kind": "train", "update": k, "epoch": k // 50, "loss": loss / k, "skipped": int(k == 9), **rates}
-        )
-        if not k % 50:
-            lost = loss / k + (0.5 if worse and k == updates else 0)
-            rows.append({"time": 1000.5 + k, "kind": "eval", "update": k, "epoch": k // 50, "loss": lost, "top1": k / updates})
-            rows.append(
-                {
-                    "time": 1000.6 + k,
-                    "kind": "epoch",
-                    "update": k,
-                    "epoch": k // 50,
-                    "loss": loss / k,
-                    **({"resumed_at": 3} if k == 50 else {}),
-                }
-            )
-    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
-def test_a_run(tmp_path: Path) -> None:
-    sections, page = report(log(tmp_path / "first"))
-    facts = sections["summary"]["runs"]["first"]
-    assert (facts["updates"], facts["epochs"], facts["skipped"], facts["resumed"]) == (200, 4, 1, 1)
-    assert (facts["loss"], facts["best"], facts["best_at"], facts["last"]) == (0.01, 0.01, 200, {"top1": 1.0})
-    assert facts["samples_per_s"] == 101 and facts["wait"] == pytest.approx(0.02) and facts["hours"] * 3600 == pytest.approx(199.6)
-    assert list(sections) == ["summary", "loss", "metrics", "rates", "speed"] and findings(sections) == ""
-    lines = [line for plot in page.attributes("div", "data-lines") for line in json.loads(plot)]
-    assert {line["name"] for line in lines} >= {"training, moving average", "evaluation", "without waiting for data"}
-    (evaluated,) = [line["points"] for line in lines if line["name"] == "evaluation" and line["points"][-1][1] == 0.01]
-    assert evaluated == [[50, 0.04], [100, 0.02], [150, pytest.approx(2 / 150, rel=1e-4)], [200, 0.01]]
-
-
-def test_several_runs_side_by_side_and_what_deserves_a_look(tmp_path: Path) -> None:
-    one, other = log(tmp_path / "a/run"), log(tmp_path / "b/run", loss=3.0, wait=0.4, worse=True)
-    with (other / "log.jsonl").open("a") as file:
-        file.write('{"kind": "tr')
-    done = run(*MAIN, "report", one, other, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    page = Page((tmp_path / "run-and-others-report.html").read_text())
-    runs = json.loads(done.stdout)["sections"]["summary"]["runs"]
-    assert list(runs) == ["a/run", "b/run"] and runs["b/run"]["damaged"] == 1
-    said = " ".join(page.texts["a"])
-    assert "b/run: it waits for data for 40 % of the time; a perfect loader would be 1.67 x as fast" in said
-    assert "best at update 150" in said and "a/run:" not in said and "1 line of the log could not be read" in said
-
-
-def test_loss_that_is_not_a_number_leaves_a_gap(tmp_path: Path) -> None:
-    folder = log(tmp_path / "nan", updates=60)
-    text = (folder / "log.jsonl").read_text().splitlines()
-    text[5] = json.dumps({**json.loads(text[5]), "loss": math.nan})
-    text[6] = json.dumps({**json.loads(text[6]), "loss": None})
-    text.append(json.dumps({"kind": "train", "update": 60, "loss": 7.0}))
-    (folder / "log.jsonl").write_text("\n".join(text))
-    sections, _ = report(folder)
-    facts = sections["summary"]["runs"]["nan"]
-    assert (facts["updates"], facts["loss"], facts["samples_per_s"]) == (60, 7.0, 101.0), "the later record of an update wins"
-
-
 # ---------------------------------------------------------------------------------------------------------------- command
 
 
@@ -398,16 +327,9 @@ def test_the_command(tmp_path: Path) -> None:
         done.stdout
     )
     assert [path.name for path in tmp_path.iterdir()] == ["flat-report.html"]
-    folder = log(tmp_path / "run", updates=3)
     (tmp_path / "empty").mkdir()
-    for arguments, words in (
-        ((store, store), "are not folders of runs: give one STORE"),
-        ((folder, store), "has no log.jsonl, so it is no RUN_DIR"),
-        ((store, "--out", "x.png"), "does not end in .html"),
-        ((folder, "--source", tmp_path), "--source .* belongs to a STORE"),
-    ):
-        asked = CliRunner().invoke(cli, ["report", *map(str, arguments)])
-        assert asked.exit_code == 2 and re.search(words, asked.output), asked.output
+    asked = CliRunner().invoke(cli, ["report", str(store), "--out", "x.png"])
+    assert asked.exit_code == 2 and "does not end in .html" in asked.output
     done = run(*MAIN, "report", tmp_path / "empty", cwd=tmp_path)
     assert done.returncode == 1 and "no store at" in done.stderr
 
@@ -416,14 +338,12 @@ def test_the_command(tmp_path: Path) -> None:
 def test_the_commands_of_the_documentation(tmp_path: Path) -> None:
     text = (Path(__file__).parent.parent / "docs/report.md").read_text()
     prep(stores.sources(), tmp_path / "photos.fds", size=32, workers=1)
-    for name in ("run", "run-a", "run-b"):
-        log(tmp_path / name, updates=50)
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for block in re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         done = run("bash", "-euc", block, cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stderr
     made = {path.name for path in tmp_path.glob("*.html")}
-    assert made == {"photos-report.html", "look.html", "run-report.html", "run-a-and-others-report.html"}
+    assert made == {"photos-report.html", "look.html"}
     pictures = re.findall(r"!\[.*\]\((.*)\)", text)
     assert pictures and all((Path(__file__).parent.parent / "docs" / name).is_file() for name in pictures)
 

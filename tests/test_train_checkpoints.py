@@ -61,10 +61,8 @@ import torch
 from torch import nn
 from fastdata import Trainer
 from fastdata.checkpoint.files import Checkpoints
-from fastdata.monitor import log
 from fastdata.parallel.world import World
 torch.set_num_threads(1)
-vars(log)["draw_log"] = lambda *paths: None  # matplotlib takes a second
 folder = Path(sys.argv[1])
 
 class Large(nn.Module):

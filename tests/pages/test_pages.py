@@ -19,7 +19,6 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import stores
 from fastdata import prep
-from fastdata.report.run_report import run_report
 from fastdata.report.store_report import store_report
 from support import encode, picture
 
@@ -46,10 +45,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     made = {"masks": stores.masked(), "volumes": stores.masked_arrays(), "table": stores.table(), "tokens": stores.tokens()}
     made |= {"photos": _photos(folder), "boxes": _boxes(folder)}
-    found = {name: folder / f"{name}.html" for name in (*made, "runs")}
+    found = {name: folder / f"{name}.html" for name in made}
     for name, store in made.items():
         found[name].write_text(store_report(store, most=100)[0])
-    found["runs"].write_text(run_report([_run(folder / name, k) for k, name in enumerate(("base", "wide"))])[0])
     return found
 
 
@@ -76,34 +74,6 @@ def _boxes(folder: Path) -> Path:
     return prep(folder / "scenes", folder / "scenes.fds", coco=folder / "coco.json", workers=1).out
 
 
-def _run(folder: Path, seed: int) -> Path:
-    folder.mkdir()
-    rng = np.random.default_rng(seed)
-    rows: list[dict[str, Any]] = []
-    for k in range(1, 401):
-        rates = {
-            "samples_per_s": 900 + 20 * rng.random(),
-            "samples_per_s_without_waiting": 950.0,
-            "wait": 0.05,
-            "lr": 0.1 * (1 - k / 400),
-        }
-        rows.append(
-            {
-                "time": k,
-                "kind": "train",
-                "update": k,
-                "epoch": k // 100,
-                "loss": 2.3 / (1 + k / (60 + 30 * seed)) + 0.1 * rng.random(),
-                **rates,
-            }
-        )
-        if not k % 100:
-            rows.append({"time": k, "kind": "eval", "update": k, "epoch": k // 100, "loss": 2.3 / (1 + k / 70), "top1": k / 500})
-            rows.append({"time": k, "kind": "epoch", "update": k, "epoch": k // 100, "loss": 1.0})
-    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
 class Visit:
     """A page in the browser, what it said on the console, and what it asked for."""
 
@@ -122,7 +92,7 @@ class Visit:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["masks", "volumes", "table", "tokens", "photos", "boxes", "runs"])
+@pytest.mark.parametrize("name", ["masks", "volumes", "table", "tokens", "photos", "boxes"])
 def test_a_page_is_quiet_and_fits(browser: Browser, pages: dict[str, Path], tmp_path: Path, name: str, scheme: Any) -> None:
     folder = Path(os.environ.get("FASTDATA_PAGES", tmp_path))
     for size, what in ((WIDE, scheme), (NARROW, f"{scheme}-narrow")):
@@ -180,15 +150,3 @@ def test_masks_and_boxes_are_switched_off_and_on(browser: Browser, pages: dict[s
             assert not drawn.first.is_visible()
             page.get_by_label(what).check()
             assert drawn.first.is_visible()
-
-
-def test_values_below_the_pointer(browser: Browser, pages: dict[str, Path]) -> None:
-    with browser.new_context(viewport=WIDE) as context:
-        visit = Visit(context.new_page(), pages["runs"])
-        plot = visit.page.locator("#loss .plot")
-        plot.hover()
-        tip = plot.locator(".tip")
-        assert tip.is_visible() and tip.inner_text().count("\n") == 3 and "base, training, moving average at 2" in tip.inner_text()
-        visit.page.mouse.move(5, 5)
-        assert not tip.is_visible()
-        visit.check(pages["runs"])

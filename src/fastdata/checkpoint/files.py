@@ -27,7 +27,7 @@ NAME = re.compile(r"update-(\d{8,})\.pt")
 BEST = "best.pt"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FOLDER = 0x10  # the bit of a part's attributes for which torch.load leaves its tensor as the memory happens to be, without an error
-RUN_FILES = ("checkpoints/*.pt", "log.jsonl", "train.png", "events.out.tfevents.*")  # that a run writes into its folder
+RUN_FILES = ("checkpoints/*.pt", "log.jsonl", "events.out.tfevents.*")  # that a run writes into its folder
 
 
 class Checkpoints:

@@ -1,1 +1,1 @@
-"""Reports of a run: progress line, log, picture and profile."""
+"""Reports of a run: progress line, log and profile."""

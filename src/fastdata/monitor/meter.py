@@ -92,7 +92,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out the time of the enclosed code: evaluation, copies for a checkpoint, pictures."""
+        """Leave out the time of the enclosed code: evaluation, copies for a checkpoint."""
         started = time.perf_counter()
         try:
             yield

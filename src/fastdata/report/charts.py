@@ -1,15 +1,9 @@
-"""Charts as HTML and SVG that follow the width of the page: bars, histograms, dots and lines.
-
-Text is never inside an SVG, which would shrink it on a phone.
-"""
+"""Charts of HTML that follow the width of the page: bars, histograms and dots."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,14 +11,12 @@ import numpy as np
 from fastdata.report.html import Html, tag
 from fastdata.words import number_of
 
-__all__ = ["Line", "bars", "dots", "histogram", "line_chart", "many", "number", "share"]
+__all__ = ["bars", "dots", "histogram", "many", "number", "share"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BINS = 40
-POINTS = 300  # most points of a line
 DOTS = 150  # most dots
-TICKS = 5
 
 
 def number(value: float) -> str:
@@ -144,132 +136,3 @@ def dots(x: Array, y: Array, what: str, names: tuple[str, str]) -> Html:
         tag("div", tag("span", 0), tag("span", f"{names[0]} {number(wide)}"), class_="axis"),
         class_="chart",
     )
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a chart.
-
-    Attributes:
-        name: of the line, in the legend.
-        points: (x, y).
-        color: the number of its colour, which runs have in all charts.
-        faint: draw it thin, as the values that another line averages.
-        dashed: draw it dashed.
-        marks: mark the points.
-    """
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    color: int = 0
-    faint: bool = False
-    dashed: bool = False
-    marks: bool = False
-
-
-def line_chart(
-    lines: Sequence[Line],
-    what: str,
-    *,
-    zero: bool = False,
-    log: bool = False,
-    top: float | None = None,
-    ends: Sequence[float] = (),
-    over: str = "updates",
-) -> Html:
-    """Return lines.
-
-    Args:
-        what: the meaning of y.
-        zero: begin y at 0.
-        log: draw y on a logarithmic scale, if all values are positive and span more than a factor of 100.
-        top: the upper end of y.
-        ends: x of the ends of epochs.
-        over: what x counts.
-    """
-    lines = [line for line in lines if line.points]
-    if not lines:
-        return Html()
-    every = [y for line in lines for _, y in line.points]
-    low, high = min(every), max(every)
-    log = log and low > 0 and high / low > 100
-    low, high = 0.0 if zero else low, high if top is None else top
-    if low == high:
-        low, high = (low - 0.5, high + 0.5) if low else (0.0, 1.0)
-    last = max(x for line in lines for x, _ in line.points) or 1
-    scale = _logarithmic(low, high) if log else _linear(low, high)
-
-    def place(y: float) -> float:
-        a, b, value = (math.log(v) for v in (scale[0], scale[1], y)) if log else (scale[0], scale[1], y)
-        return 100 - 100 * (value - a) / (b - a)
-
-    drawn, labels = list[Html](), list[Html]()
-    for y in scale[2]:
-        drawn.append(tag("path", d=f"M0 {place(y):.2f}H100", class_="grid"))
-        labels.append(tag("span", number(y), style=f"top:{place(y):.2f}%"))
-    drawn += [tag("path", d=f"M{100 * x / last:.3f} 0V100", class_="epoch") for x in ends]
-    data, marks = list[dict[str, Any]](), list[Html]()
-    for line in lines:
-        points = _thinned(line.points)
-        path = "M" + "L".join(f"{100 * x / last:.3f} {place(y):.3f}" for x, y in points)
-        kinds = [name for name, on in (("faint", line.faint), ("dashed", line.dashed)) if on]
-        drawn.append(tag("path", d=path, class_=" ".join(["line", f"c{line.color % 8}", *kinds])))
-        if line.marks or len(points) == 1:
-            marks += [
-                tag("i", class_=f"c{line.color % 8}", style=f"left:{100 * x / last:.3f}%;top:{place(y):.3f}%") for x, y in points
-            ]
-        if not line.faint:
-            data.append(
-                {
-                    "name": line.name,
-                    "color": line.color % 8,
-                    "dashed": line.dashed,
-                    "points": [[x, float(f"{y:.5g}")] for x, y in points],
-                }
-            )
-    said = f"{what}: " + "; ".join(
-        f"{line.name} from {number(line.points[0][1])} to {number(line.points[-1][1])}" for line in lines
-    )
-    plot = tag("svg", drawn, viewBox="0 0 100 100", preserveAspectRatio="none", aria_hidden="true")
-    keys = [tag("span", tag("i", class_=f"c{one['color']}{' dash' if one['dashed'] else ''}"), one["name"]) for one in data]
-    ticks = [tag("span", text) for text in (0, number(last / 2), f"{number(last)} {over}")]
-    return tag(
-        "figure",
-        tag("figcaption", what, tag("small", " (log scale)") if log else None),
-        tag("div", keys, class_="legend") if len(keys) > 1 else None,
-        tag(
-            "div",
-            tag("div", labels, class_="ylabels"),
-            tag("div", plot, marks, class_="plot", data_lines=json.dumps(data), data_last=last, role="img", aria_label=said),
-            class_="lines",
-        ),
-        tag("div", ticks, class_="axis indented"),
-        class_="chart",
-    )
-
-
-def _linear(low: float, high: float) -> tuple[float, float, list[float]]:
-    """Return the ends of an axis, and its ticks, at round numbers."""
-    rough = (high - low) / TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(n * power for n in (1, 2, 2.5, 5, 10) if n * power >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return first * step, last * step, [k * step for k in range(first, last + 1)]
-
-
-def _logarithmic(low: float, high: float) -> tuple[float, float, list[float]]:
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    every = -(-(last - first) // TICKS)
-    return 10.0**first, 10.0**last, [10.0**k for k in range(first, last + 1, every)]
-
-
-def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the lowest and the highest point of each of equal parts, in order, so that peaks stay."""
-    if len(points) <= POINTS:
-        return list(points)
-    found: list[tuple[float, float]] = []
-    edges = np.linspace(0, len(points), POINTS // 2 + 1).astype(int).tolist()
-    for start, end in pairwise(edges):
-        part = points[start:end]
-        found += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
-    return sorted({points[0], *found, points[-1]})

@@ -54,30 +54,3 @@ for (const field of document.querySelectorAll("input[type=search]")) {
     for (const entry of entries) entry.hidden = !entry.dataset.text.toLowerCase().includes(text);
   });
 }
-
-// The values below the pointer, in every line chart.
-const shortNumber = (value) => Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 });
-for (const plot of document.querySelectorAll(".plot")) {
-  const lines = JSON.parse(plot.dataset.lines);
-  const cursor = Object.assign(document.createElement("div"), { className: "cursor", hidden: true });
-  const tip = Object.assign(document.createElement("div"), { className: "tip", hidden: true });
-  plot.append(cursor, tip);
-  plot.addEventListener("pointermove", (event) => {
-    const box = plot.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width) * Number(plot.dataset.last);
-    const rows = lines.map((line) => {
-      const near = line.points.reduce((best, point) => (Math.abs(point[0] - x) < Math.abs(best[0] - x) ? point : best));
-      const row = document.createElement("div");
-      const mark = Object.assign(document.createElement("i"), { className: `c${line.color}` });
-      row.append(mark, `${line.name} at ${near[0].toLocaleString("en")}: ${shortNumber(near[1])}`);
-      return row;
-    });
-    tip.replaceChildren(...rows);
-    cursor.hidden = tip.hidden = false;
-    const share = (event.clientX - box.left) / box.width;
-    cursor.style.left = `${100 * share}%`;
-    tip.style.left = share < 0.5 ? `calc(${100 * share}% + 10px)` : "auto";
-    tip.style.right = share < 0.5 ? "auto" : `calc(${100 - 100 * share}% + 10px)`;
-  });
-  plot.addEventListener("pointerleave", () => { cursor.hidden = tip.hidden = true; });
-}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.report.charts import Line, bars, histogram, line_chart, many, number, share
+from fastdata.report.charts import bars, histogram, many, number, share
 from fastdata.report.html import Html, join, tag
 from fastdata.report.page import Section
 from fastdata.store.store import Store
@@ -115,9 +115,7 @@ def _vocabulary(store: Store, decode: Callable[[Sequence[int]], str]) -> Section
         bars(common[half:], what="and the next", whole=total, most=common[0][1]),
     ]
     ranked = counts[order[:used]]
-    covered = 100 * np.cumsum(ranked) / total
-    places = np.unique(np.linspace(1, used, 200).astype(int))
-    curve = Line("most frequent tokens", [(rank, float(covered[rank - 1])) for rank in places.tolist()])
+    shares = [(number(n), float(ranked[:n].sum()) / total) for n in (10, 100, 1000, 10_000, 100_000) if n < used]
     name = "unknown" if section.engine == "none" else section.name
     facts = {
         "tokenizer": name,
@@ -129,9 +127,7 @@ def _vocabulary(store: Store, decode: Callable[[Sequence[int]], str]) -> Section
     body = join(
         tag("p", f"Tokenizer {name}, {number(section.vocab_size)} tokens; {number(used)} of them occur. {said}", class_="soft"),
         tag("div", columns, class_="columns"),
-        line_chart(
-            [curve], "Share of the text, in %, that the N most frequent tokens make up", zero=True, top=100.0, over="tokens"
-        ),
+        bars(shares, what="share of the text that the N most frequent tokens make up", most=1, form=lambda part: share(part, 1)),
     )
     tiles = ((number(section.vocab_size), "in the vocabulary"),)
     return Section("vocabulary", "Vocabulary", body, facts, (), tiles)

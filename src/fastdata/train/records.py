@@ -102,12 +102,9 @@ class Records:
         self.write("epoch", {**record, **means(self.logged.read("epoch", self._trainer.world))})
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Write a record, redraw the picture if it is due, and call the log hook."""
+        """Write a record, and call the log hook."""
         record = {"kind": kind, "update": self._trainer.update, "epoch": self._trainer.epoch, **values}
         self._log.write(record)
-        if self._log.due():
-            with self.meter.paused():
-                self._log.draw()
         if self.main:
             self.call("log", record)
 
