@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import struct
 import zlib
 from typing import Any
@@ -115,7 +114,7 @@ def tiff(a: Array, photometric: int, *, order: str = "<", **extra: Any) -> bytes
     return head + b"".join(pieces) + spill + struct.pack(order + "H", len(tags)) + entries + b"\0" * 4
 
 
-# ------------------------------------------------------------------------------------------------------ PNM, Sun raster
+# ------------------------------------------------------------------------------------------------------------------ PNM
 
 
 def pnm(kind: int, values: Array, largest: int) -> bytes:
@@ -131,56 +130,7 @@ def pnm(kind: int, values: Array, largest: int) -> bytes:
     return head + values.astype(np.uint8 if largest <= 255 else ">u2").tobytes()
 
 
-def sun(raw: bytes, height: int, width: int, bits: int, kind: int, palette: bytes = b"") -> bytes:
-    return struct.pack(">8I", 0x59A66A95, width, height, bits, len(raw), kind, bool(palette), len(palette)) + palette + raw
-
-
-def sun_rows(pixels: Array) -> bytes:
-    """Rows padded to two bytes."""
-    flat = pixels.reshape(len(pixels), -1)
-    return np.pad(flat, ((0, 0), (0, flat.shape[1] % 2))).tobytes()
-
-
-def sun_runs(raw: bytes) -> bytes:
-    out = b""
-    for value, run in itertools.groupby(raw):
-        count = len(list(run))
-        while count:
-            some = min(count, 256)
-            literal = b"\x80\0" * some if value == 0x80 else bytes([value]) * some
-            out += literal if some < 3 else bytes([0x80, some - 1, value])
-            count -= some
-    return out
-
-
 # --------------------------------------------------------------------------------------------------------------- others
-
-
-def psd(rgb: Array) -> bytes:
-    height, width = rgb.shape[:2]
-    head = b"8BPS\0\1" + bytes(6) + struct.pack(">HIIHH", 3, height, width, 8, 3)
-    return head + struct.pack(">IIIH", 0, 0, 0, 0) + rgb.transpose(2, 0, 1).tobytes()
-
-
-def sgi(rgb: Array) -> bytes:
-    height, width = rgb.shape[:2]
-    head = struct.pack(">HBBHHHHII", 474, 0, 1, 3, width, height, 3, 0, 255)
-    return head.ljust(512, b"\0") + rgb[::-1].transpose(2, 0, 1).tobytes()
-
-
-def qoi(rgb: Array) -> bytes:
-    head = b"qoif" + struct.pack(">IIBB", rgb.shape[1], rgb.shape[0], 3, 0)
-    return head + b"".join(b"\xfe" + pixel.tobytes() for pixel in rgb.reshape(-1, 3)) + bytes(7) + b"\1"
-
-
-def msp(bits: Array) -> bytes:
-    """Microsoft Paint's, of bools [H, W]."""
-    height, width = bits.shape
-    head = struct.pack("<4s12H", b"DanM", width, height, 1, 1, 1, 1, width, height, 0, 0, 0, 0)
-    total = 0
-    for (word,) in struct.iter_unpack("<H", head):
-        total ^= word
-    return head[:24] + struct.pack("<H", total) + bytes(6) + np.packbits(bits, axis=1).tobytes()
 
 
 def heif(pixels: Array, **options: Any) -> bytes:

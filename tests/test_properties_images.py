@@ -211,24 +211,6 @@ def pnm(p: Picture, kind: int, largest: int = 1) -> Made:
     return Made(data, colors(scaled), 8 if full == 255 else 16, apart=int(largest % 2 == 0))
 
 
-def sun(p: Picture, bits: int, kind: int, colored: int = 0) -> Made:
-    """kind: 0 and 1 are plain, 2 has runs, 3 is RGB and no BGR."""
-    palette = p.rng.integers(0, 256, (3, colored), np.uint8)
-    if bits == 1:
-        values = p.values(1, 1)[..., 0]
-        stored, shown = np.packbits(values, axis=1), colors(255 * (1 - values.astype(int)[..., None]))
-    elif bits == 8:
-        stored = p.values(1, colored - 1 if colored else 255)[..., 0]
-        shown = palette.T[stored] if colored else colors(stored[..., None])
-    else:
-        stored = p.values(3)
-        shown = stored if kind == 3 else stored[..., ::-1]
-    raw = image_files.sun_rows(stored)
-    data = image_files.sun(image_files.sun_runs(raw) if kind == 2 else raw, p.height, p.width, bits, kind, palette.tobytes())
-    padded = kind == 2 and -(-p.width * bits // 8) % 2  # Pillow reads no padding in runs
-    return Made(data, shown, reason="unsupported" if padded or (bits == 1 and colored) else "")
-
-
 def jp2(p: Picture, channels: int, **options: Any) -> Made:
     if not features.check("jpg_2000"):
         pytest.skip("this Pillow writes no JPEG 2000")
@@ -330,11 +312,6 @@ FORMS: dict[str, Form] = {
         for largest in (1, 2, 7, 100, 254, 255, 256, 1023, 4095, 65534, 65535)
     },
     **{
-        f"sun-{bits}-{kind}-{colored}": partial(sun, bits=bits, kind=kind, colored=colored)
-        for bits, colored in ((1, 0), (1, 2), (8, 0), (8, 256), (8, 200), (24, 0))
-        for kind in (0, 1, 2, 3)
-    },
-    **{
         f"jp2-{channels}{'-bare' * bare}": partial(jp2, channels=channels, no_jp2=bare)
         for channels in (1, 2, 3, 4, 16)
         for bare in (False, True)
@@ -352,10 +329,6 @@ FORMS: dict[str, Form] = {
     "jxl": partial(jxl, channels=3),
     "jxl-boxes": partial(jxl, channels=4, use_container=True),
     "jxl-16": partial(jxl, channels=16),
-    "psd": lambda p: Made(image_files.psd(rgb := p.values(3)), rgb),
-    "sgi": lambda p: Made(image_files.sgi(rgb := p.values(3)), rgb),
-    "qoi": lambda p: Made(image_files.qoi(rgb := p.values(3)), rgb),
-    "msp": lambda p: Made(image_files.msp(bits := p.values(1, 1)[..., 0] > 0), colors(bits[..., None] * 255)),
 }
 CHECKED = tuple(PNG)  # a checksum for every byte
 

@@ -1,4 +1,4 @@
-"""SourceImage on PNM, Sun raster, JPEG 2000, BigTIFF and JPEG in TIFF, against numpy, OpenCV and libjpeg-turbo."""
+"""SourceImage on PNM, JPEG 2000, BigTIFF and JPEG in TIFF, against numpy, OpenCV and libjpeg-turbo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image, features
 
 from fastdata.errors import CodecError
 from fastdata.images.image_file import SourceImage
-from image_files import pnm, sun, sun_rows
+from image_files import pnm
 
 Array = np.ndarray[Any, np.dtype[Any]]
 H, W = 13, 21
@@ -128,16 +128,6 @@ def test_senseless_text_takes_no_time(start: bytes, filler: bytes) -> None:
     with contextlib.suppress(CodecError):
         SourceImage(start + filler * 10**6 + b"x").decode()
     assert time.perf_counter() - begun < 5
-
-
-# Sun raster
-
-
-def test_sun_rasters_that_are_refused() -> None:
-    raw = sun_rows(_rgb())
-    for data, bits, kind, palette in ((raw * 2, 32, 1, b""), (raw, 24, 4, b""), (raw, 24, 1, b"abc")):
-        assert _reason(sun(data, H, W, bits, kind, palette)) == "unsupported"
-    assert _reason(struct.pack(">8I", 0x59A66A95, 60000, 60000, 8, 0, 1, 0, 0)) == "too-large"
 
 
 # JPEG 2000

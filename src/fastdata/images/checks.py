@@ -48,19 +48,6 @@ def check_gif(data: bytes) -> None:
         raise CodecError(f"a GIF of {top + height} x {left + width} pixels is more than {LARGEST_GIF}", "too-large")
 
 
-def check_sun(data: bytes) -> None:
-    """Reject what Pillow misreads: padding inside runs, palettes for single bits. Readers disagree on the padding of 32 bits."""
-    width, _, bits, _, kind, _, palette = struct.unpack_from(">7I", data, 4)
-    if kind > 3 or bits not in (1, 8, 24) or palette > 768 or (palette and bits != 8) or (kind == 2 and -(-width * bits // 8) % 2):
-        raise unsupported(f"Sun raster of type {kind} with {bits} bits, {width} columns and {palette} bytes of palette")
-
-
-def check_sgi(data: bytes) -> None:
-    """Reject 16 bits, of which Pillow keeps 8."""
-    if data[3] != 1:
-        raise unsupported("SGI image of more than 8 bits")
-
-
 def check_jp2(data: bytes) -> None:
     """Reject missing tiles, which OpenJPEG leaves black; deep colours, which Pillow truncates; and channels of unclear meaning."""
     start = max(data.find(SIZ), 0)
@@ -116,7 +103,5 @@ def _check_tiles(stream: bytes, tiles: int) -> None:
 CHECKS: dict[str, Callable[[bytes], None]] = {
     "Gif": check_gif,
     "Ppm": check_pnm,
-    "Sun": check_sun,
-    "Sgi": check_sgi,
     "Jpeg2K": check_jp2,
 }

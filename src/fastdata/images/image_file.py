@@ -38,7 +38,8 @@ READERS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], Header]], ...] = (
 KNOWN_UNSUPPORTED = (
     (re.compile(rb"#\?(?:RADIANCE|RGBE)|\x76\x2f\x31\x01|P[Ff]\s"), "a floating-point image"),
     (re.compile(rb"P7\n"), "PAM"),
-    (re.compile(rb"P7 |8BPS|DDS |\0\0[\x01\x02]\0|icns|%PDF|\s*<(?:svg|\?xml)"), "this kind of image file"),
+    (re.compile(rb"8BPS|qoif|\x01\xda[\0\x01]|\x59\xa6\x6a\x95|DanM|LinS"), "a PSD, QOI, SGI, Sun raster or MSP"),
+    (re.compile(rb"P7 |DDS |\0\0[\x01\x02]\0|icns|%PDF|\s*<(?:svg|\?xml)"), "this kind of image file"),
 )
 
 

@@ -40,11 +40,6 @@ PLUGINS = (
     (re.compile(rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"), "Jpeg2K"),
     (re.compile(rb".{4}ftyp(?:.{4}){0,60}?avi[fs]", re.S), "Avif"),
     (re.compile(rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1)", re.S), HEIF),
-    (re.compile(rb"8BPS\0\x01"), "Psd"),
-    (re.compile(rb"qoif"), "Qoi"),
-    (re.compile(rb"\x01\xda[\0\x01]"), "Sgi"),
-    (re.compile(rb"\x59\xa6\x6a\x95"), "Sun"),
-    (re.compile(rb"DanM|LinS"), "Msp"),
 )
 DEEP = re.compile(rb"av1C\x81.[\x40-\x7f\xc0-\xff]|hvcC.{17}[^\xf8]", re.S)  # AV1 and HEVC of more than 8 bits
 CUT = re.compile(

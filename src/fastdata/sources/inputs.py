@@ -22,9 +22,9 @@ __all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Label", "Part", "Place", "Source"
 __all__ += ["fits_float", "have_commas", "is_image", "is_number", "look", "read_bytes", "splits_error"]
 
 EXTENSIONS = frozenset(
-    ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .pam .ras .sun "
-    ".avifs .heic .heif .hif .jxl .psd .qoi .sgi .msp "
-    ".hdr .exr .pfm .dds .svg .cr2 .cr3 .nef .arw .dng".split()  # these cannot be decoded: listing them rejects each by name
+    ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .avifs .heic "
+    ".heif .hif .jxl "
+    ".pam .ras .sun .psd .qoi .sgi .msp .hdr .exr .pfm .dds .svg .cr2 .cr3 .nef .arw .dng".split()  # not decoded: rejected by name
 )
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
 FOLDERS = "the folders"  # the `labelled_by` of inputs in class folders
