@@ -220,6 +220,12 @@ def images_of(dataset: Any) -> Any:
     return dataset._images
 
 
+def boxes_of(dataset: Any, indices: Any, *, seed: int, epoch: int) -> tuple[Array, Array]:
+    """The boxes, int64 [n, 4], and flips, bool [n, 2], of the only view that `read_batch` makes of these arguments."""
+    _, _, (plan,) = dataset._plan_batch(np.asarray(indices), seed, epoch, None)
+    return np.array([sample.box for sample in plan]), np.array([sample.flip for sample in plan])
+
+
 def documents_of(dataset: Any) -> Array:
     """The documents of a part of a TokenDataset: numbers in the whole store."""
     return dataset._chosen.array

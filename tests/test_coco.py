@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastdata import CenterCrop, LMDBDataset, Loader, PrepError, RAMDataset, RandomCrop, RandomResizedCrop, Resize, prep
-from support import PREP, encode, picture, run
+from support import PREP, boxes_of, encode, picture, run
 
 POINTS = ["nose", "left_eye", "right_eye", "tail"]
 CATEGORIES = [
@@ -163,7 +163,7 @@ def test_geometry_is_that_of_a_plain_loop(stores: dict[str, Path], body: Any, ex
     def check(mode: str, size: int, crop: Any, flips: Any, least: float, seed: int) -> None:
         dataset = LMDBDataset(stores[mode], size=size, crop=crop, hflip=flips[0], vflip=flips[1], fields=FIELDS, min_visible=least)
         for batch in Loader(dataset, 1 if crop is None else 7, shuffle=True, seed=seed, num_workers=0):
-            boxes, flipped = dataset.draw(batch.ids, seed=seed, epoch=0)
+            boxes, flipped = boxes_of(dataset, batch.ids, seed=seed, epoch=0)
             shape = tuple(batch[0].shape[2:])
             for place, row in enumerate(batch.ids.tolist()):
                 want = expected(body, row, size, mode, boxes[place], flipped[place], shape, least)

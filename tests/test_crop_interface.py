@@ -24,7 +24,7 @@ from fastdata import (
 )
 from fastdata.images import crops
 from stores import sha, square, store, whole
-from support import records_of
+from support import boxes_of, records_of
 from test_masks import masked
 from test_masks import nearest as nearest_classes
 
@@ -98,7 +98,7 @@ def read(dataset, count=20):
 @pytest.mark.parametrize("crop", [Corner((24, 20)), UpperHalf(30)])
 def test_boxes_are_resized(make, crop):
     dataset = make(store(), size=96, crop=crop)
-    found, (boxes, _) = read(dataset)[0], dataset.draw(np.arange(20), seed=2, epoch=1)
+    found, (boxes, _) = read(dataset)[0], boxes_of(dataset, np.arange(20), seed=2, epoch=1)
     assert len({tuple(box[:2]) for box in boxes.tolist()}) >= crop.draws
     for image, (top, left, h, w), pixels in zip(whole(store(), 96), boxes.tolist(), found, strict=False):
         part = Image.fromarray(image[top : top + h, left : left + w])
@@ -109,7 +109,7 @@ def test_boxes_are_resized(make, crop):
 @pytest.mark.parametrize("crop", [Cut((30, 20)), Shifted(50)])
 def test_boxes_are_cut(crop):
     dataset = LMDBDataset(store(), size=96, crop=crop)
-    found, (boxes, _) = read(dataset)[0], dataset.draw(np.arange(20), seed=2, epoch=1)
+    found, (boxes, _) = read(dataset)[0], boxes_of(dataset, np.arange(20), seed=2, epoch=1)
     for image, (top, left, h, w), pixels in zip(whole(store(), 96), boxes.tolist(), found, strict=False):
         padded = np.pad(image, ((50, 50), (50, 50), (0, 0)))
         np.testing.assert_array_equal(pixels, padded[top + 50 : top + 50 + h, left + 50 : left + 50 + w])
@@ -118,7 +118,7 @@ def test_boxes_are_cut(crop):
 def test_masks_follow():
     for crop in (Corner(20), Shifted(60)):
         dataset, images = MaskDataset(masked(), crop=crop), MaskDataset(masked())
-        masks, (boxes, _) = read(dataset, 12)[1], dataset.draw(np.arange(12), seed=2, epoch=1)
+        masks, (boxes, _) = read(dataset, 12)[1], boxes_of(dataset, np.arange(12), seed=2, epoch=1)
         for k in range(12):
             nearest = nearest_classes(images[k][1].numpy(), boxes[k].tolist(), crop.shape, 255)
             assert (masks[k] == nearest).any(axis=0).all()

@@ -41,7 +41,7 @@ from fastdata.store.info import store_facts
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import folder
-from support import PREP, Array, encode, kill_group, picture, run, start, tables, tree, until
+from support import PREP, Array, boxes_of, encode, kill_group, picture, run, start, tables, tree, until
 
 COUNT = 10
 SHAPES = ((60, 84), (83, 61), (70, 70))
@@ -432,7 +432,7 @@ def test_one_box_and_flip_for_all_images(crop: Any, hflip: float, vflip: float, 
         assert (images["left"].dtype, images["right"].dtype, images["depth"].dtype) == (torch.uint8, torch.uint8, torch.uint16)
         assert images["left"].shape == images["right"].shape and images["depth"].shape[1] == 1
     batch = next(iter(Loader(dataset, COUNT, shuffle=True, seed=seed, num_workers=0)))
-    boxes, flips = dataset.draw(batch.ids, seed=seed, epoch=0)
+    boxes, flips = boxes_of(dataset, batch.ids, seed=seed, epoch=0)
     for place, row in enumerate(batch.ids.tolist()):
         k = order()[row]
         assert int(batch[1][place]) == k % 2

@@ -105,7 +105,8 @@ class Boxes:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         seed, epoch, ids = self.place
-        return self.dataset.draw(ids, seed=seed, epoch=epoch)[0]
+        _, _, (plan,) = self.dataset._plan_batch(ids, seed, epoch, None)
+        return np.array([sample.box for sample in plan])
 
 
 def check(setting: Setting, name: str, batches: Iterator[others.Delivered], rows: int, side: int, result: Result) -> None:

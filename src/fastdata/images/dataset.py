@@ -238,13 +238,6 @@ class ImageDataset(ColumnsDataset):
         rows = keys & ROW_MASK
         return keys, rows, self._plan(rows, uniforms(seed, epoch, keys, self.views.draws))
 
-    def draw(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> tuple[Array, Array]:
-        """Return the boxes, int64 [n, 4], and flips, bool [n, 2], of the only view that `read_batch` makes of these arguments."""
-        keys = repeated(self._keys(indices), repeats)
-        sides = self._images.sides(keys & ROW_MASK)
-        (view,) = self.views.each
-        return view.draw(uniforms(seed, epoch, keys, view.draws), *sides)
-
     def _plan(self, rows: Array, u: Array) -> list[list[Sample]]:
         """Plan the views, and the masks, from uniform numbers."""
         return self.views.plan(u, *self._images.sides(rows))

@@ -65,17 +65,13 @@ class View:
         """How many random numbers a sample needs."""
         return FLIP_DRAWS + (self.crop.draws if self.crop else 0)
 
-    def draw(self, u: Array, heights: Array, widths: Array) -> tuple[Array, Array]:
-        """Return a batch's boxes, int64 [n, 4], and flips (horizontal, vertical), bool [n, 2]. Arguments as for `plan`."""
+    def plan(self, u: Array, heights: Array, widths: Array) -> list[Sample]:
+        """Plan the samples of a batch from uniform numbers [draws, n] and the images' sides, int64 [n]."""
         if self.crop is None:
             boxes = np.stack([np.zeros_like(heights), np.zeros_like(widths), heights, widths], axis=1)
         else:
             boxes = _check_boxes(self.crop, self.crop.boxes(u[FLIP_DRAWS:], heights, widths), heights, widths)
-        return boxes, np.stack([u[0] < self.hflip, u[1] < self.vflip], axis=1)
-
-    def plan(self, u: Array, heights: Array, widths: Array) -> list[Sample]:
-        """Plan the samples of a batch from uniform numbers [draws, n] and the images' sides, int64 [n]."""
-        boxes, flips = self.draw(u, heights, widths)
+        flips = np.stack([u[0] < self.hflip, u[1] < self.vflip], axis=1)
         shapes = self.crop.shapes(boxes) if self.crop else list(map(tuple, boxes[:, 2:].tolist()))
         one_shape = self.crop is not None and self.crop.shape is not None
         windows = self._windows(boxes, np.array(shapes[:1] if one_shape else shapes), heights, widths)
