@@ -218,7 +218,7 @@ def agents(folder: Path, job: dict[str, Any], count: int) -> list[int]:
         command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=elastic", "--monitor-interval=0.2"]
         command += [f"--rdzv-conf={timing},is_host={int(agent == 0)}", "--local-addr=127.0.0.1"]
         own = {**os.environ, "PYTHONPATH": paths, "AGENT": str(agent), "OMP_NUM_THREADS": "1"}
-        own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or ranks find the addresses of those before the restart (docs/lanes.md)
+        own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or ranks find the addresses of those before the restart (docs/loader.md)
         log = (folder / f"agent-{agent}.log").open("wb")
         command += [runs.__file__, "one", json.dumps(job)]
         started.append(subprocess.Popen(command, env=own, stdout=log, stderr=log))

@@ -1,7 +1,7 @@
-"""Read the images of other projects' test suites beside Pillow, and write docs/formats.md.
+"""Read the images of other projects' test suites beside Pillow, and write benchmarks/results/real-files.md.
 
     mkdir suites && cd suites
-    pip download --no-deps --no-binary :all: pillow ...     # docs/formats.md names the collections
+    pip download --no-deps --no-binary :all: pillow ...     # benchmarks/results/real-files.md names the collections
     apt-get source --download-only tiff libwebp ...
     cd .. && python tools/real_files.py suites/*
 
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "formats.md"
+PAGE = ROOT / "benchmarks" / "results" / "real-files.md"
 NAMED = re.compile(
     r"\.(png|jpe?g|jfif|webp|tiff?|gif|bmp|dib|jp2|j2[kc]|jp[xcf]|avifs?|hei[cf]|hif|jxl|psd|p[pgbn]m|qoi|sgi|ras|rgb|bw|sun|msp)$",
     re.IGNORECASE,
@@ -192,7 +192,7 @@ def table(head: str, rows: dict[str, list[Seen]]) -> Iterator[str]:
 
 
 def page(found: Sequence[Seen]) -> Iterator[str]:
-    """Yield the lines of docs/formats.md."""
+    """Yield the lines of benchmarks/results/real-files.md."""
     used = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     yield from ("# Real files", "")
     yield "The images of other projects' test suites, many of them broken on purpose, read by fastdata and by Pillow, with 8 bits,"

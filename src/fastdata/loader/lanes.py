@@ -2,7 +2,7 @@
 
 The shards of an epoch are laid end to end in a random order. This row of n samples is cut into L lanes of equal length, and places
 are dealt to them in turn: place p is step p // L of lane p % L. A lane reads its shards one after another, and the samples of
-each in a random order. `docs/lanes.md` defines the order exactly, and measures how well it mixes.
+each in a random order. `tests/reference.py` defines the order exactly, in plain Python; docs/loader.md says how well it mixes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from fastdata.loader.order import EpochOrder, order_keys, permute_each
 
-__all__ = ["LaneOrder", "Pieces", "number_of_lanes"]
+__all__ = ["LaneOrder", "number_of_lanes"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -28,18 +28,6 @@ KEPT = 2  # epochs that are laid out at a time: the current one and the next
 def number_of_lanes(shards: int) -> int:
     """Return the number of lanes for so many shards: the largest that leaves each lane 8 shards, and at least 8 lanes."""
     return max(lanes for lanes in LANES if lanes * LEAST_SHARDS <= max(shards, LANES[0] * LEAST_SHARDS))
-
-
-class Pieces(NamedTuple):
-    """Where the lanes of an epoch read: each piece is a part of one shard that one lane reads, from `first` to `last`.
-
-    All are int64 [pieces], sorted by lane and then by place. There are at most as many pieces as shards and lanes together.
-    """
-
-    lane: Array
-    shard: Array
-    first: Array  # the place of its first sample
-    last: Array  # the place of its last sample, `lanes` after the one before
 
 
 class _Layout(NamedTuple):
@@ -98,21 +86,6 @@ class LaneOrder:
         inside = permute_each(offsets, self.counts[shards], self._bits[shards], layout.keys[:, shards])
         found: Array = self._firsts[shards] + inside
         return found if self._samples is None else self._samples[found]
-
-    def shards_at(self, epoch: int, places: Array) -> Array:
-        """Return the shards of the samples at these places, int64."""
-        return self._locate(self._layout(epoch), places)[0]
-
-    def pieces(self, epoch: int) -> Pieces:
-        """Return which lane reads what of each shard, and when: all that a cache needs to know of an epoch."""
-        layout = self._layout(epoch)
-        starts = self._lane_starts(np.arange(self.lanes))
-        begins = np.unique(np.concatenate([starts, layout.starts[layout.starts < self.n]]))
-        ends = np.append(begins[1:], self.n)
-        lane = np.searchsorted(starts, begins, "right") - 1
-        shard = layout.shards[np.searchsorted(layout.starts, begins, "right") - 1]
-        first, last = (lane + self.lanes * (place - starts[lane]) for place in (begins, ends - 1))
-        return Pieces(lane, shard, first, last)
 
     def _locate(self, layout: _Layout, places: Array) -> tuple[Array, Array]:
         """Return the shard of each place, and the number of the sample among those that are read of this shard."""
