@@ -24,7 +24,6 @@ from fastdata.images.records import Images
 from fastdata.images.rendering import render_batch, render_each, render_masks, stack
 from fastdata.images.several import Several
 from fastdata.images.view import Sample, Transform, Views
-from fastdata.images.view_checks import check_views
 from fastdata.shared_memory import SharedArray
 from fastdata.store.uses import Use
 
@@ -314,13 +313,34 @@ class ImageDataset(ColumnsDataset):
         return ImageDataset(images, self.views, joined, self._fields, several)
 
     def _check_views(self, views: Views) -> Views:
-        """Return the views, or raise ValueError if they do not suit these images."""
-        return check_views(
-            views,
-            images=self.images or (),
-            masks=self._masks is not None,
-            geometric=self._fields.geometric(self._images.columns) if self._fields else None,
-        )
+        """Return the views, or raise ValueError if they do not suit these images and targets."""
+        images, masks = ", ".join(self.images or ()), self._masks is not None
+        geometric = self._fields.geometric(self._images.columns) if self._fields else None
+        if views.transform is not None and masks:
+            raise ValueError(
+                "transform takes an image, and its mask would not follow: transform both on the device; images without masks come "
+                "from RAMDataset(masks=False)"
+            )
+        if views.transform is not None and geometric:
+            raise ValueError(
+                f"transform takes an image, and {geometric} would not follow: transform both on the device, or leave it out"
+            )
+        if views.transform is not None and images:
+            raise ValueError(
+                f"transform takes an image, but samples have {images}, each of which it would change in another way: transform "
+                "them on the device, or choose one with images="
+            )
+        several = f"crop makes {len(views.each)} views" if views.several else ""
+        if several and (masks or geometric):
+            raise ValueError(
+                f"{several} of an image, and {geometric or 'its mask'} can follow only one: give one crop, or leave them out"
+            )
+        if several and images:
+            raise ValueError(
+                f"{several}, and samples have {len(self.images or ())} images, {images}: give one crop, or choose an image with "
+                "images="
+            )
+        return views
 
     def __repr__(self) -> str:
         kind = self._images.labels.kind
