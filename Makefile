@@ -34,7 +34,7 @@ help:
 	@echo "make nightly   what .ci/run leaves out: tests with the newest torch, which it installs, 6 GB, and test-faults for hours, other ones each day"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
 	@echo "make docs    the documentation as a site, in build/site, with the reference of commands and Python"
-	@echo "make pictures   draw the pictures of README and docs"
+	@echo "make pictures   draw the picture of README and docs"
 	@echo "make bench   measure the speed of fastdata-prep on this machine"
 	@echo "make bench-guard   compare the Loader with the fastest revision so far, on an idle machine, in 12 minutes; before changes of the data path land"
 	@echo "make bench-peers   compare the Loader with tf.data, DALI, FFCV and others; installs them, 8 GB"
@@ -91,10 +91,8 @@ docs: $(DOCS)
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build -q
 	@echo "build/site/index.html"
 
-pictures: $(PAGES)
-	@tests/pages/install_chromium.sh
+pictures: $(INSTALLED)
 	$(RUN) tools/pictures.py
-	$(RUN) tools/draw_docs.py docs/pictures
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/prep_rates.py $(if $(wildcard mds-env/bin/python),--mds-python mds-env/bin/python)

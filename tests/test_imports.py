@@ -162,7 +162,7 @@ ARROWS = {
 KINDS = ("images", "text", "arrays", "tables")
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "zstandard", "pyarrow"}
 OPTIONAL |= {"nibabel", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
-OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl", "imagehash"}
+OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl"}
 
 
 def _room(path: Path) -> str:

@@ -13,12 +13,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from PIL import Image
 
 import fastdata
 import stores
@@ -28,12 +26,6 @@ from fastdata.report.charts import histogram
 from fastdata.report.store_report import store_report
 from fastdata.store.store import Store
 from support import MAIN, encode, picture, run, write_pictures
-
-HAS_HASHES = True
-try:
-    import imagehash  # noqa: F401
-except ImportError:
-    HAS_HASHES = False
 
 
 class Page(HTMLParser):
@@ -63,9 +55,9 @@ class Page(HTMLParser):
         return [found[name] or "" for element, found in self.elements if element == tag and name in found]
 
 
-def report(path: Path, *, most: int = 2000) -> tuple[dict[str, Any], Page]:
+def report(path: Path) -> tuple[dict[str, Any], Page]:
     """The numbers of a report, by section, as JSON has them, and its page, which is safe and complete in itself."""
-    text, found = store_report(path, most=most)
+    text, found = store_report(path)
     page = Page(text)
     policy = next(found["content"] for tag, found in page.elements if tag == "meta" and "http-equiv" in found)
     assert policy is not None and policy.startswith("default-src 'none'; img-src data:;")
@@ -86,91 +78,25 @@ def findings(sections: dict[str, Any]) -> str:
     return " ".join(text for section in sections.values() for text in section["findings"])
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A store of 40 images of two classes, some of which deserve a look, and the names of these."""
-    root = tmp_path_factory.mktemp("planted")
-    (root / "in/rook").mkdir(parents=True)
-    for k in range(30):
-        noise = np.random.default_rng(k).integers(0, 60, (90, 120 + k, 1))
-        image = np.clip(picture(k, 90, 120 + k).astype(int) + noise, 0, 255).astype(np.uint8)
-        path = root / "in" / ("owl" if k < 28 else "rook") / f"{k:02d}.png"
+def test_a_store_of_two_classes_with_rejects(tmp_path: Path) -> None:
+    for k in range(36):
+        path = tmp_path / "in" / ("owl" if k < 33 else "rook") / f"{k:02d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode(image, ".png"))
-        if k == 3:
-            (root / "in/rook/copy-of-3.png").write_bytes(path.read_bytes())
-        if k == 4:
-            smaller = cv2.resize(image, None, fx=0.9, fy=0.9, interpolation=cv2.INTER_AREA)
-            (root / "in/owl/like-4.png").write_bytes(encode(smaller, ".png"))
-        if k == 5:
-            soft = cv2.addWeighted(cv2.GaussianBlur(image, (0, 0), 3), 0.9, image, 0.1, 0)  # a hundredth of the variance
-            (root / "in/owl/soft.png").write_bytes(encode(soft, ".png"))
-    black, white = np.zeros((80, 90, 3), np.uint8), np.full((80, 90, 3), 255, np.uint8)
-    black[9:], white[9:], black[:9, :9], white[:9, :9] = 30, 226, 200, 0
-    for name, pixels in (("black", black), ("white", white), ("plain", np.full((80, 90, 3), (90, 120, 140), np.uint8))):
-        (root / "in/owl" / f"{name}.png").write_bytes(encode(pixels, ".png"))
+        path.write_bytes(encode(picture(k, 80 + k % 3, 90 + k), ".png"))
     whole = encode(picture(99, 300, 400), ".jpg")
-    (root / "in/owl/cut.jpg").write_bytes(whole[: len(whole) * 2 // 3])
-    (root / "in/owl/words.jpg").write_text("no image")
-    store = prep(root / "in", root / "in.fds", workers=1, codec="png").out
-    return store, {name: k for k, name in enumerate(Store(store).names())}
-
-
-def test_images_that_deserve_a_look_are_found(planted: tuple[Path, dict[str, Any]]) -> None:
-    store, numbers = planted
+    (tmp_path / "in/owl/cut.jpg").write_bytes(whole[: len(whole) * 2 // 3])
+    (tmp_path / "in/owl/words.jpg").write_text("no image")
+    store = prep(tmp_path / "in", tmp_path / "in.fds", workers=1, codec="png").out
     sections, page = report(store)
-    quality, duplicates = sections["quality"], sections["duplicates"]
-    assert quality["measured"] == len(numbers) == 36
-    for key, name in (
-        ("dark", "owl/black.png"),
-        ("bright", "owl/white.png"),
-        ("flat", "owl/plain.png"),
-        ("blurred", "owl/soft.png"),
-    ):
-        assert quality["rows"][key] == [numbers[name]], key
-    assert duplicates["equal"] == [[numbers["owl/03.png"], numbers["rook/copy-of-3.png"]]]
-    assert (duplicates["groups"], duplicates["repeats"], duplicates["conflicts"]) == (1, 1, 1)
-    if HAS_HASHES:
-        assert sorted(duplicates["similar"][0]) == sorted([numbers["owl/04.png"], numbers["owl/like-4.png"]])
-    counts = {"owl": 33, "rook": 3}
-    assert sections["classes"]["counts"] == counts and (sections["classes"]["largest"], sections["classes"]["smallest"]) == (33, 3)
+    assert sections["classes"]["counts"] == {"owl": 33, "rook": 3}
+    assert (sections["classes"]["largest"], sections["classes"]["smallest"]) == (33, 3)
     assert "owl has 33 images, 11 times as many as rook (3)" in findings(sections)
     assert sections["rejects"]["reasons"] == {"truncated": 1, "not-an-image": 1}
     assert sections["rejects"]["pictured"] == 1, "what is there of the file that was cut short"
-    assert sections["sizes"]["width"] == [90, 149] and sections["sizes"]["height"] == [80, 90]
+    assert sections["sizes"]["width"] == [90, 125] and sections["sizes"]["height"] == [80, 82]
     assert sections["sizes"]["bytes"] == int(Store(store).samples["full/bytes"].sum())
     assert sections["making"]["command"] == "fastdata-prep SOURCE in.fds --codec png"
     assert len(page.attributes("button", "data-text")) > 20
-
-
-def test_measures_agree_with_numpy_and_pillow() -> None:
-    from fastdata.images.quality import look_at
-
-    pixels = picture(1, 120, 200)
-    gray = np.asarray(Image.fromarray(pixels).convert("L"), np.float64)
-    around = np.pad(gray, 1, mode="reflect")
-    laplacian = around[:-2, 1:-1] + around[2:, 1:-1] + around[1:-1, :-2] + around[1:-1, 2:] - 4 * gray
-    look = look_at(pixels, hashed=False)
-    assert look.luma == pytest.approx(gray.mean(), abs=0.6) and look.sharpness == pytest.approx(laplacian.var(), rel=0.05)
-    assert not (look.dark or look.bright or look.flat)
-
-
-def test_hashes_that_differ_by_few_bits_form_groups() -> None:
-    from fastdata.images.quality import alike
-
-    rng = np.random.default_rng(0)
-    hashes = [int(value) for value in rng.integers(0, 1 << 63, 1200, np.uint64)]
-    hashes[7], hashes[1100], hashes[600] = hashes[3] ^ 0b1011, hashes[3] ^ (0b11 << 40), hashes[5] ^ 0b11111
-    near = {(a, b) for a in range(1200) for b in range(a) if bin(hashes[a] ^ hashes[b]).count("1") <= 4}
-    assert near == {(7, 3), (1100, 3)} or near == {(7, 3), (1100, 3), (1100, 7)}
-    assert [sorted(group) for group in alike(hashes)] == [[3, 7, 1100]]
-
-
-def test_a_sample_of_a_large_store_is_measured_and_said() -> None:
-    sections, page = report(stores.store(), most=5)
-    assert sections["quality"]["measured"] == 5
-    assert any("Measured: 5 of 42 images, evenly spaced" in text for text in page.texts["p"])
-    assert sections["samples"]["shown"] == 42 and sections["classes"]["counts"] == dict.fromkeys(stores.CLASSES, 14)
 
 
 def test_names_from_the_data_are_never_markup(tmp_path: Path) -> None:
@@ -185,7 +111,7 @@ def test_names_from_the_data_are_never_markup(tmp_path: Path) -> None:
     rows = {"path": [path.name for path in paths], "label": evil, "caption": evil[::-1]}
     pd.DataFrame(rows).to_csv(tmp_path / "in/c.csv", index=False)
     made = prep(tmp_path / "in/c.csv", tmp_path / "<i>.fds", workers=1, fields=("caption",)).out
-    assert "\u202e" not in store_report(made, most=1)[0]
+    assert "\u202e" not in store_report(made)[0]
     _, page = report(made)
     assert {text.replace("\ufffd", "\u202e") for text in page.attributes("button", "data-text")} == {*evil}
     assert page.texts["script"] == [script] and "<i>.fds" in page.texts["h1"]
@@ -303,15 +229,15 @@ def test_boxes_are_drawn_where_they_are(tmp_path: Path) -> None:
     assert counts == {"owl": 2, "rook": 1} and "1 image has no boxes" in findings(sections)
 
 
-def test_a_damaged_record_is_counted(tmp_path: Path) -> None:
+def test_a_damaged_record_is_said_in_place_of_its_picture(tmp_path: Path) -> None:
     store = prep(stores.sources(), tmp_path / "o.fds", size=32, workers=1).out
     damaged = 0
     for shard in store.glob("*/shard-*.mdb"):
         data = shard.read_bytes()
         damaged += b"\xff\xda" in data
         shard.write_bytes(data.replace(b"\xff\xda", b"\xff\xd9", 1))
-    sections, _ = report(store)
-    assert sections["quality"]["broken"] == damaged > 0 and "run fastdata verify" in findings(sections)
+    text = store_report(store)[0]
+    assert text.count("cannot be decoded") == damaged > 0
 
 
 # ---------------------------------------------------------------------------------------------------------------- command
@@ -319,8 +245,8 @@ def test_a_damaged_record_is_counted(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     store = stores.unlabelled()
-    found = json.loads(run(*MAIN, "report", store, "--out", tmp_path / "p.htm", "--sample", 2, "--json").stdout)
-    assert (found["out"], found["samples"], found["sections"]["quality"]["measured"]) == (str(tmp_path / "p.htm"), 5, 2)
+    found = json.loads(run(*MAIN, "report", store, "--out", tmp_path / "p.htm", "--json").stdout)
+    assert (found["out"], found["samples"], found["sections"]["samples"]["shown"]) == (str(tmp_path / "p.htm"), 5, 5)
     (tmp_path / "p.htm").unlink()
     done = run(*MAIN, "report", store, cwd=tmp_path)
     assert done.returncode == 0 and re.fullmatch(r"flat-report.html: .* MB, .*|flat-report.html: .* kB, .*\n", done.stdout), (
@@ -344,13 +270,11 @@ def test_the_commands_of_the_documentation(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     made = {path.name for path in tmp_path.glob("*.html")}
     assert made == {"photos-report.html", "look.html"}
-    pictures = re.findall(r"!\[.*\]\((.*)\)", text)
-    assert pictures and all((Path(__file__).parent.parent / "docs" / name).is_file() for name in pictures)
 
 
 def test_a_report_never_loads_torch() -> None:
     made = [stores.masked(), stores.masked_arrays(), stores.table(), stores.tokens()]
     code = "import sys\nfrom fastdata.report.store_report import store_report\n"
-    code += "for path in sys.argv[1:]: store_report(path, most=5)\nassert 'torch' not in sys.modules"
+    code += "for path in sys.argv[1:]: store_report(path)\nassert 'torch' not in sys.modules"
     done = run(MAIN[0], "-c", code, *made)
     assert done.returncode == 0, done.stderr

@@ -1,15 +1,8 @@
-"""Draw the pictures of README and docs: python tools/pictures.py [NAME...]      (`make pictures` draws all)
-
-They come from the newest results in benchmarks/results, and from what the commands draw for the real images of `make demo`.
-"""
+"""Draw the picture of README and docs from the newest results in benchmarks/results: `make pictures`."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,22 +52,5 @@ def _bars(axes: Any, work: dict[str, Any]) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def demo() -> None:
-    """Copy the contact sheet and the chart of `fastdata bench` that `make demo` draws."""
-    subprocess.run([sys.executable, "examples/demo.py"], cwd=ROOT, check=True)
-    for name in ("digits.png", "bench.png"):
-        (OUT / name).write_bytes((ROOT / "demo" / name).read_bytes())
-
-
-PICTURES: dict[str, Callable[[], None]] = {"peers": peers, "demo": demo}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(PICTURES)}; all")
-    for name in parser.parse_args().names or PICTURES:
-        PICTURES[name]()
-
-
 if __name__ == "__main__":
-    main()
+    peers()

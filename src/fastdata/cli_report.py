@@ -25,24 +25,17 @@ class _Page(click.Path):
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
 @click.option("--out", type=_Page(dir_okay=False), help="The page to write. Default: NAME-report.html in the working folder.")
 @click.option(
-    "--sample",
-    type=click.IntRange(1),
-    default=2000,
-    show_default=True,
-    help="Largest number of images or arrays to decode and measure, evenly spaced.",
-)
-@click.option(
     "--source",
     type=click.Path(exists=True, file_okay=False),
     help="The folder that STORE was prepared from, for pictures of rejects. Default: STORE without its ending.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers of the report as one JSON object.")
-def report(store: str, out: str | None, sample: int, source: str | None, as_json: bool) -> None:
-    """Write an HTML page about a STORE: samples, classes, sizes, quality, duplicates, rejects, and how it was made."""
+def report(store: str, out: str | None, source: str | None, as_json: bool) -> None:
+    """Write an HTML page about a STORE: samples, classes, sizes, columns, rejects, and how it was made."""
     from fastdata.report.store_report import store_report
     from fastdata.store.files import write_atomic
 
-    page, found = store_report(store, most=sample, source=source)
+    page, found = store_report(store, source)
     target = Path(out or f"{Path(os.path.abspath(store)).name.removesuffix('.fds')}-report.html")
     data = page.encode()
     write_atomic(target, data, durable=False)

@@ -273,11 +273,8 @@ class Kind(Protocol):
     def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
         """Draw a contact sheet: a Canvas, the number of things shown, and the line below the store's name."""
 
-    def report(self, store: Any, most: int) -> Iterator[Any]:
-        """Yield the sections that a report has for this kind only, as `fastdata.report.page.Section`; the store is not empty.
-
-        most: how many samples may be decoded and measured.
-        """
+    def report(self, store: Any) -> Iterator[Any]:
+        """Yield the sections that a report has for this kind only, as `fastdata.report.page.Section`; the store is not empty."""
 
     def picture(self, data: bytes) -> Array | None:
         """Return the bytes of a rejected input as a small picture, uint8 RGB [H, W, 3], as far as they can be read; None: no."""

@@ -128,11 +128,11 @@ class ArrayKind(Kind):
 
         return draw_arrays(store)
 
-    def report(self, store: Any, most: int) -> Iterator[Any]:
+    def report(self, store: Any) -> Iterator[Any]:
         """Yield the sections on arrays, their shapes and values, and masks."""
         from fastdata.arrays.report import array_sections
 
-        return array_sections(store, most)
+        return array_sections(store)
 
     def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
         """Write .npy files."""

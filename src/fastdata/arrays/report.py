@@ -28,14 +28,14 @@ SHOWN = 24
 AXES = "zyx"
 
 
-def array_sections(store: Store, most: int) -> Iterator[Section]:
-    """Yield the sections on a store's arrays. most: how many are measured."""
+def array_sections(store: Store) -> Iterator[Section]:
+    """Yield the sections on a store's arrays."""
     parts = [StoreArrays(store.path, mask=variant.is_mask) for variant in store.manifest.variants]
     masked = len(parts) > 1
     names = store.names()
     yield samples_section(store, lambda index: _sample(store, parts, names, index), switches(masks=masked, boxes=False), SHOWN)
     yield _shapes(store, parts[0])
-    yield _values(store, parts[0], most)
+    yield _values(store, parts[0])
     if masked:
         yield mask_section(store)
 
@@ -96,9 +96,9 @@ def _shapes(store: Store, arrays: StoreArrays) -> Section:
     return Section("shapes", "Shapes", join(tag("p", said, class_="soft"), tag("div", charts, class_="columns")), facts, (), tiles)
 
 
-def _values(store: Store, arrays: StoreArrays, most: int) -> Section:
+def _values(store: Store, arrays: StoreArrays) -> Section:
     """Return the section on values, in the middle part of evenly spaced arrays."""
-    count = min(len(store), MEASURED, most)
+    count = min(len(store), MEASURED)
     edge = int(PART ** (1 / arrays.axes))
     found, constant, broken = [], [], []
     for k in range(count):

@@ -154,11 +154,11 @@ class ImageKind(Kind):
 
         return draw_images(store, size)
 
-    def report(self, store: Any, most: int) -> Iterator[Any]:
-        """Yield the sections on images, their sizes, quality and duplicates, masks and columns."""
+    def report(self, store: Any) -> Iterator[Any]:
+        """Yield the sections on images, their sizes, masks and columns."""
         from fastdata.images.report import image_sections
 
-        return image_sections(store, most)
+        return image_sections(store)
 
     def picture(self, data: bytes) -> Any:
         """Return a file as a small picture, also if it is cut short."""

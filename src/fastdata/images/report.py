@@ -10,7 +10,6 @@ import numpy as np
 from fastdata.images.drawn_columns import box_legend
 from fastdata.images.report_columns import column_sections
 from fastdata.images.report_pictures import Pictures, hex_color, spread
-from fastdata.images.report_quality import quality_sections
 from fastdata.report.charts import bars, dots, histogram, many, number, share
 from fastdata.report.html import Html, join, tag
 from fastdata.report.page import Section
@@ -30,14 +29,13 @@ STRIP = 8  # pictures that fit into a row
 LEGEND = 40  # classes in a legend
 
 
-def image_sections(store: Store, most: int) -> Iterator[Section]:
-    """Yield the sections on a store's images. most: how many are measured."""
+def image_sections(store: Store) -> Iterator[Section]:
+    """Yield the sections on a store's images."""
     pictures = Pictures(store)
     yield samples_section(
         store, pictures.html, switches(masks=pictures.masks, boxes=pictures.shapes), SHOWN // max(1, len(store.manifest.images))
     )
     yield _sizes(store, pictures)
-    yield from quality_sections(store, pictures, most)
     if pictures.masks:
         yield mask_section(store)
     yield from column_sections(store)

@@ -17,14 +17,11 @@ from fastdata.words import human_bytes
 __all__ = ["store_report"]
 
 
-def store_report(
-    path: str | os.PathLike[str], *, most: int, source: str | os.PathLike[str] | None = None
-) -> tuple[str, dict[str, Any]]:
+def store_report(path: str | os.PathLike[str], source: str | os.PathLike[str] | None = None) -> tuple[str, dict[str, Any]]:
     """Return the page of a store, and its numbers as JSON values: for each section, by its key, its facts.
 
     Args:
         path: the store.
-        most: how many samples are decoded and measured; evenly spaced, if there are more.
         source: the folder that was prepared, for pictures of rejects. None: the store's path without its ending, if there is one.
     """
     store = Store(path, kind=None)
@@ -32,7 +29,7 @@ def store_report(
     whole = Path(os.path.abspath(path))
     name, near = whole.name, whole.with_suffix("")
     found = Path(source) if source is not None else near if near != whole and near.is_dir() else None
-    sections: list[Section] = list(store.kind.report(store, most)) if len(store) else []
+    sections: list[Section] = list(store.kind.report(store)) if len(store) else []
     first = [section for section in sections if section.key == "samples"]
     sections = [
         *first,

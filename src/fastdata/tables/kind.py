@@ -136,7 +136,7 @@ class TableKind(Kind):
 
         return draw_columns(store)
 
-    def report(self, store: Any, most: int) -> Iterator[Any]:
+    def report(self, store: Any) -> Iterator[Any]:
         """Yield the sections on columns."""
         from fastdata.tables.report import table_sections
 

@@ -127,7 +127,7 @@ class TokenKind(Kind):
 
         return draw_documents(store)
 
-    def report(self, store: Any, most: int) -> Iterator[Any]:
+    def report(self, store: Any) -> Iterator[Any]:
         """Yield the sections on texts, documents and vocabulary."""
         from fastdata.text.report import token_sections
 
