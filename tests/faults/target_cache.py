@@ -21,7 +21,6 @@ import stores
 from fastdata.errors import RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.cache import Cache
-from fastdata.remote.hedge import Hedge
 from fastdata.remote.reader import Mirror
 from fastdata.remote.stores import RemoteStore, mirror
 from fastdata.store.store import Store
@@ -48,7 +47,7 @@ class Answers(Bucket):
     """A bucket whose answers come from a function of (name, start, length): its class does the rest, as for a server."""
 
     def __init__(self, answer: Callable[[str, int, int | None], bytes]) -> None:
-        self.url, self.plain, self._hedge = URL, True, Hedge()
+        self.url, self.plain = URL, True
 
         def ranges(_: Any, name: str, *, starts: Sequence[int], lengths: Sequence[int], coalesce: int) -> list[bytes]:
             return [answer(name, start, length) for start, length in zip(starts, lengths, strict=True)]
@@ -60,6 +59,9 @@ class Answers(Bucket):
             get_ranges=ranges,
         )
         self._store = None
+
+    def _in_time(self, read: Callable[[Any], Any]) -> Any:
+        return read(None)
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
@@ -74,7 +76,7 @@ class Here(Mirror):
 
     def ask(self, what: str, **more: Any) -> Any:
         assert what == "take"
-        found = RemoteStore(self.bucket, self.root, self.version)
+        found = RemoteStore(self.bucket, self.root)
         where = more["variant"], more["shard"]
         with as_fetcher(), Cache(self.cache).reserved(found.file(*where), found.file_bytes(*where), lambda path: 0.0) as descriptor:
             if descriptor is not None:
@@ -95,7 +97,7 @@ def read_all(bucket: Bucket, folder: Path) -> Any:
     Cache(folder)
     with as_fetcher():
         found = mirror(bucket, folder, AtOnce(), AtOnce())
-    here = Here(URL, {}, folder, None, in_memory=False, root=found.root, version=found.version, bucket=bucket)
+    here = Here(URL, {}, folder, None, in_memory=False, root=found.root, bucket=bucket)
     store = Store(here, kind=None, check="first")
     readers = [store.reader(variant) for variant in store.manifest.variants]
     records = [[bytes(reader.get(k)) for k in range(len(reader))] for reader in readers]

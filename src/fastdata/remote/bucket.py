@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -21,7 +21,6 @@ from typing import Any
 import xxhash
 
 from fastdata.errors import RemoteError, lacking, needs
-from fastdata.remote.hedge import Hedge, Request
 from fastdata.remote.url import Storage, scheme
 
 __all__ = ["NO_OBJECT", "RANGE", "Bucket", "is_plain"]
@@ -31,10 +30,11 @@ NEAR = 1 << 16  # bytes between two ranges that come in one request
 AHEAD = 4  # requests of one download in flight
 PART = 8 << 20  # of a multipart upload
 TRIES = 4  # to write an object
-TIMEOUTS = {"timeout": timedelta(seconds=120), "read_timeout": timedelta(seconds=5), "connect_timeout": timedelta(seconds=5)}
-RETRIES = {"max_retries": 6, "backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
+TIMEOUTS = {"timeout": timedelta(seconds=120), "connect_timeout": timedelta(seconds=5)}
+RETRIES = {"backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
+READERS = ((1, 1), (5, 6))  # seconds without a byte after which the rest is asked for again, and how often; for slow servers
 WRITERS = ((5, 4), (120, 1))  # seconds for a part, counted from when it is begun to be sent, and parts in flight; for slow networks
-LATE = 3  # writes in a row that take longer than that: the network is slow
+LATE = 3  # requests in a row that take longer than that: the network is slow
 NO_OBJECT = "there is no such object (404)"
 PASSING = (  # signs of errors after which the client does not repeat a write: the server may have done it
     "error sending request",
@@ -99,17 +99,19 @@ class Bucket:
             from obstore.store import from_url
         self.url = url.rstrip("/")
         self._api = obstore
-        self._hedge = Hedge()
         self.plain = is_plain(self.url, storage or {})
         with self._explained(""), _sound_options(self.url, storage or {}):
             options = _options(self.url, storage or {}, create=create)
-            self._store: Any = from_url(self.url, **options)
-            self._late = 0
-            self._writers: list[tuple[Any, int]] = []
-            for seconds, parts in WRITERS:
+
+            def client(seconds: int, retries: int) -> Any:
                 if "client_options" in options:
                     options["client_options"]["read_timeout"] = timedelta(seconds=seconds)
-                self._writers.append((from_url(self.url, **options), parts))
+                    options["retry_config"]["max_retries"] = retries
+                return from_url(self.url, **options)
+
+            self._quick, self._store = (client(*reader) for reader in READERS)
+            self._writers = [(client(seconds, READERS[-1][1]), parts) for seconds, parts in WRITERS]
+            self._late = self._late_reads = 0
 
     def size(self, path: str) -> int:
         """Return the size of an object in bytes."""
@@ -149,22 +151,32 @@ class Bucket:
     def read_range(self, path: str, start: int, length: int) -> memoryview:
         """Return a range of an object."""
         with self._explained(path):
-            found = memoryview(self._api.get_range(self._store, path, start=start, length=length))
+            found = memoryview(self._in_time(lambda store: self._api.get_range(store, path, start=start, length=length)))
         if len(found) != length:
             raise RemoteError(
                 f"{self.url}/{path}: {len(found)} bytes came for a range of {length} at {start}: the object is too short"
             )
         return found
 
-    def read_ranges(self, path: str, starts: Sequence[int], lengths: Sequence[int], pool: Executor) -> list[memoryview]:
-        """Return several ranges of an object; near ones come in one request. `pool` has threads that make requests."""
-
-        def read() -> list[memoryview]:
-            found = self._api.get_ranges(self._store, path, starts=starts, lengths=lengths, coalesce=NEAR)
+    def read_ranges(self, path: str, starts: Sequence[int], lengths: Sequence[int]) -> list[memoryview]:
+        """Return several ranges of an object; near ones come in one request."""
+        with self._explained(path):
+            found = self._in_time(lambda store: self._api.get_ranges(store, path, starts=starts, lengths=lengths, coalesce=NEAR))
             return [memoryview(part) for part in found]
 
-        with self._explained(path):
-            return self._hedge.send(pool, read, sum(lengths)).result()
+    def _in_time(self, read: Callable[[Any], Any]) -> Any:
+        """Return what a function reads with a client. One that waits long for bytes is taken after one that does not."""
+        from obstore.exceptions import GenericError
+
+        if self._late_reads < LATE:
+            try:
+                found = read(self._quick)
+            except GenericError as error:
+                self._late_reads += _is_late(error)
+            else:
+                self._late_reads = 0
+                return found
+        return read(self._store)
 
     def download(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
         """Write an object to the beginning of a file, a range after the other.
@@ -200,14 +212,12 @@ class Bucket:
 
     def _ranges(self, pool: Executor, path: str, size: int) -> Iterator[tuple[int, memoryview]]:
         """Yield the ranges of an object in order, while the next ones are on their way."""
-        waiting = deque[tuple[int, Request[memoryview]]]()
+        waiting = deque[tuple[int, Future[memoryview]]]()
         starts = iter(range(0, size, RANGE))
         try:
             while True:
                 while len(waiting) < AHEAD and (start := next(starts, None)) is not None:
-                    length = min(RANGE, size - start)
-                    read = partial(self.read_range, path, start, length)
-                    waiting.append((start, self._hedge.send(pool, read, length)))
+                    waiting.append((start, pool.submit(self.read_range, path, start, min(RANGE, size - start))))
                 if not waiting:
                     return
                 start, request = waiting.popleft()
@@ -237,7 +247,7 @@ class Bucket:
             except AlreadyExistsError:
                 return False
             except GenericError as error:
-                self._late += "timed out" in _words(error) or "timedout" in _words(error)
+                self._late += _is_late(error)
                 raise
             if self._late < LATE and not attempt:
                 self._late = 0
@@ -311,6 +321,10 @@ def _words(error: Exception) -> str:
     return str(error).lower().replace("retry_timeout", "")
 
 
+def _is_late(error: Exception) -> bool:
+    return "timed out" in _words(error) or "timedout" in _words(error)
+
+
 def _is_missing(error: Exception, known: Any) -> bool:
     return isinstance(error, known.NotFoundError | FileNotFoundError)
 
@@ -354,7 +368,7 @@ def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str,
         config["base_url"] = config.pop("endpoint")
     if kind in ("http", "https"):
         config = {}
-    return {**config, "client_options": client, "retry_config": RETRIES}
+    return {**config, "client_options": client, "retry_config": dict(RETRIES)}
 
 
 def is_plain(url: str, storage: Storage) -> bool:

@@ -129,7 +129,7 @@ class Fetcher:
         variant, wanted = asked["variant"], asked["records"]
         if not store.has_ranges(variant) or not self._ranges.take(store, variant, wanted):
             return Message({"lengths": None})
-        found = list(self._singles.map(lambda one: store.records(variant, one[0], one[1], self._pool), wanted))
+        found = list(self._singles.map(lambda one: store.records(variant, *one), wanted))
         return Message(
             {"lengths": [list(map(len, records)) for records in found]}, b"".join(b"".join(records) for records in found)
         )

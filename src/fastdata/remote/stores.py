@@ -159,8 +159,8 @@ class RemoteStore:
         """Return the bytes of some records."""
         return int(self._places(variant, shard, wanted)[1][:, 1].sum())
 
-    def records(self, variant: str, shard: int, wanted: Sequence[int], pool: Executor) -> list[bytes]:
-        """Fetch single records of a shard, given by their numbers in it. `pool` has threads that make requests.
+    def records(self, variant: str, shard: int, wanted: Sequence[int]) -> list[bytes]:
+        """Fetch single records of a shard, given by their numbers in it.
 
         Raises:
             RemoteError: they cannot be fetched, or a checksum stays wrong.
@@ -173,7 +173,7 @@ class RemoteStore:
             left = [k for k, record in enumerate(found) if record is None]
             if not left:
                 break
-            came = self.bucket.read_ranges(name, places[left, 0].tolist(), places[left, 1].tolist(), pool)
+            came = self.bucket.read_ranges(name, places[left, 0].tolist(), places[left, 1].tolist())
             for k, record in zip(left, came, strict=True):
                 if xxhash.xxh3_64_intdigest(record) == int(sums[k]):
                     found[k] = bytes(record)
