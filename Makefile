@@ -28,7 +28,7 @@ help:
 	@echo "make test-faults   damaged bytes through every reader, kills, and loads that find leaks"
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
-	@echo "make test-scale   clusters of Ray and Slurm, and others' servers of object storage, run on this machine; installs them, also by npm and (as root) apt-get"
+	@echo "make test-scale   clusters of Ray, and others' servers of object storage, run on this machine; installs them, also by npm"
 	@echo "make test-pages   reports in headless Chromium; installs Playwright, and (as root, on Debian) Chromium by apt-get"
 	@echo "make test-lowest   tests with the lowest versions of torch and all packages; installs them, 6 GB"
 	@echo "make nightly   what .ci/run leaves out: tests with the newest torch, which it installs, 6 GB, and test-faults for hours, other ones each day"

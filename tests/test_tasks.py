@@ -316,26 +316,6 @@ def test_strikes_outlive_their_task(tmp_path: Path) -> None:
     assert [(r["name"], r["reason"]) for r in Store(out).rejects()] == [("a/05.png", "crashed")]
 
 
-ENVIRONMENTS: dict[str, tuple[dict[str, str], tuple[int, int]]] = {
-    "torchrun": ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, (3, 8)),
-    "mpirun": ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
-    "srun": ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_JOB_ID": "77"}, (5, 6)),
-    "torchrun in a job of Slurm": ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "RANK": "9", "WORLD_SIZE": "16"}, (9, 16)),
-    "AWS Batch": ({"AWS_BATCH_JOB_ARRAY_INDEX": "2", "AWS_BATCH_JOB_ARRAY_SIZE": "4"}, (2, 4)),
-    "nothing": ({}, (0, 1)),
-    "one process": ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1)),
-}
-NAMES = {name for environment, _ in ENVIRONMENTS.values() for name in environment} | {"SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"}
-NAMES |= {"PMI_RANK", "PMI_SIZE", "SLURM_ARRAY_TASK_COUNT"}
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in NAMES:
-        monkeypatch.delenv(name, raising=False)
-    return monkeypatch
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     write_pictures(tmp_path / "in/a", 20)
@@ -343,47 +323,17 @@ def small(tmp_path: Path) -> Path:
     return tmp_path / "o.fds"
 
 
-@pytest.mark.parametrize("launcher", ENVIRONMENTS)
-def test_launchers_say_which_task_this_is(launcher: str, small: Path, environment: pytest.MonkeyPatch) -> None:
-    names, expected = ENVIRONMENTS[launcher]
-    for name, value in names.items():
-        environment.setenv(name, value)
-    made = fastdata.prep_run(small, workers=1)
-    assert (made.task, made.of) == expected
-    assert made.made == (1 if expected[0] == 0 else 0), "there is one shard"
-
-
-def test_the_number_of_a_slurm_array_is_never_taken_from_its_size(small: Path, environment: pytest.MonkeyPatch) -> None:
-    """After sbatch --array=1,3 the size is 2."""
-    environment.setenv("SLURM_ARRAY_TASK_ID", "3")
-    environment.setenv("SLURM_ARRAY_TASK_COUNT", "2")
-    environment.setenv("SLURM_PROCID", "0")
-    environment.setenv("SLURM_NTASKS", "1")
-    with pytest.raises(ValueError, match=r"SLURM_ARRAY_TASK_ID is 3, but nothing says how many tasks there are: give of"):
-        fastdata.prep_run(small)
-    assert fastdata.prep_run(small, of=4, workers=1).task == 3
-    environment.setenv("SLURM_NTASKS", "8")  # the job asks for processes that the script does not start with srun
-    assert fastdata.prep_run(small, of=4, workers=1).task == 3
-
-
 @pytest.mark.parametrize(
-    ("names", "arguments", "message"),
+    ("arguments", "message"),
     [
-        ({}, {"task": 2}, "task is 2, but nothing says how many tasks there are: give of"),
-        ({}, {"task": 2, "of": 2}, "task is 2 of 2 tasks, but tasks count from 0 to 1"),
-        ({}, {"of": 2}, "of is 2, but nothing says which of these tasks this is: give task, a number from 0 to 1"),
-        ({"RANK": "1", "WORLD_SIZE": "4"}, {"of": 2}, "of is 2, but WORLD_SIZE in the environment is 4: leave of out"),
-        ({"JOB_COMPLETION_INDEX": "2"}, {"of": 2}, "JOB_COMPLETION_INDEX is 2 of 2 tasks, but tasks count from 0 to 1"),
-        ({"RANK": "one", "WORLD_SIZE": "4"}, {}, "the environment variable RANK is 'one', but must be a whole number"),
-        ({}, {"workers": 0}, "workers is 0, but must be positive"),
-        ({}, {"progress": "loud"}, "progress is loud, but must be one of"),
+        ({"task": 2}, "task is 2, but nothing says how many tasks there are: give of"),
+        ({"task": 2, "of": 2}, "task is 2 of 2 tasks, but tasks count from 0 to 1"),
+        ({"of": 2}, "of is 2, but nothing says which of these tasks this is: give task, a number from 0 to 1"),
+        ({"workers": 0}, "workers is 0, but must be positive"),
+        ({"progress": "loud"}, "progress is loud, but must be one of"),
     ],
 )
-def test_wrong_tasks(
-    names: dict[str, str], arguments: dict[str, Any], message: str, small: Path, environment: pytest.MonkeyPatch
-) -> None:
-    for name, value in names.items():
-        environment.setenv(name, value)
+def test_wrong_tasks(arguments: dict[str, Any], message: str, small: Path) -> None:
     with pytest.raises(ValueError, match=message):
         fastdata.prep_run(small, **arguments)
 
@@ -404,56 +354,9 @@ def test_a_source_that_is_called_like_a_command(tmp_path: Path, monkeypatch: pyt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["finish", "finish.fds", "photos", "plan.fds", "run", "run.fds"]
 
 
-SBATCH = """#!/bin/bash
-echo "$@" >> {calls}
-cat > {calls}.script.$(wc -l < {calls})
-echo 1234
-"""
-
-
-@pytest.mark.slow
-def test_the_script_for_slurm(small: Path, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
-    """With a stand-in for sbatch that writes down what it gets; tests/scale has the real one."""
-    source, out, calls = tmp_path / "in", tmp_path / "s p.fds", tmp_path / "calls"
-    write_pictures(source / "b", 300, height=300, width=400)
-    more = ("--engine", "slurm", "--tasks", "3", "--workers", "2", "--sbatch", "--partition=cpu --comment='two words'")
-    printed = run(*PREP, source, out, *OPTIONS, *more)
-    assert printed.returncode == 0 and printed.stdout.startswith("#!/bin/bash\n") and "planned 320 inputs" in printed.stderr
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/sbatch").write_text(SBATCH.format(calls=calls))
-    (tmp_path / "bin/sbatch").chmod(0o755)
-    environment.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    submitted = run(*PREP, source, out, *OPTIONS, *more, "--submit")
-    assert submitted.returncode == 0 and submitted.stdout == "1234\n", submitted.stderr
-    array, finish = calls.read_text().splitlines()
-    assert "--array=0-2 --cpus-per-task=2 --requeue --partition=cpu --comment=two words" in array
-    assert "--dependency=afterok:1234 --kill-on-invalid-dep=yes --partition=cpu" in finish
-    scripts = [Path(f"{calls}.script.{k}") for k in (1, 2)]
-    assert "--of 3 --workers 2" in scripts[0].read_text() and "--array" not in finish
-    assert run("bash", "-c", printed.stdout).stdout == "1234\n", "what is printed does the same"
-    for task in "201":
-        made = run("bash", scripts[0], env={**os.environ, "SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "1"})
-        assert made.returncode == 0, made.stderr
-    assert run("bash", scripts[1]).returncode == 0
-    fastdata.prep(source, tmp_path / "local.fds", size=256, workers=2)
-    assert tree(out) == tree(tmp_path / "local.fds")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--submit",), "--submit belongs to --engine slurm"),
-        (
-            ("--engine", "slurm", "--sbatch", "--array=1-2"),
-            "--sbatch --array=1-2 would change how tasks are counted or ordered: leave it out",
-        ),
-        (("--address", "auto"), "--address is auto, but belongs to --engine ray"),
-        (("--engine", "slurm", "--submit"), "--submit needs sbatch, which is not on this machine"),
-    ],
-)
-def test_options_of_engines(options: tuple[str, ...], message: str, small: Path, tmp_path: Path) -> None:
-    found = run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--size", "16", *options, env={**os.environ, "PATH": "/nowhere"})
-    assert found.returncode == 2 and message in found.stderr
+def test_an_option_of_ray_alone_is_refused(small: Path, tmp_path: Path) -> None:
+    found = run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--size", "16", "--address", "auto")
+    assert found.returncode == 2 and "--address is auto, but belongs to --engine ray" in found.stderr
 
 
 def test_a_missing_ray_is_named(small: Path, tmp_path: Path) -> None:
@@ -469,32 +372,59 @@ def test_a_full_scratch_is_an_error(planned: Path) -> None:
     assert json.loads((planned / "work/plan.json").read_bytes())["fingerprint"]
 
 
+SCALE = (Path(__file__).parent.parent / "docs/scale.md").read_text()
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> dict[str, str]:
+    """An environment in which `fastdata` and `fastdata-prep` are those of this Python."""
+    for name, part in (("fastdata", ""), ("fastdata-prep", "prep ")):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m fastdata {part}"$@"\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{tmp_path}/bin{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
 @pytest.mark.slow
-def test_the_commands_of_the_docs(tmp_path: Path) -> None:
-    """They run as they stand, in order; the script for Slurm is the printed one, with other paths."""
-    text = (Path(__file__).parent.parent / "docs/scale.md").read_text()
+def test_the_commands_of_the_docs(commands: dict[str, str], tmp_path: Path) -> None:
+    """They run as they stand, in order."""
     write_pictures(tmp_path / "photos/a", 300, height=300, width=400)
     write_pictures(tmp_path / "more/b", 3, height=300, width=400)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for name, part in (("fastdata", ""), ("fastdata-prep", "prep ")):
-        (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m fastdata {part}"$@"\n')
-        (tmp_path / name).chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{path}"}
     said = ""
-    for block in re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        done = run("bash", "-euc", block, cwd=tmp_path, env=env)
+    for block in re.findall(r"^```bash\n(.*?)^```", SCALE, re.MULTILINE | re.DOTALL):
+        done = run("bash", "-euc", block, cwd=tmp_path, env=commands)
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         said += done.stdout
     assert "all.fds: 303 samples of 2 stores" in said
-    (script,) = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert script.replace("/home/me/venv/bin/python", sys.executable).replace("/home/me", str(tmp_path)) in said
+
+
+def test_the_recipe_for_slurm(commands: dict[str, str], tmp_path: Path) -> None:
+    """What the job and the last command run, with the variables that Slurm would set: in any order, one of them twice."""
+    write_pictures(tmp_path / "photos/a", 60, height=300, width=400)
+    plan, submit, finish = re.findall(r"^### Slurm\n.*?^```console\n(.*?)^```", SCALE, re.MULTILINE | re.DOTALL)[0].splitlines()
+    (job,) = re.findall(r"^### Slurm\n.*?^```text\n(#!/bin/bash\n.*?)^```", SCALE, re.MULTILINE | re.DOTALL)
+    first, last = map(int, re.findall(r"--array=(\d+)-(\d+)", submit)[0])
+    assert first == 0 and f"--of {last + 1} " in job
+    (tmp_path / "job.sh").write_text(job.replace(f"--of {last + 1} ", "--of 3 "))
+    assert run("bash", "-euc", plan, cwd=tmp_path, env=commands).returncode == 0
+    for task in "2010":
+        variables = {"SLURM_ARRAY_TASK_ID": task, "SLURM_CPUS_PER_TASK": "1"}
+        made = run("bash", "job.sh", cwd=tmp_path, env={**commands, **variables})
+        assert made.returncode == 0 and f"task {task} of 3: " in made.stdout, made.stderr
+    (command,) = re.findall(r"--wrap '(.*)'", finish)
+    assert run("bash", "-euc", command, cwd=tmp_path, env=commands).returncode == 0
+    fastdata.prep(tmp_path / "photos", tmp_path / "local.fds", size=256, workers=1)
+    assert tree(tmp_path / "photos.fds") == tree(tmp_path / "local.fds")
 
 
 @pytest.mark.slow
-def test_torchrun_starts_the_tasks(planned: Path, expected: dict[str, bytes | None]) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
-    made = run(*launch, sys.executable, "-m", "fastdata", "prep", "run", planned, "--progress", "off")
+def test_the_recipe_for_torchrun(commands: dict[str, str], large: Path, expected: dict[str, bytes | None], tmp_path: Path) -> None:
+    fastdata.prep_plan(large, tmp_path / "photos.fds", size=256)
+    (recipe,) = re.findall(r"^### Other launchers\n.*?^```console\n(torchrun .*?)^```", SCALE, re.MULTILINE | re.DOTALL)
+    here = recipe.replace("--nnodes 4 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint head:29500", "--nproc-per-node 2")
+    here = here.replace("torchrun", f"{sys.executable} -m torch.distributed.run")
+    made = run("bash", "-euc", here, cwd=tmp_path, env=commands)
     assert made.returncode == 0, made.stderr
     assert "task 0 of 2: 21 shards" in made.stdout and "task 1 of 2: 20 shards" in made.stdout
-    fastdata.prep_finish(planned)
-    assert tree(planned) == expected
+    fastdata.prep_finish(tmp_path / "photos.fds")
+    assert tree(tmp_path / "photos.fds") == expected

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -79,16 +78,11 @@ def _folder_of(part: str) -> str:
 @REJECT_RATE
 @run_option(
     "--engine",
-    type=click.Choice(["local", "ray", "slurm"]),
+    type=click.Choice(["local", "ray"]),
     default="local",
-    help="What runs the workers: this machine, a Ray cluster, or Slurm, for which a script is printed.",
+    help="What runs the workers: this machine, or a Ray cluster.",
 )
 @run_option("--address", metavar="HOST:PORT", help="Of the Ray cluster. Default: RAY_ADDRESS, or a new one on this machine.")
-@run_option("--tasks", type=int, help="For Slurm: size of the job array. Default: one task per shard, at most 1000.")
-@run_option(
-    "--sbatch", metavar="OPTIONS", help="For Slurm: more options of sbatch, as in --sbatch '--partition=cpu --time=2:00:00'."
-)
-@run_option("--submit", is_flag=True, help="For Slurm: run the script instead of printing it.")
 @with_options(HELP)
 def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
     """Make a store from SOURCE: images, text, arrays or a table. OUT, a folder or a URL, defaults to
@@ -107,9 +101,6 @@ def _prepare(dry_run: bool, max_reject_rate: float, options: dict[str, Any]) -> 
     from fastdata.prepare.estimate import estimate
     from fastdata.prepare.job import prep
 
-    slurm = {name: options.pop(name) for name in ("tasks", "sbatch", "submit")}
-    if options["engine"] != "slurm" and (wrong := [name for name, value in slurm.items() if value]):
-        raise click.UsageError(f"--{wrong[0]} belongs to --engine slurm: add it, or leave --{wrong[0]} out")
     if dry_run:
         for run_only in ("overwrite", "timeout", "progress", "engine", "address"):
             options.pop(run_only, None)
@@ -120,9 +111,6 @@ def _prepare(dry_run: bool, max_reject_rate: float, options: dict[str, Any]) -> 
             click.echo(f"more than {max_reject_rate:.2%} of the tried inputs are rejected; --max-reject-rate allows more", err=True)
             sys.exit(3)
         sys.exit(0 if found.fits else 1)
-    if options["engine"] == "slurm":
-        _on_slurm(options, **slurm)
-        return
     try:
         with _terminable():
             summary = prep(**options)
@@ -147,34 +135,6 @@ def _check_rejects(summary: Summary, max_reject_rate: float) -> None:
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: None if value == () else value for name, value in options.items()}  # (): a repeatable option that is absent
-
-
-def _on_slurm(options: dict[str, Any], tasks: int | None, sbatch: str | None, submit: bool) -> None:
-    """Plan, then print the script that submits the tasks, or run it."""
-    from fastdata.prepare import report, slurm
-    from fastdata.prepare.tasks import prep_plan
-
-    for run_only in ("engine", "address", "timeout", "progress"):
-        options.pop(run_only)
-    workers = options.pop("workers")
-    script = partial(
-        slurm.slurm_script,
-        tasks=tasks,
-        workers=workers,
-        options=sbatch or "",
-        scratch=options["scratch"],
-        storage=options["storage"],
-    )
-    script("", 1)  # checks the options before planning
-    planned = prep_plan(**options)
-    for line in report.plan_lines(planned):
-        click.echo(line, err=True)
-    if planned.finished:
-        return
-    if submit:
-        slurm.submit(script(planned.out, planned.shards))
-    else:
-        click.echo(script(planned.out, planned.shards), nl=False)
 
 
 class _Terminated(KeyboardInterrupt):
@@ -227,8 +187,8 @@ def _plan(**options: Any) -> None:
 
 @_part("run")
 @click.argument("out", type=click.Path())
-@click.option("--task", type=int, metavar="I", help="Number of this task, from 0. Default: as torchrun, MPI or Slurm says.")
-@click.option("--of", type=int, metavar="N", help="Number of tasks. Default: as the launcher says; without one, 1.")
+@click.option("--task", type=int, metavar="I", help="Number of this task, from 0. Default: all shards.")
+@click.option("--of", type=int, metavar="N", help="Number of tasks.")
 @with_options(RUNS, PLACES)
 def _run(out: str, **options: Any) -> None:
     """Make the shards of task I of the N tasks of the plan in OUT, if they are not finished. A task may run twice, or be killed and

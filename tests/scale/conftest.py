@@ -34,7 +34,7 @@ from support import encode, picture, tree
 if find_spec("obstore") is None:
     collect_ignore_glob = ["test_*.py"]
 elif find_spec("ray") is None:
-    collect_ignore = ["test_ray.py", "test_slurm.py"]
+    collect_ignore = ["test_ray.py"]
 
 SIZES = (256, 180, 96)
 AZURITE = Path(__file__).parents[2] / "build/azurite/node_modules/.bin"

@@ -23,7 +23,6 @@ import numpy as np
 
 from fastdata.errors import PrepError, StoreError
 from fastdata.machine import free_memory
-from fastdata.prepare.launchers import local_tasks
 from fastdata.prepare.plan import Work
 from fastdata.prepare.spawn import take
 from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard, strikes_path
@@ -113,7 +112,7 @@ class Pool:
             places=work.remote is not None,
             versions=work.versions,
             storage=work.storage,
-            share=free_memory() // (2 * workers * local_tasks()),  # the other half is for one large input at a time
+            share=free_memory() // (2 * workers),  # the other half is for one large input at a time
             ahead=bool(work.versions) and has_room(COPIES * workers * max(size for size, _ in work.versions.values())),
         )
         self._count = workers

@@ -21,7 +21,6 @@ from fastdata.prepare.build_plan import build_plan, check_positive
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import Busy, claimed, clear_work, is_finished, is_stored, writing
 from fastdata.prepare.host import check_host, check_libraries
-from fastdata.prepare.launchers import find_task, local_tasks
 from fastdata.prepare.plan import Plan, Work
 from fastdata.prepare.plan_files import difference, load_plan, next_folder, plan_folder, plan_path, save_plan
 from fastdata.prepare.progress import Progress, check_mode
@@ -148,9 +147,8 @@ def prep_run(
 
     Args:
         out: the folder with the plan, or the URL.
-        task, of: make every `of`-th shard from number `task` on. None: as the launcher says (torchrun, Open MPI, Slurm and others,
-            see `fastdata.prepare.launchers`); without a launcher, all shards.
-        workers: number of processes; None: one for each core, divided among the tasks that a launcher started on this machine.
+        task, of: make every `of`-th shard from number `task` on; None: all shards.
+        workers: number of processes; None: one for each core.
         timeout: seconds after which an input is considered to hang its decoder.
         scratch: a folder on a disk of this machine, to write shards there first; None: in OUT, or for a URL in the system's folder
             for temporary files.
@@ -164,7 +162,7 @@ def prep_run(
     """
     check_positive(workers=workers, timeout=timeout)
     check_mode(progress)
-    number, count = find_task(task, of)
+    number, count = _checked_task(task, of)
     started = time.monotonic()
     with _begun(out, storage, scratch) as (folder, remote, work):
         place = folder if remote is None else remote.url
@@ -172,7 +170,7 @@ def prep_run(
             return TaskSummary(place, number, count, 0, 0, 0, 0, time.monotonic() - started)
         check_host(work)
         shards = range(number, work.plan.num_shards, count)
-        how: dict[str, Any] = {"workers": workers or max(1, available_cores() // local_tasks()), "timeout_s": timeout}
+        how: dict[str, Any] = {"workers": workers or available_cores(), "timeout_s": timeout}
         if scratch is not None and work.remote is None:
             how["scratch"] = Path(scratch).absolute()
         with writing(place), _unless_finished(work), dropping_copies(work.roots):
@@ -189,6 +187,19 @@ def prep_run(
                 clear_work(work)  # another process has finished the store, and did not know of the last shards
             return TaskSummary(place, number, count, len(shards), made, inputs, rejected, time.monotonic() - started)
         return TaskSummary(place, number, count, len(shards), 0, 0, 0, time.monotonic() - started)
+
+
+def _checked_task(task: int | None, of: int | None) -> tuple[int, int]:
+    """Return the number of a task, from 0, and the number of tasks; without them, one task."""
+    if task is None and of is None:
+        return 0, 1
+    if of is None:
+        raise ValueError(f"--task is {task}, but nothing says how many tasks there are: give --of")
+    if task is None:
+        raise ValueError(f"--of is {of}, but nothing says which of these tasks this is: give --task, a number from 0 to {of - 1}")
+    if not 0 <= task < of:
+        raise ValueError(f"--task is {task} of {of} tasks, but tasks count from 0 to {of - 1}")
+    return task, of
 
 
 @contextmanager

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["SCHEMES", "Storage", "as_words", "cache_default", "is_url", "local_path", "parse_bytes", "parse_storage", "scheme"]
+__all__ = ["SCHEMES", "Storage", "cache_default", "is_url", "local_path", "parse_bytes", "parse_storage", "scheme"]
 __all__ += ["split_url"]
 
 Storage = Mapping[str, Any]
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "https", "http", "file")
-SECRET = "key", "secret", "token", "password", "credential"  # in the names of options
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
@@ -85,14 +84,3 @@ def parse_storage(words: Iterable[str]) -> dict[str, Any]:
             raise ValueError(f"--storage is {word!r}, but must be KEY=VALUE, such as endpoint=http://127.0.0.1:9000")
         found[key] = value.lower() == "true" if value.lower() in ("true", "false") else value
     return found
-
-
-def as_words(storage: Storage) -> list[str]:
-    """Return options of a client as KEY=VALUE, for a command that others can read.
-
-    Raises:
-        ValueError: one is a secret.
-    """
-    if secret := next((key for key in storage if any(word in key.lower() for word in SECRET)), ""):
-        raise ValueError(f"--storage {secret} would stand in the script: set it in the environment of the tasks")
-    return [f"{key}={value}" for key, value in storage.items()]
