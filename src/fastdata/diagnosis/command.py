@@ -11,7 +11,7 @@ import numpy as np
 from fastdata.data.opening import described, open
 from fastdata.diagnosis.diagnosis import Diagnosis
 from fastdata.diagnosis.doctor import TOTAL_S, doctor
-from fastdata.diagnosis.files import Files
+from fastdata.diagnosis.files import subject_of_files
 from fastdata.diagnosis.subject import Ours, Subject, subject_of
 from fastdata.diagnosis.theirs import failures_named
 from fastdata.diagnosis.training import load
@@ -60,7 +60,7 @@ def _find_subject(path: str | None, loader: str | None = None, **options: int | 
     if not is_store(Path(path)):
         if "size" in given:
             raise ValueError(f"--size is about a store, which has stored sizes, but {path} is not one: leave it out")
-        return Files(path, given.get("crop", CROP), batch, workers)
+        return subject_of_files(path, given.get("crop", CROP), batch, workers)
     return Ours(Loader(_dataset(path, given), batch, shuffle=True, num_workers=workers))
 
 

@@ -80,7 +80,7 @@ class _Examination:
         with subject.batches(subject.workers, self._rows(), subject.batch_size) as batches:
             batch = next(batches)
             settle()  # workers make batches ahead
-            copy_s = time_copy(batch, self.device, COPY_S * self.unit, pinned=subject.pins) / count(batch)
+            copy_s = time_copy(batch, self.device, COPY_S * self.unit) / count(batch)
             step_s = together = None
             if self.step is not None:
                 there = move(batch, self.device)

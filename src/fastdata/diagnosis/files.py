@@ -17,7 +17,7 @@ from fastdata.errors import FastDataError
 from fastdata.sources.catalog import read_source
 from fastdata.sources.listing import list_sources
 
-__all__ = ["Files", "Pictures"]
+__all__ = ["subject_of_files"]
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 TRIES = 16  # images in a row that may be unreadable
@@ -68,10 +68,9 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
         return tensor, label if isinstance(label, int) else 0
 
 
-class Files(Torchs):
-    """torch's DataLoader over the images of a SOURCE."""
-
-    def __init__(self, source: str | os.PathLike[str], crop: int, batch_size: int, workers: int) -> None:
-        pictures = Pictures(source, crop)
-        super().__init__(DataLoader(pictures, min(batch_size, len(pictures)), shuffle=True, num_workers=workers))
-        self.name = f"ImageFolder in torch's DataLoader, with RandomResizedCrop({crop}) and float32"
+def subject_of_files(source: str | os.PathLike[str], crop: int, batch_size: int, workers: int) -> Torchs:
+    """Return torch's DataLoader over the images of a SOURCE."""
+    pictures = Pictures(source, crop)
+    found = Torchs(DataLoader(pictures, min(batch_size, len(pictures)), shuffle=True, num_workers=workers))
+    found.name = f"ImageFolder in torch's DataLoader, with RandomResizedCrop({crop}) and float32"
+    return found

@@ -41,7 +41,6 @@ class Subject:
         parts_known: whether samples can be made here, in parts.
         parallel: whether any number of workers can make the batches.
         device: the device that it copies batches to by itself; None: it does not.
-        pins: whether it page-locks batches.
     """
 
     name = "the loader"
@@ -51,7 +50,6 @@ class Subject:
     parts_known = False
     parallel = False
     device: torch.device | None = None
-    pins = False
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -105,7 +103,6 @@ class Torchs(_Dataset):
         self.collate = loader.collate_fn
         batches: Any = loader.batch_sampler
         self.batch_size = loader.batch_size or (len(next(iter(batches))) if self._batched else 1)
-        self.pins = bool(loader.pin_memory) and torch.cuda.is_available()
         self._items_left: Iterator[Any] = iter(())
 
     def make(self, rows: Sequence[int], parts: Parts) -> None:
@@ -138,8 +135,9 @@ class Torchs(_Dataset):
         if workers:
             options |= {"prefetch_factor": self.prefetch, "persistent_workers": True, "timeout": loader.timeout}
             options |= {"multiprocessing_context": loader.multiprocessing_context, "worker_init_fn": loader.worker_init_fn}
+        pins = loader.pin_memory and torch.cuda.is_available()  # torch warns otherwise
         with any_number_of_workers():
-            again = DataLoader(data, num_workers=workers, collate_fn=self.collate, pin_memory=self.pins, **options)
+            again = DataLoader(data, num_workers=workers, collate_fn=self.collate, pin_memory=pins, **options)
             with kept(again) as found:
                 yield found
 
@@ -155,7 +153,6 @@ class Ours(_Dataset):
         self.batch_size = min(loader.global_batch_size // loader.part.world_size, self.samples)
         self.device = loader.device
         self.collate = loader._collate_fn or default_collate
-        self.pins = loader.pin_memory
 
     def make(self, rows: Sequence[int], parts: Parts) -> None:
         if not (isinstance(self.dataset, SlotDataset) or is_direct(self.dataset)):
@@ -186,7 +183,7 @@ class Ours(_Dataset):
             prefetch_factor=self.prefetch,
             collate_fn=loader._collate_fn,
             device=self.device,
-            pin_memory=self.pins,
+            pin_memory=loader.pin_memory,
             backend=loader.backend,
             rank=0,
             world_size=1,
