@@ -175,7 +175,7 @@ PLANNED = (  # options of whatever makes a plan
     run_option(
         "--overwrite",
         is_flag=True,
-        help="Replace a store on a disk once the new one is whole. Until then, OUT holds both.",
+        help="Replace a store once the new one is whole. Not at a URL.",
         common=True,
     ),
 )

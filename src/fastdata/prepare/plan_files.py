@@ -153,7 +153,7 @@ def _read(out: Path) -> dict[str, Any]:
 def _damaged(path: Path, error: Exception | str) -> PrepError:
     again = "plan again with the same SOURCE and options (finished shards are kept)"
     if path.name == PLAN:
-        again = "start again with another OUT, or, on a disk, with --overwrite"
+        again = "start again with --overwrite, or at a URL with another OUT"
     return PrepError(f"{path} is damaged ({error}); {again}")
 
 
