@@ -182,7 +182,6 @@ def test_a_node_that_makes_other_bytes_is_refused(ray: Ray, source: Path, tmp_pa
     finally:
         ray.kill(other)
     assert found.returncode == 2 and "  AVX2 in OpenCV yes, here no\n" in found.stderr
-    assert not tables(tmp_path / "o.fds")
 
 
 def test_no_cluster_there(source: Path, tmp_path: Path) -> None:
