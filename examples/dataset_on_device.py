@@ -29,9 +29,7 @@ def epoch(images: Tensor, targets: Tensor, batch_size: int) -> Iterator[tuple[Te
 if __name__ == "__main__":
     dataset = LMDBDataset(sys.argv[1], crop=CenterCrop(64))
     images, targets = load(dataset, "cuda" if torch.cuda.is_available() else "cpu")
-    model = nn.Sequential(GPUNormalize(0.5, 0.25), nn.Flatten(), nn.Linear(images[0].numel(), len(dataset.classes))).to(
-        images.device
-    )
+    model = nn.Sequential(GPUNormalize(0.5, 0.25), nn.Flatten(), nn.Linear(3 * 64 * 64, len(dataset.classes))).to(images.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for number in range(10):
         for inputs, wanted in epoch(images, targets, 16):
