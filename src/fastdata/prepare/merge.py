@@ -16,6 +16,7 @@ from fastdata.errors import PrepError
 from fastdata.prepare.folder import claimed, writing
 from fastdata.prepare.plan import describe_difference
 from fastdata.prepare.remote_out import place_of
+from fastdata.prepare.replacing import is_settled
 from fastdata.remote.url import is_url
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnReader
@@ -73,7 +74,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
     if inside := next((store.path for store in opened if store.path in (root, *root.parents)), None):
         raise PrepError(f"OUT {root} is, or lies inside of, {inside}, which is merged: choose another name")
     with writing(root), claimed(root):
-        if is_store(root):
+        if is_store(root) or not is_settled(root):
             raise PrepError(f"OUT {root} is a store already: choose another name, or remove it")
         clear(root)
         _link_shards(opened, root)
