@@ -24,9 +24,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
-import fastdata
 from fastdata import Loader, TableDataset
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -73,20 +72,6 @@ class FrameRows(Dataset[Any]):
         return {name: torch.as_tensor(row[name]) for name in self.frame.columns if name != "label"}, int(row["label"])
 
 
-class FrameArrays(Dataset[Any]):
-    """The same with a numpy array for each column."""
-
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self.arrays = {name: frame[name].to_numpy() for name in frame.columns if name != "label"}
-        self.labels = frame["label"].to_numpy()
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> Any:
-        return {name: array[index] for name, array in self.arrays.items()}, self.labels[index]
-
-
 class Batches:
     """A batch sampler: the given lists of rows."""
 
@@ -109,17 +94,12 @@ def take(batches: Any, count: int, rows: int) -> float:
 
 
 def by_gather(dataset: TableDataset, rows: Array) -> Iterator[Any]:
-    return (dataset.gather(dataset.locate(part, seed=0, epoch=0, repeats=None)) for part in rows)
+    return (dataset.gather(dataset.locate(part)) for part in rows)
 
 
 def by_column(columns: dict[str, torch.Tensor], target: torch.Tensor, rows: Array) -> Iterator[Any]:
     for part in map(torch.from_numpy, rows):
         yield {name: column.index_select(0, part) for name, column in columns.items()}, target.index_select(0, part)
-
-
-def by_dtype(blocks: list[torch.Tensor], target: torch.Tensor, rows: Array) -> Iterator[Any]:
-    for part in map(torch.from_numpy, rows):
-        yield [block.index_select(0, part).unbind(1) for block in blocks], target.index_select(0, part)
 
 
 def by_words(words: Array, rows: Array) -> Iterator[Any]:
@@ -128,34 +108,27 @@ def by_words(words: Array, rows: Array) -> Iterator[Any]:
 
 def contestants(dataset: TableDataset, frame: pd.DataFrame, batch: int) -> dict[str, tuple[Callable[[Array], Iterator[Any]], int]]:
     """Name -> (batches of given rows, how many batches a round takes)."""
-    columns = {name: dataset.column(name).clone() for name in dataset.columns}
+    columns = {name: dataset.column(name) for name in dataset.columns}
     target = torch.from_numpy(dataset.targets)
-    kinds = dict.fromkeys(column.dtype for column in columns.values())
-    blocks = [torch.stack([c for c in columns.values() if c.dtype == kind], 1).contiguous() for kind in kinds]
-    words = dataset._table.array.view(np.int64).reshape(len(dataset), -1)
+    words = dataset._whole.memory.array.view(np.int64).reshape(len(dataset), -1)
     endless = itertools.chain.from_iterable(itertools.repeat(Loader(dataset, batch, shuffle=True, seed=0)))
 
-    def workers(data: Dataset[Any], count: int) -> Callable[[Array], Iterator[Any]]:
-        return lambda rows: iter(DataLoader(data, batch_sampler=Batches(rows), num_workers=count))
+    def workers(data: Dataset[Any]) -> Callable[[Array], Iterator[Any]]:
+        return lambda rows: iter(DataLoader(data, batch_sampler=Batches(rows), num_workers=2))
 
-    floats = TensorDataset(torch.stack([column.double() for column in columns.values()], 1), target)
     return {
         "TableDataset.gather": (lambda rows: by_gather(dataset, rows), 500),
         "Loader(TableDataset), shuffled": (lambda rows: endless, 500),
         "limit: numpy copies the same rows, without columns": (lambda rows: by_words(words, rows), 500),
         "torch, a gather for each column": (lambda rows: by_column(columns, target, rows), 500),
-        "torch, a gather for each dtype": (lambda rows: by_dtype(blocks, target, rows), 500),
-        "TensorDataset of float64, items": (workers(floats, 0), 3),
-        "arrays of columns, items, 2 workers": (workers(FrameArrays(frame), 2), 20),
-        "DataFrame rows (iloc), 2 workers": (workers(FrameRows(frame), 2), 10),
-        "DataFrame rows (iloc)": (workers(FrameRows(frame), 0), 2),
+        "DataFrame rows (iloc), 2 workers": (workers(FrameRows(frame)), 10),
     }
 
 
 def check(dataset: TableDataset, frame: pd.DataFrame, batch: int) -> None:
     """All deliver the same values."""
     rows = np.random.default_rng(5).integers(0, len(dataset), (1, batch))
-    columns, target = dataset.gather(dataset.locate(rows[0], seed=0, epoch=0, repeats=None))
+    columns, target = dataset.gather(dataset.locate(rows[0]))
     other, labels = next(iter(DataLoader(FrameRows(frame), batch_sampler=Batches(rows))))
     same = [np.array_equal(columns[name].numpy().astype(np.float64), other[name].numpy().astype(np.float64)) for name in columns]
     assert all(same) and torch.equal(target, labels), "the contestants differ"
@@ -173,13 +146,10 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path, help="write the results there")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        source, store = Path(folder) / "table.parquet", Path(folder) / "table.fds"
+        source = Path(folder) / "table.parquet"
         write_table(source, given.rows)
         started = time.perf_counter()
-        summary = fastdata.prep(source, store, target="label")
-        prepared = time.perf_counter() - started
-        started = time.perf_counter()
-        dataset = TableDataset(store)
+        dataset = TableDataset(source, target="label")
         opened = time.perf_counter() - started
         frame = pd.read_parquet(source)
     for name in ("colour", "size"):
@@ -211,8 +181,7 @@ def main() -> None:
     lines += [
         "",
         f"A row takes {width} bytes in memory ({width * given.rows / 1e6:,.0f} MB in all; the DataFrame has "
-        f"{frame.memory_usage(index=False).sum() / 1e6:,.0f} MB). `fastdata.prep` took {prepared:.1f} s "
-        f"({summary.bytes_after / 1e6:,.0f} MB on disk), opening the store {opened:.2f} s.",
+        f"{frame.memory_usage(index=False).sum() / 1e6:,.0f} MB). Opening the file took {opened:.1f} s.",
     ]
     print("\n".join(lines))
     if given.markdown:

@@ -59,7 +59,6 @@ READERS: dict[str, Callable[[Path], list[Any]]] = {
     "tokens": lambda path: _all(fastdata.TokenDataset(path, 16, mode="document")),
     "tokens in memory": lambda path: _all(fastdata.RAMDataset(path, block_size=16, mode="sequential", shared=False)),
     "arrays": lambda path: _all(fastdata.ArrayDataset(path)),
-    "table": lambda path: _all(fastdata.TableDataset(path, shared=False)),
 }
 
 

@@ -186,7 +186,7 @@ def test_nothing_is_deleted_in_a_folder_of_others(tmp_path: Path) -> None:
     assert names(cache) == {"a"} and (tmp_path / "thesis.tex").read_text() == "x"
 
 
-@pytest.mark.parametrize("make", [stores.store, stores.masked_arrays, stores.tokens, stores.table])
+@pytest.mark.parametrize("make", [stores.store, stores.masked_arrays, stores.tokens])
 def test_the_places_of_records_are_those_of_their_bytes(make) -> None:
     store = Store(make(), kind=None)
     for variant in store.manifest.variants:

@@ -16,10 +16,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import ConcatDataset
 
 import fastdata
+import stores
 from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop, TableDataset
 from stores import COUNT, floats, folder, sha, store, unlabelled
 from support import encode, picture
-from test_ram_kinds import table
 
 
 @cache
@@ -73,7 +73,7 @@ def test_inverse_frequencies_are_scikit_learns_balanced_weights():
     weights = dataset.class_weights()
     assert weights.dtype == torch.float32
     np.testing.assert_allclose(weights, wanted, rtol=1e-6)
-    rows = TableDataset(table()[0])
+    rows = TableDataset(stores.table(), target="y")
     assert rows.classes == []
     with pytest.raises(ValueError, match=r"class_weights needs classes.*'integer'"):
         rows.class_weights()

@@ -233,7 +233,7 @@ def test_samples_are_chosen_by_their_columns(store: Path) -> None:
 
 def table_dataset(folder: Path) -> TableDataset:
     write_table(folder / "t.csv", [{"value": k, "target": k % 2} for k in range(8)])
-    return TableDataset(prep(folder / "t.csv", folder / "t.fds", target="target", workers=1).out)
+    return TableDataset(folder / "t.csv", target="target")
 
 
 def test_a_split_is_stratified_by_a_column(store: Path, tmp_path: Path) -> None:

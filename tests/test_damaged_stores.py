@@ -33,7 +33,6 @@ MAKERS: dict[str, Callable[[], Path]] = {
     "tokens": stores.tokens,
     "tokens in memory": stores.tokens,
     "arrays": stores.masked_arrays,
-    "table": stores.table,
 }
 EXACT = ("checked", "in memory")  # each record is compared with its checksum
 
@@ -79,7 +78,7 @@ def _nodes(file: Path) -> list[tuple[int, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["images", "tokens", "table"])
+@pytest.mark.parametrize("kind", ["images", "tokens"])
 def test_no_bit_of_a_node_or_of_a_page_s_header_leads_elsewhere(kind: str, tmp_path: Path) -> None:
     """Bits of the first node, and of the headers of the pages on the way to its record, one after another."""
     out = _copy(MAKERS[kind](), tmp_path)
@@ -138,7 +137,7 @@ def _fails(store: Path, index: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("kind", ["tokens", "images", "arrays", "table"])
+@pytest.mark.parametrize("kind", ["tokens", "images", "arrays"])
 def test_a_page_of_another_kind_is_an_error(kind: str, tmp_path: Path) -> None:
     """The kind of page 2, a leaf: LMDB ended the process with SIGABRT."""
     out = _copy(MAKERS[kind](), tmp_path)
@@ -227,7 +226,7 @@ def test_shapes_that_do_not_fit_their_chunks_are_refused(field: str, at: tuple[i
 
 @pytest.mark.parametrize(
     ("kind", "records"),
-    [("images", [11, 30]), ("images", [1 << 50]), ("tokens", [2]), ("tokens", [0]), ("arrays", [1]), ("table", [3])],
+    [("images", [11, 30]), ("images", [1 << 50]), ("tokens", [2]), ("tokens", [0]), ("arrays", [1])],
 )
 def test_a_manifest_with_another_number_of_records_is_refused(kind: str, records: list[int], tmp_path: Path) -> None:
     out = _copy(MAKERS[kind](), tmp_path)
@@ -464,6 +463,6 @@ def test_check_takes_what_can_be_checked() -> None:
     with pytest.raises(ValueError, match="records of tokens have no checksums: use fastdata verify"):
         Store(stores.tokens(), kind=None, check="first")
     with pytest.raises(TypeError, match="check is not an argument"):
-        RAMDataset(stores.table(), check="first")
+        RAMDataset(stores.arrays(), check="first")
     with pytest.raises(ValueError, match="image files have no checksums"):
         RAMDataset([], check="first")

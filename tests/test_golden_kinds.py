@@ -19,7 +19,7 @@ import xxhash
 import fastdata
 
 SUMS = Path(__file__).parent / "data/golden_kinds.json"
-IMAGES, PAIRS, TEXT, ARRAYS, TABLE = "images", "pairs/images", "text", "arrays", "t.csv"
+IMAGES, PAIRS, TEXT, ARRAYS = "images", "pairs/images", "text", "arrays"
 STORES: dict[str, tuple[str, dict[str, Any]]] = {
     **{codec: (IMAGES, {"size": (64, 32), "codec": codec}) for codec in ("jpeg", "original", "rgb", "png")},
     "gray16": (IMAGES, {"bits": 16, "codec": "png", "gray": True, "resize": "long", "size": 150, "upscale": True}),
@@ -29,8 +29,6 @@ STORES: dict[str, tuple[str, dict[str, Any]]] = {
     "bytes": (TEXT, {"tokenizer": "bytes", "split_lines": True}),
     "chars": (TEXT, {"tokenizer": "chars", "end_token": "none"}),
     "chunks": (ARRAYS, {"chunk": 16}),
-    "classes": (TABLE, {"target": "name"}),
-    "floats": (TABLE, {"target": ["x", "y"], "category": "name"}),
 }
 ROUNDED = {"rgb", "png", "gray16", "square"}  # show how OpenCV rounds when it resizes, which the processor decides
 X86 = platform.machine() == "x86_64" and cv2.checkHardwareSupport(11)  # with AVX2
@@ -50,7 +48,6 @@ def write_inputs(root: Path) -> None:
     for k in range(3):
         (root / f"text/{k}.txt").write_text(f"line {k} of some text\nand another, ümläut\n" * (20 + k), encoding="utf-8")
         np.save(root / f"arrays/{k}.npy", random.integers(-999, 999, (40, 33, 35)).astype(np.int16))
-    (root / TABLE).write_text("x,y,name\n" + "".join(f"{k},{k / 4},{'abc'[k % 3]}\n" for k in range(500)))
 
 
 def sums(name: str, root: Path, out: Path) -> dict[str, str]:

@@ -48,9 +48,8 @@ def arrays(path):
     plan_arrays(path, ArrayOptions(max_bytes=1 << 24), None)
 
 def table(path):
-    from fastdata.tables.options import TableOptions
-    from fastdata.tables.planning import plan_table
-    plan_table(path, TableOptions(target=("y",)))
+    from fastdata import TableDataset
+    TableDataset(path, target="y", shared=False)
 
 path, read, attempts = Path(sys.argv[1]), globals()[sys.argv[2]], int(sys.argv[3])
 warnings.simplefilter("ignore")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import fastdata
-from fastdata import PrepError, TableDataset
+from fastdata import PrepError, StoreError, TableDataset
 from fastdata.sources.listing import list_sources
 from support import encode, picture
 
@@ -23,15 +22,11 @@ BROKEN = {  # rows behind a header of three columns, and the lines of the row th
 
 
 @pytest.mark.parametrize("case", BROKEN)
-@pytest.mark.parametrize("block", [16, 1 << 23])
-def test_a_quote_in_a_wrong_place_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, block: int) -> None:
-    from fastdata.tables import cut
-
-    rows, _ = BROKEN[case]
-    monkeypatch.setattr(cut, "BLOCK", block * max(1, len(rows) >> 12))
+def test_a_quote_in_a_wrong_place_is_an_error(tmp_path: Path, case: str) -> None:
+    rows, lines = BROKEN[case]
     (tmp_path / "x.csv").write_text("a,b,y\n" + rows)
-    with pytest.raises(PrepError, match=r"x.csv(, the row at byte \d+: .* a quote is missing| ends inside quotes)"):
-        fastdata.prep(tmp_path / "x.csv", tmp_path / "o.fds", target="y", workers=1)
+    with pytest.raises(StoreError, match=rf"x.csv, (the row of )?{lines}: .* a quote is missing"):
+        TableDataset(tmp_path / "x.csv", target="y")
 
 
 @pytest.mark.parametrize("case", BROKEN)
@@ -42,17 +37,13 @@ def test_a_quote_in_a_wrong_place_of_a_table_of_paths_is_an_error(tmp_path: Path
         list_sources(tmp_path / "x.csv")
 
 
-@pytest.mark.parametrize("block", [64, 1 << 23])
-def test_a_value_that_swallowed_rows_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_a_value_that_swallowed_rows_is_an_error(tmp_path: Path) -> None:
     """Its grammar is sound, if a quote far below happens to close it."""
-    from fastdata.tables import cut
-
-    monkeypatch.setattr(cut, "BLOCK", block)
     text = 'path,label,y\n0,a,1\n1,"open,2\n' + "".join(f"{k},b,3\n" for k in range(2, 200)) + '200,close",4\n201,c,5\n'
     assert len(list(csv.reader(io.StringIO(text, newline="")))) == 4
     (tmp_path / "x.csv").write_text(text)
-    with pytest.raises(PrepError, match=r"from byte 21: a quoted value goes on for \d+ lines, which look like rows"):
-        fastdata.prep(tmp_path / "x.csv", tmp_path / "o.fds", target="y", workers=1)
+    with pytest.raises(StoreError, match=r"x.csv, line 3: a quoted value goes on for 200 lines, which look like rows"):
+        TableDataset(tmp_path / "x.csv", target="y")
     with pytest.raises(PrepError, match=r"x.csv, line 3: a quoted value goes on for 200 lines"):
         list_sources(tmp_path / "x.csv")
 
@@ -62,7 +53,7 @@ def test_long_texts_in_quotes_are_values(tmp_path: Path) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([["a", "b", "y"], [1, poem, 2], [3, '5" disk', 4], [5, 'a "quoted" word', 6]])
     (tmp_path / "x.csv").write_text(text.getvalue() + '7,6" disk,8\n')
-    dataset = TableDataset(fastdata.prep(tmp_path / "x.csv", tmp_path / "o.fds", target="y", workers=1).out)
+    dataset = TableDataset(tmp_path / "x.csv", target="y")
     names = [dataset.categories["b"][k] for k in dataset.column("b").tolist()]
     assert names == [poem, '5" disk', 'a "quoted" word', '6" disk'] and dataset.column("a").tolist() == [1, 3, 5, 7]
 

@@ -88,21 +88,7 @@ ARROWS = {
         "images",
         "report",
     },  # labels, masks and crops as images
-    "tables": {
-        "errors",
-        "kinds",
-        "machine",
-        "node_memory",
-        "options",
-        "words",
-        "remote",
-        "shared_memory",
-        "store",
-        "sources",
-        "prepare",
-        "data",
-        "report",
-    },
+    "tables": {"data", "errors", "machine", "node_memory", "shared_memory", "sources", "store"},
     "loader": {
         "children",
         "errors",
@@ -159,7 +145,7 @@ ARROWS = {
     "entry": {"cli"},
     "__main__": {"entry"},
 }
-KINDS = ("images", "text", "arrays", "tables")
+KINDS = ("images", "text", "arrays")
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "zstandard", "pyarrow"}
 OPTIONAL |= {"nibabel", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
 OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl"}
@@ -258,7 +244,6 @@ def test_workers_load_no_kind_of_data_before_they_know_theirs() -> None:
         "fastdata.images",
         "fastdata.text",
         "fastdata.arrays",
-        "fastdata.tables",
         "fastdata.prepare.plan",
         "fastdata.prepare.job",
     )

@@ -70,7 +70,6 @@ def test_the_memory_that_a_store_would_take() -> None:
     assert masked["decoded_bytes"] == 3 * 30 * 40 * 4
     assert facts(stores.tokens())["memory"] == [{"size": None, "bytes": 2000}]
     assert facts(stores.arrays())["memory"] == [{"size": None, "bytes": 20 * 30 * 40 * 2}]
-    assert facts(stores.table())["memory"] == [{"size": None, "bytes": 10 * 16}]  # int64 and uint8, in whole words
     assert facts(path)["free_memory"] > 0
 
 
@@ -81,7 +80,6 @@ def test_every_kind_as_json() -> None:
         (stores.masked(), "images", 3),
         (stores.tokens(), "tokens", 2),
         (stores.arrays(), "arrays", 1),
-        (stores.table(), "table", 10),
     ):
         found = facts(path)
         assert (found["path"], found["kind"], found["samples"], found["format"]) == (str(path), kind, count, "1.0")
@@ -90,13 +88,6 @@ def test_every_kind_as_json() -> None:
     assert floats["columns"][0] == {"name": "quarter", "min": 0.0, "mean": 0.625, "max": 1.25}
     assert facts(stores.masked())["masks"] == [{"class": k, "name": "", "pixels": 1200} for k in range(3)]
     assert facts(stores.tokens())["tokens"]["count"] == 1000 and facts(stores.arrays())["arrays"]["chunk"] == [32, 32, 32]
-    assert [column["name"] for column in facts(stores.table())["table"]["columns"]] == ["x", "y"]
-
-
-def test_classes_of_a_table(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{k},{'no' if k % 4 else 'yes'}\n" for k in range(10)))
-    out = fastdata.prep(tmp_path / "t.csv", tmp_path / "o.fds", target="y", workers=1).out
-    assert "\n  classes: no 7, yes 3\n" in said(out)
 
 
 def test_masks_stand_in_the_order_of_their_classes(tmp_path: Path) -> None:
@@ -112,7 +103,7 @@ def test_masks_stand_in_the_order_of_their_classes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_python_shows_in_what_people_read() -> None:
-    for path in (stores.store(), stores.masked(), stores.tokens(), stores.arrays(), stores.table(), stores.floats()):
+    for path in (stores.store(), stores.masked(), stores.tokens(), stores.arrays(), stores.floats()):
         text = said(path)
         assert not [part for part in ("{", "[", "'", "None", "True", "False") if part in text.replace("decoded=True", "")], text
     assert "options: background 255,255,255, bits 8, codec rgb, max-pixels 268435456, quality 90, resize short, size 96,64\n" in (

@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 import fastdata
 import reference
+import stores
 from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, RAMDataset, StoreError, TableDataset, TokenDataset
 from fastdata.loader.lanes import LaneOrder, number_of_lanes
 from fastdata.loader.order import Part
@@ -178,17 +179,6 @@ def arrays() -> Any:
 
 
 @cache
-def table() -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    root = folder()
-    pq.write_table(pa.table({"x": np.arange(53), "y": np.arange(53) % 2}), root / "t.parquet", row_group_size=4)
-    with small_shards(4):
-        return fastdata.prep(root / "t.parquet", root / "o.fds", target="y", workers=1).out
-
-
-@cache
 def tokens() -> Any:
     """The ids 0 to 40, 40 to 80 and so on: a document for each, in shards of about 600 bytes."""
     root = folder()
@@ -208,7 +198,6 @@ KINDS = {
     "images in memory": lambda: (RAMDataset(images()), shards_of_rows(images(), "images")),
     "arrays": lambda: (ArrayDataset(arrays()), shards_of_rows(arrays(), "arrays")),
     "arrays in memory": lambda: (RAMDataset(arrays()), shards_of_rows(arrays(), "arrays")),
-    "table": lambda: (TableDataset(table()), shards_of_rows(table(), "table")),
     "documents": lambda: (TokenDataset(tokens(), 8, mode="document"), shards_of_rows(tokens(), "tokens")),
 }
 
@@ -254,6 +243,12 @@ def test_subsets_and_splits_count_their_own_samples_of_each_shard(kind: str) -> 
     mixed = np.random.default_rng(1).permutation(len(dataset))[:20].tolist()
     for rows in (mixed, [*range(3, 20)], mixed + mixed[:5]):
         assert delivered(lanes_of(dataset.subset(rows))) == expected(shards[rows])
+
+
+def test_a_table_is_one_shard() -> None:
+    dataset = TableDataset(stores.table(), target="y")
+    assert delivered(lanes_of(dataset)) == expected(np.zeros(10, np.int64))
+    assert delivered(lanes_of(dataset.subset([7, 2, 2]))) == expected(np.zeros(3, np.int64))
 
 
 def test_parts_chosen_by_columns_and_by_torch() -> None:

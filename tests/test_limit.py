@@ -9,19 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import fastdata
 from corpora import as_bytes, jsonl, sentences, tokens
-from fastdata import PrepError, TableDataset
+from fastdata import PrepError
 from fastdata.prepare.estimate import estimate
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from fastdata.tokenizer import Spec, load
-from support import PREP, kill_group, memory_of, run, start, tables, tree, until
+from support import PREP, kill_group, run, start, tables, tree, until
 from test_text import TEXTS, write
 
 # Text
@@ -96,68 +93,12 @@ def test_a_tokenizer_is_trained_on_these_documents_alone(tmp_path: Path) -> None
 # Tables
 
 
-def frame(rows: int) -> pd.DataFrame:
-    """Names and numbers that need more room the further one reads; some values and targets are missing."""
-    k = np.arange(rows)
-    x = pd.array(k * 3, dtype="Int64")
-    x[k % 11 == 10] = None
-    return pd.DataFrame({"x": x, "f": k / 8, "c": [f"name {row // 10}" for row in k], "y": np.where(k % 50 == 49, None, "even")})
-
-
-def as_source(kind: str, path: Path, table: pd.DataFrame) -> Any:
-    if kind == "frame":
-        return table
-    if kind == "csv":
-        table.to_csv(path / "t.csv", index=False)
-    else:
-        pq.write_table(pa.Table.from_pandas(table, preserve_index=False), path / "t.parquet", row_group_size=64)
-    return path / f"t.{kind}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", [1, 64, 100, 5000])
-@pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
-def test_the_first_rows_are_a_table_of_these_rows(kind: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.tables.cut.BLOCK", 700)
-    (tmp_path / "some").mkdir()
-    whole = as_source(kind, tmp_path, frame(300))
-    some = as_source(kind, tmp_path / "some", frame(300)[:limit])
-    made = fastdata.prep(whole, tmp_path / "a.fds", target="y", limit=limit, workers=1)
-    want = fastdata.prep(some, tmp_path / "b.fds", target="y", workers=1)
-    assert (made.inputs, made.kept, made.rejected) == (want.inputs, want.kept, want.rejected)
-    one, two = TableDataset(made.out), TableDataset(want.out)
-    assert one.columns == two.columns and one.missing == two.missing and one.classes == two.classes
-    assert memory_of(one).tobytes() == memory_of(two).tobytes() and made.inputs == min(limit, 300)
-    assert one.columns["x"].dtype == ("uint8" if limit <= 64 else "int16") and list(verify(made.out)) == []
-    again = fastdata.prep(whole, tmp_path / "a.fds", target="y", limit=limit)
-    assert again.resumed == again.inputs == made.inputs
-
-
-def test_rows_behind_the_limit_are_not_looked_at(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("x,y\n" + "1,2\n" * 9 + "2,word\n")
-    with pytest.raises(PrepError, match="holds numbers, such as '2', and other text, such as 'word'"):
-        fastdata.prep(path, tmp_path / "o.fds", target="y")
-    assert fastdata.prep(path, tmp_path / "o.fds", target="y", limit=9).kept == 9
-    with pytest.raises(PrepError, match="made, or begun, with other options or inputs"):
-        fastdata.prep(path, tmp_path / "o.fds", target="y", limit=8)
-
-
 # Both
 
 
-def large(kind: str, path: Path) -> tuple[Path, list[str]]:
-    if kind == "text":
-        return jsonl(path / "large.jsonl", sentences(3000) * 50), ["--tokenizer", "bytes", "--limit", "120001"]
-    k = np.arange(600_000)
-    pq.write_table(pa.table({"x": k, "y": k % 7}), path / "t.parquet", row_group_size=50_000)
-    return path / "t.parquet", ["--target", "y", "--limit", "480001"]
-
-
-@pytest.mark.parametrize("kind", ["text", "table"])
 @pytest.mark.slow
-def test_a_limited_run_that_is_killed_goes_on(kind: str, tmp_path: Path) -> None:
-    source, options = large(kind, tmp_path)
+def test_a_limited_run_that_is_killed_goes_on(tmp_path: Path) -> None:
+    source, options = jsonl(tmp_path / "large.jsonl", sentences(3000) * 50), ["--tokenizer", "bytes", "--limit", "120001"]
     done = run(*PREP, source, tmp_path / "whole.fds", *options, "--workers", "1")
     assert done.returncode == 0, done.stderr
     want, unfinished = tree(tmp_path / "whole.fds"), 0
@@ -180,5 +121,3 @@ def test_an_estimate_knows_the_limit(tmp_path: Path) -> None:
     made = fastdata.prep(tmp_path / "a.jsonl", tmp_path / "o.fds", tokenizer="bytes", limit=300)
     guessed = estimate(tmp_path / "a.jsonl", tmp_path / "p.fds", tokenizer="bytes", limit=300)
     assert guessed.inputs == 300 and made.tokens * 2 <= guessed.bytes < made.tokens * 2 + 50_000
-    pq.write_table(pa.table({"x": np.arange(9000), "y": np.arange(9000)}), tmp_path / "t.parquet")
-    assert estimate(tmp_path / "t.parquet", tmp_path / "p.fds", target="y", limit=500).inputs == 500

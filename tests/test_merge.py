@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import fastdata
 import stores
-from fastdata import ArrayDataset, LMDBDataset, MaskDataset, PrepError, RAMDataset, StoreError, TableDataset, TokenDataset
+from fastdata import ArrayDataset, LMDBDataset, MaskDataset, PrepError, RAMDataset, StoreError, TokenDataset
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import MAIN, Array, encode, kill_group, picture, run, start, tree, until, write_pictures
@@ -270,29 +270,6 @@ def test_arrays(tmp_path: Path) -> None:
             np.testing.assert_array_equal(dataset[k][1], array % 5)
         assert sum(dataset.class_voxels.values()) == sum(a.size for a in arrays)
     sound(out)
-
-
-@pytest.mark.slow
-def test_tables_of_one_layout(tmp_path: Path) -> None:
-    frames = [
-        pd.DataFrame({"x": [1000, 2, 3], "c": ["red", "blue", "red"], "m": [1.5, None, 2.5], "y": [1, 0, 1]}),
-        pd.DataFrame({"x": [1001, 4], "c": ["red", "blue"], "m": [None, 3.5], "y": [0, 1]}),
-        pd.DataFrame({"x": [1, 4], "c": ["red", "blue"], "m": [None, 3.5], "y": [0, 1]}),
-        pd.DataFrame({"x": [1001, 4], "c": ["red", "green"], "m": [None, 3.5], "y": [0, 1]}),
-        pd.DataFrame({"x": [1001, 4], "c": ["red", "blue"], "m": [1, 3.5], "y": [0, 1]}),
-    ]
-    for k, frame in enumerate(frames):
-        frame.to_parquet(tmp_path / f"{k}.parquet")
-    first = tmp_path / "0.parquet"
-    out = merged_parts(tmp_path / "o.fds", first, tmp_path / "1.parquet", target="y")
-    dataset = TableDataset(out)
-    assert dataset.column("x").tolist() == [1000, 2, 3, 1001, 4] and dataset.targets.tolist() == [1, 0, 1, 0, 1]
-    assert [dataset.categories["c"][k] for k in dataset.column("c")] == ["red", "blue", "red", "red", "blue"]
-    assert dataset.column("m.missing").tolist() == [False, True, False, True, False] and dataset.missing == {"m": 2}
-    sound(out)
-    for k, what in ((2, "column x has the dtype"), (3, "column c has the names"), (4, "column m has missing values in one")):
-        with pytest.raises(PrepError, match=f"{what}.*prepare all rows together"):
-            merged_parts(tmp_path / f"p{k}.fds", first, tmp_path / f"{k}.parquet", target="y")
 
 
 @pytest.fixture(scope="module")

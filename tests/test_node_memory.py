@@ -318,17 +318,12 @@ def inodes(dataset: Any) -> set[int]:
     return {inode for low, high, inode in ranges if low <= address < high}
 
 
-def table() -> Path:
-    return stores.table()
-
-
 KINDS: dict[str, Any] = {
     "images": (lambda: store("jpeg"), {}, {}),
     "decoded": (lambda: store("jpeg"), {"decoded": True}, {"hflip": 0.5}),
     "masks": (masked, {}, {"ignore_index": 9}),
     "tokens": (stores.tokens, {"block_size": 8, "mode": "sequential"}, {"block_size": 9}),
     "arrays": (masked_arrays, {}, {"flips": 1.0}),
-    "table": (table, {}, {}),
 }
 
 

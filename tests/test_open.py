@@ -8,7 +8,7 @@ import pytest
 
 import fastdata
 import stores
-from fastdata import ArrayDataset, LMDBDataset, MaskDataset, RAMDataset, RandomCrop, StoreError, TableDataset, TokenDataset
+from fastdata import ArrayDataset, LMDBDataset, MaskDataset, RAMDataset, RandomCrop, StoreError, TokenDataset
 
 
 def test_each_kind_opens_as_its_dataset() -> None:
@@ -20,8 +20,6 @@ def test_each_kind_opens_as_its_dataset() -> None:
     assert type(rows) is TokenDataset and rows[0].tolist() == list(range(11))
     volumes = fastdata.open(stores.arrays())
     assert type(volumes) is ArrayDataset and volumes[0][0][3, 2, 1] == 3 * 1200 + 2 * 40 + 1
-    frame = fastdata.open(str(stores.table()))
-    assert type(frame) is TableDataset and [frame[k][1] for k in range(10)] == [0, 1] * 5
 
 
 def test_arguments_that_the_kind_does_not_take_or_lacks() -> None:
@@ -29,10 +27,6 @@ def test_arguments_that_the_kind_does_not_take_or_lacks() -> None:
         TypeError, match=r"block_size is not an argument for .*, which holds images: it takes .*crop, .*hflip, .*size"
     ):
         fastdata.open(stores.store(), block_size=8)
-    with pytest.raises(
-        TypeError, match=r"hflip is not an argument for .*, which holds a table: it takes cache, cache_size, shared, storage"
-    ):
-        fastdata.open(stores.table(), hflip=0.5)
     with pytest.raises(
         TypeError, match=r"hflip is not an argument for .*, which holds arrays: it takes .*crop, flips, ignore_index"
     ):

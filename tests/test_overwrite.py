@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fastdata
-from fastdata import ArrayDataset, LMDBDataset, Loader, PrepError, RAMDataset, StoreError, TableDataset, TokenDataset
+from fastdata import ArrayDataset, LMDBDataset, Loader, PrepError, RAMDataset, StoreError, TokenDataset
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import PREP, encode, kill_group, run, start, tree, until
@@ -45,17 +45,10 @@ def _arrays(root: Path, value: int) -> Path:
     return root
 
 
-def _table(root: Path, value: int) -> Path:
-    root.mkdir()
-    (root / "t.csv").write_text("x,y\n" + "".join(f"{value},{value}\n" for _ in range(COUNT)))
-    return root / "t.csv"
-
-
 SOURCES: dict[str, tuple[Callable[[Path, int], Path], dict[str, Any], Callable[[Path], Any]]] = {
     "images": (_images, {"codec": "rgb", "shard_samples": 3}, LMDBDataset),
     "text": (_text, {"tokenizer": "bytes", "end_token": "none"}, lambda out: TokenDataset(out, block_size=7)),
     "arrays": (_arrays, {"kind": "arrays"}, ArrayDataset),
-    "table": (_table, {"target": "y"}, TableDataset),
 }
 
 
@@ -65,8 +58,7 @@ def _values(dataset: Any) -> set[int]:
     for k in range(len(dataset)):
         sample = dataset[k]
         first = sample[0] if isinstance(sample, tuple) else sample
-        for part in first.values() if isinstance(first, dict) else [first]:
-            found |= {int(value) for value in np.unique(np.asarray(part))} - {65535}
+        found |= {int(value) for value in np.unique(np.asarray(first))} - {65535}
     return found
 
 
@@ -111,11 +103,8 @@ def test_who_has_the_old_store_open_gets_its_samples_or_an_error(pair: Pair, kin
     fastdata.prep(pair.new, out, overwrite=True, **pair.options)
     assert tree(out) == tree(pair.new_store)
     assert values == kept == _values(read) == _values(held) == pair.old_values
-    if kind == "table":  # which is read when it is opened
-        assert _values(unread) == pair.old_values
-    else:
-        with pytest.raises(StoreError, match=REPLACED):
-            _values(unread)
+    with pytest.raises(StoreError, match=REPLACED):
+        _values(unread)
     assert _values(pair.reader(out)) == pair.new_values
 
 

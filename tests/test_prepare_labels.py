@@ -275,16 +275,6 @@ def test_columns_that_are_not_stored_are_named_and_counted(tmp_path: Path, kind:
     assert Store(tmp_path / "o.fds").samples["label"].tolist() == [0, 1]
 
 
-def test_names_of_a_table_that_never_come_twice_are_told(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    rows = [f"{k},person {k},{('Oslo', 'Rome')[k % 2]},{k % 3}\n" for k in range(30)]
-    (tmp_path / "t.csv").write_text("age,name,city,y\n" + "".join(rows))
-    done = run(*PREP, "t.csv", "--target", "y", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "column name holds 30 names in 30 rows: is it a category? --drop name leaves it out" in done.stdout
-    assert "column city" not in done.stdout
-
-
 def test_a_parquet_without_a_label_says_so(tmp_path: Path) -> None:
     notes = prep(parquet(tmp_path / "in.parquet", sort=[3, 4]), tmp_path / "o.fds").notes
     assert any(note.startswith("labels: none") and "--label-column" in note for note in notes)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import fastdata
@@ -59,12 +58,10 @@ def test_text_without_a_tokenizer_is_told_what_it_needs(tmp_path: Path) -> None:
         assert "text needs a tokenizer: --tokenizer" in run(*PREP, source, cwd=tmp_path).stderr
 
 
-def test_a_data_frame_is_called_so(tmp_path: Path) -> None:
+def test_a_data_frame_is_not_prepared(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    with pytest.raises(fastdata.PrepError) as caught:
-        fastdata.prep(pandas.DataFrame({"a": [1], "b": [2]}), tmp_path / "o.fds", target="c")
-    assert str(caught.value).startswith("target c: the DataFrame has no such column; it has ")
+    with pytest.raises(TypeError, match="source is a DataFrame, which is not prepared: TableDataset reads it"):
+        fastdata.prep(pandas.DataFrame({"a": [1], "b": [2]}), tmp_path / "o.fds")
 
 
 @pytest.mark.slow
@@ -78,13 +75,7 @@ def test_changed_options_are_told_without_brackets_and_sums(tmp_path: Path) -> N
         "--gray no, now yes",
         "--size none, now 8, 4",
     }
-    pytest.importorskip("pyarrow")
-    (tmp_path / "t.csv").write_text("x,y\n1,2\n")
-    assert run(*PREP, "t.csv", "--target", "y", cwd=tmp_path).returncode == 0
-    (tmp_path / "t.csv").write_text("x,y\n1000,2\n")
-    again = run(*PREP, "t.csv", "--target", "y", cwd=tmp_path)
-    assert again.returncode == 2 and "columns: other names, types or values" in again.stderr
-    assert not re.search(r"[0-9a-f]{32}", again.stderr)
+    assert not re.search(r"[0-9a-f]{32}", done.stderr)
 
 
 @pytest.mark.parametrize("command", [PREP, [*MAIN, "prep"]])
@@ -95,7 +86,7 @@ def test_help_and_version_of_prep(command: list[str]) -> None:
     whole = run(*command, "--help-all").stdout
     assert "--label-from" in whole and re.search(r"\[default:\s+90\]", whole)
     groups = re.findall(r"^(\S.*):$", whole, re.MULTILINE)
-    assert groups == ["Images", "Labels", "Masks", "Text", "Arrays", "Tables", "The run"]
+    assert groups == ["Images", "Labels", "Masks", "Text", "Arrays", "The run"]
     of_text = run(*command, "--help-for", "tokens").stdout
     assert re.findall(r"^(\S.*):$", of_text, re.MULTILINE) == ["Text", "The run"]
     assert __version__ in run(*command, "--version").stdout
@@ -124,13 +115,6 @@ def test_a_dry_run_of_nothing_usable_is_the_same_error(tmp_path: Path) -> None:
     assert dry.returncode == real.returncode == 2 and dry.stderr == real.stderr and f"tried {tmp_path / 'gone.png'}" in dry.stderr
 
 
-def test_a_folder_of_a_table_is_told_which_file_to_give(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/table.parquet").write_bytes(b"")
-    done = run(*PREP, "in", "--target", "income", cwd=tmp_path)
-    assert "--target is about a table, which is a file, but SOURCE in is a folder: give in/table.parquet" in done.stderr
-
-
 def test_wrong_values_are_told_by_name() -> None:
     image = np.zeros((8, 8, 3), np.uint8)
     with pytest.raises(TypeError, match=r"^quality is 'high', but must be an int"):
@@ -139,9 +123,3 @@ def test_wrong_values_are_told_by_name() -> None:
         fastdata.prep([image], "o.fds", resize="tall")
     with pytest.raises(TypeError, match="prep has no argument 'colour'"):
         fastdata.prep([image], "o.fds", colour="red")
-
-
-def test_labels_that_are_an_array_do_not_go_with_a_table(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"x": [1, 2, 3], "y": [0, 1, 0]})
-    with pytest.raises(ValueError, match=r"labels is about images, but SOURCE .* is a table here: leave it out"):
-        fastdata.prep(frame, tmp_path / "o.fds", target="y", labels=np.arange(3))

@@ -197,8 +197,9 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "arrays": lambda: images(lambda: ArrayDataset(stores.arrays(), crop=RandomCrop((4, 9, 8)), flips=0.5).subset([0] * 11)),
     "masked arrays": lambda: images(lambda: ArrayDataset(stores.masked_arrays(), crop=RandomCrop((6, 7, 9)), flips=(0.5, 0, 0.3))),
     "RAM arrays": lambda: images(lambda: RAMDataset(stores.arrays(), crop=RandomCrop((4, 9, 8)), flips=0.5).subset([0] * 11)),
-    "table": lambda: Kind(cache(lambda: TableDataset(stores.table()).subset(TABLE_ROWS)), table_row, wraps=("", "Subset")),
-    "RAM table": lambda: Kind(cache(lambda: RAMDataset(stores.table()).subset(TABLE_ROWS)), table_row),
+    "table": lambda: Kind(
+        cache(lambda: TableDataset(stores.table(), target="y").subset(TABLE_ROWS)), table_row, wraps=("", "Subset")
+    ),
     "random rows": lambda: Kind(tokens(), random_row, ordered=True),
     "rows in order": lambda: Kind(tokens(mode="sequential"), lambda k, *_: (row(stream(), k * BLOCK),)),
     "documents": lambda: Kind(tokens(mode="document", in_memory=True), document),
@@ -554,7 +555,7 @@ def test_any_run_in_this_process_delivers_the_documented_batches(name: str) -> N
     check_runs(name, 20 if kind_of(name).sizes or name == "foreign" else 6, quick=True, most=8)
 
 
-WITH_WORKERS = [name for name in sorted(KINDS) if name not in ("table", "RAM table", "documents") and "rows" not in name]
+WITH_WORKERS = [name for name in sorted(KINDS) if name not in ("table", "documents") and "rows" not in name]
 
 
 @pytest.mark.slow

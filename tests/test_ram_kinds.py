@@ -1,4 +1,4 @@
-"""RAMDataset of tokens, arrays and tables: what the dataset that reads from disk gives, and what went in."""
+"""RAMDataset of tokens and arrays: what the dataset that reads from disk gives, and what went in."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 import fastdata
 import stores
-from fastdata import ArrayDataset, Loader, RAMDataset, RandomCrop, StoreError, TableDataset, TokenDataset
+from fastdata import ArrayDataset, Loader, RAMDataset, RandomCrop, StoreError, TokenDataset
 from stores import folder, script, sha
 from support import Array, memory_of, records_of
 
@@ -41,13 +40,6 @@ def volumes() -> tuple[Path, list[Array], list[Array]]:
         for k, array in enumerate(found):
             np.save(root / name / f"{k}.npy", array)
     return fastdata.prep(root / "in", root / "o.fds", masks=root / "masks", chunk=16, workers=1).out, arrays, masks
-
-
-@cache
-def table() -> tuple[Path, pd.DataFrame]:
-    rows = np.arange(300)
-    frame = pd.DataFrame({"x": rows * 1000, "f": rows / 8, "c": np.array(["red", "blue"])[rows % 2], "y": rows % 5})
-    return fastdata.prep(frame, folder() / "t.fds", target="y", workers=1).out, frame
 
 
 # Tokens
@@ -133,21 +125,6 @@ def test_held_chunks_are_read_from_memory() -> None:
     np.testing.assert_array_equal(part[5][0], arrays[5])
 
 
-# Tables
-
-
-def test_a_table_comes_as_it_went_in() -> None:
-    path, frame = table()
-    held, disk = RAMDataset(path), TableDataset(path)
-    assert isinstance(held, RAMDataset) and isinstance(held, TableDataset)
-    first, second = (list(Loader(d, 50, shuffle=True, seed=1)) for d in (held, disk))
-    assert [flat(batch) for batch in first] == [flat(batch) for batch in second]
-    for columns, targets in first:
-        rows = columns["x"].numpy() // 1000
-        assert np.array_equal(columns["f"], frame["f"][rows]) and np.array_equal(targets, frame["y"][rows])
-        assert [held.categories["c"][k] for k in columns["c"]] == frame["c"][rows].tolist()
-
-
 # All kinds
 
 
@@ -155,7 +132,6 @@ MADE: dict[str, Any] = {
     "RAMImages": lambda: RAMDataset(stores.square()),
     "RAMTokens": lambda: RAMDataset(tokens()[0], block_size=64, mode="document"),
     "RAMArrays": lambda: RAMDataset(volumes()[0]),
-    "RAMTable": lambda: RAMDataset(table()[0]),
 }
 
 
@@ -249,13 +225,7 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
             r"hflip is not an argument for .*, which holds arrays: it takes .*crop, flips",
         ),
         ("RAMArrays", {"ignore_index": 999}, ValueError, r"ignore_index is 999, but a uint8 mask holds 0 to 255"),
-        (
-            "RAMTable",
-            {"max_bytes": 9},
-            TypeError,
-            r"max_bytes is not an argument for .*, which holds a table: it takes cache, cache_size, shared, storage",
-        ),
-        ("RAMTable", {"targets": [1]}, ValueError, "targets go with"),
+        ("RAMImages", {"targets": [1]}, ValueError, "targets go with"),
         (
             "RAMImages",
             {"block_size": 9},
@@ -265,7 +235,7 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_an_argument_of_another_kind_is_named(name: str, options: dict[str, Any], error: Any, message: str) -> None:
-    path = {"RAMTokens": tokens, "RAMArrays": volumes, "RAMTable": table}.get(name, lambda: [stores.square()])()[0]
+    path = {"RAMTokens": tokens, "RAMArrays": volumes}.get(name, lambda: [stores.square()])()[0]
     with pytest.raises(error, match=message):
         RAMDataset(path, **options)
 

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-from decimal import Decimal
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -123,9 +122,7 @@ def test_names_from_the_data_are_never_markup(tmp_path: Path) -> None:
     assert any("<svg onload=x>\ufffd\ufffd.png" in text for text in page.texts["div"])
 
 
-@pytest.mark.parametrize(
-    "name", ["unlabelled", "floats", "deep", "several", "masked", "tokens", "arrays", "masked_arrays", "table"]
-)
+@pytest.mark.parametrize("name", ["unlabelled", "floats", "deep", "several", "masked", "tokens", "arrays", "masked_arrays"])
 def test_every_kind_has_a_report(name: str) -> None:
     sections, page = report(getattr(stores, name)())
     assert {"making"} < set(sections)
@@ -135,7 +132,6 @@ def test_every_kind_has_a_report(name: str) -> None:
         "tokens": lambda: (sections["documents"]["tokens"], sections["vocabulary"]["used"]) == (1000, 1000),
         "arrays": lambda: sections["shapes"]["smallest"] == [20, 30, 40] and sections["values"]["max"] == 23999,
         "masked_arrays": lambda: len(page.attributes("img", "class")) >= 14 * 3,
-        "table": lambda: sections["columns"]["x"]["mean"] == 4.5 and sections["columns"]["y"]["max"] == "1",
         "several": lambda: len(page.attributes("img", "src")) >= 12,
     }
     assert values.get(name, lambda: True)()
@@ -178,37 +174,6 @@ def test_text_is_shown_and_counted(tmp_path: Path) -> None:
     assert all(found[k] == counts[k] for k in found if k < 256) and len(found) == (counts > 0).sum() + 1
     shown = "".join(page.texts["span"])
     assert "tea & <milk>" in shown and "ünï ☕" in shown, "also letters of several tokens"
-
-
-def test_columns_of_a_table(tmp_path: Path) -> None:
-    n = 300
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {
-            "height": rng.normal(1.7, 0.1, n),
-            "city": rng.choice(["Rome", "Oslo"], n, p=[0.9, 0.1]),
-            "same": 7,
-            "gaps": [None] * 200 + [1.5] * 100,
-            "key": [f"k{k}" for k in range(n)],
-            "day": pd.date_range("2020-01-01", periods=n).date,
-            "price": [Decimal(k).scaleb(-2) for k in range(n)],
-            "y": rng.integers(0, 3, n),
-        }
-    )
-    sections, _ = report(prep(frame, tmp_path / "o.fds", target="y", workers=1).out)
-    found = sections["columns"]
-    assert found["height"]["mean"] == pytest.approx(frame["height"].mean()) and found["height"]["deviation"] == pytest.approx(
-        frame["height"].std(ddof=0)
-    )
-    assert found["city"]["counts"] == frame["city"].value_counts().to_dict()
-    assert (found["gaps"]["missing"], found["day"]["min"], found["day"]["max"]) == (200, "2020-01-01", "2020-10-26")
-    assert (found["price"]["mean"], found["price"]["max"]) == (pytest.approx((n - 1) / 200), "2.99")
-    said = findings(sections)
-    assert (
-        "gaps: 67 % of the values are missing" in said
-        and "same has the same value" in said
-        and "key has 300 names in 300 rows" in said
-    )
 
 
 def test_boxes_are_drawn_where_they_are(tmp_path: Path) -> None:
@@ -273,7 +238,7 @@ def test_the_commands_of_the_documentation(tmp_path: Path) -> None:
 
 
 def test_a_report_never_loads_torch() -> None:
-    made = [stores.masked(), stores.masked_arrays(), stores.table(), stores.tokens()]
+    made = [stores.masked(), stores.masked_arrays(), stores.tokens()]
     code = "import sys\nfrom fastdata.report.store_report import store_report\n"
     code += "for path in sys.argv[1:]: store_report(path)\nassert 'torch' not in sys.modules"
     done = run(MAIN[0], "-c", code, *made)

@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 
+import stores
 from fastdata import (
     ArrayDataset,
     CenterCrop,
@@ -21,7 +22,7 @@ from fastdata import (
 )
 from stores import floats, store, unlabelled
 from test_masks import masked
-from test_ram_kinds import table, tokens, volumes
+from test_ram_kinds import tokens, volumes
 
 
 def negative(image):
@@ -58,7 +59,7 @@ CASES = {
         lambda: ArrayDataset(volumes()[0], crop=RandomCrop(4)),
         "ArrayDataset({length} arrays of 3 axes, uint16, masks, RandomCrop(4), {volumes})",
     ),
-    "table": (lambda: TableDataset(table()[0]), "TableDataset(300 rows of 3 columns, {table})"),
+    "table": (lambda: TableDataset(stores.table(), target="y"), "TableDataset(10 rows of 1 columns, {table})"),
 }
 PATHS = {
     "store": store,
@@ -68,7 +69,7 @@ PATHS = {
     "masked": masked,
     "tokens": lambda: tokens()[0],
     "volumes": lambda: volumes()[0],
-    "table": lambda: table()[0],
+    "table": stores.table,
 }
 
 
@@ -89,7 +90,7 @@ def test_a_path_below_this_folder_is_short(monkeypatch):
 
 DATASETS = {
     "images": lambda: LMDBDataset(store()),
-    "table": lambda: TableDataset(table()[0]),
+    "table": lambda: TableDataset(stores.table(), target="y"),
     "tokens": lambda: TokenDataset(tokens()[0], 8),
 }
 

@@ -12,7 +12,6 @@ import cv2
 import numpy as np
 import pytest
 
-import fastdata
 import stores
 from fastdata import prep
 from support import MAIN, Array, encode, picture, run, write_pictures
@@ -212,28 +211,3 @@ def test_tokens_of_every_shard_are_those_of_the_document(tmp_path: Path) -> None
     for k in range(24):
         rows = slice(TITLE + k * step + 19, TITLE + (k + 1) * step)
         assert (sheets[0][rows] == sheets[1][rows]).all(), k
-
-
-@pytest.mark.slow
-def test_a_table_s_columns_are_shown_as_distributions(tmp_path: Path) -> None:
-    rows = [f"{k},{'ab'[k % 4 == 0]},{k % 2},{'' if k % 3 else 5}\n" for k in range(1200)]
-    (tmp_path / "t.csv").write_text("x,name,y,gaps\n" + "".join(rows))
-    count, sheet = drawn(prep(tmp_path / "t.csv", tmp_path / "o.fds", target="y", workers=1).out, tmp_path / "s.png")
-    assert count == 4
-    cards = [sheet[TITLE : TITLE + 168, 8 + k * 308 :][:, :300] for k in range(4)]  # the target first
-    bars = [card.astype(int).max(axis=2) - card.astype(int).min(axis=2) > 60 for card in cards]
-    left, right = bars[0][:, :150].sum(), bars[0][:, 150:].sum()
-    assert abs(int(left) - int(right)) < 0.02 * left, "as many zeros as ones"
-    tall = bars[1].sum(axis=0)
-    assert (tall > 50).sum() > 200 and np.ptp(tall[tall > 50]) <= 1, "all values are equally common"
-    wide = bars[2].sum(axis=1)
-    assert sorted(set(wide.tolist())) == [0, 40, 120], "three times as many of a as of b"
-    assert len(np.unique(bars[3].sum(axis=0))) == 2, "one bar"
-    assert not areas(cards[0][bars[0]][None]).keys() & areas(cards[1][bars[1]][None]).keys(), "targets have another colour"
-
-
-@pytest.mark.slow
-def test_many_columns(tmp_path: Path) -> None:
-    names = [f"c{k}" for k in range(60)]
-    (tmp_path / "t.csv").write_text(",".join(names) + "\n" + ",".join("1" * 60) + "\n")
-    assert drawn(fastdata.prep(tmp_path / "t.csv", tmp_path / "o.fds", target="c59", workers=1).out, tmp_path / "s.png")[0] == 48

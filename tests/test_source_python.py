@@ -140,7 +140,7 @@ def test_what_can_t_be_prepared(tmp_path: Path) -> None:
     refused(ValueError, "labels has 3 entries for 5 images; give one for each", IMAGES, out, labels=[1, 2, 3])
     refused(ValueError, "for images in Python must be a sequence of one label each", IMAGES, out, labels="labels.csv")
     refused(ValueError, "out is None, but a sequence of images has no name: name the store", IMAGES, None)
-    refused(TypeError, "source is a int, but must be a path, a DataFrame, or a sequence of images", 3, out)
+    refused(TypeError, "source is a int, but must be a path, or a sequence of images", 3, out)
     refused(TypeError, "source is a generator, but must be a path", (image for image in IMAGES), out)
     assert not out.exists()
 

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
+import stores
 from fastdata import (
     ArrayDataset,
     CenterCrop,
@@ -29,7 +30,7 @@ from fastdata import (
 )
 from stores import deep, sha, square, store
 from test_masks import masked
-from test_ram_kinds import table, tokens, volumes
+from test_ram_kinds import tokens, volumes
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -223,7 +224,7 @@ def test_a_transform_that_can_not_be_is_refused_when_it_is_set():
         MaskDataset(masked()).transform = negative
     with pytest.raises(TypeError, match="transform is 3"):
         plain().transform = 3
-    others = ArrayDataset(volumes()[0]), TableDataset(table()[0]), TokenDataset(tokens()[0], 8)
+    others = ArrayDataset(volumes()[0]), TableDataset(stores.table(), target="y"), TokenDataset(tokens()[0], 8)
     for other in others:
         other.transform = None
         with pytest.raises(TypeError, match=f"a {type(other).__name__} has no transform"):

@@ -32,9 +32,6 @@ def check(root: Path) -> Iterator[str]:
         data = (root / name).read_bytes()
         if [len(data), xxhash.xxh3_128_hexdigest(data)] != [total["bytes"], total["xxh3_128"]]:
             yield f"{name}: size or checksum"
-    if manifest["kind"] == "table":
-        yield from check_table(root, manifest)
-        return
     samples = np.load(root / "samples.npy", allow_pickle=False)
     names = [json.loads(line) for line in (root / "names.txt").read_bytes().splitlines()]
     rejects = [json.loads(line) for line in (root / "rejects.jsonl").read_bytes().splitlines()]
@@ -127,70 +124,6 @@ def check_arrays(root: Path, manifest: dict[str, Any], variant: dict[str, Any], 
         if place != records:
             yield f"{path.name}: {records} records, {place} of arrays"
         first, done = first + count, done + records
-
-
-DTYPES = "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
-
-
-def check_table(root: Path, manifest: dict[str, Any]) -> Iterator[str]:
-    columns, (variant,) = manifest["table"]["columns"], manifest["variants"]
-    names = [column["name"] for column in columns]
-    if len(set(names)) < len(names) or not set(manifest["table"]["targets"]) <= set(names):
-        yield f"columns {names}, targets {manifest['table']['targets']}"
-    rejects = [json.loads(line) for line in (root / "rejects.jsonl").read_bytes().splitlines()]
-    rows, sources = sum(manifest["shard_samples"]), [r["source"] for r in rejects]
-    if rows != manifest["num_samples"] or len(rejects) != manifest["num_rejects"]:
-        yield f"{rows} rows, {len(rejects)} rejects: not what the manifest says"
-    if sources != sorted(set(sources)) or not set(sources) <= set(range(rows + len(rejects))):
-        yield "rejects are not rows of the table, in order"
-    wanted = [pair for c in columns for pair in ([(c, False)] + [(c, True)] * (c["missing"] is not None))]
-    if variant["records"] != [len(wanted)] * len(manifest["shard_samples"]):
-        yield f"{variant['records']} records, expected {len(wanted)} in each shard"
-    missing = dict.fromkeys(names, 0)
-    for shard, (count, total) in enumerate(zip(manifest["shard_samples"], variant["shards"], strict=True)):
-        path = root / "table" / f"shard-{shard:05d}.mdb"
-        data = path.read_bytes()
-        if [len(data), xxhash.xxh3_128_hexdigest(data)] != [total["bytes"], total["xxh3_128"]]:
-            yield f"{path.name}: size or checksum"
-        with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
-            records = list(txn.cursor())
-        if [key for key, _ in records] != [k.to_bytes(8, "big") for k in range(len(wanted))]:
-            yield f"{path.name}: keys"
-            continue
-        values = np.empty(0)
-        for (column, is_mask), (_, record) in zip(wanted, records, strict=True):
-            dtype = np.dtype("bool" if is_mask else column["dtype"]).newbyteorder("<")
-            if dtype.name not in DTYPES or len(record) != count * dtype.itemsize:
-                yield f"{path.name}, {column['name']!r}: {len(record)} bytes for {count} of {dtype}"
-                continue
-            found, problem = np.frombuffer(record, dtype), ""
-            if is_mask:
-                missing[column["name"]] += int(found.sum())
-                problem = check_missing(values[found], column)
-            elif (
-                column["kind"] == "category"
-                and len(found)
-                and int(found.max()) >= len(column["names"]) + (column["missing"] is not None)
-            ):
-                problem = f"code {found.max()} of {len(column['names'])} names"
-            if problem:
-                yield f"{path.name}, {column['name']!r}: {problem}"
-            values = found
-    for column in columns:
-        if (column["missing"] or 0) != missing[column["name"]]:
-            yield f"{column['name']!r}: {missing[column['name']]} missing, the manifest says {column['missing']}"
-    found_files = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
-    expected = {"manifest.json", "rejects.jsonl", *(f"table/shard-{k:05d}.mdb" for k in range(len(manifest["shard_samples"])))}
-    if found_files != expected or set(manifest["files"]) != {"rejects.jsonl"}:
-        yield f"files: {sorted(found_files ^ expected)}"
-
-
-def check_missing(values: Any, column: dict[str, Any]) -> str:
-    """Check the placeholders of missing values; return the problem, or ""."""
-    if column["kind"] == "float":
-        return "" if np.isnan(values).all() else "a missing value is not NaN"
-    stand_in = len(column["names"]) if column["kind"] == "category" else 0
-    return "" if (values == stand_in).all() else f"a missing value is not {stand_in}"
 
 
 def check_variant(root: Path, manifest: dict[str, Any], variant: dict[str, Any], samples: Any) -> Iterator[str]:

@@ -207,8 +207,7 @@ def tables(setting: Setting) -> Iterator[Sides]:
     rng, count = np.random.default_rng(0), setting.some(200_000, 4000)
     columns = {f"x{k}": rng.integers(0, 200, count) / (8 if k % 2 else 1) for k in range(8)}
     frame = pd.DataFrame(columns | {"label": rng.integers(0, 3, count)})
-    path = fastdata.prep(frame, setting.work / "table.fds", target="label").out
-    dataset = TableDataset(path)
+    dataset = TableDataset(frame, target="label")
 
     class Rows(Dataset[Any]):
         def __len__(self) -> int:

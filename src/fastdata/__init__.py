@@ -33,7 +33,7 @@ _HOMES = {
     "PlanSummary": "prepare.functions",
     "Summary": "prepare.functions",
     "TaskSummary": "prepare.functions",
-    "TableDataset": "tables.dataset",
+    "TableDataset": "tables",
     "TokenDataset": "text.dataset",
     "Trainer": "train.trainer",
     "doctor": "diagnosis.doctor",
@@ -133,7 +133,7 @@ if TYPE_CHECKING:
     )
     from fastdata.prepare.merge import merge
     from fastdata.remote.publish import publish
-    from fastdata.tables.dataset import TableDataset
+    from fastdata.tables import TableDataset
     from fastdata.text.dataset import TokenDataset
     from fastdata.train.trainer import Trainer
 

@@ -152,7 +152,7 @@ def publish(store: str, url: str, storage: dict[str, Any] | None) -> None:
 @with_options((STORAGE,))
 def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None, **options: Any) -> None:
     """Write the samples of STORE, a folder or a URL, to DIR as ordinary files: images in class folders or WebDataset tars, tokens
-    as .bin, arrays as .npy, a table as Parquet."""
+    as .bin, arrays as .npy."""
     from tqdm import tqdm
 
     from fastdata.remote.locate import locate

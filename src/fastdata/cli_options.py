@@ -30,13 +30,13 @@ __all__ = [
 KINDS = [kinds.find(name) for name in kinds.NAMES]
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 RUN = "The run"
-TITLES = ("Options", "Images", "Labels", "Masks", "Text", "Arrays", "Tables", RUN)
+TITLES = ("Options", "Images", "Labels", "Masks", "Text", "Arrays", RUN)
 HELP_FOR = "fastdata.help-for"
 SOURCES = (
     "SOURCE is a folder with one folder per class, a flat folder, a table of paths and labels (.csv, .tsv, .jsonl, .parquet), or "
     "archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders. "
-    "Or, with --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. With --target, a "
-    "table: .parquet, .arrow, .csv or .tsv. Or arrays: .npy, .npz, NIfTI."
+    "Or, with --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. "
+    "Or arrays: .npy, .npz, NIfTI."
 )
 COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
 
@@ -169,7 +169,7 @@ PLANNED = (  # options of whatever makes a plan
     run_option(
         "--limit",
         type=int,
-        help="Prepare only so many inputs. Images and arrays are evenly spaced; documents and rows are the first.",
+        help="Prepare only so many inputs. Images and arrays are evenly spaced; documents are the first.",
         common=True,
     ),
     run_option(

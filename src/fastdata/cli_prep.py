@@ -85,7 +85,7 @@ def _folder_of(part: str) -> str:
 @run_option("--address", metavar="HOST:PORT", help="Of the Ray cluster. Default: RAY_ADDRESS, or a new one on this machine.")
 @with_options(HELP)
 def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
-    """Make a store from SOURCE: images, text, arrays or a table. OUT, a folder or a URL, defaults to
+    """Make a store from SOURCE: images, text or arrays. OUT, a folder or a URL, defaults to
     SOURCE's name + ".fds" in the working folder. To continue after an interruption, run it again. In tasks: plan, run, finish.
     """
     from fastdata.prepare.spawn import spares

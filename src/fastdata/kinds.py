@@ -1,4 +1,4 @@
-"""The kinds of data and their interface: images, tokens, arrays and tables.
+"""The kinds of data and their interface: images, tokens and arrays.
 
 The packages that serve every kind (`sources`, `store`, `prepare`, `data`) look kinds up here, and import none. A kind is an object
 KIND in its own module, which is imported at first use.
@@ -10,7 +10,6 @@ import importlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +24,6 @@ _MODULES = {
     "images": "fastdata.images.kind",
     "arrays": "fastdata.arrays.kind",
     "tokens": "fastdata.text.kind",
-    "table": "fastdata.tables.kind",
 }
 NAMES = tuple(_MODULES)
 
@@ -56,8 +54,8 @@ class Tables:
     """The contents of a store's manifest and tables, made from the tables of all its shards.
 
     Attributes:
-        samples: the rows of samples.npy; None: the store has no such file.
-        names: the lines of names.txt; None: the store has no such file.
+        samples: the rows of samples.npy.
+        names: the lines of names.txt.
         others: the rows of images.npy; None: the store has no such file.
         images: the names of the images of a sample, if it has several.
         counts: the number of samples of each shard.
@@ -67,8 +65,8 @@ class Tables:
         notes: what to tell the caller about the result.
     """
 
-    samples: Array | None
-    names: Iterable[str] | None
+    samples: Array
+    names: Iterable[str]
     counts: tuple[int, ...]
     records: tuple[int, ...] | None = None
     sections: dict[str, Any] = field(default_factory=dict)
@@ -104,15 +102,12 @@ class Kind(Protocol):
 
     Attributes:
         name: the name in manifests.
-        says: the data in messages: "a table".
+        says: the data in messages: "text or tokens".
         item: one sample in messages: "image", "document".
         reader: the public name of the dataset that opens a store.
-        adopts: Python objects that may be a source, in messages: "a DataFrame".
         read: what a file, and what files are read as, in messages.
-        held_by: the dataset that keeps a store in memory.
         options: the dataclass of the options of `fastdata-prep`.
         shards: the module with the functions `make_shard`, `kept`, `tables` and `probe`, imported at first use.
-        files: files of every store, besides rejects.jsonl.
         labels: kinds of labels that a store may have.
         exports: formats that `fastdata export` writes, the default first.
         export_options: options of `fastdata export`, each with the format that it applies to.
@@ -129,12 +124,9 @@ class Kind(Protocol):
     says: str
     item: str
     reader: str
-    adopts: str = ""
     read: tuple[str, str] = ("an input", "inputs")
-    held_by: str = "RAMDataset"
     options: type[Any]
     shards: str
-    files: tuple[str, ...] = ("samples.npy", "names.txt")
     labels: tuple[str, ...] = ("class", "vector", "none")
     exports: tuple[str, ...]
     export_options: Mapping[str, str] = {}
@@ -150,15 +142,6 @@ class Kind(Protocol):
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether the source, or a given option, is of this kind."""
-
-    def suggest(self, source: StrPath) -> list[str]:
-        """Return paths to suggest as SOURCE if this kind's options were given with another one."""
-        return []
-
-    def adopt(self, source: Any, labels: Any) -> AbstractContextManager[tuple[StrPath, Any]] | None:
-        """Put a source that is not a path into a temporary file. The context yields its path, and the labels that are not in it.
-        Return None if it is not of this kind."""
-        return None
 
     def plan(self, source: StrPath, out: Path, options: Any, limit: int | None) -> Planned:
         """List the inputs and decide how to store them.
@@ -252,10 +235,6 @@ class Kind(Protocol):
         return self.says
 
     # Information about a store
-
-    def classes(self, store: Any) -> Array:
-        """Return the class of each sample."""
-        return store.samples["label"]
 
     def facts(self, store: Any) -> dict[str, Any]:
         """Return the facts that `info` shows for this kind only."""

@@ -151,28 +151,6 @@ def token_epochs(size: float) -> None:
     flat(part)
 
 
-@cache
-def rows() -> Path:
-    """A table of 2,000 rows: a number, one that may be missing, a category, a time, and a text."""
-    root = stores.folder()
-    line = "{k},{some},{name},2026-01-{day:02d},{text}\n"
-    lines = (line.format(k=k, some=k / 7 if k % 3 else "", name="abc"[k % 3], day=k % 28 + 1, text=k * 17) for k in range(2000))
-    (root / "t.csv").write_text("x,some,name,day,y\n" + "".join(lines))
-    return fastdata.prep(root / "t.csv", root / "o.fds", target="y", workers=1).out
-
-
-@load
-def table_epochs(size: float) -> None:
-    """500 epochs of a table, which is opened for each fourth."""
-    count = int(500 * size)
-
-    def part() -> None:
-        for _ in range(count // PARTS // 4):
-            passes(Loader(fastdata.open(rows()), 16, shuffle=True, seed=1), 4)
-
-    flat(part)
-
-
 @load
 def array_epochs(size: float) -> None:
     """400 epochs of crops of arrays with masks, with workers."""
@@ -187,7 +165,7 @@ def array_epochs(size: float) -> None:
 def attached(size: float) -> None:
     """2,000 times, memory that another process holds is attached to and let go of, every tenth time by a forked child too."""
     count = int(2000 * size)
-    others = [(documents(), {"block_size": 64}), (rows(), {}), (stores.masked_arrays(), {})]  # held by nobody else
+    others = [(documents(), {"block_size": 64}), (stores.masked_arrays(), {})]  # held by nobody else
     with tempfile.TemporaryDirectory() as folder, test_node_memory.ranks() as begin:
         copy = test_node_memory.fresh(Path(folder))
         holder = begin(copy)

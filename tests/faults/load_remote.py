@@ -18,7 +18,7 @@ from typing import Any
 import fastdata
 import stores
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, StoreError
-from load import PARTS, documents, flat, interrupted, load, passes, rows
+from load import PARTS, documents, flat, interrupted, load, passes
 from support import fetchers, until
 
 __all__ = ["Remote", "remote", "small_shards"]
@@ -112,7 +112,7 @@ def remote_epochs(size: float) -> None:
 def remote_loaders(size: float) -> None:
     """200 Loaders of stores of four kinds, from a cache and in memory, some of which are left in the middle of a pass."""
     count = int(200 * size)
-    published = [small_shards(), documents(), rows(), stores.masked_arrays()]
+    published = [small_shards(), documents(), stores.masked_arrays()]
     options = [{"crop": RandomCrop(24)}, {"block_size": 64}, {}, {"crop": RandomCrop((8, 8, 8))}]
     with remote(*published) as store:
 

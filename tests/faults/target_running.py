@@ -136,5 +136,5 @@ def run_commands(name: str, case: Case) -> Any:
         shutil.rmtree(out)
 
 
-for _name in ("jpeg", "several", "tokens", "arrays", "table"):
+for _name in ("jpeg", "several", "tokens", "arrays"):
     TARGETS[f"command_{_name}"] = Target(partial(run_commands, _name), partial(files_of, STORES[_name]), cases=150)

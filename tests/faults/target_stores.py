@@ -24,7 +24,6 @@ STORES: dict[str, Callable[[], Path]] = {
     "several": stores.several,
     "tokens": stores.tokens,
     "arrays": stores.masked_arrays,
-    "table": stores.table,
 }
 
 

@@ -43,7 +43,7 @@ def browser() -> Iterator[Browser]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A page of each kind, by name."""
     folder = tmp_path_factory.mktemp("pages")
-    made = {"masks": stores.masked(), "volumes": stores.masked_arrays(), "table": stores.table(), "tokens": stores.tokens()}
+    made = {"masks": stores.masked(), "volumes": stores.masked_arrays(), "tokens": stores.tokens()}
     made |= {"photos": _photos(folder), "boxes": _boxes(folder)}
     found = {name: folder / f"{name}.html" for name in made}
     for name, store in made.items():

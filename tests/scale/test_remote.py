@@ -44,7 +44,6 @@ KINDS = {
     "masks": (stores.masked, {"crop": CenterCrop(24)}),
     "tokens": (stores.tokens, {"block_size": 16}),
     "arrays": (stores.masked_arrays, {"crop": CenterCrop((8, 8, 8))}),
-    "a table": (stores.table, {}),
 }
 
 
@@ -170,7 +169,7 @@ def test_s3(kind: str, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3)
     monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "other"))
     assert batches(fastdata.open(url, **options)) == batches(fastdata.open(make(), **options))
-    other = stores.tokens() if kind != "tokens" else stores.table()
+    other = stores.tokens() if kind != "tokens" else stores.arrays()
     with pytest.raises(RemoteError, match=r"s3://bucket/.*.fds holds another store"):
         fastdata.publish(other, url, storage=storage)
 
@@ -181,7 +180,7 @@ def test_azure(azurite: dict[str, str], many: Path, tmp_path: Path) -> None:
     dataset = LMDBDataset("az://bucket/folder/many.fds", cache=tmp_path / "cache", storage=azurite)
     assert hashes(dataset, shuffle=True) == hashes(LMDBDataset(many), shuffle=True)
     with pytest.raises(RemoteError, match=r"az://bucket/folder/many.fds holds another store"):
-        fastdata.publish(stores.table(), "az://bucket/folder/many.fds", storage=azurite)
+        fastdata.publish(stores.arrays(), "az://bucket/folder/many.fds", storage=azurite)
 
 
 @pytest.mark.scale
@@ -640,7 +639,7 @@ def test_a_record_that_is_damaged_in_the_cache_is_named_with_the_file_to_remove(
     assert LMDBDataset(url, cache=tmp_path / "cache", check="first")[0][0].equal(expected)
 
 
-@pytest.mark.parametrize("make", [stores.arrays, stores.table])
+@pytest.mark.parametrize("make", [stores.arrays])
 def test_a_record_that_does_not_fit_is_named_with_the_url(make: Any, tmp_path: Path) -> None:
     """The first of its shard lacks a byte, and the checksums of the store say so too."""
     url, out = f"file://{tmp_path}/bucket/x.fds", Path(shutil.copytree(make(), tmp_path / "x.fds"))

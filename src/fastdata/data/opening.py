@@ -21,8 +21,8 @@ CACHED = "cache", "cache_size", "storage"
 def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
     """Open a store as the dataset of its kind.
 
-    Images become an LMDBDataset, or a MaskDataset if they have masks; tokens a TokenDataset; arrays an ArrayDataset; a table a
-    TableDataset. To keep a store in memory, use RAMDataset.
+    Images become an LMDBDataset, or a MaskDataset if they have masks; tokens a TokenDataset; arrays an ArrayDataset. To keep a
+    store in memory, use RAMDataset.
 
     Args:
         path: a store made by `fastdata-prep`; a folder, or a URL, with `cache=`.

@@ -21,8 +21,8 @@ class RAMDataset:
     """A store of any kind, or a list of image files, in memory that all processes share and that is freed with the last of them.
 
     It yields the same samples, bit for bit, as the dataset that reads this kind from disk (LMDBDataset, MaskDataset, TokenDataset,
-    ArrayDataset or TableDataset), takes that dataset's arguments by name, and has its attributes. The object is a RAMImages,
-    RAMTokens, RAMArrays or RAMTable, depending on the store. These are subclasses of RAMDataset; derive from one of them.
+    or ArrayDataset), takes that dataset's arguments by name, and has its attributes. The object is a RAMImages,
+    RAMTokens or RAMArrays, depending on the store. These are subclasses of RAMDataset; derive from one of them.
 
     Args:
         source: a store (a folder, or a URL), or a list of image files of any format (read as RGB, upright).
@@ -37,8 +37,7 @@ class RAMDataset:
         ignore_index: for a store with masks, as for MaskDataset or ArrayDataset.
         block_size, mode, documents: for tokens, as for TokenDataset.
         crop, flips: for arrays, as for ArrayDataset.
-        max_bytes: keep no more than this in memory, and read the rest from disk when needed; the samples are the same. Not for
-            tables, whose rows are made in memory.
+        max_bytes: keep no more than this in memory, and read the rest from disk when needed; the samples are the same.
         cache, cache_size, storage: for a URL, as for LMDBDataset. Without a cache, shards never touch the disk.
         shared: hold a store once for all processes of this user on this machine that hold it, such as the 8 ranks of torchrun: the
             first one reads it, the others wait and attach, and the memory stays until the last of them ends. False: each process

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,6 @@ class ImageKind(Kind):
     says = "images"
     item = "image"
     reader = "LMDBDataset"
-    adopts = "a sequence of images"
     options = ImageOptions
     shards = "fastdata.images.shards"
     read = "an image", "images"
@@ -36,12 +33,6 @@ class ImageKind(Kind):
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Claim whatever no other kind claims."""
         return True
-
-    def adopt(self, source: Any, labels: Any) -> AbstractContextManager[tuple[StrPath, Any]] | None:
-        """Write a sequence of images, and their labels, to a temporary file."""
-        from fastdata.sources.given import is_sequence
-
-        return _temporary_file(source, labels) if is_sequence(source) else None
 
     def plan(self, source: StrPath, out: Path, options: ImageOptions, limit: int | None) -> Planned:
         """List the images and plan what to store."""
@@ -186,16 +177,6 @@ class ImageKind(Kind):
         from fastdata.images.ram import RAMImages
 
         return RAMImages
-
-
-@contextmanager
-def _temporary_file(source: Any, labels: Any) -> Iterator[tuple[StrPath, Any]]:
-    from fastdata.sources.given import as_image_file
-
-    if isinstance(labels, str | os.PathLike):
-        raise ValueError(f"labels is {labels}, but for images in Python must be a sequence of one label each, or in the items")
-    with as_image_file(source, labels) as path:
-        yield path, None
 
 
 def typed_masks(mask: dict[str, Any]) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     threads = cv2.getNumThreads()
     count = len(plan.sources)
     root, masks, *others = map(str, roots)
-    job = Job(root, masks, "", plan.options, "", plan.shared, plan.columns, plan.parts, tuple(others), plan.files)
+    job = Job(root, masks, "", plan.options, "", plan.columns, plan.parts, tuple(others), plan.files)
     places = [k * count // min(PROBES, count) for k in range(min(PROBES, count))]
     results = [_try(job, plan.sources[place], None, Counter())[0] for place in places]
     cv2.setNumThreads(threads)

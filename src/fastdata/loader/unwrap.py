@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, Subset
 from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError, warn_user
 from fastdata.loader.direct import is_direct
-from fastdata.tables.dataset import TableDataset
+from fastdata.tables import TableDataset
 
 __all__ = ["WatchedDataset"]
 
@@ -95,5 +95,5 @@ def _warn_of_classes(parts: Sequence[Any]) -> None:
     if clash := next(((k, one, two) for pair in pairs for k, (one, two) in pair if one != two), None):
         warn_user(
             f"target {clash[0]} is {clash[1]} in one dataset of this ConcatDataset, and {clash[2]} in another: prepare the second "
-            "with --classes of the first, so that both number them alike"
+            "with --classes of the first (a TableDataset takes classes=), so that both number them alike"
         )

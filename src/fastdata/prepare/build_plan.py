@@ -21,6 +21,7 @@ from fastdata.prepare.remote_out import RemoteOut, place_of
 from fastdata.remote.path import AnyPath, is_inside, to_path, versions_of
 from fastdata.remote.session import looking_anew
 from fastdata.remote.url import Storage, is_url
+from fastdata.sources.given import as_image_file, is_sequence
 from fastdata.sources.options import StrPath
 from fastdata.sources.patterns import locate
 from fastdata.sources.shuffled import UnpackedWholeError
@@ -39,17 +40,16 @@ def as_path(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(source, str | os.PathLike):
         yield source, labels
         return
-    for name in reversed(kinds.NAMES):
-        kind = kinds.find(name)
-        if (file := kind.adopt(source, labels)) is None:
-            continue
-        if out is None:
-            raise ValueError(f"out is None, but {kind.adopts} has no name: name the store, such as out='data.fds'")
-        with file as path_and_labels:
-            yield path_and_labels
-        return
-    taken = filter(None, (kinds.find(name).adopts for name in reversed(kinds.NAMES)))
-    raise TypeError(f"source is a {type(source).__name__}, but must be a path, {', or '.join(taken)}")
+    if type(source).__name__ in ("DataFrame", "Table"):
+        raise TypeError(f"source is a {type(source).__name__}, which is not prepared: TableDataset reads it")
+    if not is_sequence(source):
+        raise TypeError(f"source is a {type(source).__name__}, but must be a path, or a sequence of images")
+    if out is None:
+        raise ValueError("out is None, but a sequence of images has no name: name the store, such as out='data.fds'")
+    if isinstance(labels, str | os.PathLike):
+        raise ValueError(f"labels is {labels}, but for images in Python must be a sequence of one label each, or in the items")
+    with as_image_file(source, labels) as path:
+        yield path, None
 
 
 def build_plan(
@@ -145,11 +145,6 @@ def _own_options(kind: Kind, source: StrPath, arguments: dict[str, Any]) -> Any:
             raise TypeError(f"prep has no argument {name!r}")
         others = [kinds.find(other) for other in owners if _is_set(value, known[other][name].default)]
         if name not in known[kind.name] and others:
-            if files := others[0].suggest(source):
-                raise ValueError(
-                    f"{as_option(name)} is about {others[0].says}, which is a file, but SOURCE {source} is a folder: "
-                    f"give {' or '.join(files)}"
-                )
             hint = others[0].hint if arguments.get("kind") is None else ""
             raise ValueError(
                 f"{as_option(name)} is about {others[0].says}, but SOURCE {source} is {kind.says} here: leave it out{hint}"

@@ -118,13 +118,10 @@ def finish(work: Work) -> tuple[str, ...]:
             out.rmdir()
         raise _nothing_kept(rejects)
     tables: kinds.Tables = kind.tables(plan, shards)
-    files = {}
-    if tables.samples is not None:
-        files[SAMPLES] = _write(out / SAMPLES, _npy(tables.samples))
+    files = {SAMPLES: _write(out / SAMPLES, _npy(tables.samples))}
     if tables.others is not None:
         files[IMAGES] = _write(out / IMAGES, _npy(tables.others))
-    if tables.names is not None:
-        files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
+    files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
     files[REJECTS] = _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
     files |= {name: file_sum(out / name) for name in plan.files}
     if work.remote is not None and plan.columns:

@@ -45,7 +45,7 @@ def prep(
     scratch: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Summary:
-    r"""Make a store of images, arrays, text or a table. After an interruption, the same call continues the run.
+    r"""Make a store of images, arrays or text. After an interruption, the same call continues the run.
 
     Args:
         source: the inputs.
@@ -55,11 +55,9 @@ def prep(
             Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI.
             Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; .txt and .jsonl
             also as .gz or .zst.
-            Table (with target): a .parquet, .arrow, .csv or .tsv file; or a DataFrame (pandas, or any that exports an Arrow
-            stream).
         out: the store to make: a folder, or a URL of object storage, such as s3://bucket/photos.fds; None: the source's name +
             ".fds", in the current folder.
-        limit: prepare only this many images or arrays, evenly spaced; or the first documents; or the first rows of a table.
+        limit: prepare only this many images or arrays, evenly spaced; or the first documents.
         workers: number of processes; None: one per core.
         overwrite: replace the store that is there, once the new one is whole; until then the disk holds both. An unfinished store
             with other options or inputs is removed first. Not for a URL.
@@ -72,7 +70,7 @@ def prep(
             environment.
         scratch: a folder on a disk of this machine, to write shards there first; None: in OUT, or for a URL in the system's folder
             for temporary files.
-        kind: "images", "arrays", "tokens" or "table"; None: follows from the options and files.
+        kind: "images", "arrays" or "tokens"; None: follows from the options and files.
         options: the options of the kind, see below.
 
     Raises:

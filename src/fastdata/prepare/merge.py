@@ -125,7 +125,7 @@ def _check_alike(stores: Sequence[Store]) -> None:
 def _labels(manifest: Manifest) -> str:
     labels = manifest.labels
     images = f" of the images {', '.join(manifest.images)}" if manifest.images else ""
-    what = {"class": "classes", "none": "no labels", "integer": "whole numbers as labels", "vector": "labels"}[labels.kind]
+    what = {"class": "classes", "none": "no labels", "vector": "labels"}[labels.kind]
     return f"{what} {', '.join(labels.names) if labels.kind == 'vector' else ''}".strip() + images
 
 

@@ -67,7 +67,6 @@ class Plan:
         bounds: shard k holds sources[bounds[k]:bounds[k + 1]].
         amounts: how much each shard adds to the progress, in the unit of the options.
         files: other files of the store by name, such as a tokenizer. The options or the columns contain their checksums.
-        shared: other data that workers need. The options contain its checksum.
         columns: the columns of the store. Each source has a value for each of the first of them.
         parts: how workers read the values of the others.
     """
@@ -80,7 +79,6 @@ class Plan:
     libraries: dict[str, str]
     fingerprint: str
     files: dict[str, bytes] = field(default_factory=dict)
-    shared: Any = None
     columns: tuple[Column, ...] = ()
     parts: tuple[Part, ...] = ()
 
@@ -205,7 +203,7 @@ def make_plan(
     if getattr(options, "order", "listed") == "shuffled":
         sources = shuffled(sources, remote=isinstance(found.root, RemotePath))
     bounds = _bounds(sources, getattr(options, "shard_samples", None), *least)
-    return freeze(options, found.labels, sources, bounds, files, None, columns, found.parts)
+    return freeze(options, found.labels, sources, bounds, files, columns, found.parts)
 
 
 def freeze(
@@ -214,7 +212,6 @@ def freeze(
     sources: Sequence[Any],
     bounds: tuple[int, ...],
     files: dict[str, bytes] | None = None,
-    shared: Any = None,
     columns: tuple[Column, ...] = (),
     parts: tuple[Part, ...] = (),
 ) -> Plan:
@@ -233,7 +230,7 @@ def freeze(
     amounts = tuple(
         sum(max(s.size, 0) for s in sources[begin:end]) if options.unit == "B" else end - begin for begin, end in pairwise(bounds)
     )
-    return Plan(options, labels, sources, bounds, amounts, libraries, digest.hexdigest(), files or {}, shared, columns, parts)
+    return Plan(options, labels, sources, bounds, amounts, libraries, digest.hexdigest(), files or {}, columns, parts)
 
 
 def version_of(library: str) -> str:

@@ -102,7 +102,6 @@ class Pool:
             str(work.out),
             plan.options,
             plan.fingerprint,
-            plan.shared,
             plan.columns,
             plan.parts,
             tuple(others),

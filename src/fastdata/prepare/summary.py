@@ -32,7 +32,7 @@ class Summary:
         first_reject: the first rejected input and its reason, or "".
         tokens: number of tokens in a store of tokens.
         originals: for codec "original", how many images of each size kept their bytes; the others were encoded.
-        kind: the kind of data: "images", "tokens", "arrays" or "table".
+        kind: the kind of data: "images", "tokens" or "arrays".
     """
 
     out: Path | str
@@ -89,7 +89,7 @@ class PlanSummary:
 
     Attributes:
         out: the store: a folder, or a URL.
-        inputs: number of images or arrays, or of parts of text files or a table.
+        inputs: number of images or arrays, or of parts of text files.
         shards: the number of shards, which is the largest useful number of tasks.
         fingerprint: what the plan and its store are recognised by.
         finished: whether the store is finished already, so that there is nothing to run.
@@ -114,8 +114,7 @@ def _first_reject(work: Work | None, rejected: list[dict[str, Any]]) -> str:
     place, name, reason, detail = (rejected[0][key] for key in ("source", "name", "reason", "detail"))
     tried = ""
     if work is not None:
-        source = next(iter(work.plan.sources[place : place + 1]), None)  # for a table, the place is a row
-        tried = "" if getattr(source, "place", ()) else tried_path(work.roots[0], reason, name)
+        tried = "" if getattr(work.plan.sources[place], "place", ()) else tried_path(work.roots[0], reason, name)
     return f"{name}: {reason}: {detail}{tried}"
 
 

@@ -64,7 +64,7 @@ class Job:
 
     Attributes:
         root, masks: the folders of inputs and of masks.
-        shared, columns, parts, files: as in the plan.
+        columns, parts, files: as in the plan.
         others: the folder of each further image of an input.
         scratch: where shards are written before they are published; empty: in the store's work folder.
         mark: a part of the names of temporary files that no other run uses.
@@ -78,7 +78,6 @@ class Job:
     out: str
     options: Any
     fingerprint: str
-    shared: Any = None
     columns: tuple[Column, ...] = ()
     parts: tuple[Part, ...] = ()
     others: tuple[str, ...] = ()

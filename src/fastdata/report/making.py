@@ -86,7 +86,7 @@ def making_section(store: Store, name: str, facts: dict[str, Any]) -> Section:
         tag("p", "The command, as far as the store knows it. Options that name files or folders, such as --labels, are not kept."),
         tag("pre", command),
         listing(("Folder", "Codec", "Values", "Shards", "Bytes"), files, numbers=(3, 4)),
-        tag("p", f"{store.kind.held_by} takes this much memory: {', '.join(memory)}.") if memory else None,
+        tag("p", f"RAMDataset takes this much memory: {', '.join(memory)}.") if memory else None,
         tag(
             "div",
             tag("div", tag("h3", "Options"), listing(("", ""), options)),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
 
-__all__ = ["MANY", "read_rows", "refuse_joined"]
+__all__ = ["read_rows"]
 
 MANY = 10  # lines in a value that look like rows
 
@@ -24,7 +24,7 @@ def read_rows(lines: Iterable[str], delimiter: str, path: AnyPath) -> Iterator[l
     try:
         for row in reader:
             if reader.line_num - line >= MANY:
-                refuse_joined(row, len(row), delimiter, f"{path}, line {line}")
+                _refuse_joined(row, delimiter, f"{path}, line {line}")
             yield row
             line = reader.line_num + 1
     except csv.Error as error:
@@ -35,11 +35,11 @@ def read_rows(lines: Iterable[str], delimiter: str, path: AnyPath) -> Iterator[l
         ) from None
 
 
-def refuse_joined(values: Iterable[str], columns: int, delimiter: str, where: str) -> None:
+def _refuse_joined(values: list[str], delimiter: str, where: str) -> None:
     """Raise PrepError if a value consists of lines that have as many columns as the table: a quote was closed too late."""
     for value in values:
         inner = value.split("\n")[1:-1]
-        if columns > 1 and len(inner) >= MANY and all(line.count(delimiter) == columns - 1 for line in inner):
+        if len(values) > 1 and len(inner) >= MANY and all(line.count(delimiter) == len(values) - 1 for line in inner):
             raise PrepError(
                 f"{where}: a quoted value goes on for {len(inner) + 2} lines, which look like rows: is its quote closed too late? "
                 "If not, write the table as JSONL or Parquet"

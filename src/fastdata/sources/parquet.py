@@ -58,7 +58,7 @@ def columns_of(schema: Any, path: AnyPath, selection: Selection) -> Columns:
         found = [name for name in found if name in ("image", "img")] or found
     if len(found) != 1:
         what = f"several: {', '.join(found)}; name one as {path}::{found[0]}" if found else f"none: {', '.join(schema.names)}"
-        what += "" if found else "; for a table without images, name the column to predict: --target COLUMN"
+        what += "" if found else "; a table without images is not prepared: TableDataset reads it"
         raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed, but there are {what}")
     image = schema.field(found[0]).type
     label = _label_column(schema, features, path, selection.label)

@@ -163,7 +163,7 @@ def _vectors(table: PathTable, columns: Sequence[int]) -> tuple[Labels, Sequence
     for row, values in zip(table.rows, cells, strict=True):
         if not all(is_number(value) for value in values if value):
             first = "give the table a first line, such as path,label, and " if not table.named else ""
-            of_values = "" if table.holds_paths() else "; for a table without paths, name the column to predict: --target COLUMN"
+            of_values = "" if table.holds_paths() else "; a table without paths is not prepared: TableDataset reads it"
             raise PrepError(
                 f"{table.path}, row of {row[table.paths]!r}: {', '.join(values)} are not all numbers; {first}name the column of "
                 f"labels with --label-column{of_values}"

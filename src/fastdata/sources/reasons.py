@@ -62,7 +62,7 @@ def refuse_unusable(sources: Sequence[Source], root: AnyPath, *, table: bool, to
         similar = lacks_ending(root, first.name)
         message += similar or (f"; paths are relative to --root {root}" if told else _other_roots(first.name))
         if not similar and not ENDING.search(first.name):
-            message += "; for a table without paths, name the column to predict: --target COLUMN"
+            message += "; a table without paths is not prepared: TableDataset reads it"
     raise nothing_kept(len(sources), Counter(source.problem for source in sources), message)
 
 

@@ -14,8 +14,7 @@ def draw_sheet(path: str | os.PathLike[str], out: str | os.PathLike[str], *, siz
     """Draw a sheet of samples that are evenly spaced over a store, under its name.
 
     Images and arrays: 48 samples with class or labels, name and number; with masks, 24 and a legend; fewer with several images a
-    sample, which are side by side. Volumes show their middle slice. Tokens: the beginnings of 24 documents. A table: the
-    distribution of each column.
+    sample, which are side by side. Volumes show their middle slice. Tokens: the beginnings of 24 documents.
 
     Args:
         path: the store.
@@ -23,7 +22,7 @@ def draw_sheet(path: str | os.PathLike[str], out: str | os.PathLike[str], *, siz
         size: the stored size of images; None: the largest.
 
     Returns:
-        The number of samples shown; for a table, of columns.
+        The number of samples shown.
     """
     store = Store(path, kind=None)
     if size is not None:

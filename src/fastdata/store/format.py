@@ -17,7 +17,7 @@ import numpy as np
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, lacking
 from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column, ColumnTokens
-from fastdata.store.files import IMAGES, MANIFEST, NEXT, REJECTS, WORK, FileSum, is_variant, open_regular, sum_of
+from fastdata.store.files import IMAGES, MANIFEST, NAMES, NEXT, REJECTS, SAMPLES, WORK, FileSum, is_variant, open_regular, sum_of
 from fastdata.tokenizer import Spec
 
 __all__ = ["IMAGE", "MASK", "NUMBERS", "PIXELS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "parse_column"]
@@ -34,7 +34,10 @@ IN_ALL = ("masks", "tokens")  # sections that version 1.0 has in every manifest
 
 @dataclass(frozen=True)
 class Labels:
-    """What labels mean. kind: "class" (int32 index into names), "vector" (a float32 per name), "integer" (tables) or "none"."""
+    """What labels mean.
+
+    kind: "class" (int32 index into names), "vector" (a float32 per name), "none", or of a TableDataset also "integer" (itself).
+    """
 
     kind: str
     names: tuple[str, ...] = ()
@@ -220,7 +223,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
     if not variants or len({v.name for v in variants}) != len(variants):
         raise ValueError("a store has one or more variants of different names")
     files = {name: _sum(s) for name, s in entry(body["files"], dict).items()}
-    if not {REJECTS, *kind.files} <= set(files):
+    if not {SAMPLES, NAMES, REJECTS} <= set(files):
         raise ValueError(f"it lists the files {sorted(files)}")
     if sum(shard_samples) != body["num_samples"]:
         raise ValueError("kind or counts do not fit together")

@@ -19,7 +19,7 @@ def store_facts(store: Store) -> dict[str, Any]:
 
     Keys for every kind: `path`, `format`, `kind`, `samples`, `labels`, `rejected` (count by reason), `variants`, `memory` (bytes
     that a RAMDataset of each size takes), `free_memory` (bytes, of this machine), `options`, `libraries`, `fingerprint`. A kind
-    adds its own: `masks`, `tokens`, `arrays` or `table`. Stores with columns have `columns`, those with several images a sample
+    adds its own: `masks`, `tokens` or `arrays`. Stores with columns have `columns`, those with several images a sample
     `images`, their names.
     """
     manifest, kind = store.manifest, store.kind
@@ -48,12 +48,12 @@ def _labels(store: Store) -> dict[str, Any]:
     labels = store.manifest.labels
     facts: dict[str, Any] = {"kind": labels.kind}
     if labels.kind == "class":
-        values = store.kind.classes(store)
+        values = store.samples["label"]
         known = (values >= 0) & (values < len(labels.names))
         counts = np.bincount(values[known], minlength=len(labels.names)).tolist()
         facts["classes"] = [{"name": name, "samples": count} for name, count in zip(labels.names, counts, strict=True)]
         facts["unlabelled"] = int((~known).sum())
-    elif labels.kind == "vector" and len(store) and len(store.samples):
+    elif labels.kind == "vector" and len(store):
         values = store.samples["label"]
         with np.errstate(invalid="ignore"):
             low, mean, high = values.min(0), values.mean(0, np.float64), values.max(0)

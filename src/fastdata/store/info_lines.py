@@ -22,7 +22,7 @@ def info_lines(store: Store) -> Iterator[str]:
     """Yield the lines on what a store contains and how it was made."""
     facts = store_facts(store)
     yield from store.kind.lines(facts)
-    yield f"  memory: {_memory(facts, store.kind.held_by)}"
+    yield f"  memory: {_memory(facts)}"
     yield f"  rejected: {', '.join(f'{reason} {count}' for reason, count in facts['rejected'].items()) or 'none'}"
     yield "  options: " + ", ".join(_options(store.kind.typed(facts["options"])))
     yield "  made with: " + ", ".join(f"{name} {version}" for name, version in facts["libraries"].items())
@@ -63,7 +63,7 @@ def span(low: str, high: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _memory(facts: Facts, held_by: str) -> str:
+def _memory(facts: Facts) -> str:
     """Say how much memory holding the store takes, and how much is free."""
     parts = []
     for entry in facts["memory"]:
@@ -71,7 +71,7 @@ def _memory(facts: Facts, held_by: str) -> str:
         if entry.get("decoded_bytes", entry["bytes"]) != entry["bytes"]:
             part += f" ({human_bytes(entry['decoded_bytes'])} with decoded=True)"
         parts.append(part + (f" at size {entry['size'] or 'full'}" if len(facts["memory"]) > 1 else ""))
-    return f"{held_by} takes {', '.join(parts)}; {human_bytes(facts['free_memory'])} are free here"
+    return f"RAMDataset takes {', '.join(parts)}; {human_bytes(facts['free_memory'])} are free here"
 
 
 def _options(options: Facts) -> Iterator[str]:

@@ -47,7 +47,7 @@ class Store:
         place: what opens it again: the folder, or the Place that was given. Its text goes into messages.
         manifest: what it contains and how it was made.
         kind: its kind of data.
-        samples: one row for each sample (docs/format.md), memory-mapped read-only; empty for a table. `field` reads what it says of
+        samples: one row for each sample (docs/format.md), memory-mapped read-only. `field` reads what it says of
             the variants.
         stamp: what tells whether the store has been replaced since.
 
@@ -98,9 +98,7 @@ class Store:
         self._check_sizes()
         first = [v.name for v in self.manifest.variants if not v.image]
         others = [v.name for v in self.manifest.variants if v.image]
-        labels = self.manifest.labels
-        table = SAMPLES in self.manifest.files
-        self.samples: Array = self._load(SAMPLES, self.kind.samples_dtype(labels, first)) if table else np.empty(0)
+        self.samples: Array = self._load(SAMPLES, self.kind.samples_dtype(self.manifest.labels, first))
         self._others = self._load(IMAGES, np.dtype(variant_columns(others))) if others else self.samples
         self.kind.check(self)
 

@@ -1,0 +1,600 @@
+"""Tables of Parquet, Arrow or CSV, and DataFrames, as compact rows in memory. pyarrow is an extra, imported when needed.
+
+A source is read twice, column by column: first to find how narrow each column may be, and a checksum of all values, then to fill
+the rows. Of several processes that find the same checksum, one fills the memory that all of them share.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from fastdata import node_memory
+from fastdata.data.choice import checked
+from fastdata.data.dataset import RowsDataset
+from fastdata.data.shown import counted_of, in_one_line, shown
+from fastdata.errors import FastDataError, MissingExtraError, PrepError, StoreError, warn_user
+from fastdata.machine import free_memory
+from fastdata.shared_memory import PrivateArray, SharedArray
+from fastdata.sources.csv_rows import read_rows
+from fastdata.sources.delimiters import delimiter_of
+from fastdata.sources.encodings import refuse_utf16
+from fastdata.sources.inputs import LARGEST_FLOAT, have_commas
+from fastdata.store.format import Labels
+
+__all__ = ["Column", "TableDataset"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Names = str | Sequence[str]
+
+INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64")  # torch computes with int16, not with uint16
+FLOATS = ("float16", "float32", "float64")
+MASK = ".missing"  # a batch has a column's mask under its name and this
+TARGET = "target"  # a field of a row; c0, c1 and so on are columns, m0, m1 and so on their masks
+WORD_BYTES = 8  # a row is a whole number of words, so that it can be gathered as int64
+SLICE_ROWS = 1 << 16  # that are compared at once
+SAMPLE_ROWS = 100  # of a CSV, to find its delimiter
+NULLS = ("", "NA", "N/A", "#N/A", "NULL", "null", "None")  # in a CSV; in a column of names, only the first is missing
+PADDED = r"^[+-]?0[0-9]+$"
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?([nN][aA][nN]|[iI][nN][fF]|[iI]nfinity)$"
+TRUTH = r"^(true|True|TRUE|false|False|FALSE)$"
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column is held in memory.
+
+    Attributes:
+        name: its name in the table.
+        kind: what a value is. "integer", "float" and "bool": itself. "category": the place of a name in `names`. "decimal": the
+            number times 10^scale. "date", "timestamp", "time" and "duration": the count of `unit` since 1970, midnight, or 0.
+            "empty": all values are missing.
+        dtype: numpy's name of the dtype.
+        missing: how many values are missing; None: none is, and there is no mask.
+        names: the names of a category, in the order of its codes.
+        unit, scale: of times ("D", "s", "ms", "us" or "ns"), and of decimals.
+        zone: the time zone of a timestamp; empty: local times.
+    """
+
+    name: str
+    kind: str
+    dtype: str = ""
+    missing: int | None = None
+    names: tuple[str, ...] = ()
+    unit: str = ""
+    zone: str = ""
+    scale: int = 0
+
+
+class TableDataset(RowsDataset):
+    """A table, held in memory once for all processes of this machine.
+
+    `ds[i]` is ({column: tensor without dimensions}, target); a `Loader` delivers ({column: [B]}, targets [B]). A batch is one
+    gather of whole rows. Each column has the narrowest dtype that holds all of its values exactly. One with missing values comes
+    with its mask, a bool tensor called "NAME.missing"; where the mask is True, the column holds NaN (floats), the number of names
+    (categories), False (booleans) or 0 (all others). A NaN of Parquet or Arrow is a value; one of pandas is a missing value.
+
+    Text is a category, whose names are sorted, by number if all are whole numbers. The categories of pandas and dictionaries of
+    Arrow keep their order, and names that do not occur. In a CSV, a column holds numbers, booleans, dates or timestamps if all of
+    its values are such, else names; so are numbers with leading zeros, such as "01".
+
+    The target is an int class (names or booleans in the table), the number itself (whole numbers), a float32 vector (other numbers,
+    or several targets), or -1 without a target. float32 may round values that the table holds exactly. Rows whose target is missing
+    or not finite are left out, with a warning.
+
+    Args:
+        source: a file (.parquet, .pq, .arrow, .feather, .ipc, .csv or .tsv), a list of files with the same columns, or a DataFrame
+            (of pandas, polars, or any that exports an Arrow stream, such as a pyarrow Table).
+        target: the column to predict, or several columns of numbers; None: there is none.
+        category: columns of names that look like numbers.
+        drop: columns to leave out.
+        classes: another table, such as the one that a model is trained on, whose names of categories and classes to use.
+        shared: hold it once for all processes of this machine, see RAMDataset; False: for this process and its children.
+
+    Attributes:
+        columns: dict of each column's description: kind, dtype, missing, names, unit, zone, scale.
+        categories: dict of each category's names, in the order of its codes.
+        missing: dict of the number of missing values in each column with a mask, in the whole table.
+        classes: names of the classes, or of the columns of float targets.
+        targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset.
+
+    Raises:
+        StoreError: a file does not exist or is damaged, or values cannot be held, or the table does not fit into memory.
+        ValueError: there is no such column, or an argument does not fit the others.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        target: Names | None = None,
+        category: Names = (),
+        drop: Names = (),
+        classes: TableDataset | None = None,
+        shared: bool = True,
+    ) -> None:
+        super().__init__()
+        if not isinstance(classes, TableDataset | None):
+            raise TypeError(f"classes is a {type(classes).__name__}, but must be a TableDataset")
+        options = {"target": target or (), "category": category, "drop": drop}
+        wanted = {option: (names,) if isinstance(names, str) else tuple(dict.fromkeys(names)) for option, names in options.items()}
+        reader = _TableReader(source, wanted, {} if classes is None else classes._described)
+        self._source, described, count = reader.name, reader.described, reader.count
+        labels = _labels(described, wanted["target"])
+        self._described: dict[str, Column] = {c.name: c for c in described}
+        self.columns = {c.name: c for c in described if c.name not in wanted["target"]}
+        self.categories = {name: list(c.names) for name, c in self.columns.items() if c.kind == "category"}
+        self.missing = {name: c.missing for name, c in self.columns.items() if c.missing is not None}
+        self._layout = _Layout(described, wanted["target"], labels)
+        row = self._layout.row
+        key = repr((described, wanted["target"], labels, reader.checksum)) if shared else None
+        need, free = row.itemsize * count, free_memory()
+        if need > free and not node_memory.is_held(key, count, row):
+            raise StoreError(f"{self._source} takes {need} bytes in memory, but {free} are free: leave columns out (drop=NAME)")
+        fill = partial(reader.fill, fields=self._layout.fields)
+        if SharedArray.possible():
+            memory: SharedArray | PrivateArray = node_memory.once(key, count, row, fill, self._source)
+        else:
+            memory = PrivateArray(np.zeros(count, row))
+            fill(memory.array)
+        self._whole = _Rows(memory, labels)
+
+    @property
+    def _all(self) -> _Rows:
+        return self._whole
+
+    @property
+    def classes(self) -> list[str]:
+        return super().classes if self._whole.labels.kind in ("class", "vector") else []
+
+    def column(self, name: str) -> torch.Tensor:
+        """Return a copy of all values of a column, or of a mask ("NAME.missing"), in the order of this dataset."""
+        if name not in self._layout.fields:
+            raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, self._layout.fields))}")
+        return torch.from_numpy(self._whole.memory.array[self._layout.fields[name]][self.rows(np.arange(len(self)))])
+
+    def __getitem__(self, index: int) -> tuple[dict[str, torch.Tensor], Any]:
+        columns, targets = self.gather(self.rows(np.array([checked(index, len(self))])))
+        target = targets[0]
+        return {name: column[0] for name, column in columns.items()}, int(target) if target.ndim == 0 else target
+
+    def locate(self, indices: Any, *, seed: int = 0, epoch: int = 0, repeats: Array | None = None) -> Array:
+        """Return the rows of a batch, int64, for `gather`. Rows are the same in every epoch, so the other arguments are ignored."""
+        return self.rows(indices)
+
+    def gather(self, rows: Array, *, pin: bool = False) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Return ({column: [B]}, targets [B] or [B, columns]) for rows of the whole table. pin: page-lock the tensors."""
+        words = self._whole.memory.array.view(np.int64).reshape(len(self._whole), self._layout.row.itemsize // WORD_BYTES)
+        taken = words.take(rows, axis=0).view(np.uint8)
+        columns: dict[str, Any] = dict.fromkeys(self._layout.fields)  # fixes their order
+        targets: torch.Tensor | None = None
+        for begin, end, dtype, names in self._layout.blocks:
+            block = taken[:, begin:end].view(dtype)
+            if names:
+                columns.update(zip(names, _contiguous(block.T, pin).unbind(), strict=True))
+            else:
+                targets = _contiguous(block if self._whole.labels.kind == "vector" else block[:, 0], pin)
+        return columns, torch.full((len(rows),), -1, device="cpu", pin_memory=pin) if targets is None else targets
+
+    def _strata(self, stratify: bool | str) -> Array:
+        return self.targets if self._whole.labels.kind == "integer" else super()._strata(stratify)
+
+    def __repr__(self) -> str:
+        classes = f"{len(self.classes)} classes" if self._whole.labels.kind == "class" else ""
+        rows = counted_of(len(self), len(self._whole), f"rows of {len(self.columns)} columns")
+        return in_one_line(self, rows, classes, self._source)
+
+
+@dataclass
+class _Rows:
+    """All rows of a table in memory, and the meaning of their targets."""
+
+    memory: SharedArray | PrivateArray
+    labels: Labels
+
+    def __len__(self) -> int:
+        return len(self.memory.array)
+
+    @property
+    def targets(self) -> Array:
+        return np.full(len(self), -1, np.int64) if self.labels.kind == "none" else self.memory.array[TARGET]
+
+    def shards_of(self, rows: Array) -> Array:
+        """Return 0 for each row: a table in memory is one shard."""
+        return np.zeros(len(rows), np.int64)
+
+
+class _Layout:
+    """The offsets of columns in a row. Columns of one dtype are adjacent, large dtypes first, so that each is aligned.
+
+    Attributes:
+        row: numpy's dtype of a row.
+        fields: the field of each column and mask, by its name in a batch, in the table's order.
+        blocks: (begin, end, dtype, names) of the columns of one dtype; names are empty for the target.
+    """
+
+    def __init__(self, columns: Sequence[Column], targets: Sequence[str], labels: Labels) -> None:
+        self.fields: dict[str, str] = {}
+        formats: dict[str, np.dtype[Any]] = {}
+        if targets:
+            formats[TARGET] = np.dtype(("<f4", (len(targets),)) if labels.kind == "vector" else "<i8")
+        for k, column in enumerate(columns):
+            if column.name not in targets:
+                self.fields[column.name] = f"c{k}"
+                formats[f"c{k}"] = np.dtype(column.dtype)
+                if column.missing is not None:
+                    if any(other.name == column.name + MASK for other in columns):
+                        raise ValueError(f"column {column.name + MASK!r} has the name of the mask of {column.name!r}: rename it")
+                    self.fields[column.name + MASK] = f"m{k}"
+                    formats[f"m{k}"] = np.dtype(bool)
+        order = sorted(formats, key=lambda f: (-formats[f].base.itemsize, str(formats[f].base), f == TARGET))
+        rest = -sum(formats[field].itemsize for field in order) % WORD_BYTES
+        self.row = np.dtype([*((field, formats[field]) for field in order), ("rest", f"V{rest}")])
+        names = {field: name for name, field in self.fields.items()}
+        self.blocks: list[tuple[int, int, np.dtype[Any], list[str]]] = []
+        end = 0
+        for dtype, group in groupby(order, key=lambda f: (formats[f].base, f == TARGET)):
+            fields = list(group)
+            begin, end = end, end + sum(formats[field].itemsize for field in fields)
+            self.blocks.append((begin, end, dtype[0], [names[field] for field in fields if field != TARGET]))
+
+
+def _contiguous(part: Array, pin: bool) -> torch.Tensor:
+    """Copy into a contiguous tensor, with numpy: for so few bytes it takes half of torch's time."""
+    if not pin:
+        return torch.from_numpy(np.ascontiguousarray(part))
+    out = torch.empty(part.shape, dtype=torch.from_numpy(part[:0].copy()).dtype, device="cpu", pin_memory=True)
+    out.numpy()[...] = part
+    return out
+
+
+def _labels(columns: Sequence[Column], targets: Sequence[str]) -> Labels:
+    """Return what the targets mean: names and booleans are classes, a whole number is itself, other numbers are float vectors."""
+    found = [next(column for column in columns if column.name == name) for name in targets]
+    kinds = {column.kind for column in found}
+    if not found:
+        return Labels("none")
+    if len(found) == 1 and kinds <= {"category", "bool"}:
+        return Labels("class", found[0].names or ("false", "true"))
+    for column in found:
+        if column.kind not in ("integer", "float", "decimal", "bool"):
+            raise ValueError(
+                f"target {column.name!r} holds {column.kind} values: one target is names or numbers, several are numbers"
+            )
+    if len(found) > 1 or kinds != {"integer"}:
+        return Labels("vector", tuple(targets))
+    if found[0].dtype == "uint64":
+        raise ValueError(f"target {targets[0]!r} exceeds int64: to take its numbers as classes, give category={targets[0]!r}")
+    return Labels("integer", tuple(targets))
+
+
+# Sources: files or a DataFrame, whose columns are arrays of Arrow
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A file, or a DataFrame. read: returns a column by its name."""
+
+    name: str
+    schema: Any
+    read: Callable[[str], Any]
+
+
+def _arrow() -> Any:
+    """Import pyarrow, with its modules csv, parquet and compute."""
+    try:
+        return [importlib.import_module(name) for name in ("pyarrow.csv", "pyarrow.parquet", "pyarrow.compute", "pyarrow")][-1]
+    except ImportError:
+        raise MissingExtraError("pyarrow") from None
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Raise a StoreError for any error of pyarrow on damaged or unusual input."""
+    try:
+        yield
+    except FastDataError as error:
+        raise (StoreError(str(error)) if isinstance(error, PrepError) else error) from None
+    except (_arrow().ArrowException, OSError, ValueError, TypeError, KeyError, NotImplementedError, OverflowError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise StoreError(f"{what} cannot be read as a table: {first:.300}") from error
+
+
+def _open(source: Any, untyped: Container[str]) -> list[_Part]:
+    """Return the parts of a source. untyped: the columns of a CSV that stay text."""
+    is_pandas = type(source).__module__.partition(".")[0] == "pandas"
+    if is_pandas or hasattr(source, "__arrow_c_stream__"):
+        with _reading("the DataFrame"):
+            table = _arrow().Table.from_pandas(source, preserve_index=False) if is_pandas else _arrow().table(source)
+        return [_Part("the DataFrame", table.schema, table.column)]
+    if not isinstance(source, str | os.PathLike | list | tuple) or not source:
+        raise TypeError(f"source is a {type(source).__name__}, but must be a file, a list of files, or a DataFrame")
+    parts = []
+    readers = dict.fromkeys((".parquet", ".pq"), _parquet_part) | dict.fromkeys((".csv", ".tsv"), _text_part)
+    readers |= dict.fromkeys((".arrow", ".feather", ".ipc"), _arrow_part)
+    for path in map(Path, source if isinstance(source, list | tuple) else [source]):
+        if path.suffix.lower() not in readers:
+            raise ValueError(f"{path} is no table, which ends in {', '.join(readers)}")
+        with _reading(str(path)):
+            parts.append(readers[path.suffix.lower()](path, untyped))
+    return parts
+
+
+def _parquet_part(path: Path, untyped: Container[str]) -> _Part:
+    opened = partial(_arrow().parquet.ParquetFile, path, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+    schema = opened().schema_arrow
+    file = opened(read_dictionary=[field.name for field in schema if _is_text(field.type)])
+    return _Part(shown(path), schema, lambda name: file.read([name]).column(name))
+
+
+def _arrow_part(path: Path, untyped: Container[str]) -> _Part:
+    pa = _arrow()
+    try:
+        table = pa.ipc.open_file(pa.memory_map(os.fspath(path))).read_all()
+    except pa.ArrowInvalid:  # no footer: a stream, as Hugging Face's datasets writes it
+        table = pa.ipc.open_stream(pa.memory_map(os.fspath(path))).read_all()
+    table.validate(full=True)  # reading values behind damaged offsets would end the process
+    return _Part(shown(path), table.schema, table.column)
+
+
+def _text_part(path: Path, untyped: Container[str]) -> _Part:
+    """Read a CSV. Empty cells are null. One with quotes is read by Python too, which is strict."""
+    pa = _arrow()
+
+    def lines() -> Iterator[str]:
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as text:
+            yield from text
+
+    refuse_utf16(path)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else delimiter_of(lines, SAMPLE_ROWS)
+    rows = read_rows(lines(), delimiter, path)
+    names = next(rows, [])
+    if not all(name.strip() for name in names):
+        raise StoreError(f"{path}: its first line must name all columns, found {', '.join(map(repr, names))}")
+    if any('"' in line for line in lines()):
+        deque(rows, maxlen=0)
+    types, parsing = dict.fromkeys(names, pa.large_string()), pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    as_text = pa.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True)
+    table = pa.csv.read_csv(path, pa.csv.ReadOptions(use_threads=False), parsing, as_text)
+    names = [name.strip() for name in names]
+    columns = [c if name in untyped else _typed(c, name) for name, c in zip(names, table.columns, strict=True)]
+    table = pa.table(columns, names)
+    return _Part(shown(path), table.schema, table.column)
+
+
+def _typed(texts: Any, name: str) -> Any:
+    """Convert the text of a column to numbers, booleans, dates or timestamps if all values are such; else it stays.
+
+    Numbers beside other text are an error, because damaged numbers and names look alike.
+    """
+    pa, compute = _arrow(), _arrow().compute
+    values = compute.utf8_trim_whitespace(texts)
+    values = compute.if_else(compute.is_in(values, value_set=pa.array(NULLS, values.type)), pa.scalar(None, values.type), values)
+    distinct = compute.unique(values).drop_null()
+    matches = partial(compute.match_substring_regex, distinct)
+    if not len(distinct):
+        return pa.nulls(len(texts))
+    if compute.any(matches(PADDED)).as_py():
+        return texts
+
+    def refused(what: str) -> StoreError:
+        remedies = f"take all of it as names (category={name!r}), or leave it out (drop={name!r})"
+        return StoreError(f"column {name!r} holds {what}: correct it, or {remedies}")
+
+    numbers = matches(NUMBER)
+    if compute.all(numbers).as_py():
+        values = compute.replace_substring_regex(values, r"^\+", "")  # which Arrow does not accept
+        kinds = [pa.float64()] if compute.any(matches("[.eEnN]")).as_py() else [pa.int64(), pa.uint64()]
+    elif compute.any(numbers).as_py():
+        number, other = (distinct.filter(mask)[0].as_py() for mask in (numbers, compute.invert(numbers)))
+        raise refused(f"numbers, such as {number!r:.60}, and other text, such as {other!r:.60}")
+    elif compute.all(matches(TRUTH)).as_py():
+        return compute.equal(compute.utf8_lower(values), "true")
+    else:
+        kinds = [pa.date32(), *(pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns"))]
+    for kind in kinds:
+        with suppress(pa.ArrowInvalid):
+            return values.cast(kind)
+    if compute.all(numbers).as_py():
+        raise refused("whole numbers of more than 64 bits")
+    if have_commas(distinct.to_pylist()):
+        raise refused(f"numbers with a comma, such as {distinct[0].as_py()!r:.60}, which must be written as 1.5 or 1234567")
+    return texts
+
+
+# Values: from Arrow's arrays to numpy's, in the narrowest dtype
+
+
+def _is_text(kind: Any) -> bool:
+    return kind in (_arrow().string(), _arrow().large_string()) or str(kind) == "string_view"
+
+
+def _describe(name: str, kind: Any) -> tuple[Column, Any]:
+    """Return what a column of a type holds, and the widest type for such values: a dictionary for text, in order if it was one."""
+    pa, types = _arrow(), _arrow().types
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    unit, zone, scale = getattr(value, "unit", ""), getattr(value, "tz", None) or "", getattr(value, "scale", 0)
+    known = [
+        (_is_text, Column(name, "category"), pa.dictionary(pa.int32(), pa.string(), types.is_dictionary(kind))),
+        (types.is_integer, Column(name, "integer"), pa.uint64() if value == pa.uint64() else pa.int64()),
+        (types.is_floating, Column(name, "float"), value),
+        (types.is_decimal, Column(name, "decimal", scale=scale), pa.decimal128(38, scale)),
+        (types.is_date, Column(name, "date", "int32", unit="D"), pa.date32()),
+        (types.is_timestamp, Column(name, "timestamp", "int64", unit=unit, zone=zone), value),
+        (types.is_time, Column(name, "time", "int64", unit=unit), value),
+        (types.is_duration, Column(name, "duration", "int64", unit=unit), value),
+        (types.is_boolean, Column(name, "bool", "bool"), value),
+        (types.is_null, Column(name, "empty", "uint8"), value),
+    ]
+    for fits, column, wide in known:
+        if fits(value):
+            return column, wide
+    what = "nested values" if types.is_nested(value) else "bytes" if "binary" in str(value) else "values that have no dtype"
+    raise StoreError(f"column {name!r} holds {what} ({value}): leave it out (drop={name!r}), or make numbers or names of it first")
+
+
+def _as_names(array: Any, kind: Any) -> Any:
+    """Return a chunked array of anything as dictionaries of text, of this type."""
+    is_dictionary = _arrow().types.is_dictionary(array.type)
+    if not is_dictionary or not _is_text(array.type.value_type) or any(chunk.dictionary.null_count for chunk in array.chunks):
+        array = array.cast(_arrow().string()).dictionary_encode()
+    return array.cast(kind)
+
+
+def _to_numpy(array: Any) -> tuple[Array, Array, tuple[str, ...]]:
+    """Return the values of a chunked array of a wide type, where they are missing, and the names if values are their numbers.
+
+    Missing floats are NaN, missing names the number of names. All else that is missing is 0.
+    """
+    pa, names = _arrow(), ()
+    array = array.unify_dictionaries().combine_chunks()
+    missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+    if pa.types.is_dictionary(array.type):
+        names, array = tuple(array.dictionary.to_pylist()), array.indices
+    if pa.types.is_null(array.type):
+        return np.zeros(len(array), np.uint8), missing, names
+    if pa.types.is_decimal(array.type):
+        raw = np.frombuffer(array.buffers()[1], "<i8")[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
+        low, high = np.where(missing, 0, raw.T)
+        if (high != low >> 63).any():
+            raise ValueError("it holds decimals of more than 64 bits")
+        return low, missing, names
+    if pa.types.is_temporal(array.type):
+        array = array.cast(pa.int32() if array.type.bit_width == 32 else pa.int64())
+    if not pa.types.is_floating(array.type):  # else NaN follows from nulls
+        array = array.fill_null(False if pa.types.is_boolean(array.type) else len(names))
+    return np.asarray(array.to_numpy(zero_copy_only=False)), missing, names
+
+
+def _narrowest(values: Array) -> str:
+    """Return the smallest dtype that holds all values exactly; of two for whole numbers, the one that torch computes with.
+
+    It holds infinities, -0.0 and NaN of floats too, but not the payload of a NaN.
+    """
+    if values.dtype.kind in "iu":
+        low, high = int(values.min(initial=0)), int(values.max(initial=0))
+        return next(name for name in INTEGERS if np.iinfo(name).min <= low and high <= np.iinfo(name).max)
+
+    def exact(part: Array, dtype: str) -> bool:
+        with np.errstate(over="ignore", invalid="ignore"):
+            back = part.astype(dtype).astype(part.dtype)
+        return bool(((back == part) | (part != part)).all())  # a cast keeps the sign of zero
+
+    slices = [values[k : k + SLICE_ROWS] for k in range(0, len(values), SLICE_ROWS)]
+    return next(name for name in FLOATS if all(exact(part, name) for part in slices))
+
+
+class _TableReader:
+    """Reads a source: once to describe its columns and count the rows that have a target, and again to fill these rows."""
+
+    def __init__(self, source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[str, Column]) -> None:
+        self._targets, self._classes = wanted["target"], classes
+        self._parts = _open(source, {*wanted["category"], *wanted["drop"]})
+        self.name = self._parts[0].name if len(self._parts) == 1 else f"{len(self._parts)} files"
+        names = self._parts[0].schema.names
+        for part in self._parts:
+            if len({*names}) < len(names) or sorted(part.schema.names) != sorted(names):
+                found = ", ".join(map(repr, part.schema.names))
+                raise StoreError(f"{part.name} has two columns of one name, or others than {self._parts[0].name}: {found}")
+        kept = [column for column in names if column not in wanted["drop"]]
+        for option, known in (("drop", names), ("target", kept), ("category", kept)):
+            if unknown := [column for column in wanted[option] if column not in known]:
+                listed = ", ".join(map(repr, known[:20])) + (", ..." if len(known) > 20 else "")
+                raise ValueError(f"{option} is {unknown[0]!r}, but {self.name} has no such column; it has {listed}")
+        if not {*kept} - {*wanted["target"]}:
+            raise ValueError(f"{self.name} has no column besides {', '.join(map(repr, names))}: nothing is left to learn from")
+        self._types = {column: self._type(column, wanted["category"]) for column in kept}
+        self.described = list[Column]()
+        for column, values, _ in self._columns():
+            self.described.append(column)
+            self.count = len(values)
+        if not self.count:
+            raise StoreError(f"{self.name} has no rows{'' if self._rows is None else ' with a target'}")
+        if self._rows is not None:
+            left_out = f"{np.sum(~self._rows)} of {len(self._rows)} rows of {self.name} are left out"
+            warn_user(
+                f"{left_out}: row {np.argmin(self._rows)} is the first without a target, or with one that float32 cannot hold"
+            )
+
+    def _type(self, name: str, category: Sequence[str]) -> Any:
+        """Return the type that holds a column of all parts."""
+        pa = _arrow()
+        types = [pa.string()] if name in category else [part.schema.field(name).type for part in self._parts]
+        schemas = [pa.schema([(name, _describe(name, kind)[1])]) for kind in types]
+        with _reading(f"{self.name}, column {name!r}"):
+            joint = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+        return joint if pa.types.is_dictionary(joint) else _describe(name, joint)[1]
+
+    def _read(self, name: str) -> tuple[Array, Array, tuple[str, ...]]:
+        """Return a column as `_to_numpy` does, in the rows that have a target."""
+        pa, kind, chunks = _arrow(), self._types[name], []
+        for part in self._parts:
+            with _reading(f"{part.name}, column {name!r}"):
+                array = part.read(name)
+                chunks += (_as_names(array, kind) if pa.types.is_dictionary(kind) else array.cast(kind)).chunks
+        with _reading(f"{self.name}, column {name!r}"):
+            values, missing, names = _to_numpy(pa.chunked_array(chunks, kind))
+        return (values, missing, names) if self._rows is None else (values[self._rows], missing[self._rows], names)
+
+    def _column(self, name: str, values: Array, missing: Array, names: tuple[str, ...]) -> Column:
+        """Describe a column, of what `_to_numpy` returns."""
+        column, other = _describe(name, self._types[name])[0], self._classes.get(name)
+        if column.kind == "category":
+            if not self._types[name].ordered:
+                digits = all(each.isascii() and each.isdigit() for each in names)
+                names = tuple(sorted(names, key=lambda each: (int(each) if digits else 0, each)))
+            if other is not None and other.kind == "category":
+                if unknown := sorted({*names} - {*other.names}):
+                    raise ValueError(f"column {name!r} has names that classes lacks: {', '.join(map(repr, unknown[:5]))}")
+                names = other.names
+            values = np.array([len(names)])  # which means missing
+        count = None if name in self._targets else int(missing.sum()) or None
+        return replace(column, dtype=column.dtype or _narrowest(values), missing=count, names=names)
+
+    def _columns(self, known: Iterable[Column] = ()) -> Iterator[tuple[Column, Array, Array]]:
+        """Read all columns. Yield the description of each, its values, and where they are missing. known: the descriptions."""
+        self._rows: Array | None = None  # which have all targets, as values that float32 holds; None: all
+        targets = [self._read(name)[:2] for name in self._targets]
+        fits = [np.abs(v.astype(np.float64)) <= LARGEST_FLOAT if v.dtype.kind == "f" else ~missing for v, missing in targets]
+        if fits and not (rows := np.logical_and.reduce(fits)).all():
+            self._rows = rows
+        described, checksum = {column.name: column for column in known}, xxhash.xxh3_128()
+        for name in self._types:
+            values, missing, names = self._read(name)
+            column = described.get(name) or self._column(name, values, missing, names)
+            if column.kind == "category":
+                codes = {each: k for k, each in enumerate(column.names)}
+                values = np.array([*(codes.get(each, -1) for each in names), len(codes)])[values]
+            values = np.ascontiguousarray(values, column.dtype)
+            checksum.update(values.data)
+            checksum.update(np.ascontiguousarray(missing).data)
+            yield column, values, missing
+        self.checksum = checksum.hexdigest()
+
+    def fill(self, rows: Array, fields: Mapping[str, str]) -> None:
+        """Write all rows, column by column. fields: of columns and masks that are no target."""
+        before, changed = self.checksum, StoreError(f"{self.name} has changed while it was read: leave it alone, and open it again")
+        for column, values, missing in self._columns(self.described):
+            if len(values) != len(rows):
+                raise changed
+            if column.name in fields:
+                rows[fields[column.name]] = values
+            else:
+                place = ... if rows[TARGET].ndim == 1 else (slice(None), self._targets.index(column.name))
+                rows[TARGET][place] = values / 10.0**column.scale if column.scale else values
+            if column.missing is not None:
+                rows[fields[column.name + MASK]] = missing
+        if self.checksum != before:
+            raise changed

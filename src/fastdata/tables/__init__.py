@@ -1,1 +1,0 @@
-"""Tables: columns of Parquet, Arrow, CSV or a DataFrame, stored as compact integers and floats."""
