@@ -63,7 +63,7 @@ def names_of(dataset: TableDataset, name: str) -> list[str | None]:
 ALIASES = "int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 bool string date32 timestamp[s] timestamp[ns]"
 ALIASES += " time32[ms] time64[us] duration[ms]"
 TYPES = [*map(pa.type_for_alias, ALIASES.split()), pa.timestamp("us", "UTC"), pa.decimal128(12, 3)]
-COARSE = [0.0, -0.0, 0.5, 65504.0, 65536.0, 1e-8, float("inf"), float("-inf"), float("nan")]
+COARSE = [0.0, -0.0, 0.5, 65504.0, 65505.0, 2.0**-24, 2.0**-25, float("inf"), float("-inf"), float("nan")]  # half has some of them
 
 
 def _values(kind: Any) -> st.SearchStrategy[Any]:
@@ -163,8 +163,9 @@ def _check_narrow(dataset: TableDataset) -> None:
     """No column could be narrower."""
     for name, about in dataset.columns.items():
         values = dataset.column(name).numpy()
-        if about.kind in ("integer", "decimal"):
-            fitting = [d for d in INTEGERS if np.iinfo(d).min <= int(values.min()) and int(values.max()) <= np.iinfo(d).max]
+        if about.kind in ("integer", "decimal", "category"):
+            low, high = (0, len(about.names)) if about.kind == "category" else (int(values.min()), int(values.max()))
+            fitting = [d for d in INTEGERS if np.iinfo(d).min <= low and high <= np.iinfo(d).max]
             assert about.dtype == fitting[0] and np.iinfo(about.dtype).bits == min(np.iinfo(d).bits for d in fitting)
         elif about.kind == "float":
             for dtype in ("float16", "float32"):
@@ -173,35 +174,13 @@ def _check_narrow(dataset: TableDataset) -> None:
                         assert not np.array_equal(values.astype(dtype).astype(values.dtype), values, equal_nan=True)
 
 
-NARROWEST: dict[str, list[list[Any]]] = {
-    "uint8": [[0, 255], ["a", "b"]],
-    "int8": [[-1, 127]],
-    "int16": [[0, 256], [str(k) for k in range(256)]],
-    "uint16": [[0, 32768]],
-    "int32": [[-1, 32768]],
-    "uint32": [[0, 2**31]],
-    "int64": [[-1, 2**31]],
-    "uint64": [[0, 2**63]],
-    "float16": [[0.5, 65504.0, float("nan"), -float("inf"), -0.0], [2.0**-24]],
-    "float32": [[0.5, 65505.0], [2.0**-25]],
-    "float64": [[0.1], [1e-46]],
-    "bool": [[True, False]],
-}
-
-
-@pytest.mark.parametrize("dtype", NARROWEST)
-def test_the_narrowest_dtype(dtype: str) -> None:
-    for values in NARROWEST[dtype]:
-        dataset = make(with_target(x=pa.array(values, pa.uint64() if dtype == "uint64" else None)))
-        assert dataset.columns["x"].dtype == dtype and str(dataset.column("x").dtype) == f"torch.{dtype}"
-        assert dataset[0][0]["x"].dtype == getattr(torch, dtype)
-
-
 def test_a_null_and_a_nan_are_told_apart() -> None:
     dataset = make(with_target(x=pa.array([1.5, None, float("nan"), -0.0])))
     assert dataset.column("x.missing").tolist() == [False, True, False, False] and dataset.missing == {"x": 1}
     assert torch.isnan(dataset.column("x")).tolist() == [False, True, True, False]
     assert make(pd.DataFrame({"x": [1.5, np.nan], "y": [0, 1]})).missing == {"x": 1}  # to pandas, NaN is a missing value
+    names = make(with_target(x=[str(k) for k in range(256)]))  # the code 256 means missing
+    assert names.columns["x"].dtype == "int16" and names.column("x").tolist() == [*range(256)]
 
 
 def test_names_are_sorted_and_categories_keep_their_order() -> None:
@@ -556,11 +535,7 @@ TWO, UNREADABLE = "a,y\n1,2\n", "cannot be read as a table: "
 LONG = pa.array([10**30], pa.decimal128(38, 0))
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "short row": (lambda: csv("a,b,y\n1,2,3\n4,5\n"), {}, r"t.csv .*: Row #3: Expected 3 columns, got 2: 4,5"),
-    "long row": (lambda: csv("a,y\n" + "1,2\n" * 5 + "1,2,3\n"), {}, r"Row #7: Expected 2 columns, got 3: 1,2,3"),
-    "text, then numbers": (lambda: csv("a,y\nx,1\n1,1\n"), {}, r"numbers, such as '1', and other text, such as 'x'"),
-    "commas": (lambda: csv('a,y\n"1,5",1\n"2,5",2\n'), {}, r"column 'a' holds numbers with a comma, such as '1,5', which must"),
     "too large": (lambda: csv(f"a,y\n{1 << 70},1\n"), {}, r"column 'a' holds whole numbers of more than 64 bits: correct it, or"),
-    "negative and huge": (lambda: csv(f"a,y\n-1,1\n{(1 << 64) - 1},1\n"), {}, r"column 'a' .*more than 64 bits"),
     "open quote": (lambda: csv('a,y\n"b,1\nc,2\n'), {}, r"t.csv, the row of lines 2 to 3: .* a quote is missing"),
     "no header": (lambda: csv(""), {}, UNREADABLE + "Empty CSV file"),
     "unnamed": (lambda: csv("a,,y\n1,2,3\n"), {}, r"its first line must name all columns, found 'a', '', 'y'"),
@@ -571,17 +546,13 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "empty parquet": (lambda: parquet(with_target(a=pa.array([], pa.int64()))), {}, r"t.parquet has no rows"),
     "cut parquet": (lambda: _cut(parquet(with_target(x=range(1000)))), {}, UNREADABLE + "Parquet magic bytes not found"),
     "damaged parquet": (_damaged_parquet, {}, r"t.parquet, column 'x' " + UNREADABLE),
-    "not parquet": (lambda: csv("hello", "t.parquet"), {}, r"t.parquet " + UNREADABLE),
     "cut arrow": (lambda: _cut(_arrow_file()), {}, r"t.arrow " + UNREADABLE),
     "no file": (lambda: stores.folder() / "t.csv", {}, r"t.csv " + UNREADABLE + ".*No such file"),
-    "no parquet": (lambda: stores.folder() / "t.parquet", {}, r"t.parquet " + UNREADABLE + ".*No such file"),
     "a folder": (lambda: _folder("t.csv"), {}, r"t.csv " + UNREADABLE + ".*directory"),
     "nested": (lambda: parquet(with_target(a=[[1, 2], [3]])), {}, r"'a' holds nested values \(list<.*: leave it out \(drop='a'\)"),
-    "struct": (lambda: parquet(with_target(s=[{"a": 1}, {"a": 2}])), {}, r"column 's' holds nested values \(struct<"),
     "bytes": (lambda: parquet(with_target(b=[b"\0", b"\1"])), {}, r"column 'b' holds bytes \(binary\)"),
     "decimals": (lambda: parquet(with_target(d=LONG)), {}, r"column 'd' .*: it holds decimals of more than 64 bits"),
     "mixed objects": (lambda: pd.DataFrame({"a": [1, "x"], "y": [1, 2]}), {}, "the DataFrame " + UNREADABLE + ".*column a"),
-    "frame of lists": (lambda: pd.DataFrame({"a": [[1], [2]], "y": [1, 2]}), {}, r"column 'a' holds nested values"),
     "same names": (lambda: pd.DataFrame([[1, 2, 3]], columns=["a", "a", "y"]), {}, "the DataFrame " + UNREADABLE),
 }
 WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
@@ -631,3 +602,5 @@ def test_a_source_of_another_type() -> None:
     for source in ({"x": [1]}, 3, []):
         with pytest.raises(TypeError, match=r"source is a \w+, but must be a file, a list of files, or a DataFrame"):
             TableDataset(source)
+    with pytest.raises(StoreError, match="the DataFrame cannot be read as a table"):
+        TableDataset(pd.Series([1, 2]))

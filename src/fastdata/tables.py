@@ -140,8 +140,7 @@ class TableDataset(RowsDataset):
         self._layout = _Layout(described, wanted["target"], labels)
         row = self._layout.row
         key = repr((described, wanted["target"], labels, reader.checksum)) if shared else None
-        need, free = row.itemsize * count, free_memory()
-        if need > free and not node_memory.is_held(key, count, row):
+        if (need := row.itemsize * count) > (free := free_memory()) and not node_memory.is_held(key, count, row):
             raise StoreError(f"{self._source} takes {need} bytes in memory, but {free} are free: leave columns out (drop=NAME)")
         fill = partial(reader.fill, fields=self._layout.fields)
         if SharedArray.possible():
@@ -314,7 +313,7 @@ def _reading(what: str) -> Iterator[None]:
 
 def _open(source: Any, untyped: Container[str]) -> list[_Part]:
     """Return the parts of a source. untyped: the columns of a CSV that stay text."""
-    is_pandas = type(source).__module__.partition(".")[0] == "pandas"
+    is_pandas = hasattr(source, "iloc") and hasattr(source, "columns")
     if is_pandas or hasattr(source, "__arrow_c_stream__"):
         with _reading("the DataFrame"):
             table = _arrow().Table.from_pandas(source, preserve_index=False) if is_pandas else _arrow().table(source)
@@ -447,9 +446,10 @@ def _describe(name: str, kind: Any) -> tuple[Column, Any]:
 
 def _as_names(array: Any, kind: Any) -> Any:
     """Return a chunked array of anything as dictionaries of text, of this type."""
-    is_dictionary = _arrow().types.is_dictionary(array.type)
-    if not is_dictionary or not _is_text(array.type.value_type) or any(chunk.dictionary.null_count for chunk in array.chunks):
-        array = array.cast(_arrow().string()).dictionary_encode()
+    pa = _arrow()
+    is_text = pa.types.is_dictionary(array.type) and _is_text(array.type.value_type)
+    if not is_text or any(chunk.dictionary.null_count for chunk in array.chunks):
+        array = (array if array.type == pa.large_string() else array.cast(pa.string())).dictionary_encode()
     return array.cast(kind)
 
 
