@@ -82,7 +82,7 @@ def test_a_store_that_is_opened_again_is_scheduled_anew() -> None:
     """What a Loader had scheduled before hid the uses that come sooner."""
     clock = SharedArray(3, np.int64)
     schedules, who = Schedules(), clock.__getstate__()[:3]
-    opened = [RemoteStore(object(), stores.store(), 1) for _ in range(2)]  # type: ignore[arg-type]
+    opened = [RemoteStore(object(), stores.store()) for _ in range(2)]  # type: ignore[arg-type]
     for store, first in zip(opened, (500, 20), strict=True):
         schedules.extend(0, who, store, "96", [(0, first, first + 10)], restart=True)
         assert schedules.next_use(store.file("96", 0)) == first

@@ -384,13 +384,13 @@ def test_paths_need_not_be_utf8(photos: Path) -> None:
 # ------------------------------------------------------------------------------------------------- what a message says
 
 
-def test_a_table_without_paths_is_pointed_to_its_option(photos: Path) -> None:
+def test_a_table_without_paths_is_pointed_to_its_dataset(photos: Path) -> None:
     for rows in ([("58", "Rome", "low")], [("58", "1", "2"), ("59", "1", "2")]):
-        with pytest.raises(PrepError, match=r"for a table without paths, name the column to predict: target COLUMN"):
+        with pytest.raises(PrepError, match=r"a table without paths is not prepared: TableDataset reads it"):
             prep(written(photos / "t.csv", [("age", "city", "income"), *rows]), photos.parent / "o.fds")
     with pytest.raises(PrepError) as caught:
         prep(written(photos / "t.csv", [("path", "label"), ("gone.png", "cat")]), photos.parent / "o.fds")
-    assert "target" not in str(caught.value)
+    assert "TableDataset" not in str(caught.value)
 
 
 def test_a_table_of_names_alone_says_that_it_has_no_rows(photos: Path) -> None:

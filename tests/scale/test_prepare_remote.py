@@ -106,11 +106,11 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", ["masks", "fields", "chars", "chunks", "classes"])
+@pytest.mark.parametrize("name", ["masks", "fields", "chars", "chunks"])
 def test_every_kind_has_the_objects_of_a_published_store(name: str, golden: Path, tmp_path: Path, server: FaultStore) -> None:
     source, options = STORES.get(name, ("fields.csv", {"fields": "caption", "root": golden}))
     options = {key: golden / value if key == "masks" else value for key, value in options.items()}
-    order = {} if name in ("chars", "classes") else {"order": "shuffled"}
+    order = {} if name == "chars" else {"order": "shuffled"}
     options["workers"] = 1
     local = fastdata.prep(golden / source, tmp_path / "local.fds", **options, **order)
     fastdata.publish(local.out, "s3://bucket/local.fds")
