@@ -42,7 +42,7 @@ def _decoded(cases: list[Case], gray: bool, fast: bool) -> tuple[list[bytes], di
     batches, alone = jpeg_batches([memoryview(record) for record in records], [size for _, size, *_ in cases], windows)
     found = {}
     for each in batches:
-        for place, region in each.decode(gray=gray, scratch=_fresh):
+        for place, region in each.decode(each.join(), gray=gray, scratch=_fresh):
             assert place not in found
             found[place] = region
     return records, found, len(batches), alone
@@ -94,7 +94,7 @@ def test_cells_of_equal_width_tables_and_scale_share_a_batch(monkeypatch: pytest
 def test_no_batch_is_higher_than_a_jpeg_can_be() -> None:
     data, window = memoryview(encode_jpeg(picture(1, 64, 64))), Window(20, 20, 9, 9, 8)
     batches, alone = jpeg_batches([data] * 5000, [(64, 64)] * 5000, [window] * 5000)  # of 80,000 rows together
-    regions = [region for batch in batches for _, region in batch.decode(gray=False, scratch=_fresh)]
+    regions = [region for batch in batches for _, region in batch.decode(batch.join(), gray=False, scratch=_fresh)]
     assert len(batches) == 2 and not alone and len(regions) == 5000
     assert all(np.array_equal(region.pixels, regions[0].pixels) for region in regions)
 
@@ -135,7 +135,7 @@ def test_damage_of_one_changes_no_other(harmed: int, bytes_of_it: list[tuple[int
     batches, _ = jpeg_batches([memoryview(bytes(record)) for record in records], [(64, 64)] * 4, [Window(20, 20, 20, 20)] * 4)
     assert len(batches) == 1
     try:
-        found = batches[0].decode(gray=False, scratch=_fresh)
+        found = batches[0].decode(batches[0].join(), gray=False, scratch=_fresh)
     except CodecError:
         return
     for place, region in found:

@@ -30,8 +30,15 @@ class JpegBatch(NamedTuple):
     places: list[int]
     cells: list[Cells]
 
-    def decode(self, *, gray: bool, scratch: Callable[[int], Array]) -> list[tuple[int, Region]]:
+    def join(self) -> Array:
+        """Return the JPEG of all cells, uint8."""
+        return join_cells(self.cells)
+
+    def decode(self, data: Array, *, gray: bool, scratch: Callable[[int], Array]) -> list[tuple[int, Region]]:
         """Decode to (place, region that contains its window) pairs, [H, W, 1 or 4], in memory of `scratch`; see `decode_jpeg_into`.
+
+        Args:
+            data: the result of `join`.
 
         Raises:
             CodecError: if the bytes of one of them are damaged.
@@ -39,7 +46,7 @@ class JpegBatch(NamedTuple):
         shrink = self.shrink
         above = sum(cells.end for cells in self.cells[:-1])
         size = -(-(above + self.cells[-1].height) // shrink), -(-self.cells[0].width // shrink)
-        pixels = decode_jpeg_into(scratch, join_cells(self.cells), size, gray=gray, fast=self.fast)
+        pixels = decode_jpeg_into(scratch, data, size, gray=gray, fast=self.fast)
         regions = []
         top = 0
         for place, cells in zip(self.places, self.cells, strict=True):

@@ -107,6 +107,10 @@ def _decoded(
 
     A region is valid until the next item.
     """
+    if len(plans) == 1:
+        for k, region in _regions(images, rows, [sample.window for sample in plans[0]], timing):
+            yield 0, k, region
+        return
     parts = shared_parts(plans, cuts=images.indexed)
     rows = rows[[part.place for part in parts]]
     for number, region in _regions(images, rows, [part.window for part in parts], timing):
@@ -120,17 +124,21 @@ def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Tim
         batches, alone, records = _in_batches(images, rows, windows, timing) if images.indexed else ([], list(range(len(rows))), [])
         for batch in batches:
             started = perf_counter()
+            joined = batch.join()  # waits for the disk
+            read = perf_counter()
             try:
-                regions = batch.decode(gray=images.form.channels == 1, scratch=scratch)
+                regions = batch.decode(joined, gray=images.form.channels == 1, scratch=scratch)
             except CodecError:  # one of them is damaged: decoding each alone tells which
                 regions = []
                 alone += batch.places
-            timing.decode_s += perf_counter() - started
+            timing.read_s += read - started
+            timing.decode_s += perf_counter() - read
             yield from regions
         for k in alone:
             row, window = int(rows[k]), windows[k]
             started = perf_counter()
-            data = records[k] if records else _read(images, row)
+            data = records[k] if records else images.get(row)
+            bytes(data[:: mmap.PAGESIZE])  # touching each page waits for the disk here, so that it counts as reading
             read = perf_counter()
             region = None if window.empty else images.decode(row, data, window, scratch)
             timing.read_s += read - started
@@ -143,20 +151,13 @@ def _in_batches(
 ) -> tuple[list[JpegBatch], list[int], list[memoryview]]:
     """Return the windows to decode together, those to decode alone, and all records."""
     started = perf_counter()
-    records = [_read(images, row) for row in rows.tolist()]
+    records = [images.get(row) for row in rows.tolist()]
     read = perf_counter()
     heights, widths = (sides.tolist() for sides in images.sides(rows))
     batches, alone = jpeg_batches(records, list(zip(heights, widths, strict=True)), windows)
     timing.read_s += read - started
     timing.decode_s += perf_counter() - read
     return batches, alone, records
-
-
-def _read(images: Images, row: int) -> memoryview:
-    """Return the stored bytes. Touching each page waits for the disk here, so that it counts as reading."""
-    data = images.get(row)
-    bytes(data[:: mmap.PAGESIZE])
-    return data
 
 
 class _Scratch:

@@ -32,8 +32,6 @@ def shared_parts(plans: Sequence[Sequence[Sample]], *, cuts: bool) -> list[Part]
         plans: for each view, the samples of the batch.
         cuts: whether a part of an image is decoded without the rest. If not, its windows are always joined.
     """
-    if len(plans) == 1:
-        return [Part(place, sample.window, (0,)) for place, sample in enumerate(plans[0])]
     return [
         Part(place, window, tuple(views))
         for place, samples in enumerate(zip(*plans, strict=True))
