@@ -54,7 +54,7 @@ def main() -> None:
 
     say("Done. Look at")
     print(f"{out / 'digits.png'}    the contact sheet: 48 of the digits, each above its label")
-    print(f"{out / 'digits.html'}   the report: digits by class, and what deserves a look; open it in a browser")
+    print(f"{out / 'digits.html'}   the report: digits by class, with their sizes; open it in a browser")
     print(f"{out / 'bench.png'}     the chart: images/s of the Loader, a plain DataLoader and the limit of this machine")
     print(f"{out / 'digits.fds'}/    the store; manifest.json says what is in it and how it was made")
 
