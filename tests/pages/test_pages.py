@@ -92,7 +92,7 @@ class Visit:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["masks", "volumes", "table", "tokens", "photos", "boxes"])
+@pytest.mark.parametrize("name", ["masks", "volumes", "tokens", "photos", "boxes"])
 def test_a_page_is_quiet_and_fits(browser: Browser, pages: dict[str, Path], tmp_path: Path, name: str, scheme: Any) -> None:
     folder = Path(os.environ.get("FASTDATA_PAGES", tmp_path))
     for size, what in ((WIDE, scheme), (NARROW, f"{scheme}-narrow")):
