@@ -176,7 +176,7 @@ def attached(size: float) -> None:
             assert test_node_memory.inodes(dataset) == {holder.inode()}, "another memory"
             if not k % 10:
                 _in_a_child(lambda: (RAMDataset(copy)[k % 5], dataset[k % 5]))
-            path, options = others[k % 3]
+            path, options = others[k % len(others)]
             RAMDataset(path, **options)[0]
 
         def part() -> None:
