@@ -306,7 +306,16 @@ def _reading(what: str) -> Iterator[None]:
         yield
     except FastDataError as error:
         raise (StoreError(str(error)) if isinstance(error, PrepError) else error) from None
-    except (_arrow().ArrowException, OSError, ValueError, TypeError, KeyError, NotImplementedError, OverflowError) as error:
+    except (
+        _arrow().ArrowException,
+        ImportError,
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        NotImplementedError,
+        OverflowError,
+    ) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise StoreError(f"{what} cannot be read as a table: {first:.300}") from error
 
