@@ -92,7 +92,7 @@ def _work(count: int, out: Path) -> Work:
 
 def _check(before: Work, after: Work) -> None:
     old, new = before.plan, after.plan
-    for name in ("options", "labels", "bounds", "amounts", "libraries", "fingerprint", "files", "shared", "columns", "parts"):
+    for name in ("options", "labels", "bounds", "amounts", "libraries", "fingerprint", "files", "columns", "parts"):
         assert getattr(old, name) == getattr(new, name), name
     assert [*old.sources] == [*new.sources] and [*map(type, old.sources)] == [*map(type, new.sources)]
     assert (before.roots, before.skipped, before.notes) == (after.roots, after.skipped, after.notes)
