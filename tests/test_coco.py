@@ -119,7 +119,7 @@ def expected(body: Any, row: int, size: int, mode: str, box: Any, flips: Any, sh
         if area <= 0 or area < least * (x2 - x1) * (y2 - y1):
             continue
         points = []
-        for k in (0, 2, 1, 3) if flips[0] else range(4):
+        for k in (0, 2, 1, 3) if flips[0] != flips[1] else range(4):
             px, py, v = one["keypoints"][3 * k : 3 * k + 3]
             px, py = across(px), down(py)
             points.append([px, py, v] if v and 0 <= px < width and 0 <= py < height else [0, 0, 0])

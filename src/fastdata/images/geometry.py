@@ -99,7 +99,7 @@ def move_keypoints(points: Array, of: Array, placed: Placement, sizes: Array, na
     moved = points[..., :2] * placed.scale[of][axes] + placed.shift[of][axes]
     inside = ((moved >= 0) & (moved < sizes[of][axes])).all(axis=-1) & (points[..., 2] > 0)
     out = np.where(inside[..., None], np.concatenate([moved, points[..., 2:]], axis=-1), 0)
-    mirrored = placed.scale[of, 0] < 0
+    mirrored = placed.scale[of].prod(axis=1) < 0  # flips of both axes are a rotation
     swapped = mirror_order(names)
     if points.ndim > 2 and len(names) == points.shape[-2]:
         out[mirrored] = out[mirrored][..., swapped, :]

@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import yaml
+
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, is_inside
 from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column
 from fastdata.sources.inputs import Source, SourceList, read_bytes
 from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.walk import Walk, walk_files
-from fastdata.sources.yaml_subset import read_keys
 from fastdata.store.column import SOURCE_SIZE, mirror_order
 from fastdata.words import number_of
 
@@ -172,24 +173,34 @@ def _lines(path: AnyPath) -> list[str]:
 
 def _described(path: AnyPath) -> _Dataset:
     """Read the file that Ultralytics calls data.yaml."""
-    found = read_keys(path, ("names", "kpt_shape", "kpt_names", "flip_idx"))
+    try:
+        found = yaml.load("\n".join(_lines(path)), yaml.BaseLoader)  # which leaves a class called no or 01 as it is written
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise PrepError(f"--yolo: {path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise PrepError(f"--yolo: {path} is no map with names")
     names = found.get("names")
     if isinstance(names, dict):
-        by_number = {str(number): name for number, name in names.items()}
-        if by_number.keys() != set(map(str, range(len(names)))):
-            raise PrepError(f"{path}: names must have the numbers 0 to {len(names) - 1}, but has {', '.join(by_number)}")
-        names = [by_number[str(k)] for k in range(len(names))]
-    if not isinstance(names, list) or not all(isinstance(name, str | int) for name in names):
+        if names.keys() != set(map(str, range(len(names)))):
+            raise PrepError(f"{path}: names must have the numbers 0 to {len(names) - 1}, but has {', '.join(map(str, names))}")
+        names = [names[str(k)] for k in range(len(names))]
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise PrepError(f"{path}: names must be a list of names, or one for each number")
-    names = tuple(map(str, names))
     shape = found.get("kpt_shape")
     if shape is None:
-        return _Dataset(path.name, names)
-    match shape:
-        case [int(points), int(dims)] if points > 0 and dims in (2, 3):
+        return _Dataset(path.name, tuple(names))
+    match _whole(shape):
+        case [points, dims] if points > 0 and dims in (2, 3):
             named = _point_names(path, points, found.get("kpt_names"), found.get("flip_idx"))
-            return _Dataset(path.name, names, points, dims, named)
-    raise PrepError(f"{path}: kpt_shape must be [number of keypoints, 2 or 3], but is {shape}")
+            return _Dataset(path.name, tuple(names), points, dims, named)
+    raise PrepError(f"{path}: kpt_shape must be [number of keypoints, 2 or 3], but is {shape}".replace("'", ""))
+
+
+def _whole(texts: Any) -> list[int] | None:
+    """Return a list of whole numbers; None: it is none."""
+    if not isinstance(texts, list) or not all(isinstance(text, str) and re.fullmatch("[0-9]{1,18}", text) for text in texts):
+        return None
+    return list(map(int, texts))
 
 
 def _point_names(path: AnyPath, count: int, named: Any, flips: Any) -> tuple[str, ...]:
@@ -199,13 +210,13 @@ def _point_names(path: AnyPath, count: int, named: Any, flips: Any) -> tuple[str
         named = lists[0] if all(one == lists[0] for one in lists) else None
     if named is not None and (not isinstance(named, list) or len(named) != count):
         raise PrepError(f"{path}: kpt_names must be {count} names, as many as kpt_shape says")
-    order = flips if isinstance(flips, list) and len(flips) == count else None
-    if flips is not None and (order is None or sorted(order, key=str) != sorted(range(count), key=str)):
+    order = None if flips is None else _whole(flips)
+    if flips is not None and (order is None or len(order) != count or sorted(order) != list(range(count))):
         raise PrepError(f"{path}: flip_idx must be the numbers 0 to {count - 1} in another order, as many as kpt_shape says")
     if named is None:
-        named = [f"point_{k}" if k == j else f"left_{k}" if k < j else f"right_{j}" for k, j in enumerate(flips or ())]
+        named = [f"point_{k}" if k == j else f"left_{k}" if k < j else f"right_{j}" for k, j in enumerate(order or ())]
     names = tuple(map(str, named))
-    if flips is not None and mirror_order(names) != flips:
+    if order is not None and mirror_order(names) != order:
         raise PrepError(f"{path}: flip_idx must swap left_NAME and right_NAME, and no others; rename the keypoints in kpt_names")
     return names
 
