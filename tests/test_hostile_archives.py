@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
-import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,62 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from archives import png
-from fastdata import PrepError, prep
+from fastdata import PrepError
 from fastdata.images.prepare import ImageRecipe
 from fastdata.prepare.plan import make_plan
 from fastdata.sources.listing import list_sources
-from fastdata.store.store import Store
-
-# Tars
-
-
-def _lying(claimed: int, form: int, kind: bytes = tarfile.REGTYPE) -> bytes:
-    """A tar of a sound image, and of one that claims so many bytes."""
-    data, whole = png(0)[1], io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w") as tar:
-        header = tarfile.TarInfo("0.png")
-        header.size = len(data)
-        tar.addfile(header, io.BytesIO(data))
-        before = tar.offset
-    header = tarfile.TarInfo("1.png")
-    header.size, header.type, header.linkname = claimed, kind, "0.png" * (kind != tarfile.REGTYPE)
-    return whole.getvalue()[:before] + header.tobuf(form) + data
-
-
-@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-@pytest.mark.parametrize("claimed", [1 << 33, 1 << 44, 1 << 62, (1 << 62) + 511])
-def test_a_member_that_claims_more_than_the_tar_has_costs_what_is_there(tmp_path: Path, claimed: int, form: int) -> None:
-    (tmp_path / "x.tar").write_bytes(data := _lying(claimed, form))
-    found = list_sources(tmp_path / "x.tar")
-    assert [source.problem for source in found.sources] == ["", "truncated"]
-    assert sum(source.size for source in found.sources) < len(data)
-    summary = prep(tmp_path / "x.tar", tmp_path / "o.fds", workers=1)
-    assert summary.kept == 1 and summary.rejected == {"truncated": 1}
-    assert sum(len(variant.shards) for variant in Store(summary.out).manifest.variants) == 1
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
-def test_a_link_or_device_that_claims_bytes_has_none(tmp_path: Path, kind: bytes) -> None:
-    (tmp_path / "x.tar").write_bytes(_lying(1 << 62, tarfile.GNU_FORMAT, kind))
-    found = list_sources(tmp_path / "x.tar")
-    assert [(source.problem, source.size) for source in found.sources][1] == ("not-a-file", 0)
-
-
-def test_attributes_of_a_member_are_read_in_one_pass(tmp_path: Path) -> None:
-    header = tarfile.TarInfo("0.png")
-    header.size = len(png(0)[1])
-    records = b"6 a=b\n" * 170_000  # a copy of what is left for each of them would take half a minute
-    extended = tarfile.TarInfo("pax")
-    extended.type, extended.size = tarfile.XHDTYPE, len(records)
-    padding = bytes(-len(records) % 512)
-    data = 4 * (extended.tobuf(tarfile.USTAR_FORMAT) + records + padding) + header.tobuf(tarfile.USTAR_FORMAT) + png(0)[1]
-    (tmp_path / "x.tar").write_bytes(data + bytes(-len(data) % 512 + 1024))
-    begun = time.process_time()
-    assert [source.problem for source in list_sources(tmp_path / "x.tar").sources] == [""]
-    assert time.process_time() - begun < 5
-
-
-# Other archives
 
 
 @pytest.mark.parametrize("part", ["path", "label"])

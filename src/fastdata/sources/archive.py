@@ -26,6 +26,7 @@ __all__ = [
     "Kind",
     "Selection",
     "Table",
+    "damaged_file",
     "ends_in",
     "even_sizes",
     "files_in",
@@ -37,6 +38,11 @@ __all__ = [
     "unreadable",
 ]
 
+POINTER_BYTES = 200
+POINTERS = (
+    (re.compile(rb"version https://git-lfs"), "Git LFS", "git lfs pull"),
+    (re.compile(rb"/?annex/objects/"), "git-annex", "git annex get"),
+)
 FEW = 1 << 20  # inputs that an archive may have whatever its size: empty images take no bytes where they are compressed
 
 Item = tuple[str, int, str, Place]  # name, size, problem and place of an input
@@ -272,5 +278,16 @@ def files_in(folder: Folder, ending: str) -> list[AnyPath]:
 
 def unreadable(path: AnyPath, error: Exception) -> PrepError:
     """Make the error for a file that cannot be read at all."""
-    why = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
-    return PrepError(f"cannot read {path}: {why}")
+    if isinstance(error, OSError) and error.strerror:
+        return PrepError(f"cannot read {path}: {error.strerror}")
+    return damaged_file(path, f"is damaged, or was cut short ({type(error).__name__}: {error})")
+
+
+def damaged_file(path: AnyPath, why: str) -> PrepError:
+    """Make the error for a file of inputs that is not whole, which may be a pointer to one."""
+    with path.open("rb") as file:
+        begin = file.read(POINTER_BYTES)
+    for pattern, program, command in POINTERS:
+        if pattern.match(begin):
+            return PrepError(f"{path} is a pointer of {program}, and not the file itself: fetch it, as `{command}` does")
+    return PrepError(f"{path} {why}; copy it again")

@@ -33,7 +33,6 @@ DETAILS = {
     "not-listed": "the table of --labels does not list it",
     "not-annotated": "the annotations do not list it",
     "annotated-size": "the annotations are of an image of another size",
-    "truncated": "the archive ends before it does",
 }
 ENDING = re.compile(r"\.[A-Za-z]\w*$")
 ABSENT = ("missing", "broken-link", "not-a-file", "unreadable")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import tarfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
-from fastdata.sources.archive import Folder, Item, Kind, Selection, files_in, make_list, read_range, unreadable
+from fastdata.sources.archive import Folder, Item, Kind, Selection, damaged_file, files_in, make_list, read_range, unreadable
 from fastdata.sources.inputs import Source, SourceList, is_image, read_bytes
 from fastdata.sources.labels import Value, text_label
 from fastdata.sources.packed import Packed, PackedInputs
-from fastdata.sources.tar_members import Member, members
 
 __all__ = ["CLASSES", "KIND", "MASK"]
 
@@ -24,6 +25,8 @@ CLASSES = "classes.json"  # next to the shards: the names of the numbered classe
 MASK = ".mask.png"  # the ending of a sample's mask
 
 LABEL_BYTES = 1 << 20  # a longer file is not a label
+END_BYTES = 2 * tarfile.BLOCKSIZE  # zeros at the end of a tar; most programs add more, up to a multiple of tarfile.RECORDSIZE
+FULL_BYTES = END_BYTES + tarfile.RECORDSIZE
 COMPRESSED = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4|Z)|t[gbx]z2?|tzst)$", re.IGNORECASE)
 SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]*)", re.DOTALL)  # as in the package webdataset
 META = re.compile(r"__[^/]*__(/|$)")
@@ -100,22 +103,70 @@ def _with_others(source: Source, others: tuple[Source, ...]) -> Source:
     return replace(source, others=others, size=size, problem=next(filter(None, problems), ""))
 
 
+class Member(NamedTuple):
+    """A file in a tar. problem: why it cannot be used, or ""."""
+
+    name: str
+    offset: int
+    size: int
+    problem: str
+
+
+def _members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
+    """Yield the members that are not folders, in order.
+
+    Python's tarfile takes a damaged header for the end. So it is an error if anything but the zeros of an end follows the last.
+
+    Raises:
+        PrepError: the file is not a tar, is damaged, or was cut short.
+    """
+    total, end = os.fstat(file.fileno()).st_size, 0
+    try:
+        with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as opened:
+            tar: Any = opened
+            for header in iter(tar.next, None):
+                tar.members.clear()  # which would hold all of them
+                sparse = header.issparse()
+                size = header.size if header.isreg() and not sparse else 0
+                if header.size < 0 or header.offset < end or header.offset_data + size > total:
+                    raise tarfile.ReadError(f"{header.name!a} claims {header.size} bytes")
+                end = header.offset_data + size
+                if not header.isdir():
+                    problem = "unsupported" if sparse else "" if header.isreg() else "not-a-file"
+                    yield Member(header.name.removeprefix("./").rstrip("/") or ".", header.offset_data, size, problem)
+            end = tar.offset
+    except (tarfile.TarError, ValueError, OverflowError, MemoryError) as error:
+        raise damaged_file(path, f"is no tar, is damaged or was cut short, at byte {end} ({error})") from None
+    file.seek(end)
+    if file.read(FULL_BYTES).strip(b"\0"):
+        raise damaged_file(path, f"is damaged at byte {end}, where a member or the end of the tar should be")
+    zeros = total - end
+    if zeros != END_BYTES and not (END_BYTES < zeros < FULL_BYTES and total % tarfile.RECORDSIZE == 0):
+        raise damaged_file(path, f"was cut short, or has lost its end: {zeros} zeros follow its last member, at byte {end}")
+
+
 def _samples(path: AnyPath, name: str, skipped: Counter[str], selection: Selection) -> Iterator[Sample]:
-    """Yield the samples of a shard. If it was cut short, one more input stands for what is lost."""
+    """Yield the samples of a shard.
+
+    Raises:
+        PrepError: the tar is damaged or was cut short, or the members of a sample lie apart.
+    """
+    seen = set[int]()
     with path.open("rb") as file:
-        for key, group in groupby(members(file, path), key=_key):
-            if key:
-                yield _sample(path, name, key, list(group), skipped, selection)
-            elif key is not None:
-                yield Sample((name, 0, "truncated", ("tar", name, 0, 0)))
-            else:
+        for key, group in groupby(_members(file, path), key=_key):
+            if key is None:
                 skipped.update(_ending(member.name) for member in group)
+                continue
+            if hash(key) in seen:
+                raise PrepError(
+                    f"{path}: the members of {key!a} lie apart; write the tar with its files sorted, as tar --sort=name does"
+                )
+            seen.add(hash(key))
+            yield _sample(file, path, name, key, list(group), skipped, selection)
 
 
 def _key(member: Member) -> str | None:
-    """Return the name that the members of a sample share; "" for a missing end, None for a member of no sample."""
-    if not member.name:
-        return ""
+    """Return the name that the members of a sample share; None for a member of no sample."""
     match = None if META.match(member.name) else SAMPLE.fullmatch(member.name)
     return match[1] if match else None
 
@@ -126,7 +177,9 @@ def _ending(name: str) -> str:
     return f".{base.partition('.')[2].lower()}" if "." in base[1:] else base
 
 
-def _sample(path: AnyPath, name: str, key: str, group: list[Member], skipped: Counter[str], selection: Selection) -> Sample:
+def _sample(
+    file: BinaryIO, path: AnyPath, name: str, key: str, group: list[Member], skipped: Counter[str], selection: Selection
+) -> Sample:
     if selection.images:
         images, *more = ([member for member in group if _ending(member.name) == ending] for ending in selection.images)
     else:
@@ -135,19 +188,21 @@ def _sample(path: AnyPath, name: str, key: str, group: list[Member], skipped: Co
     others = tuple(_other(name, found) for found in more)
     endings = tuple(f".{ending.lower()}" for ending in selection.endings)
     by_ending = {_ending(member.name): member for member in group}
-    label, names, used = _label(path, by_ending)
+    if len(by_ending) < len(group):
+        twice = next(member.name for member in group if by_ending[_ending(member.name)] is not member)
+        raise PrepError(f"{path} has two members {twice!a}, or that differ in case alone; write the tar again with one of them")
+    label, names, used = _label(file, by_ending)
     chosen = {used, *endings, *selection.images, *(_ending(image.name) for image in images)}
     skipped.update(ending for ending in by_ending if ending not in chosen)
-    problem = next((m.problem for m in group if m.problem == "truncated"), "")
     if len(images) != 1:
-        problem = problem or ("two-images" if images else "no-image")
+        problem = "two-images" if images else "no-image"
         return Sample((f"{name}/{key}", 0, problem, ("tar", name, 0, 0)), label, names, (), others)
     image = images[0]
     place = "tar", name, image.offset, image.size
     wanted = [by_ending.get(ending) for ending in endings]
     parts = tuple(None if member is None or member.problem else (member.offset, member.size) for member in wanted)
     size = image.size + sum(part[1] for part in parts if part)
-    return Sample((f"{name}/{image.name}", size, problem or image.problem, place), label, names, parts, others)
+    return Sample((f"{name}/{image.name}", size, image.problem, place), label, names, parts, others)
 
 
 def _other(name: str, found: list[Member]) -> Source:
@@ -158,12 +213,12 @@ def _other(name: str, found: list[Member]) -> Source:
     return Source(f"{name}/{member.name}", -1, member.size, member.problem, place=("tar", name, member.offset, member.size))
 
 
-def _label(path: AnyPath, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
+def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
     """Return a sample's label, the names of its columns, and the ending of the member that holds it."""
     for ending, parse in ((".cls", _parse_text), (".json", _parse_json)):
         member = by_ending.get(ending)
         if member is not None and not member.problem and member.size <= LABEL_BYTES:
-            value, columns = parse(read_range(path, member.offset, member.size))
+            value, columns = parse(os.pread(file.fileno(), member.size, member.offset))
             if value is not None:
                 return value, columns, ending
     return None, [], ""
