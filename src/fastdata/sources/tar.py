@@ -207,9 +207,9 @@ def _sample(
 
 def _other(name: str, found: list[Member]) -> Source:
     """Return another image of a sample: the only member with its ending."""
-    if len(found) != 1:
-        return Source("", -1, 0, "two-partners" if found else "no-partner", place=("tar", name, 0, 0))
-    member = found[0]
+    if not found:
+        return Source("", -1, 0, "no-partner", place=("tar", name, 0, 0))
+    (member,) = found
     return Source(f"{name}/{member.name}", -1, member.size, member.problem, place=("tar", name, member.offset, member.size))
 
 
