@@ -27,14 +27,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def shrink(image: Array, size: int) -> Array:
-    """The short side becomes `size`, never enlarged."""
+    """The short side becomes `size`."""
     h, w = image.shape[:2]
     side = min(h, w)
-    if side <= size:
-        return image
-    return cv2.resize(
-        image, ((2 * w * size + side) // (2 * side), (2 * h * size + side) // (2 * side)), interpolation=cv2.INTER_AREA
-    )
+    filter_ = cv2.INTER_AREA if side > size else cv2.INTER_CUBIC
+    return cv2.resize(image, (size * w // side, size * h // side), interpolation=filter_)
 
 
 def bare(path: str, size: int) -> bytes:

@@ -73,7 +73,7 @@ def store_of(source: Path, args: argparse.Namespace) -> Path:
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
         side = args.side if args.augment == "crop" else math.ceil(args.side * 8 / 7)
         folder.mkdir(parents=True, exist_ok=True)
-        made = prep(source, store, size=side, upscale=True, codec="rgb" if side <= 64 else "jpeg")
+        made = prep(source, store, size=side, codec="rgb" if side <= 64 else "jpeg")
         print(f"{made.kept} of {made.inputs} images in {store}")
     while not (store / "manifest.json").is_file():  # which is written last
         time.sleep(0.1)

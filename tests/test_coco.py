@@ -86,9 +86,9 @@ def stores(folder: Path) -> dict[str, Path]:
 def stored_shape(height: int, width: int, size: int, mode: str) -> tuple[float, float, int, int]:
     """By docs of `--resize`: factors of y and x, and where the stored image begins in the resized one."""
     if mode == "stretch":
-        return min(size, height) / height, min(size, width) / width, 0, 0
+        return size / height, size / width, 0, 0
     side = max(height, width) if mode == "long" else min(height, width)
-    rows, columns = (height, width) if side <= size else (round(height * size / side), round(width * size / side))
+    rows, columns = int(size * height / side), int(size * width / side)
     square = min(size, rows, columns)
     corner = ((rows - square) // 2, (columns - square) // 2) if mode == "crop" else (0, 0)
     return rows / height, columns / width, *corner

@@ -236,7 +236,7 @@ SOURCES: dict[str, Case] = {
     "long side": lambda: LMDBDataset(made("images", resize="long", size=50, codec="rgb")),
     "cut square": lambda: LMDBDataset(made("images", resize="crop", size=40, codec="rgb")),
     "stretched": lambda: LMDBDataset(made("images", resize="stretch", size=40, codec="rgb")),
-    "enlarged": lambda: LMDBDataset(made("images", size=120, upscale=True, codec="rgb")),
+    "enlarged": lambda: LMDBDataset(made("images", size=120, codec="rgb")),
     "shuffled": lambda: LMDBDataset(made("images", order="shuffled", codec="rgb")),
     **{
         f"paths in {ending}": lambda ending=ending: LMDBDataset(made(f"t.{ending}", label_column="label", codec="rgb", size=32))

@@ -214,8 +214,7 @@ def test_masks_are_cut_and_flipped_with_their_images(crop, ignore):
 
 @pytest.mark.parametrize(
     "options",
-    [{"size": 33}, {"size": 50, "resize": "long"}, {"size": 33, "resize": "crop"}, {"size": 40, "resize": "stretch"}]
-    + [{"size": 90, "upscale": True}],
+    [{"size": 33}, {"size": 50, "resize": "long"}, {"size": 33, "resize": "crop"}, {"size": 40, "resize": "stretch"}, {"size": 90}],
     ids=str,
 )
 def test_masks_are_resized_with_their_images(options):

@@ -149,14 +149,14 @@ def test_verify_and_the_format_agree(tmp_path: Path) -> None:
 
 def test_a_size_keeps_the_images_that_have_it(tmp_path: Path) -> None:
     """Short sides: 60, 61 and so on; what is at most 60 is not resized."""
-    summary = fastdata.prep(sources(), tmp_path / "o.fds", codec="original", size=[60, 48], workers=1)
+    summary = fastdata.prep(sources(), tmp_path / "o.fds", codec="original", size=[60, 48], upscale=False, workers=1)
     by_size = {size: {name for name, data in stored(summary.out, size).items() if data == files()[name]} for size in (60, 48)}
     assert by_size[60] == {
         f"k/{n}" for n in ("plain.jpg", "full.jpg", "half.jpg", "gray.jpg", "noted.jpg", "rgb.jpg", "behind.jpg")
     } | {"k/wrong-ending.png"}
     assert by_size[48] == {"k/full.jpg", "k/half.jpg", "k/gray.jpg", "k/wrong-ending.png"}
     assert summary.originals == {"60": len(by_size[60]), "48": len(by_size[48])}
-    encoded = fastdata.prep(sources(), tmp_path / "j.fds", size=[60, 48], workers=1)
+    encoded = fastdata.prep(sources(), tmp_path / "j.fds", size=[60, 48], upscale=False, workers=1)
     for size, kept in by_size.items():
         jpegs, mixed = stored(encoded.out, size), stored(summary.out, size)
         assert all(mixed[name] == jpegs[name] for name in jpegs if name not in kept), "others are encoded as ever"

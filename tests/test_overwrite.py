@@ -313,7 +313,7 @@ def test_kill_9_at_random_moments(images: Pair, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_full_disk_leaves_the_old_store(images: Pair, tmp_path: Path) -> None:
     out = images.copied(tmp_path)
-    command = [*PREP, str(images.new), str(out), "--codec", "png", "--size", "600", "--upscale", "--overwrite", "--workers", "1"]
+    command = [*PREP, str(images.new), str(out), "--codec", "png", "--size", "600", "--overwrite", "--workers", "1"]
     found = run("bash", "-c", 'ulimit -f 8; exec "$@"', "bash", *command)
     assert found.returncode == 1 and "Traceback" not in found.stderr, found.stderr
     assert _values(LMDBDataset(out)) == {OLD} and list(verify(out)) == []

@@ -260,12 +260,15 @@ def _photos() -> list[bytes]:
 
 
 def _shape(width: int, height: int, size: int, mode: str) -> tuple[int, int]:
-    """(width, height) that Pillow is to resize to: the rule in words, with fractions."""
+    """(width, height) that Pillow is to resize to, as torchvision's _compute_resized_output_size."""
     if mode == "stretch":
-        return min(width, size), min(height, size)
-    side = max(width, height) if mode == "long" else min(width, height)
-    scale = min(1.0, size / side)
-    return max(1, int(width * scale + 0.5)), max(1, int(height * scale + 0.5))
+        return size, size
+    short, long = min(width, height), max(width, height)
+    if mode == "long":
+        sides = max(1, int(size * short / long)), size
+    else:
+        sides = size, int(size * long / short)
+    return sides if width <= height else sides[::-1]
 
 
 def _weights(before: int, after: int) -> Array:
@@ -395,18 +398,18 @@ def test_gray_is_pillow_s_gray() -> None:
         _check_pixels(found, luma[:, :, None])
 
 
-def test_upscale_enlarges_and_without_it_nothing_grows() -> None:
+def test_smaller_images_are_enlarged_and_without_upscale_nothing_grows() -> None:
     data = encode(picture(1, 50, 70), ".png")
     with Image.open(io.BytesIO(data)) as opened:
         for mode, shape in (("short", (140, 100)), ("long", (100, 71)), ("stretch", (100, 100))):
-            (found,) = _decoded(data, sizes=(100,), codec="rgb", resize=mode, upscale=True)
+            (found,) = _decoded(data, sizes=(100,), codec="rgb", resize=mode)
             _check_pixels(found, np.asarray(opened.resize(shape, Image.Resampling.BICUBIC)))
-        (found,) = _decoded(data, sizes=(100,), codec="rgb", resize="crop", upscale=True)
+        (found,) = _decoded(data, sizes=(100,), codec="rgb", resize="crop")
         assert found.shape == (100, 100, 3)
         for mode, shape in (("short", (50, 70)), ("long", (50, 70)), ("crop", (50, 50)), ("stretch", (50, 70))):
-            (found,) = _decoded(data, sizes=(100,), codec="rgb", resize=mode)
+            (found,) = _decoded(data, sizes=(100,), codec="rgb", resize=mode, upscale=False)
             assert found.shape == (*shape, 3)
-        (found,) = _decoded(data, sizes=(60,), codec="rgb", resize="stretch")
+        (found,) = _decoded(data, sizes=(60,), codec="rgb", resize="stretch", upscale=False)
         assert found.shape == (50, 60, 3)
 
 

@@ -51,21 +51,6 @@ def test_a_separator_that_is_nowhere_is_said(tmp_path: Path) -> None:
     assert prep(tmp_path / "t.txt", tmp_path / "q.fds", tokenizer="bytes", split_on="\n\n", limit=1, workers=1).notes == ()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("resize", ["short", "long", "crop", "stretch"])
-def test_images_below_the_size_are_counted(tmp_path: Path, resize: str) -> None:
-    write_pictures(tmp_path / "in", 3)
-    (tmp_path / "in/large.png").write_bytes(encode(picture(9, 90, 90), ".png"))
-    made = prep(tmp_path / "in", tmp_path / "o.fds", size=(5000, 80, 8), resize=resize, workers=1)
-    assert made.notes[1:] == (
-        "4 of 4 images are smaller than --size 5000 and keep their size; --upscale enlarges them",
-        "3 of 4 images are smaller than --size 80 and keep their size; --upscale enlarges them",
-    )
-    again = prep(tmp_path / "in", tmp_path / "o.fds", size=(5000, 80, 8), resize=resize, workers=1)
-    assert again.notes == made.notes
-    assert len(prep(tmp_path / "in", tmp_path / "u.fds", size=(100, 8), resize=resize, upscale=True, workers=1).notes) == 1
-
-
 def test_masks_in_tars_are_said_to_be_masks(tmp_path: Path) -> None:
     export(stores.masked(), tmp_path / "tars", to="webdataset")
     made = prep(tmp_path / "tars/00000.tar", tmp_path / "o.fds", workers=1)

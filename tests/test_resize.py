@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdata.images.resize import resize
+from fastdata.images.resize import resize, target_shapes
 from support import picture
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -52,3 +52,19 @@ def test_a_ramp_stays_a_ramp_and_flat_stays_flat(height: int, width: int, down: 
     found, exact = resize(ramp, shape), areas(ramp, shape)
     inner = np.s_[1:-1, 1:-1]
     assert np.abs(found[inner] - exact[inner]).max() <= 1.5
+
+
+SIDES = st.integers(1, 300) | st.integers(1, 65_500)
+
+
+@given(SIDES, SIDES, SIDES)
+def test_sides_are_those_of_torchvisions_resize(height: int, width: int, size: int) -> None:
+    sides, short, long = np.array([(height, width)]), min(height, width), max(height, width)
+    expected = (int(size * long / short), size) if width <= height else (size, int(size * long / short))
+    for mode in ("short", "crop"):
+        assert target_shapes(sides, size, mode, upscale=True).tolist() == [list(expected)]
+    assert target_shapes(sides, size, "long", upscale=True).tolist() == [[max(1, int(size * n / long)) for n in (height, width)]]
+    assert target_shapes(sides, size, "stretch", upscale=True).tolist() == [[size, size]]
+    for mode, side in (("short", short), ("crop", short), ("long", long)):
+        kept = target_shapes(sides, size, mode, upscale=False).tolist()
+        assert kept == (sides if size >= side else target_shapes(sides, size, mode, upscale=True)).tolist()

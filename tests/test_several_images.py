@@ -504,7 +504,7 @@ def test_memory_holds_the_same_samples(options: dict[str, Any]) -> None:
 
 
 def test_sizes() -> None:
-    made = store(size=(48, 32), resize="crop", upscale=True)
+    made = store(size=(48, 32), resize="crop")
     for opened in (LMDBDataset(made, crop=CenterCrop(24)), RAMDataset(made, size=(48, 32), crop=CenterCrop(24))):
         large = LMDBDataset(made, size=48, crop=CenterCrop(24), images="depth")[0][0]
         assert torch.equal(opened[0][0]["depth"].to(torch.int32), large.to(torch.int32))

@@ -34,10 +34,10 @@ def write_inputs(root: Path) -> None:
 
 
 def make(out: Path) -> None:
-    """Make the store: two variants, both of the images' own size, since nothing is enlarged."""
+    """Make the store: two variants, both of the images' own size, since none is enlarged."""
     with tempfile.TemporaryDirectory() as folder:
         write_inputs(Path(folder) / "in")
-        prep(Path(folder) / "in", out, size=(64, 32), codec="rgb", workers=1, overwrite=True)
+        prep(Path(folder) / "in", out, size=(64, 32), upscale=False, codec="rgb", workers=1, overwrite=True)
 
 
 if __name__ == "__main__":

@@ -139,7 +139,8 @@ def options_of_kinds(command: Any) -> Any:
 
 def _click_option(key: str, info: OptionInfo, default: Any) -> Callable[[Any], Any]:
     if info.type == "flag":
-        return click.option(as_option(key), is_flag=True, help=info.help)
+        opposite = f"/{as_option(f'no_{key}')}" if default else ""
+        return click.option(as_option(key) + opposite, is_flag=True, default=default, help=info.help)
     choices = info.choices and info.type == "text"
     shown = "white" if info.type == "color" else default
     return click.option(

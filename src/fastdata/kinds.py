@@ -178,10 +178,6 @@ class Kind(Protocol):
         before = sum(sources[k].size for k in store.samples["source"].tolist())
         return before, sum(int(store.field(v, "bytes").sum()) for v in store.manifest.variants)
 
-    def notes(self, store: Any) -> Iterator[str]:
-        """Yield what to tell the caller about a finished store."""
-        return iter(())
-
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return a manifest's options as they are typed."""
         return {key.replace("_", "-"): value for key, value in options.items()}

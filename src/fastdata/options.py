@@ -101,6 +101,7 @@ def as_arguments(function: Callable[P, R], known: Container[str]) -> Callable[P,
 def _in_python(text: str, known: Container[str]) -> str:
     def translated(found: re.Match[str]) -> str:
         name = found[1].replace("-", "_")
-        return name if name in known else found[0]
+        positive = name.removeprefix("no_")
+        return name if name in known else f"{positive}=False" if positive in known else found[0]
 
     return "\n".join(line if COMMAND in line else OPTION.sub(translated, line) for line in text.split("\n"))

@@ -289,7 +289,7 @@ class RandomCrop(_Cut):
             shape = shapes[int(places.min(axis=1).argmin())].tolist()
             if len(shape) == 2:
                 what = f"an image of {shape[1]} x {shape[0]} pixels"
-                remedy = "RandomResizedCrop, or prepare with a larger --size or --upscale"
+                remedy = "RandomResizedCrop, or prepare with a larger --size"
             else:
                 what = f"an array of {' x '.join(map(str, shape))}"
                 remedy = "a smaller crop, or CenterCrop, which pads by itself"

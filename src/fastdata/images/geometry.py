@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastdata.images.resize import target_shapes
 from fastdata.store.column import mirror_order
 
 if TYPE_CHECKING:  # an export needs no torch
@@ -40,10 +41,9 @@ def placement(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tu
 
     Args:
         sides: (height, width) of the files, int [n, 2].
-        size, mode, upscale: the options `--size`, `--resize` and `--upscale`, as for `target_shape`.
+        size, mode, upscale: as for `target_shapes`.
     """
-    sides = sides.astype(np.int64)
-    shapes = _target_shapes(sides, size, mode, upscale=upscale)
+    shapes = target_shapes(sides, size, mode, upscale=upscale)
     stored, corner = shapes, np.zeros_like(shapes)
     if mode == "crop" and size is not None:
         side = np.minimum(shapes.min(axis=1), size)[:, None]
@@ -51,17 +51,6 @@ def placement(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tu
         stored = np.broadcast_to(side, shapes.shape)
     scale = shapes / sides
     return Placement(scale[:, ::-1], -corner[:, ::-1].astype(np.float64)), stored
-
-
-def _target_shapes(sides: Array, size: int | None, mode: str, *, upscale: bool) -> Array:
-    """Return what `target_shape` returns for each (height, width)."""
-    if size is None:
-        return sides
-    if mode == "stretch":
-        return np.full_like(sides, size) if upscale else np.minimum(sides, size)
-    side = (sides.max(axis=1) if mode == "long" else sides.min(axis=1))[:, None]
-    resized = np.maximum(1, (2 * sides * size + side) // (2 * side))
-    return resized if upscale else np.where(side <= size, sides, resized)
 
 
 def move_boxes(boxes: Array, of: Array, placed: Placement, sizes: Array, min_visible: float) -> tuple[Array, Array]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from fastdata.images.options import ImageOptions
 from fastdata.kinds import Kind, Planned, StrPath
-from fastdata.words import number_of
 
 __all__ = ["KIND", "ImageKind", "typed_masks"]
 
@@ -48,20 +47,6 @@ class ImageKind(Kind):
         build = xxhash.xxh3_64_hexdigest(cv2.getBuildInformation().encode())[:8]
         return {"AVX2 in OpenCV": "yes" if cv2.checkHardwareSupport(CPU_AVX2) else "no", "OpenCV build": build}
 
-    def notes(self, store: Any) -> Iterator[str]:
-        """Yield notes on images that are smaller than a requested size."""
-        import numpy as np
-
-        options = store.manifest.options
-        for variant in () if options["upscale"] else store.manifest.variants:
-            if variant.size is not None and not variant.is_mask and not variant.image:
-                height, width = (store.field(variant, side) for side in ("height", "width"))
-                side = np.maximum(height, width) if options["resize"] == "long" else np.minimum(height, width)
-                if count := int((side < variant.size).sum()):
-                    are = "are smaller than --size {} and keep their size; --upscale enlarges them"
-                    one = "is smaller than --size {} and keeps its size; --upscale enlarges it"
-                    yield f"{count} of {number_of(len(store), 'image')} {(are if count > 1 else one).format(variant.size)}"
-
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
         """Turn a manifest's options into command-line options."""
         from fastdata.images.sections import parse_stored_images
@@ -72,6 +57,8 @@ class ImageKind(Kind):
                 found |= typed_masks(value) if isinstance(value, dict) else {}
             elif key == "images":
                 found[key] = [str(image) for image in parse_stored_images(options)]
+            elif key == "upscale":
+                found["no-upscale"] = not value
             else:
                 found["size" if key == "sizes" else key.replace("_", "-")] = value
         return found

@@ -18,14 +18,17 @@ class ImageOptions(PairOptions, LabelOptions):
     """Images"""
 
     size: tuple[int, ...] | None = option(
-        "Side in pixels; may repeat. Default: each image keeps its own.", type="int", several=True, common=True
+        "Side in pixels, smaller images too, as torchvision's Resize; may repeat. Default: each image keeps its own.",
+        type="int",
+        several=True,
+        common=True,
     )
     resize: str = option(
         "Which side becomes SIZE: the short one, the long one, that of a centre square (crop), or both (stretch).",
         "short",
         choices=RESIZE_MODES,
     )
-    upscale: bool = option("Enlarge smaller images, which otherwise keep their size.", False)
+    upscale: bool = option("Whether smaller images are enlarged, or keep their size.", True)
     codec: str = option(
         "How images are stored. jpeg (on a restart grid), rgb (raw pixels) or png. original: JPEG files that need no change "
         "(sound, upright, of the right size and channels) keep their bytes, including metadata such as EXIF; other files become "

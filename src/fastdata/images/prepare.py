@@ -19,7 +19,7 @@ from fastdata.images.mask_recipe import MaskRecipe, resize_mask
 from fastdata.images.named import NamedImage
 from fastdata.images.pillow_files import extras
 from fastdata.images.pixels import encode_record
-from fastdata.images.resize import center, resize, target_shape
+from fastdata.images.resize import center, resize, target_shapes
 from fastdata.store.format import IMAGE, MASK
 
 __all__ = ["ImageRecipe", "Record", "Room", "prepare_image", "unlimited", "variant_name"]
@@ -47,7 +47,7 @@ class ImageRecipe:
 
     sizes: tuple[int | None, ...] = (None,)
     resize: str = "short"
-    upscale: bool = False
+    upscale: bool = True
     codec: str = "jpeg"
     quality: int = 90
     gray: bool = False
@@ -158,11 +158,14 @@ def prepare_image(
             f"its annotations are of {width} x {height} pixels, but upright it has {source.width} x {source.height}",
             "annotated-size",
         )
-    shapes = [target_shape(source.height, source.width, size, options.resize, options.upscale) for size in options.sizes]
+    upright = np.array([(source.height, source.width)])
+    shapes: list[Shape] = [
+        tuple(target_shapes(upright, size, options.resize, upscale=options.upscale)[0].tolist()) for size in options.sizes
+    ]
     height, width = max(shapes, key=math.prod)
     if height * width > options.max_pixels:
-        what = f"--upscale would make it {width} x {height} pixels, more than --max-pixels {options.max_pixels}: "
-        raise CodecError(f"{what}do without --upscale, or give --resize long or stretch", "too-large")
+        what = f"--size would make it {width} x {height} pixels, more than --max-pixels {options.max_pixels}: "
+        raise CodecError(f"{what}give --no-upscale, or --resize long or stretch", "too-large")
     with room(_memory(source, options, shapes)):
         records = _records(data, source, options, shapes, scratch)
         if mask is not None:

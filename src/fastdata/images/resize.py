@@ -1,4 +1,4 @@
-"""Compute the size of a stored image, and resize to it."""
+"""Compute the sizes of stored images, and resize to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-__all__ = ["center", "resize", "target_shape"]
+__all__ = ["center", "resize", "target_shapes"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
@@ -16,20 +16,24 @@ NEARLY = 1.32  # ratio up to which a slight blur is as exact as two samples, and
 SPREAD = 14.0  # of the blur: least squares over photos, for ratios from 1.05 to 1.3
 
 
-def target_shape(height: int, width: int, size: int | None, mode: str, upscale: bool) -> Shape:
-    """Return the (height, width) to resize to; for mode "crop", before cropping.
+def target_shapes(sides: Array, size: int | None, mode: str, *, upscale: bool) -> Array:
+    """Return the (height, width) to resize each image to, int64 [n, 2]; for mode "crop", before cropping.
 
-    short, crop: the short side becomes `size`; long: the long side; stretch: both. Sides are rounded to nearest.
-    Without `upscale` a smaller image keeps its size (stretch: each side by itself).
+    Args:
+        sides: (height, width) of the images, int [n, 2].
+        size: what a side becomes: the short one, and the other is truncated, as in torchvision's Resize (modes "short" and "crop");
+            the long one ("long"); both ("stretch"). None: every image keeps its sides.
+        mode: the option `--resize`.
+        upscale: whether a smaller image is enlarged, or keeps its size ("stretch": each side by itself).
     """
+    sides = sides.astype(np.int64)
     if size is None:
-        return height, width
+        return sides
     if mode == "stretch":
-        return (size, size) if upscale else (min(size, height), min(size, width))
-    side = max(height, width) if mode == "long" else min(height, width)
-    if side <= size and not upscale:
-        return height, width
-    return max(1, (2 * height * size + side) // (2 * side)), max(1, (2 * width * size + side) // (2 * side))
+        return np.full_like(sides, size) if upscale else np.minimum(sides, size)
+    side = (sides.max(axis=1) if mode == "long" else sides.min(axis=1))[:, None]
+    resized = np.maximum(1, size * sides // side)
+    return resized if upscale else np.where(side <= size, sides, resized)
 
 
 def resize(image: Array, shape: Shape) -> Array:

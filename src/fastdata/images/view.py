@@ -130,7 +130,7 @@ class View:
     def unequal(self, shapes: set[Shape]) -> LoaderError:
         """Return the error for a batch with outputs of these shapes."""
         if self.crop is None:
-            what = "give the dataset a crop, such as crop=fastdata.RandomResizedCrop(224), or prepare with --resize crop --upscale"
+            what = "give the dataset a crop, such as crop=fastdata.RandomResizedCrop(224), or prepare with --resize crop"
         else:
             what = f"{self.crop} keeps the aspect ratio; use Resize((height, width)) or CenterCrop"
         return LoaderError(f"a batch needs images of one size, but these have {shorten({f'{w} x {h}' for h, w in shapes})}: {what}")

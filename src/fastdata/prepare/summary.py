@@ -140,7 +140,7 @@ def summarize(store: Store, work: Work | None, resumed: int | None, seconds: flo
         bytes_after=after,
         seconds=seconds,
         skipped={} if work is None else work.skipped,
-        notes=(*(() if work is None else work.notes), *notes, *store.kind.notes(store)),
+        notes=(*(() if work is None else work.notes), *notes),
         first_reject=_first_reject(work, rejected),
         tokens=0 if tokens is None else sum(tokens.counts),
         kind=store.manifest.kind,
