@@ -78,7 +78,7 @@ def floats() -> Path:
         (root / f"{k}.png").write_bytes(encode(picture(k, 40, 50), ".png"))
     table = root.parent / "labels.csv"
     table.write_text("path,quarter,minus\n" + "".join(f"{k}.png,{k / 4},{-k}\n" for k in range(6)))
-    fastdata.prep(root, out, size=32, labels=table, workers=1)
+    fastdata.prep(root, out, size=32, labels=table, regression=["quarter", "minus"], workers=1)
     return out
 
 

@@ -106,24 +106,6 @@ def test_several_columns_are_listed_and_one_can_be_named(tmp_path: Path) -> None
         list_sources(tmp_path / "y.parquet")
 
 
-@pytest.mark.parametrize(
-    ("values", "names", "labels", "reasons"),
-    [
-        ([2, 0], ("0", "1", "2"), [2, 0], ["", ""]),
-        (["dog", "cat"], ("cat", "dog"), [1, 0], ["", ""]),
-        ([0.5, -1.0], ("label1",), [(0.5,), (-1.0,)], ["", ""]),
-        ([[1.0, 2.0], [3.0, 4.0]], ("label1", "label2"), [(1, 2), (3, 4)], ["", ""]),
-        ([None, 1], ("0", "1"), [-1, 1], ["no-label", ""]),
-        ([-1, -1], (), [-1, -1], ["", ""]),
-        ([True, False], ("0", "1"), [1, 0], ["", ""]),
-    ],
-)
-def test_label_columns(tmp_path: Path, values: list[Any], names: tuple[str, ...], labels: list[Any], reasons: list[str]) -> None:
-    pq.write_table(table(rows(0, 2), values), tmp_path / "x.parquet")
-    found = list_sources(tmp_path / "x.parquet")
-    assert (found.labels.names, [s.label for s in found.sources]) == (names, labels) and problems(found) == reasons
-
-
 def test_a_lone_class_label_of_any_name_counts(tmp_path: Path) -> None:
     one = pa.table({"image": pa.array(rows(0, 2), IMAGE), "species": [1, 0]})
     about = features(image={"_type": "Image"}, species={"_type": "ClassLabel", "names": ["a", "b"]})

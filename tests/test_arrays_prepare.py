@@ -224,7 +224,8 @@ def test_tables_and_vectors(tmp_path):
     listed = ArrayDataset(fastdata.prep(tmp_path / "list.csv", tmp_path / "l.fds", workers=1).out)
     assert listed.classes == ["x", "y"] and listed.targets.tolist() == [0, 1, 0, 1]
     (tmp_path / "labels.csv").write_text("path,age\n" + "".join(f"{k}.npy,{k / 4}\n" for k in range(4)))
-    aged = ArrayDataset(fastdata.prep(tmp_path / "in", tmp_path / "f.fds", labels=tmp_path / "labels.csv", workers=1).out)
+    options = {"labels": tmp_path / "labels.csv", "regression": "age"}
+    aged = ArrayDataset(fastdata.prep(tmp_path / "in", tmp_path / "f.fds", **options, workers=1).out)
     assert aged[3][1].tolist() == [0.75]
 
 

@@ -242,7 +242,7 @@ SOURCES: dict[str, Case] = {
         f"paths in {ending}": lambda ending=ending: LMDBDataset(made(f"t.{ending}", label_column="label", codec="rgb", size=32))
         for ending in ("csv", "jsonl", "parquet")
     },
-    "numbers in csv": lambda: LMDBDataset(made("t.csv", label_column=("score", "age"), codec="rgb", size=32)),
+    "numbers in csv": lambda: LMDBDataset(made("t.csv", regression=("score", "age"), codec="rgb", size=32)),
     "codes in csv": lambda: LMDBDataset(made("t.csv", label_column="code", codec="rgb", size=32)),
     "images in parquet": lambda: LMDBDataset(made("images.parquet", codec="rgb", size=32)),
     "images in arrow": lambda: LMDBDataset(made("images.arrow", codec="rgb", size=32)),

@@ -130,28 +130,6 @@ def test_tables_of_paths(folder: Path, tmp_path: Path, ending: str) -> None:
         assert batch[1]["label"].tolist() == [k % 2 for k in batch.ids.tolist()]
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
-def test_labels_are_as_in_a_csv(folder: Path, tmp_path: Path, ending: str) -> None:
-    """Number for number, the label of each image is what the same table as a CSV gives."""
-    rows = [
-        {"path": f"{k:02d}.png", "kind": "ab"[k % 2], "x": k / 2, "n": k % 4, "split": "val" if k % 5 else "train"}
-        for k in range(COUNT)
-    ]
-    csv = tmp_path / "t.csv"
-    csv.write_text("\n".join(",".join(map(str, line)) for line in [rows[0], *(one.values() for one in rows)]))
-    other = tmp_path / f"t{ending}"
-    if ending == ".jsonl":
-        write_jsonl(other, rows)
-    else:
-        pq.write_table(pa.Table.from_pylist(rows), other)
-    for column in (["kind"], ["n"], ["x"], ["x", "n"]):
-        options = LabelOptions(root=folder, split="val", label_column=tuple(column))
-        one, two = (list_sources(path, options) for path in (csv, other))
-        assert one.labels == two.labels and list(one.sources) == list(two.sources) and len(one.sources) == 16
-    with pytest.raises(PrepError, match="holds train and val side by side"):
-        prep(other, tmp_path / "o.fds", root=folder)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
 def test_the_table_of_labels_has_columns(folder: Path, tmp_path: Path, ending: str) -> None:
@@ -177,7 +155,7 @@ def test_the_table_of_labels_has_columns(folder: Path, tmp_path: Path, ending: s
     columns = LMDBDataset(done.out).columns
     assert columns["caption"] == [f"it is {k}" for k in sorted(order)]
     assert columns["views"].tolist() == [2**40 + k for k in sorted(order)]
-    labelled = prep(folder, tmp_path / "l.fds", labels=path, fields="caption", workers=1)
+    labelled = prep(folder, tmp_path / "l.fds", labels=path, fields="caption", regression="views", workers=1)
     assert Store(labelled.out).samples["label"][:, 0].tolist() == [float(np.float32(2**40 + k)) for k in sorted(order)]
 
 
@@ -207,7 +185,7 @@ def test_values_of_any_type_come_back_or_are_refused(folder: Path, values: list[
     path = write_jsonl(folder.parent / "any.jsonl", [{"path": f"{k:02d}.png", "value": one} for k, one in enumerate(values)])
     kinds = {type(one) for one in values} - {type(None)}
     try:
-        found = list_sources(path, LabelOptions(root=folder, label_column=("none",)), ["value"])
+        found = list_sources(path, LabelOptions(root=folder, label_column="none"), ["value"])
     except PrepError as error:
         caught = error
         found = None
@@ -491,7 +469,7 @@ def test_the_plan_does_not_hold_what_workers_read(write: Any, tmp_path: Path) ->
         prep(source, out, fields="caption=txt", label_column="none", workers=1)
         assert LMDBDataset(out).columns["caption"][11] == f"{text}11"
         (tmp_path / "x.fds/work").mkdir(parents=True, exist_ok=True)
-        save_plan(build_plan(source, tmp_path / "x.fds", fields=("caption=txt",), label_column=("none",)))
+        save_plan(build_plan(source, tmp_path / "x.fds", fields=("caption=txt",), label_column="none"))
         return sum(path.stat().st_size for path in (tmp_path / "x.fds/work").iterdir())
 
     assert abs(plan_bytes("l" * 10_000) - plan_bytes("s")) < 20 * COUNT

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from archives import write_tar
-from fastdata import LMDBDataset, Summary, prep
+from fastdata import Summary, prep
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from support import PREP, Array, encode, picture, run, write_pictures
@@ -93,13 +93,6 @@ def test_a_pattern_finds_the_class_in_each_path(tmp_path: Path, archived: bool) 
     assert store.manifest.labels.names == ("n01", "n02", "n10")
     found = dict(zip(store.names(), labels(summary), strict=True))
     assert {name.removeprefix("in.tar/"): label for name, label in found.items()} == wanted
-
-
-def test_numbers_that_a_pattern_finds_are_sorted_as_numbers(tmp_path: Path) -> None:
-    for k in (2, 10, 0, 1):
-        put(tmp_path / f"in/{k}-x.png")
-    store = Store(prep(tmp_path / "in", tmp_path / "o.fds", label_from=r"^(\d+)-").out)
-    assert store.manifest.labels.names == ("0", "1", "2", "10")
 
 
 def test_paths_that_the_pattern_does_not_fit_are_rejects(tmp_path: Path) -> None:
@@ -230,20 +223,6 @@ def test_long_names_of_classes_that_come_again_are_classes(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("as_source", [True, False])
-def test_names_that_only_python_takes_for_numbers_are_names(tmp_path: Path, as_source: bool) -> None:
-    names = ["1_2", "10_3", "1_2"]
-    for k in range(3):
-        put(tmp_path / "in" / f"{k}.png")
-    table = tmp_path / "in.csv"
-    table.write_text("path,label,tile\n" + "".join(f"{k}.png,{name},{name}\n" for k, name in enumerate(names)))
-    options: dict[str, Any] = {"root": tmp_path / "in"} if as_source else {"labels": table}
-    done = prep(table if as_source else tmp_path / "in", tmp_path / "o.fds", fields="tile", workers=1, **options)
-    assert labels(done) == names and LMDBDataset(done.out).columns["tile"] == names
-    with pytest.raises(PrepError, match=r"row of '0.png': '1_2' is not a number"):
-        prep(table, tmp_path / "p.fds", root=tmp_path / "in", fields="tile:int64")
-
-
-@pytest.mark.parametrize("as_source", [True, False])
 def test_labels_with_a_comma_are_no_classes_unless_one_says_so(tmp_path: Path, as_source: bool) -> None:
     for k in range(2):
         put(tmp_path / "in" / f"{k}.png")
@@ -299,12 +278,3 @@ def test_captions_in_the_json_of_a_tar_are_no_classes(tmp_path: Path) -> None:
         members += [(f"{k:02d}.png", IMAGE), (f"{k:02d}.json", json.dumps({"label": caption}).encode())]
     with pytest.raises(PrepError, match=r"the \.cls or \.json of each sample holds 12 different texts"):
         prep(write_tar(tmp_path / "x.tar", members), tmp_path / "o.fds")
-
-
-@pytest.mark.parametrize("kind", ["list", "parquet"])
-def test_float_labels_of_archives_that_are_not_finite_are_rejects(kind: str, tmp_path: Path) -> None:
-    values = [0.5, float("nan"), 2.0, float("inf"), 1e300]
-    source: Any = [picture(k, 8, 9) for k in range(5)] if kind == "list" else parquet(tmp_path / "t.parquet", label=values)
-    summary = prep(source, tmp_path / "o.fds", **({"labels": values} if kind == "list" else {}), workers=1)
-    assert summary.rejected == {"not-finite": 3}
-    assert Store(summary.out).samples["label"].tolist() == [[0.5], [2.0]]

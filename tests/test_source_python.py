@@ -62,26 +62,6 @@ def test_images_of_pillow_and_bytes_of_files(tmp_path: Path) -> None:
     assert kept.manifest.variants[0].originals == 1 and bytes(reader.get(0)) == file.getvalue()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["pairs", "argument", "dicts"])
-@pytest.mark.parametrize(
-    ("labels", "names", "expected"),
-    [
-        ([2, 0, 2, 1, 0], ("0", "1", "2"), [2, 0, 2, 1, 0]),
-        ([np.int64(1), torch.tensor(0), True, np.array(1), 0], ("0", "1"), [1, 0, 1, 1, 0]),
-        (["dog", "cat", "dog", "7", "cat"], ("7", "cat", "dog"), [2, 1, 2, 0, 1]),
-        ([0.5, 1.0, -2.0, 0.0, 1e9], ("label1",), [[0.5], [1.0], [-2.0], [0.0], [1e9]]),
-        ([(k, k / 2) for k in range(5)], ("label1", "label2"), [[k, k / 2] for k in range(5)]),
-    ],
-)
-def test_labels(tmp_path: Path, form: str, labels: list[Any], names: tuple[str, ...], expected: list[Any]) -> None:
-    options = {"labels": labels} if form == "argument" else {}
-    pairs = list(zip(IMAGES, labels, strict=True))
-    source: Any = {"pairs": pairs, "argument": IMAGES, "dicts": [{"image": i, "label": x, "id": 0} for i, x in pairs]}[form]
-    store = made(source, tmp_path, **options)
-    assert store.manifest.labels.names == names and store.samples["label"].tolist() == expected
-
-
 class Fruit:
     """A dataset as torchvision has them: pairs, and names of the classes."""
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fastdata
-from archives import all_pixels
+from archives import all_pixels, pixels_of
 from fastdata import PrepError
 from fastdata.sources.catalog import read_source
 from fastdata.sources.listing import list_sources
@@ -30,18 +30,18 @@ CASES: dict[str, tuple[tuple[str, ...], list[Any], int]] = {  # names of classes
     "mds-jpeg": (("0", "1", "2"), [0, 1, 2, 0, 1], 1),
     "mds-bytes": (("0", "1", "2", "3", "4"), [0, 1, 2, 3, 4], 2),
     "litdata-dict": (("0", "1", "2"), [0, 1, 2, 0, 1], 2),
-    "litdata-pair": (("label1",), [(k / 2,) for k in range(5)], 2),
+    "litdata-pair": (("1",), [(k / 2,) for k in range(5)], 2),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_images_and_labels(name: str) -> None:
     names, labels, count = CASES[name]
-    found = list_sources(FOREIGN / name)
+    found = list_sources(FOREIGN / name, LabelOptions(regression=("1",) if name == "litdata-pair" else ()))
     assert (found.labels.names, [source.label for source in found.sources]) == (names, labels)
     files = sorted(path for path in (FOREIGN / name).iterdir() if path.name != "index.json")
     assert len(files) == count and {source.name.split("/")[0] for source in found.sources} == {file.name for file in files}
-    for k, pixels in enumerate(all_pixels(FOREIGN / name)):
+    for k, pixels in enumerate(pixels_of(found, k) for k in range(len(found.sources))):
         assert pixels.shape == expected(k).shape and np.abs(pixels.astype(int) - expected(k)).max() <= 6
         assert read_source(found.root, found.sources[k]) in b"".join(file.read_bytes() for file in files)
 
@@ -54,7 +54,7 @@ def test_the_jpegs_are_taken_as_they_are(tmp_path: Path) -> None:
 
 def test_another_column_of_labels_or_none() -> None:
     def listed(name: str, column: str) -> Any:
-        return list_sources(FOREIGN / name, LabelOptions(label_column=(column,))).labels
+        return list_sources(FOREIGN / name, LabelOptions(label_column=column)).labels
 
     assert listed("mds-jpeg", "note").names == ("n0", "n1", "n2", "n3", "n4")
     assert listed("litdata-dict", "none").kind == "none"

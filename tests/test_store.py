@@ -755,10 +755,14 @@ def test_float_labels_go_to_a_table_that_prep_reads(tmp_path: Path) -> None:
     values = {"sub/00.png": (0.1, 1e-9), "sub/02.png": (-3.5, 1e30), "o, ther\n/01.png": (1 / 3, 0.0)}
     with (tmp_path / "l.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("path", "up", "down"), *((name, *map(repr, v)) for name, v in values.items())])
-    first = Store(prep(tmp_path / "in", tmp_path / "1.fds", labels=tmp_path / "l.csv", codec="rgb", workers=1).out)
+    first = Store(
+        prep(tmp_path / "in", tmp_path / "1.fds", labels=tmp_path / "l.csv", regression=["up", "down"], codec="rgb", workers=1).out
+    )
     assert export(first.path, tmp_path / "files") == 3
     labels = tmp_path / "files/labels.csv"
-    second = Store(prep(tmp_path / "files", tmp_path / "2.fds", labels=labels, codec="rgb", workers=1).out)
+    second = Store(
+        prep(tmp_path / "files", tmp_path / "2.fds", labels=labels, regression=["up", "down"], codec="rgb", workers=1).out
+    )
     assert second.manifest.labels == first.manifest.labels and second.names() == first.names()
     np.testing.assert_array_equal(first.samples["label"], second.samples["label"])
     assert first.samples["label"].dtype == np.float32

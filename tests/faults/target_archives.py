@@ -122,6 +122,6 @@ def archive_streamed(case: Case) -> Any:
 @target(labels, cases=1500, allowed=(PrepError, ValueError))
 def label_tables(case: Case) -> Any:
     """A table of paths and labels, whose images may all be missing."""
-    for options in (None, LabelOptions(label_column=("score",))):
+    for options in (None, LabelOptions(regression=("score",))):
         found = list_sources(case.write(), options, fields=["text"])
     return described(found)

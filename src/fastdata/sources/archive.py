@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 from fastdata.errors import CodecError, PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.inputs import SPLITS, Place, Source, SourceList, is_image, splits_error
-from fastdata.sources.labels import Value, number_labels, text_label
-from fastdata.sources.notes import not_stored, refuse_captions
+from fastdata.sources.labels import Value, encode_labels
+from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.store.column import Column
@@ -67,6 +67,8 @@ class Selection:
         fields: other columns to store.
         endings: of the members of a sample to store.
         images: the endings of the images of a sample, if it has several.
+        classes: the names of the classes, if the caller gives them.
+        regression: the columns of numbers to predict, whose first is `label`.
     """
 
     key: str = ""
@@ -74,6 +76,8 @@ class Selection:
     fields: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
+    classes: tuple[str, ...] | None = None
+    regression: tuple[str, ...] = ()
 
 
 class Columns(NamedTuple):
@@ -182,7 +186,7 @@ def make_list(
     skipped: Counter[str] | None = None,
     *,
     by: str,
-    sure: bool = False,
+    selection: Selection,
     notes: tuple[str, ...] = (),
     parts: Iterable[tuple[tuple[int, int] | None, ...]] | None = None,
 ) -> SourceList:
@@ -191,16 +195,22 @@ def make_list(
     Args:
         names: of the classes, if they are known.
         by: what the labels were read from.
-        sure: do not check whether the labels look like captions.
+        selection: which labels the caller asked for.
         parts: of each item, where a tar has the members of `--fields`.
 
     Raises:
         PrepError: the labels do not fit together, or look like captions.
     """
-    if not names and not sure:
-        refuse_captions((label for label in labels if isinstance(label, str)), by)
-    meaning, convert = number_labels(labels, names)
-    each = zip(items, map(convert, labels), repeat((), len(labels)) if parts is None else parts, strict=True)
+    numbers = bool(selection.regression)
+    meaning, encode = encode_labels(
+        [] if selection.label == NO_LABELS else labels,
+        "numbers" if numbers else "values",
+        selection.classes,
+        names=(names or selection.regression) if numbers else names,
+        by=by,
+        sure=bool(selection.label),
+    )
+    each = zip(items, map(encode, labels), repeat((), len(labels)) if parts is None else parts, strict=True)
     sources = PackedInputs(
         Source(name, label, size, problem or unlabelled, place=place, parts=own)
         for (name, size, problem, place), (label, unlabelled), own in each
@@ -231,30 +241,24 @@ def list_tables(
             raise PrepError(f"{path} has other image or label columns, or other classes, than {files[0]}; prepare them separately")
         first = columns
         items.extend(rows)
-        labels.extend(_label_values(values, columns.label))
+        labels.extend(_plain(value, columns.label) for value in values)
     if first is None:
         raise PrepError(f"SOURCE {root} lists no files of samples")
     by = f"column {first.label}" if first.label else ""
     stored = f"images come from {first.image}" + (f", labels from {first.label}" if first.label else "")
     notes = (not_stored(first.others, stored),) if first.others else ()
-    return make_list(root, items, labels, first.names, by=by, sure=bool(selection.label), notes=notes)
+    return make_list(root, items, labels, () if selection.regression else first.names, by=by, selection=selection, notes=notes)
 
 
-def _label_values(values: list[Any], column: str) -> Iterator[Value]:
-    for value in values:
-        if isinstance(value, float):
-            yield (value,)
-        elif isinstance(value, list):
-            if not all(isinstance(v, int | float) for v in value):
-                raise PrepError(
-                    f"the label column {column} holds lists that are not of numbers; name another with "
-                    f"--label-column, or {NO_LABELS}"
-                )
-            yield tuple(map(float, value))
-        elif value is None or isinstance(value, int):
-            yield value
-        else:
-            yield text_label(str(value))
+def _plain(value: Any, column: str) -> Value:
+    """Return a cell of a label column; what is neither a number, nor a list of numbers, nor None is text."""
+    if isinstance(value, list):
+        if not all(isinstance(number, int | float) for number in value):
+            raise PrepError(
+                f"the label column {column} holds lists that are not of numbers; name another with --label-column, or {NO_LABELS}"
+            )
+        return tuple(value)
+    return value if value is None or isinstance(value, int | float) else str(value)
 
 
 def files_in(folder: Folder, ending: str) -> list[AnyPath]:

@@ -11,7 +11,8 @@ from fastdata.remote.path import AnyPath, RemotePath, join, to_path
 from fastdata.sources import arrow, given, parquet, streamed, tar
 from fastdata.sources.archive import Folder, Kind, Selection
 from fastdata.sources.inputs import Source, SourceList
-from fastdata.sources.options import NO_LABELS, StrPath
+from fastdata.sources.labels import read_classes
+from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
 from fastdata.sources.patterns import expand, locate, split_key
 
 __all__ = ["KINDS", "kind_of", "list_archives", "read_source"]
@@ -22,7 +23,7 @@ _BY_NAME = {kind.name: kind for kind in KINDS}
 
 def list_archives(
     source: StrPath,
-    label_column: Sequence[str] = (),
+    options: LabelOptions,
     fields: Sequence[str] = (),
     endings: Sequence[str] = (),
     images: Sequence[str] = (),
@@ -30,7 +31,7 @@ def list_archives(
     """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist.
 
     Args:
-        label_column: the column of labels; NO_LABELS: read none; empty: look for one.
+        options: which labels to take.
         fields, endings: other columns, and members of a sample, that are wanted.
         images: the endings of the images of a sample, if it has several.
 
@@ -47,14 +48,16 @@ def list_archives(
         kind = _kind(files)
     if kind is None:
         return None
-    if len(label_column) > 1:
-        raise PrepError(f"--label-column {' and '.join(label_column)}: an archive has one label column; give only one")
-    column = "".join(label_column)
-    if column not in ("", NO_LABELS) and not kind.has_columns:
+    if len(options.regression) > 1:
+        raise PrepError(f"--regression {' and '.join(options.regression)}: an archive has one label column; give only one")
+    elsewhere = options.labels is not None or options.label_from is not None
+    column = NO_LABELS if elsewhere else "".join(options.regression) or options.label_column or ""
+    if column not in ("", NO_LABELS, *options.regression) and not kind.has_columns:
         raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
     if images and not kind.has_several:
         raise PrepError(f"--images: SOURCE {source} is {kind.name}, but several images come from folders or from WebDataset tars")
-    return kind.inputs(locate(source)[0], files, Selection(key, column, tuple(fields), tuple(endings), tuple(images)))
+    asked = (None, ()) if column == NO_LABELS else (read_classes(options.classes), options.regression)
+    return kind.inputs(locate(source)[0], files, Selection(key, column, tuple(fields), tuple(endings), tuple(images), *asked))
 
 
 def _inside(path: AnyPath) -> tuple[Kind | None, list[AnyPath]]:

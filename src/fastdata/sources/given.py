@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import numbers
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ def as_image_file(source: Any, labels: Any = None) -> Iterator[Path]:
     """
     if labels is not None and len(labels) != len(source):
         raise ValueError(f"labels has {len(labels)} entries for {len(source)} images; give one for each")
+    source, labels = (getattr(sequence, "iloc", sequence) for sequence in (source, labels))  # pandas: by place, not by its index
     sizes, values, digest = list[int](), list[Value](), xxhash.xxh3_128()
     with tempfile.TemporaryDirectory(prefix="fastdata-") as folder:
         written = Path(folder) / "images"
@@ -125,10 +126,9 @@ def _value(label: Any, place: int) -> Value:
     if label is None or isinstance(label, str):
         return label
     array = np.asarray(label)
-    if array.ndim == 0 and isinstance(array.item(), numbers.Integral):
-        return int(array)
     if array.dtype.kind in "biuf" and array.ndim <= 1:
-        return tuple(map(float, array.reshape(-1).tolist()))
+        value: Value = array.tolist()
+        return value
     raise PrepError(f"the label of item {place} is a {type(label).__name__}: labels are whole numbers, names, or floats")
 
 
@@ -143,7 +143,8 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
         items.append((f"{k:06d}", size, "", ("given", path.name, start, size)))
         start += size
     labels = [tuple(label) if isinstance(label, list) else label for label in index["labels"]]
-    return make_list(root, items, labels, index["names"], by="the list", sure=True)
+    names = () if selection.regression else index["names"]
+    return make_list(root, items, labels, names, by="the list", selection=replace(selection, label=selection.label or "label"))
 
 
 KIND = Kind("given", ends_in(ENDING), _inputs, read_range)

@@ -1,90 +1,291 @@
-"""Convert the labels of an archive to those of a store."""
+"""The labels of a store: one rule from what a source says of its inputs to classes or numbers, whatever the source is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import os
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import Label, fits_float, is_number
-from fastdata.store.format import Labels
+from fastdata.sources.inputs import Label, Source, SourceList, fits_float, have_commas, is_number
+from fastdata.sources.notes import refuse_captions
+from fastdata.sources.options import StrPath
+from fastdata.sources.packed import PackedInputs
+from fastdata.store.format import Labels, read_current
 
-__all__ = ["Convert", "Value", "number_labels", "text_label"]
+__all__ = [
+    "Encode",
+    "NoClassesError",
+    "Value",
+    "encode_labels",
+    "read_classes",
+    "relabelled",
+    "with_folder_classes",
+    "with_pattern",
+    "without_labels",
+]
 
-Value = int | str | tuple[float, ...] | None
-Convert = Callable[[Value], tuple[Label, str]]  # returns the label and the problem of the input
-MOST_CLASSES = 1 << 16  # with a larger number, only the numbers that occur become classes
+Value = bool | int | float | str | Sequence[float] | None  # as a source has it; None: the input has no label
+Encode = Callable[[Value], tuple[Label, str]]  # returns the label and the problem of the input
+
+MAX_CLASS = 65_534  # the largest class number that is kept
+CLASSES_PER_USED_CLASS = 10  # a class number may be so many times the count of those that occur
+WHOLE = re.compile(r"0|[1-9][0-9]*")
 
 
-def text_label(text: str) -> Value:
-    """Return an int if the text is one, else the text as the name of a class; None if it is blank."""
-    text = text.strip()
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text or None
+class NoClassesError(PrepError):
+    """Classes are given for inputs that have no labels."""
 
 
-def number_labels(values: Sequence[Value], names: Sequence[str] = ()) -> tuple[Labels, Convert]:
-    """Decide how labels become those of a store.
+def encode_labels(
+    values: Iterable[Value],
+    type: Literal["folders", "values", "numbers"],
+    classes: Sequence[str] | None = None,
+    *,
+    names: Sequence[str] = (),
+    by: str = "",
+    sure: bool = False,
+) -> tuple[Labels, Encode]:
+    """Decide what the labels of a store mean, from those of all inputs.
 
-    Class numbers are kept; those below 0 mean no label. Class names are numbered in sorted order. Vectors must have one length.
+    Names that the source gives (`names`) or the caller (`classes`) win: a whole number is the index of one of `names`. Without
+    them, whole numbers, and text if all of it is whole numbers without sign and leading zeros, are class numbers and stay what they
+    are; other text becomes classes in sorted order.
 
     Args:
-        values: the label of each input.
-        names: of the numbered classes, or of the values in a vector.
+        values: the label of each input, or each label that occurs. None, empty text, NaN and, beside `names`, numbers below 0 mean
+            no label.
+        type: "folders": text that is sorted as names whatever it is; "values": see above; "numbers": float32 targets.
+        classes: the names of the classes of the store, such as those that another store has.
+        names: of the classes that whole numbers stand for; or of the numbers of a target.
+        by: what the labels were read from, for messages.
+        sure: the caller named the labels, so that long texts and numbers with commas are names.
 
     Returns:
-        The meaning of the labels, and a function that returns for each value the label and the problem of its input: an input
-        without a label is a problem if others have one, and so is a vector that is not finite.
+        The meaning of the labels, and a function from a value to the label and the problem of its input: "no-label" where others
+        have one, and "not-finite" for a number that float32 does not hold.
 
     Raises:
-        PrepError: only some labels are vectors, their lengths differ, or a class number has no name.
+        NoClassesError: `classes` is given, and no input has a label.
+        PrepError: the labels are of several types, or numbers with a fraction; a class number is too large; a class is not among
+            `classes` or has no name; or the targets have several lengths.
     """
-    lengths, classes = set[int](), set[int | str]()
-    for value in values:
-        if isinstance(value, tuple):
-            lengths.add(len(value))
-        elif value is not None and not _is_negative(value):
-            classes.add(value)
-    if lengths:
-        return _vectors(sorted({*lengths, *([-1] if classes else [])}), names)
-    if not classes:
+    by = by or "the source"
+    if type == "numbers":
+        if classes is not None:
+            raise PrepError("--classes numbers classes, but --regression asks for numbers to predict: give one of them")
+        return _encode_numbers(values, names, by)
+    distinct = dict[object, None]()
+    for value in map(_clean, values):
+        if isinstance(value, float | tuple):
+            raise _no_classes(by, value)
+        if value is not None and not (names and isinstance(value, int) and value < 0):
+            distinct[value] = None
+    if not names and classes is None and all(str(value).startswith("-") and is_number(str(value)) for value in distinct):
+        distinct.clear()  # numbers below 0 alone mean no labels, as in the test sets of Hugging Face's datasets
+    if not distinct:
+        if classes is not None:
+            raise NoClassesError(f"--classes numbers classes, but the inputs of {by} have no labels")
         return Labels("none"), lambda value: (-1, "")
-    number, names = _classes(classes, tuple(names))
-    if unknown := classes - number.keys():
-        first = next(value for value in values if value in unknown)
-        raise PrepError(f"the label {first!r} has no name: there are {len(names)} classes, {', '.join(names[:5])} and so on")
-    return Labels("class", names), lambda value: (number[value], "") if value in number else (-1, "no-label")
+    used = [*distinct]
+    if len({isinstance(value, str) for value in used}) > 1:
+        whole, text = (next(value for value in used if isinstance(value, kind)) for kind in (int, str))
+        raise PrepError(
+            f"some labels of {by} are whole numbers, such as {whole!r}, others text, such as {text!r}: write all as text, or all "
+            "as whole numbers"
+        )
+    if names:
+        named, order = _named_by_source(used, tuple(names), by), tuple(names)
+    else:
+        if type == "values" and not sure and isinstance(used[0], str):
+            _refuse_sentences(values, list(map(str, used)), by)
+        named = {value: str(value) for value in used}
+        order = _ordered(named, by, whole=type == "values") if classes is None else ()
+    order = order if classes is None else tuple(classes)
+    if twice := [name for name, count in Counter(order).items() if count > 1]:
+        raise PrepError(f"the class {twice[0]!r} of {by if classes is None else '--classes'} has two numbers: name each once")
+    number = {_normal(name): k for k, name in enumerate(order)} | {name: k for k, name in enumerate(order)}
+    found = {value: number.get(name, number.get(_normal(name), -1)) for value, name in named.items()}
+    if unknown := sorted({named[value] for value, k in found.items() if k < 0}):
+        raise PrepError(
+            f"{by} has classes that --classes does not have: {', '.join(unknown[:5])}; it has {len(order)} classes: "
+            f"{', '.join(order[:5])}"
+        )
+
+    def encode(value: Value) -> tuple[Label, str]:
+        label = found.get(_clean(value), -1)
+        return label, "" if label >= 0 else "no-label"
+
+    return Labels("class", order), encode
 
 
-def _is_negative(value: int | str) -> bool:
-    return isinstance(value, int) and value < 0
+def _clean(value: Value) -> int | float | str | tuple[float, ...] | None:
+    """Return a value as a plain type; None for what means that there is no label."""
+    if isinstance(value, str):
+        return sys.intern(value.strip()) or None
+    if value is None or isinstance(value, int):
+        return None if value is None else int(value)
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    return tuple(map(float, value))
 
 
-def _vectors(lengths: Sequence[int], names: Sequence[str]) -> tuple[Labels, Convert]:
-    """Do it for vectors. lengths: all of theirs, and -1 if some labels are classes."""
-    count = lengths[-1]
-    if len(lengths) > 1 or count < 1:
-        which = [f"some have {n} numbers" if n >= 0 else "some are classes" for n in lengths]
-        raise PrepError(f"the labels are not all lists of numbers of one length: {', '.join(which)}")
+def _normal(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def _no_classes(by: str, value: object) -> PrepError:
+    return PrepError(
+        f"{by}: the labels are numbers that are not all whole, or below 0, such as {value!r}: to predict numbers, name their "
+        "column with --regression; classes are whole numbers from 0 on, or names, which --classes lists"
+    )
+
+
+def _refuse_sentences(values: Iterable[Value], used: Sequence[str], by: str) -> None:
+    """Raise PrepError if text looks like captions, or like numbers with a comma."""
+    refuse_captions((value for value in map(_clean, values) if isinstance(value, str)), by)
+    if have_commas(used):
+        raise PrepError(
+            f"{by}: the labels are numbers with a comma, such as {used[0]!r}: write them as 1.5 or 1234567; if they are names of "
+            "classes, name their column with --label-column"
+        )
+
+
+def _named_by_source(used: Iterable[object], names: tuple[str, ...], by: str) -> dict[object, str]:
+    """Return the name of each label, which is one of the names, or the index of one."""
+    named, known = dict[object, str](), set(names)
+    for value in used:
+        index = int(str(value)) if value not in known and WHOLE.fullmatch(str(value)) else -1
+        if value not in known and not 0 <= index < len(names):
+            raise PrepError(f"the label {value!r} has no name: {by} has {len(names)} classes, {', '.join(names[:5])} and so on")
+        named[value] = str(value) if value in known else names[index]
+    return named
+
+
+def _ordered(named: dict[object, str], by: str, *, whole: bool) -> tuple[str, ...]:
+    """Return the names of all classes in their order. whole: class numbers stay what they are."""
+    texts = named.values()
+    if whole and all(map(WHOLE.fullmatch, texts)):
+        count = max(map(int, texts)) + 1
+        if count > min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named)):
+            raise PrepError(
+                f"{by}: the labels are whole numbers up to {count - 1}, of which {len(named)} occur. Class numbers go up "
+                f"to {MAX_CLASS}, and are at most {CLASSES_PER_USED_CLASS} times as many as occur; if these are classes, list "
+                "their names in order: --classes FILE, with a name on each line, or a store that has them"
+            )
+        return tuple(map(str, range(count)))
+    if whole and all(map(is_number, texts)) and not all(text.isascii() and text.isdigit() for text in texts):
+        raise _no_classes(by, min(value for value, text in named.items() if not text.isdigit()))  # type: ignore[type-var]
+    return tuple(sorted(texts))
+
+
+def _encode_numbers(values: Iterable[Value], names: Sequence[str], by: str) -> tuple[Labels, Encode]:
+    """Do it for float32 targets. Those of several columns come as one sequence for each input."""
+    lengths = dict[int, object]()
+    for value in values:
+        if (target := _target(value, by)) is not None:
+            lengths.setdefault(len(target), value)
+    if not lengths:
+        raise PrepError(f"--regression {' and '.join(names)}: {by} has no numbers there")
+    if len(lengths) > 1 or 0 in lengths:
+        which = ", ".join(f"some have {count} numbers" for count in sorted(lengths))
+        raise PrepError(f"the targets of {by} are not all lists of numbers of one length: {which}")
+    (count,) = lengths
     missing = (math.nan,) * count
 
-    def convert(value: Value) -> tuple[Label, str]:
-        if not isinstance(value, tuple):
+    def encode(value: Value) -> tuple[Label, str]:
+        target = _target(value, by)
+        if target is None:
             return missing, "no-label"
-        return value, "" if fits_float(*value) else "not-finite"
+        return target, "" if fits_float(*target) else "not-finite"
 
-    return Labels("vector", tuple(names) if len(names) == count else tuple(f"label{k}" for k in range(1, count + 1))), convert
+    return Labels("vector", tuple(names) if len(names) == count else tuple(f"label{k}" for k in range(1, count + 1))), encode
 
 
-def _classes(values: set[int | str], names: tuple[str, ...]) -> tuple[dict[Value, int], tuple[str, ...]]:
-    """Return the number of each value, and the name of each number."""
-    numbers = [value for value in values if isinstance(value, int)]
-    if len(numbers) == len(values) and (names or max(numbers) < MOST_CLASSES):
-        names = names or tuple(map(str, range(max(numbers) + 1)))
-        return {k: k for k in range(len(names))}, names
-    if not names and not numbers and all(is_number(str(value)) for value in values):
-        raise PrepError(f"the labels are numbers that are not all whole, such as {min(map(str, values))!r}: no classes")
-    order = names or (sorted(numbers) if len(numbers) == len(values) else sorted(map(str, values)))
-    names = tuple(map(str, order))
-    place = {name: k for k, name in enumerate(names)}
-    return {value: place[str(value)] for value in values if str(value) in place}, names
+def _target(value: Value, by: str) -> tuple[float, ...] | None:
+    """Return numbers to predict; None: there are none, or one of several is missing."""
+    cells: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+    cells = [cell.strip() or None if isinstance(cell, str) else cell for cell in cells]
+    if None in cells:
+        return None
+    if odd := [cell for cell in cells if isinstance(cell, str) and not is_number(cell)]:
+        raise PrepError(f"--regression: {by} holds {odd[0]!r}, which is no number; classes are named by --label-column")
+    return tuple(map(float, cells))
+
+
+def read_classes(classes: StrPath | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the names of classes in their order, from a store, from a text file with one on each line, or as they are given.
+
+    Raises:
+        PrepError: the store has no classes, or the file cannot be read.
+    """
+    if classes is None:
+        return None
+    if not isinstance(classes, str | os.PathLike):
+        names = tuple(map(str, classes))
+    elif (path := Path(classes)).is_dir():
+        labels = read_current(path)[1].labels
+        if labels.kind != "class":
+            raise PrepError(f"--classes {path}: that store has no classes, its labels are of kind {labels.kind!r}")
+        return labels.names
+    else:
+        try:
+            names = tuple(filter(None, map(str.strip, path.read_text("utf-8-sig").splitlines())))
+        except (OSError, ValueError) as error:
+            why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
+            raise PrepError(f"--classes {path} {why}; it is a store, or a text file with a name on each line") from None
+    if not names:
+        raise PrepError("--classes names no class")
+    return names
+
+
+def with_pattern(inputs: SourceList, pattern: str, classes: Sequence[str] | None = None) -> SourceList:
+    """Label each input with the class that the pattern's group matches in its path, or with none if nothing matches.
+
+    Raises:
+        PrepError: `pattern` is not a regular expression with one group, or matches no path.
+    """
+    option = f"--label-from '{pattern}'"
+    try:
+        regex = re.compile(pattern)
+    except re.error as error:
+        raise PrepError(f"{option} is not a regular expression: {error}") from None
+    if regex.groups != 1:
+        raise PrepError(
+            f"{option} has {regex.groups} groups, but needs one pair of parentheses around what the class is, such as '(n\\d+)_'; "
+            "others can be written (?:...)"
+        )
+    matches = (regex.search(source.name) for source in inputs.sources)
+    found = [sys.intern((match[1] or "") if match else "") for match in matches]
+    if not any(found):
+        example = f", such as {inputs.sources[0].name}" if inputs.sources else ""
+        raise PrepError(f"{option} finds a class in none of {len(found)} paths{example}")
+    labels, encode = encode_labels(found, "values", classes, by=option, sure=True)
+    sources = PackedInputs(relabelled(source, *encode(name)) for source, name in zip(inputs.sources, found, strict=True))
+    return replace(inputs, labels=labels, sources=sources, labelled_by=option)
+
+
+def with_folder_classes(inputs: SourceList, classes: Sequence[str]) -> SourceList:
+    """Number the class folders as `classes` does. A folder without inputs need not be among them."""
+    names = [inputs.labels.names[one.label] if isinstance(one.label, int) and one.label >= 0 else None for one in inputs.sources]
+    labels, encode = encode_labels(names, "folders", classes, by=f"SOURCE {inputs.root}")
+    sources = PackedInputs(replace(one, label=encode(name)[0]) for one, name in zip(inputs.sources, names, strict=True))
+    return replace(inputs, labels=labels, sources=sources)
+
+
+def without_labels(inputs: SourceList) -> SourceList:
+    """Remove the labels, so that no input needs one."""
+    sources = PackedInputs(relabelled(source, -1) for source in inputs.sources)
+    return replace(inputs, labels=Labels("none"), sources=sources, labelled_by="")
+
+
+def relabelled(source: Source, label: Label, problem: str = "") -> Source:
+    """Return an input with another label, and the problem of that, unless it already has one that is not about labels."""
+    return replace(source, label=label, problem=source.problem if source.problem not in ("", "no-label") else problem)

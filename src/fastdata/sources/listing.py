@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, no_folders, to_path
 from fastdata.sources.catalog import list_archives
 from fastdata.sources.fields import Field, parse_fields
 from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, splits_error
-from fastdata.sources.labelling import with_classes, with_pattern, without_labels
+from fastdata.sources.labels import read_classes, with_folder_classes, with_pattern, without_labels
 from fastdata.sources.mask_folders import refuse_mask_folders
-from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
+from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.packed import PackedInputs
 from fastdata.sources.parts import with_parts
 from fastdata.sources.path_table import list_table, with_table
@@ -47,12 +46,10 @@ def list_sources(
     path, options = to_path(source), options or LabelOptions()
     chosen = parse_fields(fields)
     named = [field for field in chosen if not field.ending]
-    from_elsewhere = options.labels is not None or options.label_from is not None
-    label_column = (NO_LABELS,) if from_elsewhere else options.label_column
     names, endings = [field.name for field in named], [field.ending for field in chosen if field.ending]
     if is_path_table(path) and not images:
         inputs, named = list_table(path, options, named), []
-    elif (archived := list_archives(source, label_column, names, endings, images)) is not None:
+    elif (archived := list_archives(source, options, names, endings, images)) is not None:
         inputs = archived
     elif images:
         raise PrepError(
@@ -90,18 +87,20 @@ def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields:
     for name, value in (("--root", options.root), ("--split", options.split)):
         if value is not None and not table:
             raise PrepError(f"{name} {value} is about a table of paths (.csv, .tsv, .jsonl or .parquet), but SOURCE is {source}")
+    classes = read_classes(options.classes)
     if options.label_from is not None:
-        inputs = with_pattern(inputs, options.label_from)
-    elif options.labels is not None:
+        return with_pattern(inputs, options.label_from, classes)
+    if options.no_labels and options.labels is None:
+        return without_labels(inputs)
+    if options.labels is not None:
         inputs = with_table(inputs, to_path(options.labels), options, fields)
-    if options.no_labels:
-        inputs = without_labels(inputs)
-    elif source.is_dir() and inputs.labelled_by == FOLDERS and options.labels is None:
-        if options.label_column:
-            raise PrepError(f"--label-column {' and '.join(options.label_column)}: {source} is a folder, which has no columns")
+        return without_labels(inputs) if options.no_labels else inputs
+    if source.is_dir() and inputs.labelled_by == FOLDERS:
+        for name, columns in (("--label-column", (options.label_column or "",)), ("--regression", options.regression)):
+            if any(columns):
+                raise PrepError(f"{name} {' and '.join(columns)}: {source} is a folder, which has no columns")
         refuse_mask_folders(inputs, source)
-    if options.classes is not None:
-        inputs = with_classes(inputs, Path(options.classes))
+        return inputs if classes is None else with_folder_classes(inputs, classes)
     return inputs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastdata.options import option
@@ -19,17 +20,25 @@ class LabelOptions:
     """Which inputs and labels to take."""
 
     labels: StrPath | None = option(
-        "Table (CSV, TSV, JSONL, Parquet) of paths and labels. Paths are relative to SOURCE; numbers are floats, names classes.",
+        "Table (CSV, TSV, JSONL, Parquet) of paths and labels. Paths are relative to SOURCE.",
         type="file",
         group="Labels",
         common=True,
     )
-    classes: StrPath | None = option("Use the class list of this store.", type="folder", group="Labels")
+    classes: StrPath | Sequence[str] | None = option(
+        "Number the classes as this store does, or in the order of this text file, with a name on each line.",
+        type="path",
+        metavar="STORE|FILE",
+        group="Labels",
+    )
     label_from: str | None = option(
         r"Take the class from each path: the one group of this, such as '(n\d+)_'.", metavar="REGEX", group="Labels"
     )
-    label_column: tuple[str, ...] = option(
-        "The column of a CSV or Parquet that holds labels; none: no labels. May repeat.",
+    label_column: str | None = option(
+        "The column of a table or an archive that holds the classes; none: no labels.", metavar="COLUMN", group="Labels"
+    )
+    regression: tuple[str, ...] = option(
+        "A column of numbers to predict; they are stored as float32. May repeat.",
         (),
         several=True,
         metavar="COLUMN",
@@ -51,12 +60,14 @@ class LabelOptions:
     def __post_init__(self) -> None:
         if self.shard_samples is not None and self.shard_samples < 1:
             raise ValueError(f"--shard-samples is {self.shard_samples}, but must be positive")
-        if self.label_from is not None and (self.labels is not None or self.label_column):
+        if self.label_from is not None and (self.labels is not None or self.label_column is not None or self.regression):
             raise ValueError("--label-from takes labels from paths, --labels and --label-column from a table: give one of them")
+        if self.label_column is not None and self.regression:
+            raise ValueError("--label-column names classes, and --regression numbers to predict: give one of them")
 
     @property
     def no_labels(self) -> bool:
-        return self.label_column == (NO_LABELS,)
+        return self.label_column == NO_LABELS
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ from fastdata.sources.parquet import holds_images
 from fastdata.store.column import Column
 from fastdata.words import number_of
 
-__all__ = ["PathTable", "is_path_table", "read_table"]
+__all__ = ["LABELS", "PathTable", "is_path_table", "read_table"]
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
+LABELS = ("label", "labels", "class", "class_name", "category")
 JSONL = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 ROWS = 1024  # of a Parquet that are in memory as Python's values
@@ -63,24 +64,24 @@ class PathTable:
         """The index of the column of paths."""
         return self.find(PATHS) or 0
 
-    def column(self, index: int) -> Sequence[str]:
-        """Return the cells of a column as text."""
-        return Packed(_checked(self.path, self._text(row, index).strip()) for row in self.rows)
+    def column(self, index: int) -> Sequence[Any]:
+        """Return the cells of a column: text without blanks around it, numbers, and None."""
+        return Packed(self._plain(row, index) for row in self.rows)
 
     def names(self) -> Iterator[str]:
         """Yield the path of each row."""
         return (row[self.paths] for row in self.rows)
 
-    def _text(self, row: Sequence[Any], index: int) -> str:
+    def _plain(self, row: Sequence[Any], index: int) -> Any:
         cell = row[index]
-        if isinstance(cell, list | dict | bytes):
+        if isinstance(cell, dict | bytes) or (isinstance(cell, list) and not all(isinstance(one, int | float) for one in cell)):
             raise PrepError(
                 f"{self.describe_row(row)}: its {self.columns[index]} is a {type(cell).__name__}, but labels and splits are "
                 f"numbers or text; --fields {self.columns[index]} stores it"
             )
-        if isinstance(cell, str):
-            return cell
-        return "" if cell is None else json.dumps(cell)
+        if isinstance(cell, list):
+            return tuple(cell)
+        return cell if cell is None or isinstance(cell, int | float) else _checked(self.path, str(cell).strip())
 
     def is_plain(self, index: int) -> bool:
         """Return whether a column holds numbers or text only."""
@@ -141,7 +142,7 @@ def _lists_paths(path: AnyPath) -> bool:
 
 
 def read_table(
-    path: AnyPath, root: AnyPath, is_known: Callable[[str], bool] = lambda name: False, fields: Sequence[Field] = ()
+    path: AnyPath, root: AnyPath, is_known: Callable[[str], bool] = lambda name: False, wanted: Collection[str] = ()
 ) -> PathTable:
     """Read a table, whose rows must all have one length.
 
@@ -149,7 +150,7 @@ def read_table(
         path: a file. An ending other than .tsv, .jsonl, .ndjson and .parquet means CSV.
         root: the folder that the paths are relative to.
         is_known: whether there is an input of a normal path. A first line of a CSV that begins with one is not a header.
-        fields: whose columns are read from a Parquet even if they hold lists.
+        wanted: columns that are read from a Parquet even if they hold lists.
 
     Raises:
         PrepError: it cannot be read, or is empty.
@@ -158,7 +159,7 @@ def read_table(
     if ending in JSONL:
         return _checked_paths(_read_jsonl(path, root))
     if ending == PARQUET:
-        return _checked_paths(_read_parquet(path, root, {one.name for one in fields}))
+        return _checked_paths(_read_parquet(path, root, wanted))
     return _read_csv(path, root, is_known)
 
 
@@ -247,6 +248,7 @@ def _read_parquet(path: AnyPath, root: AnyPath, wanted: Collection[str]) -> Path
         with pyarrow.parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
             nested = {name for name in schema.names if schema.field(name).type.num_fields and name not in wanted}
+            nested = {name for name in nested if name.lower() not in LABELS}
             batches = file.iter_batches(ROWS, columns=[name for name in schema.names if name not in nested], use_threads=False)
             rows = Packed(row for batch in batches for row in _rows(batch, schema.names))
     except (OSError, ValueError, pyarrow.ArrowException) as error:

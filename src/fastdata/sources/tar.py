@@ -16,7 +16,7 @@ from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, damaged_file, files_in, make_list, read_range, unreadable
 from fastdata.sources.inputs import Source, SourceList, is_image, read_bytes
-from fastdata.sources.labels import Value, text_label
+from fastdata.sources.labels import Value
 from fastdata.sources.packed import Packed, PackedInputs
 
 __all__ = ["CLASSES", "KIND", "MASK"]
@@ -87,7 +87,7 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
         names or _class_names(files[0].parent, labels),
         skipped,
         by=by,
-        sure=bool(selection.label),
+        selection=selection,
         notes=notes,
         parts=(one.parts for one in found),
     )
@@ -225,7 +225,7 @@ def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[st
 
 
 def _parse_text(data: bytes) -> tuple[Value, list[str]]:
-    return text_label(data.decode("utf-8-sig", "surrogateescape")), []
+    return data.decode("utf-8-sig", "surrogateescape").strip() or None, []
 
 
 def _parse_json(data: bytes) -> tuple[Value, list[str]]:
@@ -236,12 +236,8 @@ def _parse_json(data: bytes) -> tuple[Value, list[str]]:
     if not isinstance(body, dict):
         return None, []
     value: Any = body.get("label", body.get("cls"))
-    if isinstance(value, str):
-        return text_label(value), []
-    if isinstance(value, int):
-        return int(value), []
-    if isinstance(value, float):
-        return (value,), []
+    if isinstance(value, str | int | float):
+        return value, []
     if isinstance(value, list) and value and all(isinstance(v, int | float) for v in value):
         names = body.get("names")
         return tuple(map(float, value)), names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
@@ -255,7 +251,8 @@ def _class_names(folder: AnyPath, labels: Sequence[Value]) -> list[str]:
     except (OSError, ValueError, RecursionError):
         return []
     fits = isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
-    return names if fits and all(n is None or (isinstance(n, int) and n < len(names)) for n in labels) else []
+    numbers = {str(k) for k in range(len(names))} if fits else set()
+    return names if fits and all(label in names or str(label) in numbers for label in labels if label is not None) else []
 
 
 KIND = Kind("tar", _takes, _inputs, read_range, _inside, has_several=True)

@@ -1,0 +1,194 @@
+"""What labels mean: the same, whatever they were read from."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import fastdata
+from archives import write_tar
+from fastdata import LMDBDataset
+from fastdata.errors import PrepError
+from fastdata.store.store import Store
+from support import encode, picture, run
+
+TEXTS = ("csv", "tar")  # whose cells are text
+TYPED = ("jsonl", "parquet", "images", "list")
+WAYS = (*TEXTS, *TYPED)
+
+
+def pixels(count: int) -> list[Any]:
+    return [picture(k, 8, 9) for k in range(count)]
+
+
+def given(way: str, root: Path, labels: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    """Images with these labels as SOURCE, and the options that name them. None is an empty cell, or no member."""
+    root.mkdir(parents=True, exist_ok=True)
+    files = [encode(image, ".png") for image in pixels(len(labels))]
+    if way == "list":
+        return pixels(len(labels)), {"labels": labels}
+    if way == "series":
+        return pixels(len(labels)), {"labels": pd.Series(labels, index=[*range(1, len(labels)), 0])}
+    if way == "images":
+        pq.write_table(pa.table({"image": [{"bytes": data} for data in files], "label": pa.array(labels)}), root / "t.parquet")
+        return root / "t.parquet", {}
+    if way == "tar":
+        members = [(f"{k}.png", files[k]) for k in range(len(labels))]
+        members += [(f"{k}.cls", str(label).encode()) for k, label in enumerate(labels) if label is not None]
+        return write_tar(root / "t.tar", sorted(members)), {}
+    if way == "folders":
+        for k, label in enumerate(labels):
+            (root / label).mkdir(exist_ok=True)
+            (root / label / f"{k}.png").write_bytes(files[k])
+        return root, {}
+    for k, data in enumerate(files):
+        (root / f"{k}.png").write_bytes(data)
+    rows = [{"path": f"{k}.png", "label": label} for k, label in enumerate(labels)]
+    if way == "jsonl":
+        (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif way == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), root / "t.parquet")
+    else:
+        text = io.StringIO()
+        csv.writer(text).writerows([("path", "label"), *(("" if cell is None else cell for cell in row.values()) for row in rows)])
+        (root / "t.csv").write_text(text.getvalue())
+    return root / f"t.{way}", {}
+
+
+def made(source: Any, out: Path, **options: Any) -> Store:
+    return Store(fastdata.prep(source, out, workers=1, codec="rgb", **options).out)
+
+
+def stored(way: str, root: Path, labels: Sequence[Any], **options: Any) -> Store:
+    source, named = given(way, root / way, labels)
+    return made(source, root / f"{way}.fds", **named, **options)
+
+
+@pytest.mark.slow
+def test_one_table_in_eight_ways_is_one_dataset(tmp_path: Path) -> None:
+    labels = ["ant", "ant", "bee", "cow", "cow"]
+    for way in (*WAYS, "series", "folders"):
+        dataset = LMDBDataset(stored(way, tmp_path, labels).path)
+        assert (dataset.classes, dataset.targets.tolist()) == (["ant", "bee", "cow"], [0, 0, 1, 2, 2]), way
+        assert all(np.array_equal(np.asarray(dataset[k][0]).transpose(1, 2, 0), image) for k, image in enumerate(pixels(5))), way
+
+
+LADDER: list[tuple[list[Any], Any, Any, tuple[str, ...]]] = [  # labels, the names of the classes or an error, targets, ways
+    ([3, 7, 3], tuple(map(str, range(8))), [3, 7, 3], WAYS),
+    (["3", "7", "3"], tuple(map(str, range(8))), [3, 7, 3], WAYS),
+    (["dog", " cat ", "dog"], ("cat", "dog"), [1, 0, 1], WAYS),
+    (["9", "dog", "10"], ("10", "9", "dog"), [1, 2, 0], WAYS),
+    (["01", "1", "2"], ("01", "1", "2"), [0, 1, 2], WAYS),
+    (["10", "02", "01"], ("01", "02", "10"), [2, 1, 0], WAYS),
+    (["1_2", "10_3"], ("10_3", "1_2"), [1, 0], WAYS),
+    ([0, 29, 5], tuple(map(str, range(30))), [0, 29, 5], WAYS),
+    ([0, 30, 5], r"whole numbers up to 30, of which 3 occur.*--classes FILE", None, WAYS),
+    ([*range(0, 65_535, 1_000), 65_535], r"whole numbers up to 65535.* up to 65534", None, ("list",)),
+    ([0, -1, 2], r"not all whole, or below 0, such as '?-1'?.*--regression.*--classes", None, WAYS),
+    ([-1, -1], (), [-1, -1], WAYS),
+    ([0.0, 1.0], r"not all whole, or below 0, such as '?0\.0'?: .*--regression", None, WAYS),
+    ([[1.5, 2], [0.5, 1]], r"such as \(1\.5, 2.*--regression", None, TYPED),
+    ([True, False], ("0", "1"), [1, 0], TYPED),
+    (["cat", None, "dog"], ("cat", "dog"), [0, 1], WAYS),
+    ([4, None], ("0", "1", "2", "3", "4"), [4], WAYS),
+    (["cat", 1, "dog"], r"some labels of .* are whole numbers, such as 1, others text, such as 'cat'", None, ("jsonl", "list")),
+    (["cat", 1, "dog"], ("1", "cat", "dog"), [1, 0, 2], TEXTS),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_keep_their_number_and_names_are_sorted(tmp_path: Path, way: str) -> None:
+    for k, (labels, names, targets, ways) in enumerate(LADDER):
+        if way not in ways:
+            continue
+        if isinstance(names, str):
+            with pytest.raises(PrepError, match=names.replace("--", "(--)?")):
+                stored(way, tmp_path / str(k), labels)
+            continue
+        store = stored(way, tmp_path / str(k), labels)
+        assert (store.manifest.labels.names, store.samples["label"].tolist()) == (names, targets), labels
+        missing = sum(label is None for label in labels)
+        assert [one["reason"] for one in store.rejects()] == ["no-label"] * missing
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_to_predict_are_asked_for(tmp_path: Path, way: str) -> None:
+    store = stored(way, tmp_path, [0.5, 2, float("nan"), None, 1e39, -1], regression="label")
+    assert (store.manifest.labels.kind, store.manifest.labels.names) == ("vector", ("label",))
+    assert store.samples["label"].tolist() == [[0.5], [2], [-1]]
+    missing = ["no-label", "not-finite", "not-finite"]
+    assert sorted(one["reason"] for one in store.rejects()) == missing
+    with pytest.raises(PrepError, match="'cat', which is no number"):
+        stored(way, tmp_path / "named", ["cat", "dog"], regression="label")
+
+
+@pytest.mark.parametrize("way", TYPED)
+def test_lists_are_targets_of_one_length(tmp_path: Path, way: str) -> None:
+    store = stored(way, tmp_path, [[1.5, 2.0], [0.5, 1.0]], regression="label")
+    assert store.manifest.labels.names == ("label1", "label2") and store.samples["label"].tolist() == [[1.5, 2], [0.5, 1]]
+    with pytest.raises(PrepError, match="of one length: some have 1 numbers, some have 2 numbers"):
+        stored(way, tmp_path / "uneven", [[1.0], [0.5, 1.0]], regression="label")
+
+
+@pytest.mark.parametrize("way", [*WAYS, "folders"])
+def test_classes_of_a_store_or_a_file_win(tmp_path: Path, way: str) -> None:
+    train = stored(way, tmp_path, ["ant", "bee", "cow"])
+    source, named = given(way, tmp_path / "val", ["cow", "cow"])
+    (tmp_path / "names.txt").write_text("cow\nu\u0308l\nbee\nant\n")
+    for classes, target in ((train.path, 2), (tmp_path / "names.txt", 0)):
+        store = made(source, tmp_path / "val.fds", classes=classes, overwrite=True, **named)
+        assert store.samples["label"].tolist() == [target] * 2 and len(store.manifest.labels.names) > 2
+    source, named = given(way, tmp_path / "more", ["\u00fcl", "cow"])
+    assert sorted(made(source, tmp_path / "m.fds", classes=tmp_path / "names.txt", **named).samples["label"].tolist()) == [0, 1]
+    with pytest.raises(PrepError, match=r"has classes that (--)?classes does not have: \u00fcl; it has 3 classes: ant, bee, cow"):
+        made(source, tmp_path / "n.fds", classes=train.path, **named)
+    with pytest.raises(PrepError, match=r"'a' of (--)?classes has two numbers"):
+        made(source, tmp_path / "n.fds", classes=["a", "b", "a"], **named)
+
+
+def test_numbers_of_another_store_stay_numbers(tmp_path: Path) -> None:
+    """Also if the larger ones do not occur, or they are too far apart."""
+    (tmp_path / "names.txt").write_text("70000\n5\n-1\n")
+    for way in WAYS:
+        train, val = stored(way, tmp_path, [0, 1, 2]), stored(way, tmp_path / "val", [1, 2, 1])
+        assert train.manifest.labels == val.manifest.labels and val.samples["label"].tolist() == [1, 2, 1]
+        named = stored(way, tmp_path / "n", [5, 70000, -1], classes=tmp_path / "names.txt")
+        assert named.samples["label"].tolist() == [1, 0, 2]
+
+
+PROGRAM = """
+import sys, fastdata
+for k, (source, options) in enumerate([("c/t.csv", {}), ("c", {"label_from": r"(.)\\."}), ("t/t.tar", {}), ("f", {})]):
+    print((fastdata.prep(source, f"{sys.argv[1]}{k}.fds", workers=1, codec="rgb", **options).out / "manifest.json").read_text())
+"""
+
+
+@pytest.mark.slow
+def test_the_order_of_classes_never_depends_on_the_hash_seed(tmp_path: Path) -> None:
+    labels = ["01", "1", "2", "x", "y", "02"]
+    for way, folder in (("csv", "c"), ("tar", "t"), ("folders", "f")):
+        given(way, tmp_path / folder, labels)
+    runs = [
+        run(
+            sys.executable,
+            "-c",
+            PROGRAM,
+            f"{seed}-",
+            cwd=tmp_path,
+            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": ":".join(sys.path)},
+        )
+        for seed in range(5)
+    ]
+    assert {done.returncode for done in runs} == {0}, runs[0].stderr
+    assert len({done.stdout for done in runs}) == 1 and '"01"' in runs[0].stdout
