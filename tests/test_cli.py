@@ -89,8 +89,6 @@ def test_version_and_both_names_of_prep(small: Path, tmp_path: Path) -> None:
         (("--quality", "101"), "--quality is 101"),
         (("--bits", "16"), "choose rgb or png for --codec"),
         (("--bits", "9"), "bits is 9"),
-        (("--background", "pink"), "'pink' is not a colour: give three numbers from 0 to 255, as 255,255,255, or white"),
-        (("--background", "1,2,256"), "is not a colour"),
         (("--workers", "0"), "workers is 0"),
         (("--limit", "-3"), "limit is -3"),
         (("--progress", "loud"), "'loud' is not one of"),
@@ -298,13 +296,6 @@ def test_a_dry_run_is_refused_as_the_run_would_be(small: Path, tmp_path: Path) -
     ):
         found = run(*PREP, *arguments, "--dry-run")
         assert found.returncode == 2 and message in found.stderr
-
-
-def test_background_by_name_and_numbers(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in", 1)
-    for given, stored in (("black", [0, 0, 0]), ("1, 2,3", [1, 2, 3])):
-        assert run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--background", given, "--overwrite").returncode == 0
-        assert Store(tmp_path / "o.fds").manifest.options["background"] == stored
 
 
 def test_a_store_named_after_its_source(tmp_path: Path) -> None:

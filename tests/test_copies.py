@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections import OrderedDict, namedtuple
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from fastdata.gpu import copies
 from fastdata.gpu.copies import Copier, together
 from paper import PaperGPU, take_over
 from stores import COUNT, SHAPES, folder, sources, store
-from support import copier_of, encode, engine_of, under_way
+from support import encode, engine_of, under_way
 
 PASSES = 3
 
@@ -118,14 +116,6 @@ def test_without_its_waits_batches_would_be_wrong(missing, monkeypatch):
     assert found == WRONG[missing]
 
 
-def test_a_consumer_with_a_stream_of_its_own(gpu):
-    with fed() as loader:
-        for _ in range(PASSES):
-            with gpu.stream(gpu.own):
-                train(loader, gpu)
-    assert right(gpu)
-
-
 def test_a_consumer_that_changes_its_stream_from_batch_to_batch(gpu):
     with fed() as loader:
         for k, batch in enumerate(batch for _ in range(PASSES) for batch in loader):
@@ -192,18 +182,6 @@ def test_the_host_waits_only_where_no_slot_is_left(gpu):
         for _ in range(PASSES):
             list(loader)
         assert gpu.waits
-
-
-def test_slots_come_back_when_their_copies_are_done(gpu):
-    with fed() as loader:
-        for _ in range(PASSES):
-            train(loader, gpu)
-        gpu.run()
-        copier_of(engine_of(loader)).reclaim()
-        assert loader.stats().slots_in_use <= 4 + 2
-        slots = engine_of(loader).slots
-    gc.collect()
-    assert slots.in_use <= 4, "requests that were not served"
 
 
 def test_closing_waits_for_copies_that_are_under_way(gpu):
@@ -314,19 +292,6 @@ def test_a_batch_keeps_its_structure_and_its_attributes(gpu):
     assert sorted(gpu.sent) == [48, 48] and batch["pair"].a is x and not hasattr(batch["moving"].device, "type")
 
 
-class Lazy(Mapping):
-    """Makes a new tensor each time."""
-
-    def __getitem__(self, key: str) -> Tensor:
-        return torch.full((2,), int(key))
-
-    def __iter__(self) -> Any:
-        return iter(["1", "2", "3"])
-
-    def __len__(self) -> int:
-        return 3
-
-
 def test_the_tensors_of_a_ragged_travel_as_others_do(gpu):
     """On the stream of copies, from memory that is held until they are done; and it has no memory of the device of its own."""
     copier = Copier("cpu")
@@ -365,14 +330,6 @@ def test_a_copy_before_one_that_fails_is_waited_for(gpu, monkeypatch):
     gpu.run()
     copier.close()
     assert {value for tensor in mine for value in tensor.tolist()} == {222}
-
-
-def test_a_mapping_that_makes_its_tensors_when_asked(gpu):
-    found = there((Lazy(), torch.tensor(4)))
-    gpu.run()
-    assert {key: tensor.tolist() for key, tensor in found[0].items()} == {"1": [1, 1], "2": [2, 2], "3": [3, 3]} and int(
-        found[1]
-    ) == 4
 
 
 def test_what_lies_side_by_side_travels_together():

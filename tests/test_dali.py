@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import cv2
@@ -15,7 +14,7 @@ from torch.utils.data import WeightedRandomSampler
 
 import fastdata
 from fastdata import Batch, CenterCrop, Crop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
-from stores import COUNT, once, script, sha, square, store
+from stores import COUNT, once, sha, store
 from support import until
 
 pytest.importorskip("nvidia.dali")
@@ -100,10 +99,6 @@ def test_a_transform_that_is_set_meanwhile_is_refused():
             next(batches)
 
 
-def test_whole_images_of_one_size():
-    assert same(*both(LMDBDataset(square("jpeg"))), mean=0, most=0)
-
-
 def gray_ramps(path, rows, columns):
     """A store of one image whose codes are 4 times the row, or the column; its JPEG is exact to a code."""
     image = np.add.outer(4 * np.arange(60) * rows, 4 * np.arange(60) * columns).astype(np.uint8)
@@ -135,12 +130,6 @@ def test_boxes_lie_where_they_should(axis, flip, tmp_path):
         assert np.abs(found - expected)[inner].max() < 1.0
 
 
-def test_random_boxes_and_flips_of_ramps(tmp_path):
-    path = gray_ramps(tmp_path, True, False)
-    dataset = LMDBDataset(path, crop=RandomResizedCrop(24), hflip=0.5, vflip=0.5).subset([0] * 40)
-    assert same(*both(dataset), mean=0.7, most=2)
-
-
 def test_bytes_in_memory():
     assert same(*both(RAMDataset(store("jpeg"), crop=RandomResizedCrop(48), hflip=0.5)))
     one, two = RAMDataset(store("jpeg"), crop=CenterCrop(40)), LMDBDataset(store("jpeg"), crop=CenterCrop(40))
@@ -151,13 +140,6 @@ def test_bytes_in_memory():
 def test_options(options):
     batches, others = both(augmented(), **options)
     assert same(batches, others) and len(batches) == (10 if "drop_last" in options else 12)
-
-
-def test_three_ranks():
-    for options in ({"batch_size": 4}, {"batch_size": None, "global_batch_size": 9, "shuffle": False}):
-        parts = [both(augmented(), 1, rank=rank, world_size=3, **options) for rank in range(3)]
-        assert all(same(*part) for part in parts)
-        assert once([b.ids[: b.valid] for part, _ in parts for b in part], COUNT)
 
 
 def test_a_sampler_that_repeats():
@@ -231,35 +213,6 @@ def test_a_pass_left_early_close_and_reopen():
         loader.set_epoch(0)
         assert sha(loader) == first
     until(lambda: not threads() - before)
-
-
-def test_beside_workers_that_are_forked():
-    with Loader(augmented(), 8, **WITH_DALI) as train, Loader(augmented(), 8, num_workers=2) as val:
-        for _ in range(2):
-            assert same(_first(train), _first(val))
-            val.close()
-
-
-def _first(loader):
-    loader.set_epoch(0)
-    return list(loader)
-
-
-OPEN = """
-import sys
-from fastdata import LMDBDataset, Loader, RandomResizedCrop
-loader = Loader(LMDBDataset(sys.argv[1], crop=RandomResizedCrop(32)), 8, backend="dali", num_workers=2)
-batches = iter(loader)
-next(batches)
-print(loader.state_dict()["consumed"])
-"""
-
-
-@pytest.mark.slow
-def test_a_program_ends_with_a_loader_open():
-    started = time.monotonic()
-    assert script(OPEN, store("jpeg")) == 8
-    assert time.monotonic() - started < 60
 
 
 def test_memory_stays_bounded():

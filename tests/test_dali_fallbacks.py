@@ -15,15 +15,13 @@ from fastdata import (
     FormatError,
     LMDBDataset,
     Loader,
-    LoaderError,
     RAMDataset,
-    RandomCrop,
     RandomResizedCrop,
     StoreError,
 )
 from fastdata.store.store import Store
 from stores import store
-from support import encode, images_of, picture, until
+from support import images_of, picture, until
 from test_dali import WITH_DALI, WITH_TORCH, both, same, threads
 
 pytest.importorskip("nvidia.dali")
@@ -111,15 +109,6 @@ def test_a_jpeg_that_dali_fails_at_is_decoded_all_the_same(tmp_path, monkeypatch
 
 
 @pytest.mark.filterwarnings("ignore:DALI could not decode:RuntimeWarning")
-def test_a_batch_that_is_not_wanted_any_more_may_be_undecodable(tmp_path, monkeypatch):
-    dataset = RAMDataset(files(tmp_path, g=ended), crop=CenterCrop(40))
-    fail_at(monkeypatch, dataset, 6)
-    with Loader(dataset, 3, **WITH_DALI) as loader:
-        for _ in range(3):
-            assert next(iter(loader)).ids.tolist() == [0, 1, 2]
-
-
-@pytest.mark.filterwarnings("ignore:DALI could not decode:RuntimeWarning")
 @pytest.mark.parametrize("damage", [ended, lambda data: data[: len(data) // 2]])
 def test_what_nothing_can_decode_is_the_same_error(damage, tmp_path, monkeypatch):
     dataset = RAMDataset(files(tmp_path, g=damage), crop=CenterCrop(40))
@@ -156,31 +145,3 @@ def test_a_damaged_record_of_a_store(tmp_path):
                 next(batches)
             told.append(str(caught.value))
     assert told[0] == told[1]
-
-
-def test_batches_that_can_not_be_made():
-    for dataset, message in (
-        (LMDBDataset(store("jpeg")), "a batch needs images of one size"),
-        (LMDBDataset(store("jpeg"), crop=RandomCrop(90)), "does not fit into an image"),
-    ):
-        for backend in (WITH_DALI, WITH_TORCH):
-            with Loader(dataset, 8, **backend) as loader, pytest.raises(LoaderError, match=message):
-                list(loader)
-
-
-def test_an_error_comes_when_its_batch_is_wanted():
-    dataset = LMDBDataset(store("jpeg"), crop=RandomCrop(66))  # the second image is 64 pixels high
-    for backend in (WITH_DALI, WITH_TORCH):
-        with Loader(dataset, 1, **backend) as loader:
-            batches = iter(loader)
-            assert next(batches).ids.tolist() == [0]
-            with pytest.raises(LoaderError, match="does not fit into an image of 200 x 64"):
-                next(batches)
-
-
-def test_a_box_that_lies_beside_its_image(tmp_path):
-    (tmp_path / "a.jpg").write_bytes(encode(picture(0, 20, 20)))
-    dataset = RAMDataset([tmp_path / "a.jpg"] * 40, crop=RandomCrop(8, padding=16))
-    batches, others = both(dataset)
-    assert same(batches, others, mean=2, most=40)  # libjpeg interpolates colours otherwise where one column is wanted
-    assert any(not image.any() for images, _ in batches for image in images) and any(images.any() for images, _ in batches)

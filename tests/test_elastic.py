@@ -103,26 +103,6 @@ def test_global_batches_are_the_same_whatever_the_ranks(
         state = states[-1]
 
 
-@pytest.mark.parametrize("order", ["full", "lanes"])
-def test_workers_and_batches_of_a_few_rows(order: str) -> None:
-    with pytest.warns(UserWarning, match=r"global_batch_size is 8, which 3 ranks do not divide evenly: each gets batches of 3"):
-        loaders = ranks_of(3, 30, 8, order, drop_last=False)
-    made = []
-    for rank in range(3):
-        with (
-            Loader(Sharded(30), global_batch_size=8, shuffle=True, order=order, seed=11, num_workers=2, rank=2 - rank, world_size=3)
-            if rank < 2
-            else loaders[0] as loader
-        ):
-            made.append([(batch.ids.tolist(), batch.valid) for batch in loader])
-    whole = order_of(30, order, 11, 0)
-    for k in range(4):
-        parts = [made[2 - rank][k] for rank in range(3)]
-        assert sorted(valid for _, valid in parts) == ([2, 3, 3] if k < 3 else [2, 2, 2])
-        dealt = [ids[j] for j in range(len(parts[0][0])) for ids, valid in parts if j < valid]
-        assert sorted(dealt) == sorted(whole[8 * k : 8 * k + 8])
-
-
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
@@ -267,9 +247,3 @@ def test_torchrun_goes_on_with_fewer_ranks_after_one_is_lost(tmp_path: Path) -> 
     assert states[0]["update"] == states[1]["update"] == 9
     for name, weight in states[1]["model"].items():
         torch.testing.assert_close(states[0]["model"][name], weight, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_with_a_sampler_every_row_is_real(drop_last: bool) -> None:
-    loader = Loader(Sharded(20), 3, sampler=range(20), drop_last=drop_last, num_workers=0)
-    assert [(len(batch.ids), batch.valid) for batch in loader] == [(3, 3)] * 6 + [(2, 2)] * (not drop_last)

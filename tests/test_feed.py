@@ -11,18 +11,16 @@ import weakref
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from corpora import store as corpus
-from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop, TokenDataset, Trainer
+from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop, TokenDataset
 from fastdata.loader.device_prefetch import Feed
 from fastdata.torch_private import arrived
-from stores import COUNT, once, sha, store
+from stores import COUNT, sha, store
 from support import ahead_of, engine_of, until, worker_processes
-from training import net, summed, values
 
 
 def augmented(**options: Any) -> LMDBDataset:
@@ -214,17 +212,6 @@ def test_batches_on_a_device_are_those_on_the_host(name, workers, depth):
         assert len(want[0]) == len(loader)
 
 
-def test_dicts_travel_too():
-    with Loader([{"x": k, "name": str(k)} for k in range(5)], 2, num_workers=0, device="meta") as loader:
-        found = list(loader)
-    assert [b["x"].device.type for b in found] == ["meta"] * 3 and found[2]["name"] == ["4"]
-
-
-def test_a_wrong_depth():
-    with pytest.raises(ValueError, match="device_prefetch is 0, but must be at least 1"):
-        Loader(augmented(), 8, device="cpu", device_prefetch=0)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_state_is_that_of_the_batch_that_was_handed_out(workers):
     options = {"shuffle": True, "seed": 5, "num_workers": workers, "device": "cpu"}
@@ -297,12 +284,6 @@ def test_a_batch_that_failed_costs_no_slot(device):
         assert loader.stats().copies == 0, "who has no slot left gets copies"
 
 
-def test_targets_on_the_host_hold_no_slot():
-    with Loader(augmented(), 6, shuffle=True, num_workers=1, device="cpu") as loader:
-        targets = [batch[1] for _ in range(3) for batch in loader]
-        assert loader.stats().copies == 0 and len(targets) == 21
-
-
 @pytest.mark.parametrize("depth", [1, 2])
 def test_who_keeps_batches_on_the_host_gets_copies(depth):
     with Loader(augmented(), 6, shuffle=True, num_workers=2, device="cpu", device_prefetch=depth) as loader:
@@ -349,22 +330,4 @@ def test_a_worker_that_dies_is_an_error_after_what_was_made_and_the_next_pass_wo
         assert not re.search("killed", str(caught.value))
 
 
-def test_ranks_together_see_every_sample_once():
-    loaders = [Loader(augmented(), 4, rank=r, world_size=2, num_workers=0, device="cpu") for r in range(2)]
-    batches = [batch for loader in loaders for batch in loader]
-    assert once([batch.ids[: batch.valid] for batch in batches], COUNT)
-
-
 # The Trainer
-
-
-def test_a_trainer_takes_the_same_steps():
-    x, y = torch.randn(30, 6, dtype=torch.float64), torch.randint(3, (30,))
-
-    def trained(device: Any) -> torch.Tensor:
-        model = net()
-        with Loader(TensorDataset(x, y), 4, shuffle=True, num_workers=1, device=device) as loader:
-            Trainer(model, summed, torch.optim.SGD(model.parameters(), lr=0.1), progress=False).fit(loader, epochs=3)
-        return values(model)
-
-    assert torch.equal(trained("cpu"), trained(None)) and np.isfinite(values(net()).numpy()).all()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from fastdata import LMDBDataset, Loader, MaskDataset, Prefetcher, RandomResizedCrop, Trainer
 from fastdata.gpu import copies
@@ -140,26 +140,6 @@ def test_a_prefetcher_over_pageable_batches():
     assert right(train(Prefetcher(pairs, "cuda")))
 
 
-def test_a_prefetcher_over_torch_s_loader():
-    dataset = TensorDataset(torch.arange(4000).view(400, 10), torch.arange(400))
-    loader = DataLoader(dataset, 16, num_workers=2, pin_memory=True)
-    want = [[tensor.clone() for tensor in batch] for batch in loader]
-    found = []
-    for x, y in Prefetcher(loader, "cuda"):
-        torch.cuda._sleep(CYCLES)
-        found.append([x.clone(), y.clone()])
-    assert len(found) == len(want) == 25
-    assert all(torch.equal(a.cpu(), b) for one, other in zip(found, want, strict=True) for a, b in zip(one, other, strict=True))
-
-
-def test_a_consumer_with_a_stream_of_its_own():
-    own = torch.cuda.Stream()
-    with made() as loader, torch.cuda.stream(own):
-        found = train(passes(loader))
-    own.synchronize()
-    assert right(found)
-
-
 def test_a_consumer_that_uses_another_stream_than_it_was_handed_out_on():
     own, found = torch.cuda.Stream(), []
     with slow_copies(), made() as loader:
@@ -173,38 +153,6 @@ def test_a_consumer_that_uses_another_stream_than_it_was_handed_out_on():
             del batch, tensor
     torch.cuda.synchronize()
     assert right(found)
-
-
-def test_a_batch_that_is_taken_on_another_stream_than_its_memory_is_of():
-    own, copier, found = torch.cuda.Stream(), Copier("cuda"), []
-    for k in range(40):
-        copy = copier.start(torch.full((100_000,), k % 250, dtype=torch.uint8))
-        with torch.cuda.stream(own):
-            torch.cuda._sleep(CYCLES)
-            found.append(copy.take().clone())
-        del copy
-        torch.empty(100_000, dtype=torch.uint8, device="cuda").fill_(255)
-    torch.cuda.synchronize()
-    assert [set(tensor.tolist()) for tensor in found] == [{k % 250} for k in range(40)]
-    copier.close()
-
-
-def test_a_consumer_that_keeps_everything():
-    with made() as loader:
-        kept = list(passes(loader))
-        assert loader.stats().copies == 0
-    assert right([tensor for batch in kept for tensor in batch])
-
-
-def test_passes_that_are_left_do_no_harm():
-    with slow_copies(), made() as loader:
-        for _ in range(8):
-            for images, _ in loader:
-                torch.empty_like(images).fill_(99)
-                break
-            del images
-        loader.set_epoch(0)
-        assert right(train(passes(loader)))
 
 
 COMPILED = """
@@ -258,18 +206,6 @@ def test_the_host_waits_for_nothing(workers):
             for images, targets in batches:
                 total += images.float().sum() + targets.sum()
     assert total > 0
-
-
-@pytest.mark.parametrize("pinned", [False, True])
-def test_nor_in_a_prefetcher(pinned):
-    loader = DataLoader(TensorDataset(torch.ones(200, 1000)), 20, num_workers=1, pin_memory=pinned)
-    list(Prefetcher(loader, "cuda"))
-    batches, total = iter(Prefetcher(loader, "cuda")), torch.zeros((), device="cuda")
-    next(batches)
-    with no_waits():
-        for (x,) in batches:
-            total += x.sum()
-    assert int(total) == 180_000
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -353,20 +289,6 @@ def test_memory_stays_flat_over_2000_batches():
     batches.close()
 
 
-def test_closing_frees_what_was_ahead():
-    gc.collect()
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    with made() as loader:
-        next(iter(loader))
-        time.sleep(0.1)
-    batches = iter(Prefetcher([torch.ones(1 << 20)] * 5, "cuda"))
-    assert len(next(batches)) == 1 << 20
-    batches.close()
-    gc.collect()
-    assert torch.cuda.memory_allocated() == before
-
-
 def test_slots_are_page_locked_once_and_unlocked_in_the_end():
     with made() as loader:
         next(iter(loader))
@@ -377,13 +299,6 @@ def test_slots_are_page_locked_once_and_unlocked_in_the_end():
         assert all(source.is_pinned() for source in sources)
     gc.collect()
     assert not whole.is_pinned()
-
-
-def test_slots_that_may_not_be_page_locked_are_right_too():
-    with made(pin_memory=False) as loader:
-        found = train(passes(loader))
-        assert not torch.from_numpy(engine_of(loader).slots.place.memory.array).is_pinned()
-    assert right(found)
 
 
 # Kinds
@@ -412,11 +327,4 @@ def test_tensors_of_all_kinds(name, pinned):
     assert torch.equal(back.to_dense() if back.is_sparse else back, tensor.to_dense() if tensor.is_sparse else tensor)
     if name in ("channels last", "one channel", "plain"):
         assert found.stride() == tensor.stride()
-    copier.close()
-
-
-def test_what_is_on_the_device_stays():
-    x = torch.ones(3, device="cuda")
-    copier = Copier("cuda")
-    assert copier.start([x]).take()[0] is x and copier.device == torch.device("cuda", torch.cuda.current_device())
     copier.close()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import fastdata
 from stores import script, store
-from support import MAIN, run, write_pictures
+from support import run
 
 SECONDS = 60.0  # what each takes is far below; one that hangs ends here
 
@@ -69,16 +67,6 @@ def work():
 found = child(work)
 """,
         42,
-    ),
-    "the DataLoader of fastdata bench": (
-        """
-from fastdata.bench.by_hand import by_hand
-from fastdata.bench.loaders import Task
-contestant = by_hand(Task(path, None, 24, 8), 1, 100.0)
-found = contestant.measure(0.1).images > 0
-contestant.close()
-""",
-        True,
     ),
     "a Loader that the parent has begun goes on in both": (
         """
@@ -150,15 +138,6 @@ start_pool()
 def test_children_that_are_forked_beside_opencvs_threads(case: str) -> None:
     code, expected = WORKS[case]
     assert script(START + code + "print(json.dumps(found))", store(), timeout=SECONDS) == expected
-
-
-@pytest.mark.slow
-def test_bench_with_crops_that_opencv_resizes_with_threads(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in", 12, height=80, width=100)
-    out = fastdata.prep(tmp_path / "in", tmp_path / "x.fds", size=64, workers=1).out
-    options = "--crop 384 --batch-size 8 --workers 1 --seconds 0.5 --repeats 1".split()
-    done = run(*MAIN, "bench", out, *options, seconds=SECONDS)
-    assert done.returncode == 0 and " reaches " in done.stdout, done.stdout + done.stderr
 
 
 LEFT_OPEN = """

@@ -23,7 +23,7 @@ IMAGES, PAIRS, TEXT, ARRAYS = "images", "pairs/images", "text", "arrays"
 STORES: dict[str, tuple[str, dict[str, Any]]] = {
     **{codec: (IMAGES, {"size": (64, 32), "codec": codec}) for codec in ("jpeg", "original", "rgb", "png")},
     "gray16": (IMAGES, {"bits": 16, "codec": "png", "gray": True, "resize": "long", "size": 150}),
-    "square": (IMAGES, {"size": 40, "resize": "crop", "limit": 7, "quality": 80, "background": (9, 8, 7)}),
+    "square": (IMAGES, {"size": 40, "resize": "crop", "limit": 7, "quality": 80}),
     "regex": (IMAGES, {"codec": "rgb", "label_from": r"([0-4])\."}),
     "masks": (PAIRS, {"size": 48, "masks": "pairs/masks"}),
     "bytes": (TEXT, {"tokenizer": "bytes", "split_lines": True}),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, TensorDataset
 
 import fastdata
 import reference
@@ -80,13 +80,6 @@ def test_epochs_and_seeds_differ() -> None:
             assert (a // 40 == b // 40).sum() < 400  # 40 by chance, in whole shards: these come in another order too
 
 
-def test_each_shard_has_a_permutation_of_its_own() -> None:
-    order = LaneOrder(np.full(50, 100), 1, 1)
-    inside = [tuple(row % 100) for row in whole(order, 0).reshape(50, 100)]
-    assert len(set(inside)) == 50
-    assert abs(np.mean([np.corrcoef(np.arange(100), row)[0, 1] for row in inside])) < 4 / math.sqrt(5000)
-
-
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_all_orders_of_a_small_shard_are_equally_likely(n: int) -> None:
     trials, cells = 4000, math.factorial(n)
@@ -110,12 +103,6 @@ def test_the_order_stays_what_it_is() -> None:
 @settings(max_examples=50, deadline=None)
 def test_the_number_of_lanes_follows_from_the_shards_with_samples(counts: list[int], empty: int) -> None:
     assert LaneOrder(np.array(counts + [0] * empty * 100), 1).lanes == min(8, sum(counts))
-
-
-def test_lanes_out_of_range_are_an_error() -> None:
-    for lanes in (0, 4):
-        with pytest.raises(ValueError, match=f"lanes is {lanes}, but must be from 1 to the number of samples, 3"):
-            LaneOrder(np.array([3]), 1, lanes)
 
 
 # ---------------------------------------------------------------------------------------------------------------- ranks
@@ -251,14 +238,6 @@ def test_a_table_is_one_shard() -> None:
     assert delivered(lanes_of(dataset.subset([7, 2, 2]))) == expected(np.zeros(3, np.int64))
 
 
-def test_parts_chosen_by_columns_and_by_torch() -> None:
-    dataset, shards = KINDS["images"]()
-    chosen = dataset.where(lambda columns: columns["label"] == 2)
-    rows = np.flatnonzero(dataset.targets == 2)
-    assert delivered(lanes_of(chosen)) == expected(shards[rows])
-    assert delivered(lanes_of(Subset(dataset, [30, 2, 40]))) == expected(shards[[30, 2, 40]])
-
-
 def test_the_shards_of_a_sum_are_those_of_its_parts() -> None:
     dataset, shards = KINDS["images"]()
     rows = [50, 3, 4]
@@ -352,15 +331,6 @@ def test_a_state_of_other_shards_is_refused() -> None:
     state = lanes_of(LMDBDataset(other)).state_dict()
     with pytest.raises(ValueError, match="taken with other shards, so their samples come in another order"):
         lanes_of(LMDBDataset(images())).load_state_dict(state)
-
-
-def test_states_from_before_lanes_are_of_the_full_order() -> None:
-    dataset, _ = KINDS["images"]()
-    full = Loader(dataset, 7, shuffle=True, num_workers=0, seed=5)
-    state = {name: value for name, value in full.state_dict().items() if name not in ("order", "ranks")}
-    full.load_state_dict(state)
-    with pytest.raises(ValueError, match="taken with order full, this loader has lanes"):
-        lanes_of(dataset).load_state_dict(state)
 
 
 def test_it_continues_anywhere_by_arithmetic() -> None:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from fastdata import Trainer
 from fastdata.monitor.checks import CudnnBenchmark
-from fastdata.monitor.meter import line
 
 
 def loss_fn(model: Any, batch: Tensor) -> tuple[Tensor, int]:
@@ -74,21 +73,6 @@ def test_rates_count_rows_and_waiting(tmp_path):
         assert record["samples_per_s_without_waiting"] == pytest.approx(20 / (passed * (1 - record["wait"])), rel=1e-6)
 
 
-def test_evaluation_is_not_the_time_of_training(tmp_path):
-    def slow(model: Any, batch: Tensor) -> tuple[Tensor, int]:
-        if not torch.is_grad_enabled():
-            time.sleep(0.4)
-        return loss_fn(model, batch)
-
-    model = nn.Linear(3, 1)
-    trainer = Trainer(model, slow, torch.optim.SGD(model.parameters(), lr=0.01), dir=tmp_path, progress=False)
-    started = time.perf_counter()
-    trainer.fit(batches(), batches()[:2], epochs=2)
-    evaluated, passed = 2 * 0.8, time.perf_counter() - started
-    trained_s = sum(20 / record["samples_per_s"] for record in records(tmp_path, "epoch"))
-    assert trained_s <= passed - evaluated
-
-
 def epochs_of(said: str) -> list[str]:
     return [text for text in said.splitlines() if text.startswith("epoch")]
 
@@ -102,13 +86,6 @@ def test_an_epoch_is_one_line(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_skipped_updates_are_told():
-    record = {"loss": None, "skipped": 3, "samples_per_s": 10.0, "samples_per_s_without_waiting": 20.0, "wait": 0.5, "lr": 0.1}
-    assert line(record) == (
-        "no loss, 10 samples/s (20 without waiting), 50% of the time waiting for data, lr 0.1, 3 updates skipped: not finite"
-    )
-
-
 def test_tensorboard_has_the_curves_of_the_log(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -119,12 +96,6 @@ def test_tensorboard_has_the_curves_of_the_log(tmp_path):
     points = {event.step: event.value for event in events.Scalars("train/loss")}
     assert points == {record["update"]: pytest.approx(record["loss"], rel=1e-5) for record in records(tmp_path, "train")}
     assert {"train/lr", "train/wait", "eval/loss"} <= set(events.Tags()["scalars"])
-
-
-def test_no_folder_no_files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    trained(None, batches(), progress=False)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -155,19 +126,3 @@ def test_on_the_cpu_cudnns_switch_stays():
     before = torch.backends.cudnn.benchmark
     trained(None, [torch.zeros(1 + side, 3) for side in range(5)], progress=False)
     assert torch.backends.cudnn.benchmark == before
-
-
-def test_a_trainer_is_short_to_show():
-    run = trained(None, batches(), progress=False)
-    assert repr(run) == "Trainer(Linear, SGD, cpu, 2 epochs, 10 updates)"
-
-
-def test_true_is_no_number_of_updates_to_profile():
-    with pytest.raises(ValueError, match="profile is True, but must be a whole number"):
-        trained(None, batches(), profile=True)
-
-
-def test_a_scheduler_that_is_none_is_named_in_a_word():
-    optimizer = torch.optim.SGD(nn.Linear(3, 1).parameters(), lr=0.1)
-    with pytest.raises(TypeError, match=r"^the scheduler is a SGD: pass one"):
-        trained(None, batches(), progress=False, scheduler=optimizer)

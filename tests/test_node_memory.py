@@ -25,7 +25,7 @@ import torch
 
 import fastdata
 import stores
-from fastdata import FormatError, LMDBDataset, Loader, RAMDataset, StoreError, node_memory
+from fastdata import FormatError, LMDBDataset, RAMDataset, StoreError, node_memory
 from stores import COUNT, masked, masked_arrays, script, store
 from support import Array, memory_of, records_of, until
 
@@ -260,30 +260,6 @@ def test_a_maker_that_hangs_is_named_after_a_while(copy: Path, monkeypatch: pyte
         maker.kill(signal.SIGCONT)
 
 
-@pytest.mark.slow
-def test_a_maker_that_is_slow_is_waited_for_as_long_as_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_memory, "PATIENCE_S", 0.5)
-    page = 4096
-
-    def fill(memory: Array) -> None:
-        for k in range(10):
-            memory[k * page : (k + 1) * page] = k
-            time.sleep(0.2)
-
-    results: list[Any] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(node_memory.once("slow", 10 * page, np.uint8, fill, "this")))
-        for _ in range(3)
-    ]
-    began = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [found.array[::page].tolist() for found in results] == [[*range(10)]] * 3
-    assert 2 <= time.monotonic() - began < 4, "it was filled once"
-
-
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.slow
 def test_kills_at_random_moments(seed: int, tmp_path: Path) -> None:
@@ -362,14 +338,6 @@ def test_another_codec_or_a_store_of_the_same_size_is_other_memory(tmp_path: Pat
     one, two = fresh(tmp_path / "a"), fresh(tmp_path / "b")  # other pixels, the same shapes
     first, second = RAMDataset(one), RAMDataset(two)
     assert not inodes(first) & inodes(second) and not torch.equal(first[0][0], second[0][0])
-
-
-def test_a_copy_of_the_store_elsewhere_shares(tmp_path: Path, copy: Path) -> None:
-    import shutil
-
-    shutil.copytree(copy, tmp_path / "elsewhere")
-    first, second = RAMDataset(copy), RAMDataset(tmp_path / "elsewhere")
-    assert inodes(first) == inodes(second)
 
 
 def test_who_attaches_needs_no_free_memory(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,12 +478,6 @@ def test_containers_have_copies_of_their_own(what: str, flag: str) -> None:
     assert first == 2 and second in (2, 3) and mine.array[0] == 1
 
 
-def test_without_the_list_of_names_each_process_has_a_copy(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_memory, "NAMES", Path("/proc/no/such"))
-    dataset = RAMDataset(copy)
-    assert torch.equal(dataset[0][0], LMDBDataset(copy)[0][0]) and not inodes(dataset)
-
-
 # Forks and workers
 
 
@@ -565,22 +527,6 @@ if __name__ == "__main__":
         rank.sum()
         total, threads = script(code, copy, method)
     assert total == sum(int(image.sum()) for image in stores.whole(copy)) and threads == []
-
-
-@pytest.mark.slow
-def test_a_loader_goes_on_when_the_rank_that_made_the_memory_dies(copy: Path) -> None:
-    with ranks() as start:
-        maker = start(copy)
-        maker.sum()
-        dataset = RAMDataset(copy)
-        with Loader(dataset, 1, num_workers=1) as loader:
-            batches = iter(loader)
-            first = next(batches)[0]
-            maker.kill()
-            rest = [batch[0] for batch in batches]
-    images = stores.whole(copy)
-    for found, image in zip([first, *rest], images, strict=True):
-        assert np.array_equal(found[0].permute(1, 2, 0), image)
 
 
 # How much memory

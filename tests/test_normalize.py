@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import doctest
 import mmap
-import pickle
 import resource
 import sys
 from collections.abc import Callable
@@ -174,14 +172,6 @@ def test_layout_is_kept(kind: torch.dtype, dtype: torch.dtype) -> None:
     assert module(x[:0]).shape == (0, 3, 4, 5)
 
 
-def test_volumes_have_channels_second() -> None:
-    x = image(3, last=True, size=(2, 4, 5))
-    assert x.is_contiguous(memory_format=torch.channels_last_3d)
-    out = GPUNormalize(*IMAGENET)(x)
-    assert out.stride() == x.stride()
-    assert torch.equal(out[:, :, 1], GPUNormalize(*IMAGENET)(x[:, :, 1]))
-
-
 def test_one_number_for_all_channels() -> None:
     for channels in (1, 3, 7):
         x = image(channels)
@@ -189,14 +179,6 @@ def test_one_number_for_all_channels() -> None:
     mixed = GPUNormalize(0.5, torch.tensor([0.25, 0.5]))
     x = image(2)
     assert torch.equal(mixed(x), GPUNormalize([0.5, 0.5], [0.25, 0.5])(x))
-
-
-def test_one_instance_takes_both_inputs() -> None:
-    module = GPUNormalize(*IMAGENET)
-    x = image(3)
-    wide = (x.int() * 257).to(torch.uint16)  # 65535 = 255 * 257: the same brightness
-    for _ in range(2):
-        torch.testing.assert_close(module(x), module(wide), rtol=0, atol=1e-6)
 
 
 def test_max_value() -> None:
@@ -208,8 +190,6 @@ def test_max_value() -> None:
 
 CASTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "half": lambda m: m.half(),
-    "bfloat16": lambda m: m.bfloat16(),
-    "double": lambda m: m.double(),
     "to": lambda m: m.to(torch.bfloat16),
     "to device": lambda m: m.to("cpu", torch.float16, non_blocking=True),
     "type": lambda m: m.type(torch.float16),
@@ -231,19 +211,6 @@ def test_buffers_stay_float32(cast: str, inside: bool) -> None:
     assert torch.equal(module(x), before)
 
 
-def test_buffers_are_kept_when_nothing_moves() -> None:
-    module = GPUNormalize(*CIFAR)
-    before = module.bias8
-    assert module.to("cpu") is module and module.float().bias8 is before
-
-
-def test_built_under_meta() -> None:
-    with torch.device("meta"):
-        module = GPUNormalize(*CIFAR)
-    x = image(3)
-    assert torch.equal(module.to_empty(device="cpu")(x), GPUNormalize(*CIFAR)(x))
-
-
 def test_checkpoints_do_not_know_it() -> None:
     class Model(nn.Module):
         def __init__(self, *, normalized: bool) -> None:
@@ -254,12 +221,6 @@ def test_checkpoints_do_not_know_it() -> None:
     old = Model(normalized=False).state_dict()
     assert Model(normalized=True).state_dict().keys() == old.keys()
     Model(normalized=True).load_state_dict(old, strict=True)
-
-
-def test_copies() -> None:
-    module, x = GPUNormalize(*IMAGENET, dtype=torch.float16), image(3)
-    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert torch.equal(other(x), module(x))
 
 
 MODES: dict[str, Callable[[], Any]] = {
@@ -278,15 +239,6 @@ def test_modes(mode: str, dtype: torch.dtype) -> None:
     with MODES[mode]():
         out = module(x)
     assert out.dtype == dtype and not out.requires_grad and torch.equal(out, expected)
-
-
-def test_a_model_trains_behind_it() -> None:
-    model = nn.Sequential(GPUNormalize(*IMAGENET), nn.Conv2d(3, 4, 1))
-    model(image(3)).sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
-    with torch.inference_mode():  # made here, used outside
-        module = GPUNormalize(*IMAGENET)
-    assert nn.Conv2d(3, 4, 1)(module(image(3))).requires_grad
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -340,19 +292,11 @@ def test_one_kernel_and_no_wait(kind: torch.dtype, dtype: torch.dtype) -> None:
     [
         ({"mean": [0.5, 0.5]}, ValueError, "mean has 2 and std has 3"),
         ({"mean": []}, ValueError, "mean must be finite numbers"),
-        ({"mean": [0.5, float("nan"), 0.5]}, ValueError, "mean must be finite"),
-        ({"mean": ["a"]}, TypeError, "mean must be numbers"),
         ({"mean": None}, TypeError, "mean must be numbers"),
         ({"std": [0.5, 0.0, 0.5]}, ValueError, "std must be above 0"),
-        ({"std": -1.0}, ValueError, "std must be above 0"),
-        ({"std": float("inf")}, ValueError, "std must be finite"),
         ({"dtype": torch.float64}, ValueError, "found torch.float64"),
-        ({"dtype": "float32"}, ValueError, "found 'float32'"),
         ({"mean": (123.0, 117.0, 104.0), "std": (58.0, 57.0, 57.0)}, ValueError, r"mean is \(123.*pass max_value=1 .* divide both"),
-        ({"mean": 0.0, "std": 255.0}, ValueError, r"std is 255.0, but .*: pass max_value=1"),
         ({"max_value": 0}, ValueError, "max_value must be a number above 0"),
-        ({"max_value": -255}, ValueError, "max_value must be a number above 0"),
-        ({"max_value": float("nan")}, ValueError, "max_value must be a number above 0"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], error: type[Exception], says: str) -> None:
@@ -364,10 +308,8 @@ def test_wrong_arguments(arguments: dict[str, Any], error: type[Exception], says
     ("x", "error", "says"),
     [
         (torch.zeros(2, 3, 4, 4), TypeError, "found torch.float32: already floats"),
-        (torch.zeros(2, 3, 4, 4, dtype=torch.int64), TypeError, "found torch.int64: convert"),
         (np.zeros((3, 4, 4), np.uint8), TypeError, "found ndarray"),
         (torch.zeros(2, 4, 4, 3, dtype=torch.uint8), ValueError, "3 channels, found 4"),
-        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), ValueError, "3 channels, found 1"),
         (torch.zeros(3, 4, dtype=torch.uint8), ValueError, r"found \[3, 4\]"),
         (torch.zeros(1, 1, 1, 3, 4, 4, dtype=torch.uint8), ValueError, "reshape"),
     ],
@@ -375,11 +317,6 @@ def test_wrong_arguments(arguments: dict[str, Any], error: type[Exception], says
 def test_wrong_input(x: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         GPUNormalize(*IMAGENET)(x)
-
-
-def test_one_listed_channel_is_not_all_channels() -> None:
-    with pytest.raises(ValueError, match="1 channels, found 3"):
-        GPUNormalize([0.5], [0.5])(image(3))
 
 
 def test_repr_and_example() -> None:

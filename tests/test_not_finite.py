@@ -40,19 +40,6 @@ def test_fifty_in_a_row_end_a_run_at_the_next_line_of_the_log(make):
     )
 
 
-def test_epochs_that_are_shorter_count_together():
-    run = trainer(net(torch.float32), OPTIMIZERS["sgd"], log_every=1000)
-    with pytest.raises(FastDataError, match="the last 56 updates were all skipped"):
-        run.fit(spoilt(BATCHES[:7]), epochs=100)
-    assert run.epoch == 8
-
-
-def test_a_short_run_of_nothing_but_skipped_updates_ends_with_an_error():
-    run = trainer(net(torch.float32), OPTIMIZERS["sgd"])
-    with pytest.raises(FastDataError, match="the last 6 updates were all skipped"):
-        run.fit(spoilt(BATCHES[:3]), epochs=2)
-
-
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.BatchNorm1d(8, track_running_stats=False), nn.LayerNorm(8)], ids=str)
 def test_statistics_that_a_skipped_update_has_spoilt_are_named(norm: nn.Module) -> None:
     """The weights are as they were, but an evaluation is NaN."""

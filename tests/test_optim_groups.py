@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import doctest
 import io
 import math
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from pytorch_optimizer import LARS, Lamb, NovoGrad
 from torch import nn
 from torch.optim import Optimizer
 
-from fastdata.optim import groups
 from fastdata.optim.groups import decay_groups
 
 NORMS = [
@@ -94,24 +92,6 @@ def test_a_weight_that_is_also_a_norms_does_not_decay(norm_first: bool) -> None:
     assert group["params"] == [linear.weight]
 
 
-def test_a_group_without_parameters_is_left_out() -> None:
-    assert [g["weight_decay"] for g in decay_groups(nn.Linear(2, 2, bias=False), 0.1)] == [0.1]
-    assert [g["weight_decay"] for g in decay_groups(nn.LayerNorm(2), 0.1)] == [0.0]
-    assert decay_groups(nn.ReLU(), 0.1) == []
-
-
-@pytest.mark.parametrize("weight_decay", [-0.1, math.inf, math.nan])
-def test_a_decay_out_of_range_is_refused(weight_decay: float) -> None:
-    with pytest.raises(ValueError, match=f"weight_decay is {weight_decay}, but must be a finite number from 0 on"):
-        decay_groups(nn.Linear(2, 2), weight_decay)
-
-
-def test_the_example_runs() -> None:
-    results = doctest.testmod(groups)
-    assert results.attempted > 1
-    assert results.failed == 0
-
-
 # The optimizers of the extra `optimizers`.
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
@@ -172,18 +152,3 @@ def test_an_update_without_gradients_changes_no_weights(name: str) -> None:
         optimizer.step()
         assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert all(math.isfinite(loss) for loss in train(model, optimizer, range(3)))
-
-
-def test_pre_norm_is_nvlambs_normalization_of_the_gradient() -> None:
-    """LAMB's second update depends on how large its gradient is beside the first one's; NVLAMB's does not."""
-
-    def two_updates(pre_norm: bool, size: float) -> torch.Tensor:
-        parameter = nn.Parameter(torch.ones(4, 2))
-        optimizer = Lamb([parameter], lr=0.1, pre_norm=pre_norm)
-        for gradient in (torch.eye(4, 2) * 10, torch.arange(8.0).view(4, 2) * size):
-            parameter.grad = gradient.clone()
-            optimizer.step()
-        return parameter.detach()
-
-    assert torch.allclose(two_updates(True, 10), two_updates(True, 1000), atol=1e-5)
-    assert not torch.allclose(two_updates(False, 10), two_updates(False, 1000), atol=1e-3)

@@ -7,7 +7,6 @@ import io
 import math
 import random
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -67,8 +66,6 @@ CASES: dict[str, tuple[Make, str, Callable[[], Optimizer]]] = {
     "cosine": (lambda o: lrs.CosineAnnealingLR(o, EPOCHS, 1e-4), "epoch", sgd),
     "restarts": (lambda o: lrs.CosineAnnealingWarmRestarts(o, 2, 2), "epoch", sgd),
     "cyclic": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, 4), "update", sgd),
-    "cyclic-triangular2": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, mode="triangular2"), "update", adam),
-    "cyclic-exp": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, mode="exp_range", gamma=0.9), "update", sgd),
     "cyclic-function": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, scale_fn=lambda x: 0.8**x), "update", sgd),
     "onecycle": (lambda o: lrs.OneCycleLR(o, [0.1, 0.03], TOTAL), "update", sgd),
     "onecycle-betas": (lambda o: lrs.OneCycleLR(o, 0.1, TOTAL, three_phase=True, anneal_strategy="linear"), "update", adam),
@@ -84,24 +81,9 @@ CASES: dict[str, tuple[Make, str, Callable[[], Optimizer]]] = {
         "epoch",
         sgd,
     ),
-    "sequential-of-functions": (
-        sequential(
-            lambda o: lrs.LambdaLR(o, lambda epoch: (epoch + 1) / 3),
-            lambda o: lrs.MultiplicativeLR(o, Halving(2)),
-            lambda o: lrs.CosineAnnealingLR(o, 3),
-            milestones=[2, 3],
-        ),
-        "epoch",
-        adam,
-    ),
     "sequential-per-update": (
         sequential(lambda o: lrs.ConstantLR(o, 0.1, 5), lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3), milestones=[5]),
         "update",
-        sgd,
-    ),
-    "chained": (
-        lambda o: lrs.ChainedScheduler([lrs.ConstantLR(o, 0.1, 2), lrs.MultiStepLR(o, [3]), lrs.ExponentialLR(o, 0.9)], o),
-        "epoch",
         sgd,
     ),
     "chained-per-update": (
@@ -227,26 +209,6 @@ def test_a_resume_at_any_point_goes_on_as_if_nothing_was(name: str) -> None:
             assert done + list(through_schedule(again, EVENTS[k:], len(done))) == whole
 
 
-def test_the_probe_of_resumes_sees_a_state_that_is_not_loaded() -> None:
-    make, _, optimizer = CASES["multistep"]
-    own, other = optimizer(), optimizer()
-    schedule = Schedule(make(own), own)
-    done = list(through_schedule(schedule, EVENTS[:14]))[:-1]
-    again = Schedule(make(other), other)
-    other.load_state_dict(saved(schedule)["optimizer"])
-    rest = list(through_schedule(again, EVENTS[14:], len(done)))
-    assert rest != list(through_schedule(schedule, EVENTS[14:], len(done)))
-
-
-def test_a_resumed_multistep_has_the_milestones_that_torch_wants() -> None:
-    make, _, optimizer = CASES["nested"]
-    own = optimizer()
-    again = resumed(make, optimizer(), saved(Schedule(make(own), own)))
-    milestones = torchs_scheduler(again)._schedulers[0]._schedulers[1].milestones
-    assert milestones == Counter([1])
-    assert type(milestones) is Counter
-
-
 def values(state: Any) -> Iterator[Any]:
     for item in [*state, *state.values()] if isinstance(state, dict) else state:
         yield from values(item) if isinstance(item, dict | list | tuple) else [item]
@@ -279,14 +241,6 @@ def test_tensors_as_rates_stay_the_same_tensors() -> None:
     assert not any(
         v is w for v in values(torchs.state_dict()) for w in values(torchs_scheduler(torchs).state_dict()) if isinstance(v, Tensor)
     )
-
-
-def test_a_group_that_comes_later_has_its_own_rate() -> None:
-    optimizer = adam()
-    schedule = Schedule(linear(10), optimizer)
-    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "lr": 1.0})
-    schedule.updated(4)
-    assert schedule.rates() == [0.005, 0.5]
 
 
 def test_a_scheduler_that_keeps_functions_resumes_and_one_that_keeps_objects_says_so() -> None:
@@ -333,27 +287,16 @@ def test_a_plateau_sees_the_metric_that_is_named() -> None:
         schedule.evaluated({"loss": 1.0})
 
 
-def test_a_plateau_sees_the_loss_if_none_is_named() -> None:
-    optimizer = adam()
-    assert Schedule(lrs.ReduceLROnPlateau(optimizer), optimizer).metric == "loss"
-
-
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
         (lambda o: lrs.StepLR(adam(), 3), ValueError, "the StepLR is of another optimizer: make it with"),
-        (lambda o: lrs.ReduceLROnPlateau(adam()), ValueError, "the ReduceLROnPlateau is of another optimizer"),
         (lambda o: (lrs.StepLR(o, 3), "batch"), ValueError, "the pair's second is 'batch', but must be 'update' or 'epoch'"),
         (lambda o: (lrs.ReduceLROnPlateau(o), "epoch"), ValueError, "is 'epoch', but must be the name of a metric"),
-        (lambda o: (lrs.ReduceLROnPlateau(o), 3), ValueError, "is 3, but must be the name of a metric"),
         (lambda o: (cosine(3), "epoch"), ValueError, "is 'epoch', but must be left out: a function is"),
-        (lambda o: (lrs.StepLR(o, 3),), TypeError, "pass one that was made with the optimizer"),
         (lambda o: lrs.StepLR, TypeError, "pass one that was made with the optimizer"),
         (lambda o: "cosine", TypeError, "the scheduler is 'cosine': pass"),
-        (lambda o: lambda update: "1e-3x", ValueError, "could not convert"),
-        (lambda o: lambda update: None, TypeError, "NoneType"),
         (lambda o: lambda update: math.nan, ValueError, "the factor of the rate in update 0 is nan, but must be a finite number"),
-        (lambda o: lambda update: -0.1, ValueError, "is -0.1, but must be a finite number from 0 on"),
     ],
 )
 def test_a_wrong_scheduler_is_refused(make: Make, error: type[Exception], message: str) -> None:
@@ -373,14 +316,6 @@ def test_a_state_of_another_scheduler_is_refused() -> None:
         Schedule((lrs.StepLR(b, 2), "update"), b).load_state_dict(Schedule(lrs.StepLR(a, 2), a).state_dict())
 
 
-def test_a_function_may_be_another_after_a_resume() -> None:
-    a, b = adam(), adam()
-    schedule = Schedule(linear(10), a)
-    schedule.updated(3)
-    assert schedule.rates() == [pytest.approx(0.006)]
-    assert resumed(lambda o: linear(20), b, saved(schedule)).rates() == [pytest.approx(0.008)]
-
-
 def test_a_onecycle_that_is_too_short_says_what_to_set() -> None:
     optimizer = sgd()
     schedule = Schedule(lrs.OneCycleLR(optimizer, 0.1, TOTAL - 2), optimizer)
@@ -392,26 +327,6 @@ def test_a_onecycle_that_is_too_short_says_what_to_set() -> None:
     inside = lrs.ChainedScheduler([lrs.ConstantLR(optimizer), lrs.OneCycleLR(optimizer, 0.1, 3)], optimizer)
     with pytest.raises(ValueError, match="total_steps=3, but was asked for step 4"):
         list(through_schedule(Schedule(inside, optimizer), EVENTS))
-
-
-def test_other_errors_of_a_scheduler_stay_what_they_are() -> None:
-    def broken(epoch: int) -> float:
-        if epoch == 2:
-            raise ValueError("mine")
-        return 1.0
-
-    optimizer = sgd()
-    schedule = Schedule((lrs.LambdaLR(optimizer, broken), "update"), optimizer)
-    with pytest.raises(ValueError, match="mine"):
-        list(through_schedule(schedule, EVENTS))
-
-
-def test_a_step_of_the_scheduler_without_one_of_the_optimizer_is_seen() -> None:
-    """The probe of the tests above: warnings are errors."""
-    optimizer = sgd()
-    schedule = Schedule(lrs.OneCycleLR(optimizer, 0.1, 9), optimizer)
-    with pytest.raises(UserWarning, match=r"before `optimizer\.step"):
-        schedule.updated(0)
 
 
 # Functions of the update.
@@ -461,37 +376,6 @@ def test_onecycle_is_torchs(total: int, peak_at: float, div: float) -> None:
     assert mine(total - 1) == mine(total) == mine(10 * total) == 1 / div / 1e4
 
 
-def test_onecycle_without_arguments_is_torchs_without_arguments() -> None:
-    assert [onecycle(50)(u) for u in range(50)] == close(of_torch(lambda o: lrs.OneCycleLR(o, 1.0, 50), 50))
-
-
-@given(
-    shape=st.sampled_from([cosine, linear]),
-    total=st.integers(1, 10**6),
-    part=st.floats(0, 1, exclude_max=True),
-    final=st.floats(0, 1),
-    data=st.data(),
-)
-def test_annealing_is_in_range_and_falls(shape: Any, total: int, part: float, final: float, data: st.DataObject) -> None:
-    warmup = int(part * total)
-    factor = shape(total, warmup=warmup, final=final)
-    assert factor(warmup) == 1.0
-    assert factor(total) == factor(total + 1) == factor(3 * total) == final
-    assert factor(0) > 0 or total == 1 + warmup == 1
-    early, late = sorted(data.draw(st.tuples(*[st.integers(warmup, total + 2)] * 2)))
-    assert final <= factor(late) + 1e-15
-    assert factor(late) <= factor(early) + 1e-15 <= 1 + 2e-15
-    if warmup:
-        u = data.draw(st.integers(0, warmup - 1))
-        assert factor(u) == (u + 1) / (warmup + 1) < factor(u + 1)
-
-
-@given(warmup=st.integers(0, 50), milestones=st.lists(st.integers(1, 100)), update=st.integers(0, 120))
-def test_multistep_warms_up(warmup: int, milestones: list[int], update: int) -> None:
-    expected = 0.1 ** sum(m <= update for m in milestones) * min(1.0, (update + 1) / (warmup + 1))
-    assert multistep(milestones, warmup=warmup)(update) == close(expected)
-
-
 def test_formulas_in_numbers() -> None:
     assert [cosine(8, warmup=3)(u) for u in range(4)] == [0.25, 0.5, 0.75, 1.0]
     assert [linear(6, warmup=1, final=0.5)(u) for u in range(8)] == close([0.5, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5])
@@ -523,18 +407,10 @@ def test_no_scheduler_leaves_the_rates_alone() -> None:
     ("call", "message"),
     [
         (lambda: cosine(0), "total is 0, but must be a whole number of updates, from 1 on"),
-        (lambda: linear(1e4), "total is 10000.0, but must be a whole number"),
         (lambda: cosine(5, warmup=5), "warmup is 5, but must be a whole number of updates below total, 5"),
-        (lambda: cosine(5, warmup=-1), "warmup is -1, but must be"),
         (lambda: linear(5, final=-0.1), "final is -0.1, but must be a factor of the rate from 0 on"),
-        (lambda: linear(5, final=math.nan), "final is nan"),
         (lambda: multistep([0]), "milestones is [0], but must be whole numbers of updates, from 1 on"),
-        (lambda: multistep([1], gamma=-1), "gamma is -1, but must be"),
-        (lambda: multistep([1], warmup=-1), "warmup is -1, but must be"),
-        (lambda: onecycle(0), "total is 0, but must be"),
         (lambda: onecycle(9, peak_at=1.0), "peak_at is 1.0, but must be a part of total, from 0 on and below 1"),
-        (lambda: onecycle(9, start=-1), "start is -1, but must be"),
-        (lambda: onecycle(9, final=math.inf), "final is inf, but must be"),
         (lambda: scale_lr(0.1, 0), "(batch_size, base) is (0, 256), but must be two whole numbers from 1 on"),
         (lambda: scale_lr(0.1, 8, rule="cube"), "rule is 'cube', but must be 'linear' or 'sqrt'"),
     ],

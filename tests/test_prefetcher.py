@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import itertools
 import json
 import pickle
 import weakref
@@ -64,11 +63,6 @@ def test_no_more_than_depth_are_drawn_ahead(depth):
     loader = Counter()
     for k, batch in enumerate(Prefetcher(loader, "cpu", depth=depth)):
         assert int(batch) == k and loader.drawn == min(k + 1 + depth, 10)
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_batches_go_where_they_are_told(device):
-    assert {batch.device.type for batch in Prefetcher(Counter(), device)} == {device}
 
 
 class Waiting(Dataset[int]):
@@ -197,29 +191,6 @@ def test_a_pass_that_was_left_hands_out_nothing_that_it_had_fetched_ahead(left):
         with pytest.raises(RuntimeError, match="one pass at a time"):
             next(old)
         assert subject.state_dict() == before
-
-
-def test_two_passes_at_once_over_a_loader_without_a_state():
-    subject = Prefetcher(Counter(), "cpu", depth=3)
-    assert [(int(a), int(b)) for a, b in zip(subject, subject, strict=True)] == [(k, k) for k in range(10)]
-
-
-def test_foreign_loops_draw_the_same_epochs_as_without_a_prefetcher():
-    loops: list[Any] = [
-        lambda batches: [batch for _, batch in zip(range(6), batches, strict=False)],  # never sees the end
-        lambda batches: [batch for batch, _ in zip(batches, range(6), strict=False)],
-        lambda batches: list(itertools.islice(batches, 5)),
-        lambda batches: list(itertools.islice(batches, 2)),
-        list,
-    ]
-
-    def drawn(wrap: bool) -> list[Any]:
-        with Loader(LMDBDataset(store(), crop=CenterCrop(16), hflip=0.5), 8, shuffle=True, num_workers=0) as loader:
-            subject: Any = Prefetcher(loader, "cpu") if wrap else loader
-            kept = [loop(subject) for loop in loops + loops]
-            return [sha(batches) for batches in kept]
-
-    assert drawn(True) == drawn(False)
 
 
 @pytest.mark.parametrize("end", ["break", "error", "let go"])

@@ -127,7 +127,6 @@ def test_a_finished_store_is_left_alone(store: Path, photos: Path) -> None:
         ({"quality": 95}, "quality 90, now 95"),
         ({"size": (32, 16)}, "size 32, now 32, 16"),
         ({"gray": True}, "gray no, now yes"),
-        ({"background": (0, 0, 0)}, "background 255, 255, 255, now 0, 0, 0"),
         ({"limit": 9}, "list of sources"),
     ],
 )
@@ -236,8 +235,6 @@ def test_out_in_strange_places(photos: Path, tmp_path: Path, monkeypatch: pytest
         ({"quality": 101}, "quality is 101"),
         ({"bits": 12}, "bits is 12"),
         ({"bits": 16}, "rgb or png for codec"),
-        ({"background": (0, 0)}, "background"),
-        ({"background": (0, 0, 256)}, "background"),
         ({"limit": 0}, "limit is 0"),
         ({"workers": -1}, "workers is -1"),
         ({"timeout": 0}, "timeout is 0"),
@@ -447,15 +444,13 @@ def test_every_size_of_one_run_is_that_of_a_run_of_its_own_or_better(photos: Pat
         both.variant(32)
 
 
-def test_transparent_pixels_show_the_background(tmp_path: Path) -> None:
+def test_transparent_pixels_are_white(tmp_path: Path) -> None:
     rgba = np.zeros((40, 40, 4), np.uint8)
     rgba[:, 20:] = (10, 20, 30, 255)
     (tmp_path / "in").mkdir()
     Image.fromarray(rgba).save(tmp_path / "in/a.png")
-    for background in ((255, 255, 255), (1, 2, 3)):
-        out = prep(tmp_path / "in", tmp_path / f"{background[0]}.fds", codec="rgb", background=background, workers=1).out
-        pixels = _pixels(Store(out), 0)
-        assert (pixels[:, :20] == background).all() and (pixels[:, 20:] == (10, 20, 30)).all()
+    pixels = _pixels(Store(prep(tmp_path / "in", tmp_path / "o.fds", codec="rgb", workers=1).out), 0)
+    assert (pixels[:, :20] == 255).all() and (pixels[:, 20:] == (10, 20, 30)).all()
 
 
 def test_too_many_pixels_are_rejected_before_decoding(tmp_path: Path) -> None:

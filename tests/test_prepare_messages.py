@@ -68,10 +68,9 @@ def test_a_data_frame_is_not_prepared(tmp_path: Path) -> None:
 def test_changed_options_are_told_without_brackets_and_sums(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 2)
     run(*PREP, "in", cwd=tmp_path)
-    done = run(*PREP, "in", "--size", "8", "--size", "4", "--gray", "--background", "black", cwd=tmp_path)
+    done = run(*PREP, "in", "--size", "8", "--size", "4", "--gray", cwd=tmp_path)
     assert done.returncode == 2
     assert {line.strip() for line in done.stderr.splitlines()} > {
-        "--background 255, 255, 255, now 0, 0, 0",
         "--gray no, now yes",
         "--size none, now 8, 4",
     }

@@ -136,31 +136,6 @@ def test_a_store_that_cannot_be_read_for_want_of_open_files_is_not_called_damage
     assert "ulimit -n" in done.stdout and "verify" not in done.stdout
 
 
-NO_ROOM = """
-import os, resource, socket
-from fastdata.remote.wire import Message, receive, send
-
-ours, theirs = socket.socketpair()
-send(theirs, Message({"answer": 1}, descriptor=0))
-most = max(map(int, os.listdir("/proc/self/fd")))
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-while True:
-    try:
-        os.dup(0)
-    except OSError:
-        break
-try:
-    receive(ours)
-except OSError as error:
-    print(os.strerror(error.errno))
-"""
-
-
-def test_a_descriptor_for_which_there_is_no_room_is_not_taken_for_none() -> None:
-    """A kernel drops it. It is that of a shard of a remote store in memory."""
-    assert run(sys.executable, "-c", NO_ROOM).stdout == "Too many open files\n"
-
-
 FEW_FILES = """
 import resource, sys
 import fastdata

@@ -551,22 +551,6 @@ def check_runs(name: str, examples: int, *, quick: bool, most: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KINDS))
-def test_any_run_in_this_process_delivers_the_documented_batches(name: str) -> None:
-    check_runs(name, 20 if kind_of(name).sizes or name == "foreign" else 6, quick=True, most=8)
-
-
-WITH_WORKERS = [name for name in sorted(KINDS) if name not in ("table", "documents") and "rows" not in name]
-
-
-@pytest.mark.slow
-@settings(max_examples=25, deadline=None)
-@given(st.data())
-def test_any_run_with_workers_delivers_the_documented_batches(data: st.DataObject) -> None:
-    interrupted(data.draw, kind_of(data.draw(st.sampled_from(WITH_WORKERS))), quick=False, most=5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(KINDS))
 def test_any_run_with_any_engine_delivers_the_documented_batches(name: str) -> None:
     check_runs(name, 25, quick=False, most=12)
 

@@ -34,8 +34,9 @@ def field_of(kind: str, key: str) -> Any:
 def test_an_option_is_its_field(kind: str, key: str) -> None:
     field, param = field_of(kind, key), PARAMS[key]
     said = field.metadata["said"]
-    assert param.opts == [f"--{key.replace('_', '-')}"] and not param.secondary_opts
-    assert param.help == said.help and (param.metavar == said.metavar or said.type in ("color", "sides"))
+    name = key.replace("_", "-")
+    assert (param.opts, param.secondary_opts) == ([f"--{name}"], [f"--no-{name}"] if field.default is True else [])
+    assert param.help == said.help and (param.metavar == said.metavar or said.type == "sides")
     assert (param.multiple, param.is_flag) == (said.several, said.type == "flag")
     if said.type == "text" and said.choices:
         assert isinstance(param.type, click.Choice) and tuple(param.type.choices) == said.choices

@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
     TensorDataset,
-    WeightedRandomSampler,
 )
 
 from fastdata import Loader, LoaderError
@@ -199,18 +194,3 @@ def test_a_sampler_that_knows_no_ranks_is_warned_of(both_ranks):
     for found in both_ranks:
         ((message, at_the_users_line),) = found["plain sampler"]
         assert "a RandomSampler gives each of the 2 ranks the same samples" in message and at_the_users_line
-
-
-def test_only_samplers_that_give_all_ranks_the_same_are_warned_of(recwarn):
-    data = TensorDataset(torch.arange(8))
-    ranks = {"rank": 0, "world_size": 2, "num_workers": 0}
-    fine = [{"sampler": DistributedSampler(data, 2, 0)}, {"sampler": range(4)}]
-    for options in fine:
-        len(Loader(data, 2, **options, **ranks))
-    assert not recwarn.list
-    for sampler in (SequentialSampler(data), WeightedRandomSampler([1.0] * 8, 8)):
-        with pytest.warns(UserWarning, match=f"a {type(sampler).__name__} gives each of the 2 ranks"):
-            Loader(data, 2, sampler=sampler, **ranks)
-    with pytest.warns(UserWarning, match="a RandomSampler gives each"):
-        Loader(data, batch_sampler=BatchSampler(RandomSampler(data), 2, drop_last=False), **ranks)
-    Loader(data, 2, sampler=RandomSampler(data), num_workers=0)

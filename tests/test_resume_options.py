@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.optim import SGD, AdamW
-from torch.optim.lr_scheduler import OneCycleLR, StepLR
+from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import TensorDataset
 
 from fastdata import FastDataError, Loader, Trainer
@@ -91,35 +91,6 @@ def test_another_optimizer_can_t_go_on(tmp_path):
         trainer(tmp_path, ADAMS[0]).fit(BATCHES, epochs=2)
 
 
-def test_adam_and_adamw_go_on_with_each_other(tmp_path):
-    makes = [partial(torch.optim.Adam, lr=0.05), partial(AdamW, lr=0.05)]
-    trainer(tmp_path, makes[0]).fit(BATCHES, epochs=1)
-    again = trainer(tmp_path, makes[1])
-    with pytest.warns(UserWarning, match="optimizer Adam saved, AdamW now"):
-        again.fit(BATCHES, epochs=2)
-    assert (values(again.model) - values(by_hand(makes))).abs().max() < 1e-12
-
-
-def test_each_group_has_its_own(tmp_path):
-    def grouped(rate: float, parameters: Any) -> SGD:
-        first, *rest = parameters
-        return SGD([{"params": [first]}, {"params": rest, "lr": rate}], lr=0.05)
-
-    trainer(tmp_path, partial(grouped, 0.1)).fit(BATCHES, epochs=1)
-    again = trainer(tmp_path, partial(grouped, 0.2))
-    with pytest.warns(UserWarning, match=r"epoch 2\. lr of group 1 0\.1 saved, 0\.2 now: the new values are used"):
-        again.fit(BATCHES, epochs=2)
-    assert again.schedule.rates() == [0.05, 0.2]
-
-
-def test_a_rate_that_is_a_tensor_stays_the_same_tensor(tmp_path):
-    trainer(tmp_path, lambda p: SGD(p, lr=torch.tensor(0.5))).fit(BATCHES, epochs=1)
-    again = trainer(tmp_path, lambda p: SGD(p, lr=torch.tensor(0.25)))
-    with pytest.warns(UserWarning, match="lr 0.5 saved, 0.25 now"):
-        again.fit(BATCHES, epochs=2)
-    assert again.optimizer.param_groups[0]["lr"] == 0.25
-
-
 def test_a_scheduler_of_torch_goes_on_with_its_own_and_that_is_said(tmp_path):
     """Weight decay is not its own."""
     trainer(tmp_path, scheduler=lambda o: StepLR(o, 1, gamma=0.5)).fit(BATCHES, epochs=1)
@@ -130,20 +101,6 @@ def test_a_scheduler_of_torch_goes_on_with_its_own_and_that_is_said(tmp_path):
     assert "lr 0.05 saved, 0.4 now; StepLR: gamma 0.5 saved, 0.1 now: the saved values are used, since StepLR continues" in text
     assert again.schedule.rates() == [pytest.approx(0.05 * 0.5**2)]
     assert again.optimizer.param_groups[0]["weight_decay"] == 0.1
-
-
-def test_the_momentum_that_onecycle_sets_is_its_own(tmp_path):
-    def onecycle(optimizer: Any) -> OneCycleLR:
-        return OneCycleLR(optimizer, 0.1, 9)
-
-    moments: list[list[float]] = [[], []]
-    for folder, first in ((tmp_path / "straight", None), (tmp_path / "resumed", 4)):
-        for end in (first, None) if first else (None,):
-            run = trainer(folder, partial(SGD, lr=0.05, momentum=0.9), onecycle, end=end)
-            kept = moments[folder.name == "resumed"]
-            run.optimizer.register_step_pre_hook(lambda o, *_, kept=kept: kept.append(o.param_groups[0]["momentum"]))
-            run.fit(BATCHES, epochs=3)
-    assert moments[0] == moments[1] and len(set(moments[0])) > 3
 
 
 def test_other_options_are_named_too(tmp_path):
@@ -158,15 +115,6 @@ def test_other_options_are_named_too(tmp_path):
         "scheduler cosine(total=3, warmup=1, final=0.0) saved, cosine(total=6, warmup=2, final=0.0) now",
     ):
         assert text in str(said[0].message)
-
-
-def test_a_resume_without_differences_is_told_and_logged_without_a_warning(tmp_path, capsys):
-    trainer(tmp_path, end=2).fit(BATCHES, epochs=2)
-    trainer(tmp_path, progress=True).fit(BATCHES, epochs=2)
-    assert "resumed after update 2, in epoch 1." in capsys.readouterr().out
-    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    told = [record for record in records if record["kind"] == "resume"]
-    assert [(record["update"], record["epoch"], record["differences"]) for record in told] == [(2, 0, "")]
 
 
 def test_a_finished_run_says_so_and_trains_nothing(tmp_path):
@@ -206,12 +154,6 @@ def test_require_needs_a_checkpoint(tmp_path):
     again.fit(BATCHES, epochs=2)
     again.fit(BATCHES, epochs=3)
     assert (first.update, again.update) == (3, 9)
-
-
-@pytest.mark.parametrize(("resume", "folder"), [("always", "run"), (None, "run"), ("require", None)])
-def test_other_values_are_refused(tmp_path, resume, folder):
-    with pytest.raises(ValueError, match=rf"resume is {resume!r} and dir .*True, False, or 'require', which needs a dir"):
-        trainer(folder and tmp_path / folder, resume=resume)
 
 
 def test_a_loop_of_ones_own_that_does_not_resume_destroys_no_checkpoints(tmp_path):

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
 
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop
 from fastdata.images.dataset import ImageDataset
-from stores import COUNT, store
+from stores import store
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -54,12 +54,6 @@ def _images(root: Path) -> Path:
     (root / "in" / "a").mkdir(parents=True)
     cv2.imwrite(str(root / "in" / "a" / "x.png"), np.full((30, 30, 3), 9, np.uint8))
     return root / "in"
-
-
-def test_a_foreign_dataset_is_added_as_torch_does_it() -> None:
-    part = LMDBDataset(store(), crop=CenterCrop(20))
-    other = TensorDataset(torch.zeros(2, 3, 20, 20, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
-    assert isinstance(part + other, ConcatDataset) and len(part + other) == len(part) + 2
 
 
 def test_with_crop_changes_how_and_not_which() -> None:
@@ -123,15 +117,6 @@ def test_a_torch_sampler_resumes_exactly_in_any_epoch(kind: str, stop: int) -> N
     assert rest
 
 
-def test_a_sampler_that_changes_between_passes_is_asked_anew() -> None:
-    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(16))
-    sampler = WeightedRandomSampler([1.0] * len(dataset), 24)
-    with Loader(dataset, 8, sampler=sampler, num_workers=2) as loader:
-        assert {int(k) for batch in loader for k in batch.ids} != {0}
-        sampler.weights = torch.tensor([1.0] + [0.0] * (len(dataset) - 1), dtype=torch.float64)
-        assert {int(k) for batch in loader for k in batch.ids} == {0}
-
-
 def test_a_sampler_with_a_generator_of_its_own_says_that_it_cannot_resume() -> None:
     dataset = LMDBDataset(store(), size=64, crop=CenterCrop(16))
 
@@ -162,14 +147,6 @@ def test_fast_decoding_is_simplejpeg_s_and_near_the_exact_one() -> None:
         for (a, _), (b, _) in zip(one, two, strict=True):
             difference = (a.int() - b.int()).abs().float().mean()
             assert 0 < difference < 4
-
-
-def test_arguments_that_would_fail_later_are_named_at_once() -> None:
-    with pytest.raises(TypeError, match=r"such as LMDBDataset\(path\); got 'photos.fds'"):
-        Loader("photos.fds", 2)
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="torch sees no GPU here"):
-            Loader(LMDBDataset(store(), crop=CenterCrop(16)), 2, device="cuda")
 
 
 # ---------------------------------------------------------------------------------------------- indices and states that lie
@@ -212,9 +189,9 @@ def test_a_dataset_of_one_s_own_gives_its_indices_their_meaning() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *[("consumed", value) for value in (-1, 43, 1.5, None, "4", True, float("nan"))],
-        *[("epoch", value) for value in (-1, 1 << 32, 0.0, None, [1])],
-        *[("sizes", value) for value in (None, 3, [0], {0: [1, 2, 3]}, {0: "x"}, {-1: [None, None]}, {"x": [None, None]})],
+        *[("consumed", value) for value in (-1, 43, 1.5, None, True)],
+        *[("epoch", value) for value in (-1, 1 << 32, 0.0)],
+        *[("sizes", value) for value in (None, {0: [1, 2, 3]}, {-1: [None, None]}, {"x": [None, None]})],
     ],
 )
 def test_a_state_with_a_place_that_does_not_exist_is_refused_and_nothing_moves(key: str, value: Any) -> None:
@@ -228,11 +205,3 @@ def test_a_state_with_a_place_that_does_not_exist_is_refused_and_nothing_moves(k
         with pytest.raises(TypeError, match="takes what a Loader's state_dict returned"):
             loader.load_state_dict([before])  # type: ignore[arg-type]
         loader.load_state_dict(before)
-
-
-@pytest.mark.parametrize(("epoch", "consumed"), [(0, 0), (2**32 - 1, 0), (3, COUNT)])
-def test_a_state_may_be_at_the_first_place_and_at_the_last(epoch: int, consumed: int) -> None:
-    with Loader(LMDBDataset(store(), size=64, crop=CenterCrop(20)), 8, shuffle=True, num_workers=0) as loader:
-        loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "consumed": consumed})
-        found = loader.state_dict()
-    assert (found["epoch"], found["consumed"]) == ((epoch, 0) if consumed < COUNT else (epoch + 1, 0))

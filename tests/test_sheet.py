@@ -14,7 +14,7 @@ import pytest
 
 import stores
 from fastdata import prep
-from support import MAIN, Array, encode, picture, run, write_pictures
+from support import MAIN, Array, encode, picture, run
 
 TITLE, TILE = 56, 144  # pixels: above the samples, and a side of their pictures
 
@@ -88,51 +88,6 @@ def test_boxes_keypoints_and_captions(tmp_path: Path) -> None:
     assert caption.any() and (rows[~caption] > top + TILE + 30).all() and not caption.all(), "the caption, and the legend below"
 
 
-@pytest.mark.slow
-def test_names_of_samples_and_of_float_labels(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in", 2)
-    sheets = []
-    for name, column, value in (("00", "size", 1), ("000", "size", 1), ("00", "mass", 1), ("00", "size", 3)):
-        (tmp_path / "in/00.png").rename(tmp_path / f"in/{name}.png")
-        (tmp_path / "l.csv").write_text(f"path,{column}\n{name}.png,{value}\n01.png,2\n")
-        out = prep(tmp_path / "in", tmp_path / "o.fds", labels=tmp_path / "l.csv", regression=column, overwrite=True, workers=1).out
-        sheets.append(drawn(out, tmp_path / "s.png")[1])
-        (tmp_path / f"in/{name}.png").rename(tmp_path / "in/00.png")
-    label, name = TITLE + TILE + 17, TITLE + TILE + 2 * 17
-    for k, low, high in ((1, label, name), (2, label - 17, label + 4), (3, label - 17, label + 4)):
-        rows = differing(sheets[0], sheets[k])
-        assert low - 2 <= rows[0] and rows[-1] <= high + 4, k
-
-
-MAKERS: dict[str, dict[str, Any]] = {
-    "gray": {"gray": True},
-    "sixteen bits": {"bits": 16, "codec": "rgb"},
-    "no labels": {},
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", MAKERS)
-def test_pictures_of_other_stores(tmp_path: Path, kind: str) -> None:
-    write_pictures(tmp_path / "in", 3, height=30, width=200)
-    prep(tmp_path / "in", tmp_path / "o.fds", workers=1, **MAKERS[kind])
-    count, sheet = drawn(tmp_path / "o.fds", tmp_path / "s.png")
-    assert count == 3
-    reference = cv2.resize(picture(1, 30, 200), (TILE, 22), interpolation=cv2.INTER_AREA)
-    tile = sheet[TITLE : TITLE + TILE, 8 + 152 : 8 + 152 + TILE][61 : 61 + 22]
-    expected = np.repeat(cv2.cvtColor(reference, cv2.COLOR_RGB2GRAY)[:, :, None], 3, axis=2) if kind == "gray" else reference
-    assert np.abs(tile.astype(float) - expected).mean() < 4
-
-
-@pytest.mark.slow
-def test_a_size_that_is_not_there(tmp_path: Path) -> None:
-    _, small = drawn(stores.store(), tmp_path / "s.png", "--size", "64")
-    _, large = drawn(stores.store(), tmp_path / "s.png")
-    assert differing(small, large)
-    refused = run(*MAIN, "info", stores.arrays(), "--sheet", tmp_path / "s.png", "--size", "7")
-    assert refused.returncode == 1 and "has no size 7" in refused.stderr
-
-
 def test_masks_stand_beside_their_images_and_in_a_legend(tmp_path: Path) -> None:
     count, sheet = drawn(stores.masked(), tmp_path / "s.png")
     assert count == 3
@@ -161,21 +116,6 @@ def test_the_middle_slice_of_a_volume(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_arrays_with_channels_and_of_one_axis(tmp_path: Path) -> None:
-    for name, array in (("rgb", np.zeros((3, 9, 9), np.float32)), ("line", np.tile(np.float32([0, 1]), (1, 200)))):
-        (tmp_path / name).mkdir()
-        if name == "rgb":
-            array[0], array[2, :3] = np.nan, 7.0
-        np.save(tmp_path / name / "a.npy", array)
-        prep(tmp_path / name, tmp_path / f"{name}.fds", channels="first", workers=1)
-    _, sheet = drawn(tmp_path / "rgb.fds", tmp_path / "s.png")
-    assert areas(sheet)[0, 0, 255] == TILE * TILE // 3 and areas(sheet)[0, 0, 0] == TILE * TILE * 2 // 3
-    _, sheet = drawn(tmp_path / "line.fds", tmp_path / "s.png")
-    tile = sheet[TITLE : TITLE + TILE, 8 : 8 + TILE]
-    assert (tile != 255).any(axis=2).mean() > 0.9, "a line that goes up and down at every pixel"
-
-
-@pytest.mark.slow
 def test_tokens_are_shown_as_documents(tmp_path: Path) -> None:
     sheets = []
     for text in ("one two\nthree", "one two\nfour!", "one two\nthree\n" + "five " * 200):
@@ -189,25 +129,3 @@ def test_tokens_are_shown_as_documents(tmp_path: Path) -> None:
     shades = [color for color in areas(sheets[0]) if min(color) < 240 < max(color)]
     assert sum(areas(sheets[2]).get(color, 0) for color in shades) > 3 * sum(areas(sheets[0])[color] for color in shades)
     assert drawn(stores.tokens(), tmp_path / "s.png")[0] == 2, "without a tokenizer"
-
-
-@pytest.mark.slow
-def test_tokens_of_every_shard_are_those_of_the_document(tmp_path: Path) -> None:
-    """A store of many shards shows what a store of the documents on the sheet alone shows."""
-    (tmp_path / "in").mkdir()
-    rng = np.random.default_rng(0)
-    words = ["".join(rng.choice(list("abcdefgh"), 5)) for _ in range(500)]
-    texts = [" ".join(rng.choice(words, 400)) for _ in range(2400)]
-    (tmp_path / "in/a.txt").write_text("\n".join(texts))
-    shown = [texts[k * 2400 // 24] for k in range(24)]
-    (tmp_path / "few").mkdir()
-    (tmp_path / "few/a.txt").write_text("\n".join(shown))
-    sheets = []
-    for name in ("in", "few"):
-        out = prep(tmp_path / name, tmp_path / f"{name}.fds", tokenizer="bytes", split_lines=True, workers=1).out
-        sheets.append(drawn(out, tmp_path / "s.png")[1])
-    assert len(list((tmp_path / "in.fds/tokens").iterdir())) > 1
-    step = 65  # of documents, which stand below their names
-    for k in range(24):
-        rows = slice(TITLE + k * step + 19, TITLE + (k + 1) * step)
-        assert (sheets[0][rows] == sheets[1][rows]).all(), k

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -274,14 +273,6 @@ def test_nothing_readable_is_no_new_run(tmp_path: Path) -> None:
         trainer(tmp_path).fit([BATCH], epochs=1)
 
 
-@pytest.mark.parametrize("other", [{"weights": 1}, [1, 2], torch.zeros(3)])
-def test_a_file_of_something_else(tmp_path: Path, other: Any) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    torch.save(other, tmp_path / "checkpoints/update-00000001.pt")
-    with pytest.raises(FastDataError, match="in format 2"):
-        trainer(tmp_path).fit([BATCH], epochs=1)
-
-
 def test_a_checkpoint_of_another_model_or_scheduler(tmp_path: Path) -> None:
     trainer(tmp_path).fit([BATCH], epochs=1)
     for options in ({"net": nn.Linear(3, 2)}, {"scheduler": lambda update: 1.0}, {"precision": "fp16"}):
@@ -348,14 +339,6 @@ def test_a_full_disk_ends_a_run_with_what_to_do_and_the_last_checkpoint(tiny_dis
     assert [json.loads(line)["update"] for line in (tiny_disk / "run/log.jsonl").read_text().splitlines()][-1] == 4
 
 
-def test_what_could_not_be_loaded_is_not_a_checkpoint(tmp_path: Path) -> None:
-    made = Checkpoints(tmp_path, World(), keep_last=1)
-    made.save(1, {"update": 1, "what": Path("x")}, best=False, then=lambda path: None)
-    with pytest.raises(FastDataError, match="could not be written"):
-        made.wait()
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_change_right_after_save_is_not_in_the_file(tmp_path: Path) -> None:
     made = trainer(tmp_path, optimizer=partial(torch.optim.AdamW, lr=0.1), ema=0.9)
     next(made.steps([BATCH] * 2))
@@ -385,44 +368,6 @@ def test_best_has_the_weights_that_were_evaluated(tmp_path: Path) -> None:
     assert (best["update"], best["best"]["value"]) == (4, 1.0) and torch.equal(best["model"]["0.weight"], weights[1])
 
 
-def test_the_best_value_of_another_rule_is_forgotten(tmp_path: Path) -> None:
-    def value(outputs: Any, batch: Any) -> tuple[float, int]:
-        return 1e-9, 1
-
-    metrics = {"value": value}
-    trainer(tmp_path, metrics=metrics, best="value:min").fit([BATCH] * 2, [BATCH], epochs=1)
-    before = read(tmp_path, "best.pt")
-    trainer(tmp_path, metrics=metrics, best="loss:min").fit([BATCH] * 2, [BATCH], epochs=2)
-    best = read(tmp_path, "best.pt")
-    assert (before["best"]["value"], before["update"]) == (pytest.approx(1e-9), 2)
-    assert best["best"]["rule"] == "loss:min" and best["best"]["value"] > 1e-9 and best["update"] == 4
-
-
-def test_an_epoch_that_was_trained_before_is_not_called_slow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def first(made: Any, path: Path) -> None:
-        kept = tmp_path / "b/checkpoints" / path.name
-        if path.stem.endswith("3") and not kept.exists():  # after the last update, before the end of the epoch
-            kept.parent.mkdir(parents=True)
-            shutil.copy(path, kept)
-
-    trainer(tmp_path / "a", save_every=1, hooks={"save": first}).fit([BATCH] * 3, [BATCH], epochs=1)
-    assert read(tmp_path / "b", "update-00000003.pt")["epoch_open"]
-    capsys.readouterr()
-    Trainer(model(), loss, partial(torch.optim.SGD, lr=0.1), dir=tmp_path / "b").fit([BATCH] * 3, [BATCH], epochs=1)
-    said = "".join(capsys.readouterr())
-    assert "epoch 1: trained before this run was resumed; evaluation: loss" in said and "bottleneck" not in said
-
-
-def test_an_epoch_whose_updates_were_all_skipped_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def nan(model: Any, batch: Any) -> Any:
-        return loss(model, batch)[0] * (torch.nan if run.epoch else 1), 4
-
-    run = Trainer(model(), nan, partial(torch.optim.SGD, lr=0.1))
-    run.fit([BATCH] * 3, epochs=2)
-    said = "".join(capsys.readouterr())
-    assert "3 updates skipped: not finite" in said and "resumed" not in said
-
-
 IN_A_THREAD = """
 import sys, threading, time
 from functools import partial
@@ -446,18 +391,6 @@ threading.Thread(target=trainer.fit, args=(Slow(),), kwargs={"epochs": 1}).start
 def test_a_run_in_another_thread_saves_after_the_main_thread_has_ended(tmp_path: Path) -> None:
     assert run(sys.executable, "-c", IN_A_THREAD, tmp_path).returncode == 0
     assert read(tmp_path, "update-00000003.pt")["update"] == 3
-
-
-def test_best_of_an_evaluation_after_the_last_checkpoint(tmp_path: Path) -> None:
-    trainer(tmp_path, best="loss:min", save_every=3).fit([BATCH] * 5, [BATCH], max_steps=3)
-    assert read(tmp_path, "best.pt")["validated"] == read(tmp_path, "update-00000003.pt")["validated"] == 3
-    again = trainer(tmp_path, best="loss:min")  # a run that has nothing left to do does not lose its place
-    with pytest.warns(UserWarning, match="nothing was trained"):
-        again.fit([BATCH] * 5, max_steps=3)
-    again.validated = -1
-    again.save()
-    again.close()
-    assert read(tmp_path, "update-00000003.pt")["ranks"][0]["place"]["used"] == 3
 
 
 def saved_twice(folder: Path) -> tuple[Path, bytes]:

@@ -137,14 +137,6 @@ def test_a_gradient_penalty_trains_and_says_what_an_evaluation_needs():
     assert trainer(reference, MOMENTUM, penalized, eval_loss_fn=summed).evaluate(batches)["loss"] < wanted
 
 
-def test_other_errors_of_a_loss_function_stay_what_they_are():
-    def broken(model, batch):
-        raise RuntimeError("mine")
-
-    with pytest.raises(RuntimeError, match="mine"):
-        trainer(net(), MOMENTUM, broken).evaluate(cut(data(4), (4,)))
-
-
 def test_the_step_hook_has_the_loss_of_the_update():
     seen, before = list[float](), list[torch.Tensor]()
     model, whole = net(), data(22)

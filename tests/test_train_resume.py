@@ -20,8 +20,6 @@ import torch
 import runs
 import stores
 from fastdata import FastDataError, Loader, Trainer
-from fastdata.parallel.signals import Termination
-from fastdata.train.batches import Epoch
 from support import place_of, run, run_ranks
 
 SCRIPT = Path(runs.__file__)
@@ -215,26 +213,7 @@ def test_a_handler_of_sigterm_is_put_back(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_of_two_signals_the_second_goes_to_the_handler_before() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-    try:
-        with Termination() as termination:
-            signal.raise_signal(signal.SIGTERM)
-            assert termination.received and not heard
-            signal.raise_signal(signal.SIGTERM)
-            assert heard == [signal.SIGTERM]
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def test_a_generator_has_no_second_epoch(tmp_path: Path) -> None:
     batches = ((torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)) for _ in range(2))
     with pytest.raises(FastDataError, match="no batches; a generator can be read only once"):
         linear(tmp_path).fit(batches, epochs=2)
-
-
-def test_another_kind_of_loader_can_not_go_on(tmp_path: Path) -> None:
-    place = {"used": 1, "loader": {"at": 1}, "ahead": None, "random": None, "own": []}
-    with pytest.raises(FastDataError, match="another kind of loader"):
-        Epoch([1, 2, 3], 0, place)

@@ -72,30 +72,6 @@ def test_accumulation_is_one_big_batch(make, loss_fn):
     assert (values(small) - values(big)).abs().max() < 1e-12 < (values(big) - values(net())).abs().max()
 
 
-@pytest.mark.parametrize("limit", [None, 0.01])
-def test_the_gradient_of_two_unequal_batches_is_clipped_by_value(limit):
-    x, y = data(10)
-    small, big = net(), net()
-    trainer(small, MOMENTUM, accumulate=2, clip_value=limit).fit(cut((x, y), (7, 3)), epochs=1)
-    (summed(big, (x, y))[0] / 10).backward()
-    for weight in big.parameters():
-        weight.grad.clamp_(-(limit or math.inf), limit or math.inf)
-    MOMENTUM(big.parameters()).step()
-    assert (values(small) - values(big)).abs().max() < 1e-12
-
-
-@pytest.mark.parametrize("number", [torch.Tensor.sum, lambda mask: int(mask.sum())], ids=["tensor", "int"])
-def test_a_batch_without_anything_that_counts_changes_no_weights(number):
-    x, y = data(8)
-    model = net()
-
-    def loss_fn(model, batch):
-        return of_tokens(model, batch)[0], number(batch[1] != -100)
-
-    trainer(model, MOMENTUM, loss_fn, accumulate=2).fit(cut((x, torch.full_like(y, -100)), (4, 4)), epochs=1)
-    assert torch.equal(values(model), values(net()))
-
-
 class Unsized:
     def __init__(self, batches: list[Any]) -> None:
         self.batches = batches
@@ -278,20 +254,6 @@ def test_the_clipped_norm_of_fp16_is_the_true_one(limit):
         norms.append((values(model) - values(net(torch.float32))).norm().item())
     assert norms[0] == pytest.approx(norms[1], rel=5e-3)
     assert norms[0] == pytest.approx(limit, rel=1e-3) if limit < 1 else 0.01 < norms[0] < 10
-
-
-def test_gradients_that_fp16_cannot_hold_survive():
-    def tiny(model, batch):
-        return model(batch).float().sum() * 2.0**-30, 1
-
-    model, bare = nn.Linear(4, 1), nn.Linear(4, 1)
-    before = model.weight.detach().clone()
-    trainer(model, partial(SGD, lr=2.0**20), tiny, precision="fp16").fit([torch.ones(1, 4)], epochs=1)
-    torch.testing.assert_close(before - model.weight, torch.full((1, 4), 2.0**-10), rtol=1e-3, atol=0)
-    with torch.autocast("cpu", torch.float16):
-        loss = tiny(bare, torch.ones(1, 4))[0]
-    loss.backward()
-    assert bare.weight.grad is not None and not bare.weight.grad.any()
 
 
 # Rates

@@ -18,7 +18,6 @@ from torch.optim import LBFGS, SGD, AdamW
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fastdata.optim.build import build_optimizer
-from fastdata.optim.groups import decay_groups
 from training import cut, data, net, plain, summed, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
@@ -100,12 +99,6 @@ def test_the_average_is_that_of_torch(dtype):
     assert results["loss"] == pytest.approx(F.cross_entropy(average.module.eval()(x), y).item(), rel=1e-5)
     assert results["loss"] != pytest.approx(F.cross_entropy(model.eval()(x), y).item(), rel=1e-3)
     torch.testing.assert_close(run.predict(batches), torch.cat([average.module(x) for x, _ in batches]), rtol=eps, atol=eps)
-
-
-@pytest.mark.parametrize("decay", [-0.1, 1.0])
-def test_a_decay_out_of_range_is_refused(decay):
-    with pytest.raises(ValueError, match=r"ema is .*0\.999"):
-        trainer(net(), MOMENTUM, ema=decay)
 
 
 def saved_bytes(model: nn.Module, batch: Any) -> int:
@@ -193,35 +186,11 @@ def test_data_parallel_works_with_plain_keys():
     assert [*state["model"]] == [*state["ema"]] == [*reference.state_dict()]
 
 
-def test_a_model_in_two_parts_that_the_loss_calls_by_itself():
-    def loss_fn(model, batch):
-        return F.cross_entropy(model["head"](model["body"](batch[0])), batch[1], reduction="sum"), len(batch[1])
-
-    batches, reference = cut(data(16), (8, 8)), net()
-    parts = nn.ModuleDict({"body": net()[:2], "head": net()[2]})
-    trainer(parts, MOMENTUM, loss_fn, device="cpu").fit(batches, batches, epochs=1)
-    plain(reference, MOMENTUM(reference.parameters()), batches)
-    assert (values(parts) - values(reference)).abs().max() < 1e-12
-
-
-def test_decay_groups_in_a_function_that_makes_the_optimizer():
-    batches, model, reference = cut(data(16), (8, 8)), net(), net()
-    run = trainer(model, lambda _: AdamW(decay_groups(model, 0.3), lr=0.01))
-    run.fit(batches, epochs=1)
-    plain(reference, AdamW(decay_groups(reference, 0.3), lr=0.01), batches)
-    assert torch.equal(values(model), values(reference)) and len(run.optimizer.param_groups) == 2
-
-
 @pytest.mark.parametrize(("given", "fused"), [({}, True), ({"fused": False}, False), ({"foreach": True}, None)])
 def test_an_optimizer_made_for_a_gpu_is_fused_unless_someone_said_otherwise(given, fused):
     made = build_optimizer(partial(AdamW, lr=0.1, **given), net(), torch.device("cuda"))
     assert made.defaults["fused"] is fused
     assert not build_optimizer(partial(AdamW, lr=0.1), net(), torch.device("cpu")).defaults["fused"]
-
-
-def test_an_optimizer_of_other_weights_is_refused():
-    with pytest.raises(ValueError, match="not the model's"):
-        trainer(net(), SGD(net().parameters(), lr=0.1))
 
 
 @pytest.mark.parametrize(
@@ -257,21 +226,13 @@ def test_a_bias_before_a_batchnorm_is_pointed_out():
         ({"metrics": {"loss": summed}}, "'loss'.*choose another"),
         ({"best": "top1:max"}, "best is 'top1:max'.*loss"),
         ({"best": "loss"}, r"best is 'loss', but must be a metric \(loss\) and :min or :max, such as 'loss:min'"),
-        ({"best": "loss:least"}, ":min or :max"),
         ({"precision": "fp8"}, "precision is 'fp8'.*fp32, bf16, fp16"),
         ({"accumulate": 0}, "accumulate is 0, but must be a whole number from 1 on"),
-        ({"accumulate": 2.0}, r"accumulate is 2\.0"),
         ({"log_every": 0}, "log_every is 0"),
-        ({"save_every": 0}, "save_every is 0"),
         ({"clip_norm": 0}, "clip_norm is 0, which would leave nothing.*above 0, or None"),
-        ({"clip_norm": -1.0}, r"clip_norm is -1\.0"),
-        ({"clip_norm": float("nan")}, "clip_norm is nan"),
         ({"clip_value": 0.0}, r"clip_value is 0\.0"),
         ({"recompute": (nn.Conv2d,)}, "recompute has Conv2d, but .*of the model's modules: Linear, Sequential, Tanh"),
-        ({"recompute": [nn.Linear, nn.Module]}, "recompute has Module"),
-        ({"recompute": (int,)}, "recompute has int"),
         ({"hooks": {"batch": print}}, "hooks has batch.*step, epoch, eval, save"),
-        ({"profile": -1}, "profile is -1"),
         ({"profile": True}, "profile is True, but must be a whole number"),
         ({"device": "cuda:99"}, "device is 'cuda:99', GPU 99 for this rank, but (this torch is built|torch sees)"),
     ],
@@ -281,36 +242,13 @@ def test_wrong_arguments_are_refused(options, text):
         trainer(net(), MOMENTUM, **options)
 
 
-@pytest.mark.parametrize("recompute", [nn.ReLU, nn.ReLU(), "Linear"], ids=["class", "module", "name"])
-def test_recompute_takes_a_tuple_of_classes(recompute):
-    with pytest.raises(TypeError, match=r"recompute is .*must be a tuple of classes of modules, such as \(Block,\)"):
-        trainer(net(), MOMENTUM, recompute=recompute)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"device is 'cuda', GPU 0 for this rank, but .*: give device='cpu', or leave it out"):
-        trainer(net(), MOMENTUM, device="cuda")
-    assert trainer(net(), MOMENTUM, device=None).device.type == "cpu"
-
-
 @pytest.mark.parametrize("name", ["epochs", "max_steps"])
-@pytest.mark.parametrize("wrong", [0, -1, 1.5, "3", True])
+@pytest.mark.parametrize("wrong", [0, 1.5, True])
 def test_epochs_and_updates_are_whole_numbers_from_1_on(name, wrong):
     run = trainer(net(), MOMENTUM)
     with pytest.raises(ValueError, match=f"{name} is {wrong!r}, but must be a whole number from 1 on"):
         run.fit(cut(data(8), (4, 4)), **{name: wrong})
     assert run.update == 0
-
-
-def test_evaluations_every_0_updates_are_refused():
-    with pytest.raises(ValueError, match="eval_every is 0, but must be a whole number from 1 on"):
-        trainer(net(), MOMENTUM).fit(cut(data(8), (4, 4)), epochs=1, eval_every=0)
-
-
-def test_a_run_without_an_end_is_refused():
-    with pytest.raises(ValueError, match="epochs or max_steps"):
-        trainer(net(), MOMENTUM).fit(cut(data(8), (4, 4)))
 
 
 # Hooks and the profiler

@@ -38,7 +38,6 @@ SOURCES = (
     "Or, with --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. "
     "Or arrays: .npy, .npz, NIfTI."
 )
-COLORS = {"white": (255, 255, 255), "black": (0, 0, 0), "gray": (128, 128, 128)}
 
 
 class Png(click.Path):
@@ -81,15 +80,6 @@ class HelpInGroups(click.Command):
                 formatter.write_dl(groups[title])
 
 
-def _color(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if text not in COLORS and (len(parts) != 3 or not all(p.strip().isdigit() and int(p) < 256 for p in parts)):
-        raise click.BadParameter(
-            f"{text!r} is not a colour: give three numbers from 0 to 255, as 255,255,255, or {', '.join(COLORS)}"
-        )
-    return COLORS.get(text) or tuple(map(int, parts))
-
-
 def _sides(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isdigit() and int(part) for part in parts):
@@ -110,10 +100,9 @@ TYPES: dict[str, Any] = {
     "path": click.Path(),
     "file": _Place(exists=True, dir_okay=False),
     "folder": _Place(exists=True, file_okay=False),
-    "color": _color,
     "sides": _sides,
 }
-METAVARS = {"color": "R,G,B", "sides": "N,N,N"}
+METAVARS = {"sides": "N,N,N"}
 
 
 def run_option(name: str, *, common: bool = False, **options: Any) -> Callable[[Any], Any]:
@@ -142,11 +131,10 @@ def _click_option(key: str, info: OptionInfo, default: Any) -> Callable[[Any], A
         opposite = f"/{as_option(f'no_{key}')}" if default else ""
         return click.option(as_option(key) + opposite, is_flag=True, default=default, help=info.help)
     choices = info.choices and info.type == "text"
-    shown = "white" if info.type == "color" else default
     return click.option(
         as_option(key),
         type=click.Choice(list(info.choices)) if choices else TYPES[info.type],
-        default=None if info.several else shown,
+        default=None if info.several else default,
         multiple=info.several,
         metavar=info.metavar or METAVARS.get(info.type),
         help=info.help,

@@ -28,7 +28,7 @@ class OptionInfo:
 
     Attributes:
         help: a sentence.
-        type: "text", "int", "flag", "file", "folder" (both must exist), "path", "color" or "sides".
+        type: "text", "int", "flag", "file", "folder" (both must exist), "path" or "sides".
         choices: the allowed values; empty: any.
         several: whether it may repeat.
         metavar: the placeholder of the value in help.

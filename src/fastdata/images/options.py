@@ -48,7 +48,6 @@ class ImageOptions(PairOptions, LabelOptions):
         several=True,
         metavar="NAME=WHERE",
     )
-    background: tuple[int, int, int] = option("RGB colour behind transparent pixels.", (255, 255, 255), type="color")
     max_pixels: int = option("Reject images with more pixels, before decoding them.", 1 << 28)
     fields: tuple[str, ...] = option(
         "Value to store with each image: NAME for a column of the table or the archive, or NAME=ENDING for files next to the "

@@ -47,7 +47,6 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         quality=options.quality,
         gray=first.gray,
         bits=first.bits,
-        background=options.background,
         max_pixels=options.max_pixels,
         mask=mask,
         images=tuple(image for image, _ in images),

@@ -52,7 +52,6 @@ class ImageRecipe:
     quality: int = 90
     gray: bool = False
     bits: int = 8
-    background: tuple[int, int, int] = (255, 255, 255)
     max_pixels: int = 1 << 28
     mask: MaskRecipe | None = None
     images: tuple[NamedImage, ...] = field(default=(), metadata={"newer": True})
@@ -69,8 +68,6 @@ class ImageRecipe:
             raise ValueError("--bits is 16, but a JPEG holds 8: choose rgb or png for --codec")
         if not 1 <= self.quality <= 100:
             raise ValueError(f"--quality is {self.quality}, but must be from 1 to 100")
-        if len(self.background) != 3 or not all(0 <= c <= 255 for c in self.background):
-            raise ValueError(f"--background is {','.join(map(str, self.background))}, but must be three numbers from 0 to 255")
         if self.max_pixels < 1:
             raise ValueError(f"--max-pixels is {self.max_pixels}, but must be positive")
 
@@ -213,9 +210,7 @@ def _records(data: bytes, source: SourceImage, options: ImageRecipe, shapes: lis
     upright = source.height, source.width
     image = original
     if image is None:
-        image = source.decode(
-            at_least=_least(shapes), gray=options.gray, bits=options.bits, background=options.background, scratch=scratch
-        )
+        image = source.decode(at_least=_least(shapes), gray=options.gray, bits=options.bits, scratch=scratch)
     records: dict[int | None, Record] = {}
     larger = image  # the previous size, if at least twice this one: nearly as exact, with far fewer pixels to average
     for size, shape in sorted(zip(options.sizes, shapes, strict=True), key=lambda pair: pair[1], reverse=True):
