@@ -189,21 +189,6 @@ def test_a_crop_of_a_large_volume_touches_at_most_four_times_its_bytes(large):
     assert stored <= 1.07 * volume.nbytes, "a chunk of 64 KiB takes 17 pages"
 
 
-@given(start=st.tuples(*[st.integers(0, 448)] * 3))
-def test_no_crop_touches_more(start):
-    stop = tuple(a + 64 for a in start)
-    parts = touched((512,) * 3, (32,) * 3, start, stop)
-    assert sum(math.prod(sides) for _, sides, _, _ in parts) <= 4 * 64**3
-
-
-def test_of_two_axes_too():
-    path, _ = made("images")
-    dataset = ArrayDataset(path, crop=CenterCrop(16))
-    reader = read_through(dataset, Counting)
-    _ = dataset[0]
-    assert reader.records <= 4
-
-
 # Masks
 
 

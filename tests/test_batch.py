@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 
 import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import TensorDataset
 
-from fastdata import Batch, CenterCrop, LMDBDataset, Loader, Prefetcher
+from fastdata import Batch, CenterCrop, LMDBDataset, Loader
 from stores import square
 
 
@@ -92,22 +90,3 @@ def test_one_that_is_made_by_hand_says_nothing():
     assert (batch.valid, batch.ids, batch.position) == (None, None, None)
     first = batch_of()
     assert Batch([first[0][:1], first[1][:1]]).ids is None, "other rows are not those that the ids name"
-
-
-def test_saving_a_tensor_of_it_saves_only_the_tensor():
-    file = io.BytesIO()
-    torch.save(batch_of()[0], file)
-    file.seek(0)
-    assert torch.load(file, weights_only=True).shape[1:] == (3, 8, 8)
-
-
-def test_a_prefetcher_keeps_them():
-    with Loader(TensorDataset(torch.arange(10)), 4, num_workers=0) as loader:
-        found = [(batch.valid, batch.ids.tolist(), batch.position) for batch in Prefetcher(loader, "cpu")]
-    assert found == [(4, [0, 1, 2, 3], (0, 4)), (4, [4, 5, 6, 7], (0, 8)), (2, [8, 9], (0, 10))]
-
-
-def test_its_repr_is_short():
-    text = repr(batch_of())
-    assert text == f"Batch(uint8 [1, 3, 8, 8], int64 [1]; ids=[{batch_of().ids[0]}], valid=1, position=(0, 42))"
-    assert len(repr(Batch.of([torch.ones(1000, 3), {"x": torch.ones(1000)}, "n" * 500], 1000, np.arange(1000), (0, 1000)))) < 200

@@ -12,13 +12,12 @@ import pytest
 import torch
 
 import fastdata
-import fastdata.text.planning as planning
 from corpora import documents, sentences, tokens
 from fastdata import Loader, PrepError, TokenDataset
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from support import MAIN, PREP, run, tree
+from support import MAIN, PREP, run
 
 TEXT = "\n".join(sentences(300)) + "\n"
 
@@ -52,23 +51,6 @@ def test_the_same_files_as_nanogpt_makes(tmp_path: Path) -> None:
     assert ours == theirs and list(ours["itos"].items()) == list(theirs["itos"].items())
 
 
-def test_nanogpt_s_own_lines_read_it(tmp_path: Path) -> None:
-    """get_batch of train.py, and encode and decode of sample.py."""
-    export(made(tmp_path), tmp_path / "ours", to="nanogpt")
-    block_size, batch_size = 32, 4
-    for split, text in (("train", TEXT[: int(len(TEXT) * 0.9)]), ("val", TEXT[int(len(TEXT) * 0.9) :])):
-        data = np.memmap(tmp_path / "ours" / f"{split}.bin", dtype=np.uint16, mode="r")
-        ix = torch.randint(len(data) - block_size, (batch_size,))
-        x = torch.stack([torch.from_numpy((data[i : i + block_size]).astype(np.int64)) for i in ix])
-        y = torch.stack([torch.from_numpy((data[i + 1 : i + 1 + block_size]).astype(np.int64)) for i in ix])
-        with (tmp_path / "ours" / "meta.pkl").open("rb") as f:
-            meta = pickle.load(f)
-        for k, i in enumerate(ix.tolist()):
-            assert "".join([meta["itos"][i] for i in x[k].tolist()]) == text[i : i + block_size]
-            assert y[k].tolist() == [meta["stoi"][c] for c in text[i + 1 : i + 1 + block_size]]
-        assert int(max(x.max(), y.max())) < meta["vocab_size"]
-
-
 def test_the_store_knows_its_characters(tmp_path: Path) -> None:
     path = made(tmp_path)
     assert json.loads((path / "characters.json").read_text()) == sorted(set(TEXT))
@@ -79,16 +61,6 @@ def test_the_store_knows_its_characters(tmp_path: Path) -> None:
     assert list(verify(path)) == [] and run(PREP[0], "tools/check_format.py", path, cwd=Path(__file__).parents[1]).returncode == 0
     info = run(*MAIN, "info", path).stdout
     assert f"tokenizer: chars (chars), {len(set(TEXT))} tokens, no end token" in info
-
-
-def test_the_characters_are_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = tree(made(tmp_path))
-    for name in ("_characters", "_texts"):
-        monkeypatch.setattr(planning, name, lambda *_: pytest.fail("the text was read again"))
-    assert tree(made(tmp_path)) == first
-    monkeypatch.undo()
-    with pytest.raises(PrepError, match="overwrite"):
-        made(tmp_path, TEXT + "%")
 
 
 def test_another_text_with_the_characters_of_a_store(tmp_path: Path) -> None:
@@ -133,12 +105,6 @@ def test_documents_stay_whole_where_one_ends_nearby(tmp_path: Path, fraction: fl
     assert abs(len(val) / len(TEXT) - fraction) <= 0.01 and len(train) in Store(path, "tokens").samples["start"]
 
 
-def test_a_long_document_is_cut(tmp_path: Path) -> None:
-    path = made(tmp_path, "a" * 20 + "\n" + "b" * 1000 + "\n", split_lines=True, end_token="\n")
-    export(path, tmp_path / "bin", to="nanogpt", val_fraction=0.25)
-    assert len(np.fromfile(tmp_path / "bin/train.bin", np.uint16)) == int(1022 * 0.75)
-
-
 def test_wrong_use(tmp_path: Path) -> None:
     path = made(tmp_path)
     for fraction in ("1", "-0.1", "2"):
@@ -156,13 +122,3 @@ def test_wrong_use(tmp_path: Path) -> None:
         (path / "characters.json").write_text(damaged)
         with pytest.raises(PrepError, match="is not a sorted list of characters"):
             made(tmp_path / "x", tokenizer=str(path), end_token="none")
-
-
-def test_many_characters(tmp_path: Path) -> None:
-    """More than 65,536 take uint32, which nanoGPT does not read."""
-    every = "".join(chr(k) for k in range(32, 0x11000) if not 0xD800 <= k < 0xE000)
-    path = made(tmp_path, every)
-    assert Store(path, "tokens").manifest.variants[0].form.dtype == "uint32"
-    assert TokenDataset(path, 9).decode(tokens(path)) == every
-    with pytest.raises(fastdata.StoreError, match="does not hold this vocabulary"):
-        export(path, tmp_path / "bin", to="nanogpt")

@@ -84,16 +84,10 @@ def test_version_and_both_names_of_prep(small: Path, tmp_path: Path) -> None:
     [
         (("--size", "0"), "--size is 0"),
         (("--size", "big"), "'big' is not a valid integer"),
-        (("--size", "8", "--size", "8"), "must be different"),
         (("--codec", "webp"), "'webp' is not one of 'jpeg', 'original', 'rgb', 'png'"),
-        (("--quality", "101"), "--quality is 101"),
         (("--bits", "16"), "choose rgb or png for --codec"),
-        (("--bits", "9"), "bits is 9"),
         (("--workers", "0"), "workers is 0"),
-        (("--limit", "-3"), "limit is -3"),
-        (("--progress", "loud"), "'loud' is not one of"),
         (("--labels", "nowhere.csv"), "does not exist"),
-        (("--classes", "nowhere.fds"), "does not exist"),
         (("--colour", "1"), "No such option"),
     ],
 )
@@ -128,20 +122,6 @@ def test_a_size_that_is_not_there_and_a_place_that_can_t_be_written(store: Path,
     for command in (("info", store, "--sheet", tmp_path / "no/s.png"), ("export", store, "/proc/x")):
         found = run(*MAIN, *command)
         assert found.returncode == 1 and "No such file" in found.stderr and "Traceback" not in found.stderr
-
-
-@pytest.mark.parametrize("name", ["s", "s.jpg", "s.png.xyz"])
-@pytest.mark.parametrize("command", [("info", "--sheet"), ("bench", "--plot")])
-def test_pictures_are_pngs_by_name_too(store: Path, tmp_path: Path, command: tuple[str, str], name: str) -> None:
-    found = run(*MAIN, command[0], store, command[1], tmp_path / name)
-    assert (found.returncode, found.stdout) == (2, "")
-    assert f"'{tmp_path / name}' does not end in .png: give the name of a PNG file" in found.stderr and command[1] in found.stderr
-    assert not (tmp_path / name).exists()
-
-
-def test_info_takes_no_size_without_a_sheet(store: Path) -> None:
-    found = run(*MAIN, "info", store, "--size", 16)
-    assert found.returncode == 2 and "--size needs --sheet: add --sheet" in found.stderr
 
 
 def test_many_rejects_exit_with_3(tmp_path: Path) -> None:
@@ -227,30 +207,6 @@ def test_json_progress(large: Path, tmp_path: Path) -> None:
     assert again.returncode == 0 and again.stderr == ""
 
 
-@pytest.mark.slow
-def test_progress_off_is_silent_and_plain_is_without_a_terminal(small: Path, tmp_path: Path) -> None:
-    for mode in ("off", "plain", "auto"):
-        found = run(*PREP, small, tmp_path / f"{mode}.fds", "--progress", mode)
-        assert (found.returncode, found.stderr) == (0, "")
-
-
-def test_info(store: Path, tmp_path: Path) -> None:
-    found = run(*MAIN, "info", store, "--sheet", tmp_path / "s.png")
-    assert found.returncode == 0
-    size = sum(p.stat().st_size for p in shards(store))
-    for part in (
-        f"{store}: 20 images, 2 classes, format 1.0",
-        "classes: ant 10, bee 10",
-        f"size 16: jpeg, 3 x uint8, {size / 1000:.1f} kB in {len(shards(store))} shard, 21 x 16 pixels",
-        "rejected: none",
-        "quality 90",
-        f"fastdata {__version__}",
-        "20 samples drawn in",
-    ):
-        assert part in found.stdout
-    assert (tmp_path / "s.png").stat().st_size > 1000
-
-
 def test_verify_and_export(store: Path, tmp_path: Path) -> None:
     assert run(*MAIN, "verify", store).stdout == f"{store}: every byte is as written\n"
     assert run(*MAIN, "verify", store, "--quick").stdout == f"{store}: sizes, tables and structure are as written\n"
@@ -277,25 +233,6 @@ def test_a_dry_run_knows_the_size_within_a_factor_of_two(photos: Path, tmp_path:
     true = sum(p.stat().st_size for p in shards(tmp_path / "o.fds"))
     assert true / 2 <= found.bytes <= true * 2
     assert found.inputs == 56 and found.rejected == {}
-
-
-def test_a_dry_run_tells_rejects_and_a_full_disk(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in", 3)
-    (tmp_path / "in/bad.png").write_bytes(b"")
-    found = estimate(tmp_path / "in", tmp_path / "deep/er/o.fds")
-    assert (found.probes, found.rejected) == (4, {"empty": 1}) and found.free_bytes > 0
-    everything = run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--dry-run")
-    assert "of 4 that were tried, rejected: empty 1" in everything.stdout
-
-
-def test_a_dry_run_is_refused_as_the_run_would_be(small: Path, tmp_path: Path) -> None:
-    for arguments, message in (
-        ((small, small / "ant/o.fds"), "lies inside SOURCE"),
-        ((tmp_path, tmp_path.parent / "o.fds"), "no images"),
-        ((small, tmp_path / "o.fds", "--quality", "0"), "--quality is 0"),
-    ):
-        found = run(*PREP, *arguments, "--dry-run")
-        assert found.returncode == 2 and message in found.stderr
 
 
 def test_a_store_named_after_its_source(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,35 +171,3 @@ def test_failures_are_told_and_do_not_stop_the_others(tmp_path):
     assert "it broke" in text and "All went well." in text and "Checked: everything." in text
     said = written.with_suffix(".log").read_text()
     assert said.startswith("copies\n") and "it broke" in said and "loaders" not in said
-
-
-@pytest.mark.slow
-def test_no_part_begins_when_the_time_is_over(tmp_path):
-    options = ["--device", "cpu", "--quick", "--only", "copies", "--out", tmp_path, "--limit", "0"]
-    done = run(sys.executable, GPU / "run.py", *options)
-    assert done.returncode == 1
-    (written,) = tmp_path.glob("*.json")
-    assert {part["state"] for part in json.loads(written.read_text())["parts"]} == {"not begun, as the time was over"}
-
-
-def wheel(folder: Path, name: str) -> None:
-    """A wheel of a package that is one empty module."""
-    folder.mkdir(exist_ok=True)
-    info = f"{name}-1.0.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
-        file.writestr(f"{name}.py", "")
-        file.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nRequires-Dist: nowhere_to_be_found\n"
-        )
-        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{info}/RECORD", "")
-
-
-def test_only_wheels_of_what_is_missing_are_installed(tmp_path):
-    wheel(tmp_path / "whl", "fastdata_nothing")
-    wheel(tmp_path / "whl", "torch")
-    command = [sys.executable, GPU / "wheels.py", tmp_path / "whl", tmp_path / "site"]
-    done = run(*command)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site/fastdata_nothing.py").exists() and not (tmp_path / "site/torch.py").exists()
-    assert "from" not in run(*command).stdout, "the second time there is nothing to do"

@@ -7,16 +7,13 @@ import json
 import struct
 import sys
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import nibabel
 import numpy as np
 import pytest
 
-import fastdata
 from fastdata import CodecError
 from fastdata.arrays.readers import npz_names
 from support import PEAK_MEMORY, run
@@ -67,22 +64,6 @@ def test_a_damaged_directory_of_an_npz_loses_no_array(tmp_path: Path) -> None:
         end = b"PK\5\6" + struct.pack("<4H2LH", 0, 0, 2, 2, len(entries), begin, 0)
         with pytest.raises(CodecError, match="does not fit what the file holds"):
             listed(good[:begin] + entries + end)
-
-
-def test_an_npz_whose_directory_is_damaged_is_a_reject(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", a=np.zeros((8, 8, 8), np.uint8), b=np.ones((8, 8, 8), np.uint8))
-    data = (tmp_path / "x.npz").read_bytes()
-    at = data.rindex(b"b.npy")
-    (tmp_path / "x.npz").write_bytes(data[:at] + b"b.npx" + data[at + 5 :])  # numpy's own reader has one array left
-    np.save(tmp_path / "y.npy", np.zeros((8, 8, 8), np.uint8))
-    done = fastdata.prep(tmp_path, tmp_path.parent / f"{tmp_path.name}.fds", workers=1)
-    assert (done.kept, done.rejected) == (1, {"undecodable": 1})
-
-
-@contextmanager
-def packed_array(path: Path) -> Iterator[IO[bytes]]:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive, archive.open("a.npy", "w") as member:
-        yield member
 
 
 @pytest.mark.slow

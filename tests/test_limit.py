@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,12 @@ import numpy as np
 import pytest
 
 import fastdata
-from corpora import as_bytes, jsonl, sentences, tokens
+from corpora import as_bytes, jsonl, tokens
 from fastdata import PrepError
-from fastdata.prepare.estimate import estimate
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from fastdata.tokenizer import Spec, load
-from support import PREP, kill_group, run, start, tables, tree, until
+from support import tree
 from test_text import TEXTS, write
 
 # Text
@@ -94,30 +91,3 @@ def test_a_tokenizer_is_trained_on_these_documents_alone(tmp_path: Path) -> None
 
 
 # Both
-
-
-@pytest.mark.slow
-def test_a_limited_run_that_is_killed_goes_on(tmp_path: Path) -> None:
-    source, options = jsonl(tmp_path / "large.jsonl", sentences(3000) * 50), ["--tokenizer", "bytes", "--limit", "120001"]
-    done = run(*PREP, source, tmp_path / "whole.fds", *options, "--workers", "1")
-    assert done.returncode == 0, done.stderr
-    want, unfinished = tree(tmp_path / "whole.fds"), 0
-    assert len(Store(tmp_path / "whole.fds", None)) == int(options[-1])
-    rng = random.Random(5)
-    for k in range(2):
-        out = tmp_path / f"{k}.fds"
-        process = start(*PREP, source, out, *options, "--workers", "2", "--progress", "off")
-        until(lambda out=out: tables(out))
-        time.sleep(rng.uniform(0, 0.02))
-        kill_group(process)
-        unfinished += not (out / "manifest.json").exists()
-        again = run(*PREP, source, out, *options)
-        assert again.returncode == 0 and tree(out) == want, again.stderr
-    assert unfinished >= 1
-
-
-def test_an_estimate_knows_the_limit(tmp_path: Path) -> None:
-    jsonl(tmp_path / "a.jsonl", sentences(3000))
-    made = fastdata.prep(tmp_path / "a.jsonl", tmp_path / "o.fds", tokenizer="bytes", limit=300)
-    guessed = estimate(tmp_path / "a.jsonl", tmp_path / "p.fds", tokenizer="bytes", limit=300)
-    assert guessed.inputs == 300 and made.tokens * 2 <= guessed.bytes < made.tokens * 2 + 50_000

@@ -19,7 +19,7 @@ from fastdata import CenterCrop, FormatError, LMDBDataset, RAMDataset, RandomRes
 from fastdata.images.pixels import Window
 from fastdata.shared_memory import SharedArray
 from fastdata.store.store import Store
-from stores import COUNT, deep, folder, script, sources, store
+from stores import COUNT, folder, script, sources, store
 from support import encode, images_of, memory_of, picture, records_of, until
 
 
@@ -42,11 +42,6 @@ def test_it_equals_the_store_bit_for_bit_whatever_is_held(codec, decoded, share)
     assert ram.targets.tolist() == disk.targets.tolist() and ram.name(7) == disk.name(7) and ram.classes == disk.classes
     whole_ram, whole_disk = RAMDataset(path, decoded=decoded), LMDBDataset(path)
     assert all(torch.equal(whole_ram[k][0], whole_disk[k][0]) for k in range(COUNT))
-
-
-def test_16_bits_and_other_sizes():
-    assert torch.equal(RAMDataset(deep(), decoded=True)[2][0], LMDBDataset(deep())[2][0])
-    assert torch.equal(RAMDataset(store(), size=64)[2][0], LMDBDataset(store(), size=64)[2][0])
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +79,6 @@ def test_a_list_of_files_comes_as_pillow_reads_it(files, decoded, max_bytes):
     assert torch.equal(copy[3][0], dataset[3][0]) and copy.targets.tolist() == dataset.targets.tolist()
 
 
-def test_a_list_of_files_with_no_or_float_targets(files):
-    paths, _ = files
-    assert RAMDataset(paths[:2])[1][1] == -1
-    vectors = RAMDataset(paths[:2], [[0.5, 1], [2, 3]])
-    assert vectors[1][1].tolist() == [2, 3] and vectors.targets.dtype == np.float32 and len(vectors.classes) == 2
-    assert len(RAMDataset([])) == 0
-
-
 def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
     monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: 50_000)
     total = stored_bytes(store())
@@ -126,12 +113,6 @@ def test_no_descriptor_is_left_when_a_dataset_goes():
     gc.collect()
     assert descriptors() == before
     assert first.sum() > 0
-
-
-def test_an_array_outlives_the_object_that_made_it():
-    array = SharedArray.of(np.arange(5)).array
-    gc.collect()
-    assert array.tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("shape", [0, (0, 3), 7, (2, 3)])

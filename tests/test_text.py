@@ -21,10 +21,10 @@ from pyarrow import parquet
 
 import fastdata
 from corpora import as_bytes, documents, jsonl, lines, sentences, store, tokenizer, tokens
-from fastdata.errors import MissingExtraError, PrepError, StoreError
+from fastdata.errors import PrepError, StoreError
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from fastdata.text.documents import Cutting, Piece
+from fastdata.text.documents import Cutting
 from fastdata.text.documents import documents as read_documents
 from fastdata.text.listing import list_text
 from support import MAIN, PREP, kill_group, run, start, tables, tree, until
@@ -290,39 +290,14 @@ def test_a_file_with_nothing_in_it_has_no_documents_and_is_told(tmp_path: Path) 
     assert "2 files without a byte of text, and so without a document" in summary.notes
 
 
-def test_a_tokenizer_whose_ids_are_out_of_range_loses_these_documents_only(tmp_path: Path) -> None:
-    """Its own vocabulary is small, its post-processor adds an id beyond it: the library does not mind."""
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<eos>": 1, "b": 2}, unk_token="b"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    made.save(str(tmp_path / "t.json"))
-    (tmp_path / "a.txt").write_text("a a\nb\na b")
-    code = (
-        "import sys, fastdata.tokenizer as t\n"
-        "real = t._HuggingFace.encode\n"
-        "t._HuggingFace.encode = lambda self, texts: [ids + (70000 if len(ids) == 1 else 0) for ids in real(self, texts)]\n"
-    )
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(
-        f"if 'worker' in ' '.join(__import__('sys').orig_argv):\n {code!r} and exec({code!r})\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    done = run(*PREP, tmp_path / "a.txt", tmp_path / "o.fds", "--tokenizer", tmp_path / "t.json", "--split-lines", env=env)
-    assert done.returncode == 3, done.stderr
-    assert rejects(tmp_path / "o.fds") == [("a.txt", "id-out-of-range")]
-    assert tokens(tmp_path / "o.fds").tolist() == [0, 0, 1, 0, 2, 1]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"tokenizer": "no-such"}, "neither a tokenizer.json"),
         ({"tokenizer": "gpt2"}, "its file is not on this disk"),
-        ({"tokenizer": "bytes", "end_token": "300"}, "has no such token"),
         ({"tokenizer": "bytes", "size": 64}, "is about images"),
         ({"tokenizer": "bytes", "train_bpe": 300}, "not both"),
-        ({"train_bpe": 100}, "257 or more"),
         ({"tokenizer": "bytes", "split_lines": True, "split_on": "x"}, "or neither"),
-        ({"tokenizer": "bytes", "limit": 0}, "limit is 0, but must be positive"),
         ({"split_lines": True}, "give tokenizer"),
         ({"kind": "tokens"}, "is text, which needs a tokenizer"),
     ],
@@ -331,40 +306,6 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str, tmp_pa
     with pytest.raises((PrepError, ValueError), match=message):
         fastdata.prep(lines(), tmp_path / "o.fds", **options)
     assert not (tmp_path / "o.fds").exists()
-
-
-def test_damaged_tokenizers_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.json").write_bytes(b'{"model": 7}')
-    with pytest.raises(PrepError, match=r"not a tokenizer\.json"):
-        fastdata.prep(lines(), tmp_path / "o.fds", tokenizer=str(tmp_path / "t.json"))
-
-
-def test_a_missing_library_is_named(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['tokenizers'] = None; import fastdata; fastdata.prep(sys.argv[1], sys.argv[2], train_bpe=300)"
-    done = run(PREP[0], "-c", code, lines(), tmp_path / "o.fds")
-    assert "MissingExtraError" in done.stderr and "pip install tokenizers" in done.stderr
-    assert issubclass(MissingExtraError, ImportError)
-
-
-@pytest.mark.parametrize(("ending", "package"), [("jsonl.zst", "zstandard"), ("parquet", "pyarrow")])
-def test_a_missing_reader_stops_the_run(ending: str, package: str, tmp_path: Path) -> None:
-    (tmp_path / f"a.{ending}").write_bytes(b"x")
-    code = (
-        f"import sys; sys.modules[{package!r}] = None; import fastdata; fastdata.prep(sys.argv[1], sys.argv[2], tokenizer='bytes')"
-    )
-    done = run(PREP[0], "-c", code, tmp_path / f"a.{ending}", tmp_path / "o.fds")
-    assert "MissingExtraError" in done.stderr and f"pip install {package}" in done.stderr
-
-
-def test_nothing_to_do_is_said(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.pdf").write_bytes(b"")
-    with pytest.raises(PrepError, match=r"no text in .*1 other file"):
-        fastdata.prep(tmp_path / "in", tmp_path / "o.fds", tokenizer="bytes")
-    table = pyarrow.table({"body": ["x"]})
-    parquet.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(PrepError, match="has no column 'text' of text; it has body"):
-        fastdata.prep(tmp_path / "a.parquet", tmp_path / "o.fds", tokenizer="bytes")
 
 
 # ------------------------------------------------------------------------------------------------- resume, verify, info
@@ -418,39 +359,6 @@ def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_large_document_may_take_its_time(tmp_path: Path) -> None:
-    """Two seconds at a timeout of half a second: 400,000 characters may take four more."""
-    (tmp_path / "a.txt").write_text("x" * 400_000)
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(
-        "import sys, time\n"
-        "if 'fastdata.prepare.worker' in ' '.join(sys.orig_argv):\n"
-        "    import fastdata.tokenizer as t\n"
-        "    real = t._Bytes.encode\n"
-        "    t._Bytes.encode = lambda self, texts: time.sleep(2) or real(self, texts)\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    done = run(*PREP, tmp_path / "a.txt", tmp_path / "o.fds", "--tokenizer", "bytes", "--timeout", "0.5", env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_other_options_are_refused_by_name(tmp_path: Path) -> None:
-    fastdata.prep(lines(), tmp_path / "o.fds", tokenizer="bytes", split_lines=True)
-    with pytest.raises(PrepError, match="end_token 256, now 10"):
-        fastdata.prep(lines(), tmp_path / "o.fds", tokenizer="bytes", split_lines=True, end_token="10")
-
-
-def test_verify_finds_a_flipped_bit(tmp_path: Path) -> None:
-    fastdata.prep(lines(), tmp_path / "o.fds", tokenizer="bytes", split_lines=True)
-    shard = tmp_path / "o.fds" / "tokens" / "shard-00000.mdb"
-    data = bytearray(shard.read_bytes())
-    data[20_000] ^= 1
-    shard.write_bytes(data)
-    assert list(verify(tmp_path / "o.fds", quick=True)) == []
-    assert any("its checksum differs" in problem for problem in verify(tmp_path / "o.fds"))
-
-
-@pytest.mark.slow
 def test_what_the_command_says(tmp_path: Path) -> None:
     dry = run(*PREP, lines(), tmp_path / "o.fds", "--tokenizer", "bytes", "--split-lines", "--dry-run")
     assert dry.returncode == 0 and re.match(r"50\d inputs: about", dry.stdout) and not (tmp_path / "o.fds").exists()
@@ -465,13 +373,3 @@ def test_what_the_command_says(tmp_path: Path) -> None:
 def test_the_format_s_second_opinion(tmp_path: Path) -> None:
     done = run(PREP[0], Path(__file__).parents[1] / "tools" / "check_format.py", store())
     assert done.returncode == 0, done.stdout
-
-
-def test_a_piece_is_read_where_it_lies() -> None:
-    """Not the bytes before it, nor those behind."""
-    data = lines().read_bytes()
-    start = data.index(b"\n", 3000) + 1
-    stop = data.index(b"\n", 9000) + 1
-    found = list(read_documents(lines().parent, Piece("lines.txt", start, stop, stop - start), Cutting("\n")))
-    assert [text for _, text in found] == data[start:stop].decode().splitlines()
-    assert found[0][0] == start

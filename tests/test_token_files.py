@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import fastdata
-from corpora import documents, lines, store, tokenizer, tokens
-from fastdata.errors import PrepError, StoreError
+from corpora import documents, lines, tokenizer, tokens
+from fastdata.errors import PrepError
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from support import PREP, run
@@ -71,26 +71,6 @@ def test_ids_beyond_the_vocabulary_are_a_reject(tmp_path: Path) -> None:
     WHOLE.tofile(tmp_path / "a.bin")
     with pytest.raises(PrepError, match=r"none of 1 inputs can be used \(id-out-of-range 1\)"):
         fastdata.prep(tmp_path / "a.bin", tmp_path / "o.fds", tokenizer="bytes")
-
-
-def test_options_that_tokens_do_not_take_are_refused(tmp_path: Path) -> None:
-    WHOLE.tofile(tmp_path / "a.bin")
-    for options, message in (
-        ({"train_bpe": 300}, "not text to train a tokenizer on"),
-        ({"end_token": "70000"}, "holds ids below 65536"),
-        ({"end_token": "²"}, "must be an id, or none"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            fastdata.prep(tmp_path / "a.bin", tmp_path / "o.fds", **options)
-
-
-def test_an_export_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds tokens, which go to nanogpt"):
-        export(store(), tmp_path / "o", to="imagefolder")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "x").write_bytes(b"")
-    with pytest.raises(StoreError, match="not an empty folder"):
-        export(store(), tmp_path / "full")
 
 
 def test_splits_side_by_side_are_refused_with_commands_that_work(tmp_path: Path) -> None:

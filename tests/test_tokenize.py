@@ -19,7 +19,6 @@ from fastdata import FormatError, LMDBDataset, Loader, PrepError, Ragged, RAMDat
 from fastdata.images.kind import KIND
 from fastdata.images.tokens import decode_tokens, encode_columns, with_tokens
 from fastdata.store.column import Column
-from fastdata.store.export import export
 from fastdata.store.info import store_facts
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
@@ -132,18 +131,6 @@ def test_several_texts_are_rows(table: Path, captions: list[str], tmp_path: Path
         prep(table.parent, tmp_path / "p.fds", fields="all=json", tokenize="all=bytes")
 
 
-def test_coco_captions(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "images", 2, height=20, width=24)
-    body = {
-        "images": [{"id": k, "file_name": f"{k:02d}.png", "height": 20, "width": 24} for k in range(2)],
-        "annotations": [{"id": k, "image_id": 1, "caption": text} for k, text in enumerate(("one", "two", "three"))],
-    }
-    (tmp_path / "c.json").write_text(json.dumps(body))
-    options: dict[str, Any] = {"coco": tmp_path / "c.json", "tokenize": "captions=bytes:4", "workers": 1}
-    found = LMDBDataset(prep(tmp_path / "images", tmp_path / "o.fds", **options).out).columns["captions"]
-    assert [one.tolist() for one in found] == [[], [[*b"one", 256], [*b"two", 256], [*b"thre"]]]
-
-
 def test_the_tokenizer_belongs_to_the_store(table: Path, own: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"fields": "caption", "label_column": "none", "workers": 1}
     copy = tmp_path / "own.json"
@@ -163,14 +150,6 @@ def test_the_tokenizer_belongs_to_the_store(table: Path, own: Path, tmp_path: Pa
         LMDBDataset(tmp_path / "o.fds").decode([1], "caption")
 
 
-@pytest.mark.parametrize("to", ["webdataset", "imagefolder"])
-def test_exported_tokens_come_with_their_tokenizer(table: Path, own: Path, tmp_path: Path, to: str) -> None:
-    options: dict[str, Any] = {"fields": "caption", "tokenize": f"caption={own}:20", "label_column": "none", "workers": 1}
-    export(prep(table, tmp_path / "o.fds", **options).out, tmp_path / "x", to=to)
-    assert (tmp_path / "x/caption.tokenizer.json").read_bytes() == own.read_bytes()
-    assert not (tmp_path / "x/columns.json").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -187,11 +166,6 @@ def test_wrong_use(table: Path, tmp_path: Path, options: list[str], message: str
         prep(table, tmp_path / "o.fds", fields=("caption", "n"), tokenize=options, label_column="none")
 
 
-def test_a_row_must_have_room(table: Path, own: Path, tmp_path: Path) -> None:
-    with pytest.raises(PrepError, match=r"rows of 2 have no room for text next to the 2 tokens that own.json adds"):
-        prep(table, tmp_path / "o.fds", fields="caption", tokenize=f"caption={own}:2", label_column="none")
-
-
 def test_a_text_that_cannot_be_tokenized_is_rejected(table: Path, tmp_path: Path) -> None:
     characters = tmp_path / "characters.json"
     characters.write_text(json.dumps(sorted(set("abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,0123456789'"))))
@@ -199,16 +173,6 @@ def test_a_text_that_cannot_be_tokenized_is_rejected(table: Path, tmp_path: Path
     (first, *_) = Store(done.out).rejects()
     assert first["reason"] == "unknown-character" and "'ü': not among the" in first["detail"] and first["name"] == "01.png"
     assert LMDBDataset(done.out).columns["caption"][0].tolist() == [0] * 5  # no token to pad with: 0
-
-
-def test_a_tokenizer_that_fails_rejects_the_text_and_says_why(tmp_path: Path) -> None:
-    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "<unk>"}
-    (tmp_path / "broken.json").write_text(json.dumps({"version": "1.0", "model": model, "pre_tokenizer": {"type": "Whitespace"}}))
-    (tmp_path / "t.jsonl").write_text('{"text": "a b"}\n{"text": "b c a"}\n{"text": "b"}\n')
-    done = prep(tmp_path / "t.jsonl", tmp_path / "o.fds", tokenizer=tmp_path / "broken.json", end_token="none", workers=1)
-    (reject,) = Store(done.out, "tokens").rejects()
-    assert reject["reason"] == "unencodable" and "the tokenizer cannot encode it: " in reject["detail"]
-    assert done.kept == 2
 
 
 @settings(max_examples=150, deadline=None)

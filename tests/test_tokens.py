@@ -26,7 +26,7 @@ from fastdata.store.files import file_sum
 from fastdata.text.memory import RowCopier, Runs
 from stores import folder, once, script
 from stores import store as image_store
-from support import Array, documents_of, runs_of
+from support import Array, documents_of
 
 NONE = 65_535
 
@@ -171,14 +171,6 @@ def test_rows_across_records_and_shards_are_whole(block: int, in_memory: bool) -
     assert in_memory or block == 1000 or (located[:9, 0] == -1).any()
 
 
-def test_in_memory_is_one_run_and_files_are_few() -> None:
-    mapped, held = TokenDataset(wide(), 8), TokenDataset(wide(), 8, in_memory=True)
-    assert len(runs_of(held).places) == 1 and 15 < len(runs_of(mapped).places) < 30
-    assert np.array_equal(
-        mapped.locate(np.arange(100), seed=0, epoch=0)[:, 1:], held.locate(np.arange(100), seed=0, epoch=0)[:, 1:]
-    )
-
-
 @pytest.mark.parametrize("path", [store, wide])
 def test_split_holds_out_whole_documents(path: Any) -> None:
     whole, parts = documents(path()), TokenDataset(path(), 50, mode="document").split(0.7, seed=4)
@@ -212,13 +204,6 @@ def test_a_store_that_uses_the_largest_id_comes_as_uint32() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- Loader
-
-
-@pytest.mark.parametrize(("name", "value"), [("block_size", 8), ("mode", "sequential"), ("documents", "mask")])
-def test_what_rows_are_made_with_cannot_be_set_later(name: str, value: Any) -> None:
-    dataset = TokenDataset(ready([np.arange(100)]), 16)
-    with pytest.raises(AttributeError, match=f"{name} of a TokenDataset is fixed when it is made: make another TokenDataset"):
-        setattr(dataset, name, value)
 
 
 def test_batches_carry_where_they_stand_and_no_worker_is_started() -> None:
@@ -457,23 +442,3 @@ def test_a_table_that_does_not_fit_the_tokens_is_damage(tmp_path: Path) -> None:
     (tmp_path / "o.fds" / "manifest.json").write_text(json.dumps(body))
     with pytest.raises(FormatError, match=r"record 0 has \d+ bytes, the store's tables say \d+"):
         TokenDataset(tmp_path / "o.fds", 8)[0]
-
-
-@pytest.mark.parametrize("tokenizer", [{"engine": "bytes"}, {"engine": "tokenizers", "name": 7}])
-def test_a_manifest_that_describes_no_tokenizer_is_damaged(tokenizer: dict[str, Any], tmp_path: Path) -> None:
-    import json
-    import shutil
-
-    path = Path(shutil.copytree(store(), tmp_path / "o.fds")) / "manifest.json"
-    body = json.loads(path.read_text())
-    body["options"] |= {"tokenizer": tokenizer, "trained_on": "x"}
-    path.write_text(json.dumps(body))
-    with pytest.raises(FormatError, match="is damaged"):
-        TokenDataset(tmp_path / "o.fds", 8)
-
-
-def test_imported_tokens_have_no_text() -> None:
-    dataset = TokenDataset(ready([np.arange(40)]), 8)
-    assert dataset.end is None and dataset.vocab_size == 65_536
-    with pytest.raises(fastdata.PrepError, match="without their tokenizer"):
-        dataset.decode(dataset[0])

@@ -19,7 +19,6 @@ from fastdata import (
     Batch,
     CenterCrop,
     Crop,
-    GPUNormalize,
     LMDBDataset,
     Loader,
     MaskDataset,
@@ -132,15 +131,6 @@ def test_views_have_random_numbers_of_their_own() -> None:
     np.testing.assert_array_equal(first, views[0])  # more views leave the first as it is
 
 
-def test_a_sample_is_a_tuple_of_views() -> None:
-    dataset = LMDBDataset(stores.store("rgb"), crop=TWO)
-    torch.manual_seed(0)
-    images, target = dataset[4]
-    assert isinstance(images, tuple) and [list(image.shape) for image in images] == [[3, 24, 24], [3, 16, 20]] and target == 0
-    (only,), _ = LMDBDataset(stores.store("rgb"), crop=[CenterCrop(20)])[4]
-    assert torch.equal(only, LMDBDataset(stores.store("rgb"), crop=CenterCrop(20))[4][0])
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_loader_delivers_tuples_of_batches(workers: int) -> None:
     dataset = LMDBDataset(stores.store("jpeg"), crop=TEN, hflip=0.5)
@@ -169,16 +159,6 @@ def test_views_resume_in_subsets_sums_and_memory() -> None:
         assert len(rest) == len(batches) - place - 1
         for found, (want, _) in zip(rest, batches[place + 1 :], strict=True):
             assert all(map(torch.equal, found[0], want[0])) and torch.equal(found[1], want[1])
-
-
-def test_batches_of_views_keep_their_rows() -> None:
-    with Loader(LMDBDataset(stores.store("rgb"), crop=TWO), 8, num_workers=0, device="cpu") as loader:
-        batch = next(iter(loader))
-    assert "(uint8 [8, 3, 24, 24], uint8 [8, 3, 16, 20])" in repr(batch)
-    for other in (batch.to(torch.float32), pickle.loads(pickle.dumps(batch)), Batch([batch[0], None]), Batch([None, batch[1]])):
-        assert other.valid == 8 and other.position == (0, 8) and np.array_equal(other.ids, np.arange(8))
-    normalize = GPUNormalize(mean=(0, 0, 0), std=(1, 1, 1), dtype=torch.float32)
-    assert [list(normalize(view).shape) for view in batch[0]] == [[8, 3, 24, 24], [8, 3, 16, 20]]
 
 
 def noisy(pixels: Array) -> Array:

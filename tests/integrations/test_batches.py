@@ -18,11 +18,9 @@ from accelerate.utils import (
     slice_tensors,
 )
 from lightning.fabric.utilities.apply_func import move_data_to_device
-from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch.plugins.precision import HalfPrecision
-from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities import CombinedLoader
-from lightning.pytorch.utilities.data import extract_batch_size, has_len_all_ranks
+from lightning.pytorch.utilities.data import extract_batch_size
 from lightning_utilities.core.apply_func import apply_to_collection
 from torchvision.transforms import v2
 from transformers.trainer_pt_utils import find_batch_size as transformers_find_batch_size
@@ -82,12 +80,6 @@ def test_parts_and_sums_of_batches_have_the_rows_that_they_say(batch):
     both = concatenate([batch, batch])
     assert torch.equal(both[0], torch.cat([batch[0], batch[0]]))
     assert getattr(both, "ids", None) is None or len(both.ids) == 32
-
-
-def test_a_loader_has_a_length_everywhere():
-    with train_loader(0) as loader, val_loader() as other:
-        assert sized_len(loader) == 6 and len(CombinedLoader([loader, other], "min_size").flattened) == 2
-        assert has_len_all_ranks(loader, SingleDeviceStrategy("cpu"))
 
 
 def test_states_of_a_combined_loader():

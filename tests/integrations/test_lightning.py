@@ -128,20 +128,6 @@ def test_validation_in_the_middle_of_an_epoch_changes_nothing(tmp_path, epochs):
     assert without_epochs(net.seen["val"]) == 6 * without_epochs(epochs[1])
 
 
-def test_overfit_batches_of_a_loader_that_shuffles_is_refused(tmp_path):
-    with train_loader(0) as train, pytest.raises(ValueError, match="needs to subclass"):
-        trainer(tmp_path, overfit_batches=2).fit(Net(), train)
-
-
-def test_overfit_batches_repeats_the_first_batches_of_a_loader_that_does_not_shuffle(tmp_path):
-    net = Net()
-    with val_loader(batch_size=8) as train:
-        trainer(tmp_path, overfit_batches=2).fit(net, train)
-    first = without_epochs(net.seen["train"])
-    assert [batch[0] for batch in first[:2]] == [list(range(8)), list(range(8, 16))]
-    assert first == 3 * first[:2]
-
-
 class Pairs(Net):
     def training_step(self, batch, batch_idx, dataloader_idx=0):
         parts = [batch] if isinstance(batch, Batch) else [part for part in batch if part is not None]
@@ -207,9 +193,3 @@ def test_a_resumed_run_goes_on_with_the_next_row_and_ends_with_the_same_bits(tmp
     assert resumed.seen["train"] == straight.seen["train"][step:]
     for name, tensor in straight.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
-
-
-def test_the_end_of_a_pass_leaves_loaders_usable(tmp_path, epochs):
-    with train_loader() as train:
-        trainer(tmp_path, max_epochs=1).fit(Net(), train)
-        assert sha(itertools.islice(train, PER_EPOCH)) == epochs[0][1]

@@ -6,14 +6,12 @@ What is looked at follows timm's own train.py, which drives these in this order.
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
-from timm.data import FastCollateMixup, Mixup
+from timm.data import Mixup
 from timm.data.loader import PrefetchLoader
 
 from common import train_loader, val_loader
-from fastdata import CenterCrop, GPUNormalize, LMDBDataset
-from stores import COUNT, store
+from fastdata import GPUNormalize
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CPU = torch.device("cpu")
@@ -72,27 +70,3 @@ def test_what_cutmix_writes_into_a_batch_reaches_no_other():
         for images, targets in loader:
             mix(images, targets)
         assert all(torch.equal(images, old) for (images, _), old in zip(loader, first, strict=True))
-
-
-def test_fast_collate_mixup_over_a_dataset():
-    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
-    collate = FastCollateMixup(mixup_alpha=0.4, num_classes=3, label_smoothing=0.0)
-    np.random.seed(0)  # noqa: NPY002  timm draws from it
-    mixed, soft = next(iter(torch.utils.data.DataLoader(dataset, 6, collate_fn=collate)))
-    np.random.seed(0)  # noqa: NPY002
-    np.random.rand()  # noqa: NPY002  whether to mix at all
-    share = np.float32(np.random.beta(0.4, 0.4))  # noqa: NPY002
-    images = torch.stack([dataset[k][0] for k in range(6)]).float()
-    torch.testing.assert_close(mixed.float(), (images * share + images.flip(0) * (1 - share)).round(), atol=1, rtol=0)
-    labels = torch.nn.functional.one_hot(torch.from_numpy(dataset.targets[:6]), 3)
-    torch.testing.assert_close(soft, labels * share + labels.flip(0) * (1 - share))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_fast_collate_mixup_that_is_turned_off_hands_out_the_images(workers):
-    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
-    collate = FastCollateMixup(num_classes=3, label_smoothing=0.0)
-    collate.mixup_enabled = False  # as train.py does for the last epochs
-    batches = list(torch.utils.data.DataLoader(dataset, 6, collate_fn=collate, num_workers=workers))
-    assert torch.equal(torch.cat([x for x, _ in batches]), torch.stack([dataset[k][0] for k in range(COUNT)]))
-    assert torch.equal(torch.cat([y for _, y in batches]).argmax(1), torch.from_numpy(dataset.targets))
