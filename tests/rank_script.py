@@ -263,13 +263,6 @@ def shards(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().to_local().flatten() for p in model.parameters() if isinstance(p, DTensor)])
 
 
-def traces(rank: int, size: int, root: Path) -> bool:
-    """Every rank profiles, into one folder."""
-    run: Trainer = trainer(net(), MOMENTUM, profile=1, dir=root / "run")
-    run.fit(loader(4 * size * 8), epochs=1)
-    return (root / "run" / ("trace.json" if rank == 0 else f"rank{rank}/trace.json")).is_file()
-
-
 def main(size: int, root: Path, rank: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{root / 'meeting'}", rank=rank, world_size=size)
@@ -280,7 +273,6 @@ def main(size: int, root: Path, rank: int) -> None:
                 found[f"inf {kind} {fused} {precision}"] = infinite(rank, size, kind, fused, precision)
     found["rates"], found["statistics"] = rates(rank, size), statistics(rank, size)
     found["masked"], found["splits"], found["unequal"] = masked(rank, size), splits(rank, size), unequal(rank, size)
-    found["trace"] = traces(rank, size, root)
     found |= {f"sharded {precision}": sharded(rank, size, precision) for precision in ("fp32", "fp16")}
     torch.save(found, root / f"{rank}.pt")
     dist.barrier()  # or the threads of one may take the end of the other for a failure

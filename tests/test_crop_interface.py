@@ -160,13 +160,6 @@ def test_boxes_that_are_not_what_a_crop_says(said, says):
         LMDBDataset(square(), crop=type("Wrong", (Wrong,), said)(8))[0]
 
 
-def test_what_is_no_crop():
-    with pytest.raises(ValueError, match="resizes and reaches_outside"):
-        LMDBDataset(square(), crop=type("Both", (Shifted,), {"resizes": True})(8))
-    with pytest.raises(TypeError, match=r"crop is 224, but must be a fastdata.Crop, such as RandomResizedCrop\(224\), or None"):
-        LMDBDataset(square(), crop=224)
-
-
 def test_reprs_are_short_and_the_example_runs():
     assert repr(RandomResizedCrop(224)) == "RandomResizedCrop(224)"
     assert repr(RandomCrop((32, 24), padding=4)) == "RandomCrop((32, 24), padding=4)"
@@ -207,16 +200,6 @@ def test_all_sizes_are_in_memory_and_within_max_bytes():
     counts = {len(records_of(part.with_size(size))[0]) for size in sizes}
     assert len(counts) == 1 and 10 < counts.pop() < 30
     assert torch.equal(part.with_size(64)[41][0], LMDBDataset(store(), size=64)[41][0])
-
-
-def test_masks_in_several_sizes():
-    path = masked(size=(50, 30))
-    held = RAMDataset(path, size=(30, 50))
-    for size in (30, 50):
-        for found, wanted in zip(held.with_size(size)[2], MaskDataset(path, size=size)[2], strict=True):
-            assert torch.equal(found, wanted)
-    joined = held + held
-    assert torch.equal(joined.with_size(50)[14][1], MaskDataset(path, size=50)[2][1])
 
 
 @pytest.mark.parametrize(

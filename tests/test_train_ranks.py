@@ -193,16 +193,3 @@ def test_fully_shard_trains_alike_and_has_plain_states(size, precision, close, s
     states = ranks[0]["states"]
     torch.testing.assert_close(states["model"], dict(model.state_dict()), rtol=close, atol=close)
     torch.testing.assert_close([*states["ema"].values()], average, rtol=close, atol=close)
-
-
-@RANKS
-def test_each_rank_has_a_trace_of_its_own(size):
-    assert [rank["trace"] for rank in found(size)] == [True] * size
-
-
-@pytest.mark.slow
-def test_one_process_has_the_rates_and_weights_that_ranks_have():
-    model = net()
-    batches = [labelled(rank, 2)[k] for k in range(len(SHARDS)) for rank in range(2)]
-    trainer(model, MOMENTUM, accumulate=2).fit(batches, epochs=1)
-    assert (found(2)[0]["ragged 1"] - values(model)).abs().max() < 1e-12

@@ -15,10 +15,9 @@ import pytest
 import torch
 from accelerate import Accelerator, skip_first_batches
 from accelerate.state import GradientState
-from accelerate.utils import send_to_device
 
 from common import placed, train_loader, val_loader
-from fastdata import Batch, LMDBDataset, Loader, LoaderError, RandomResizedCrop
+from fastdata import Batch, LMDBDataset, Loader, RandomResizedCrop
 from fastdata.integrations.accelerate import AcceleratedLoader
 from stores import COUNT, once, sha
 
@@ -88,12 +87,6 @@ def test_the_remainder_is_what_the_last_batch_has(rows, ranks, remainder):
     assert AcceleratedLoader(loader).remainder == remainder
 
 
-def test_rows_of_a_sampler_are_all_kept():
-    data = torch.utils.data.TensorDataset(torch.arange(13))
-    sampler = torch.utils.data.DistributedSampler(data, 2, 0)
-    assert AcceleratedLoader(Loader(data, 4, sampler=sampler, num_workers=0, rank=0, world_size=2)).remainder == 0
-
-
 @pytest.mark.parametrize("skipped", [0, 1, 5])
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_skip_first_batches(epochs, epoch, skipped):
@@ -104,19 +97,6 @@ def test_skip_first_batches(epochs, epoch, skipped):
         assert len(rest) == 6 - skipped
         assert sha(rest) == epochs[epoch][skipped:]
         assert sha(made) == epochs[epoch + 1]
-
-
-def test_skip_first_batches_after_a_pass_that_was_left(epochs):
-    with train_loader() as loader:
-        made = AcceleratedLoader(loader)
-        for _ in zip(range(2), made, strict=False):
-            pass
-        assert sha(skip_first_batches(made, 1)) == epochs[1][1:]
-
-
-def test_skip_first_batches_of_a_bare_loader_is_refused():
-    with train_loader() as loader, pytest.raises(LoaderError, match="for accelerate"):
-        list(skip_first_batches(loader, 2))
 
 
 @pytest.mark.parametrize("skip", [False, True])
@@ -163,10 +143,3 @@ def test_validation_within_training(epochs):
             assert ends == [False, False, True] and state.active_dataloader is made
             seen += sha([batch])
     assert seen == epochs[0]
-
-
-def test_a_batch_that_accelerate_moves_keeps_its_attributes():
-    with val_loader() as loader:
-        batch = next(iter(loader))
-    moved = send_to_device(batch, "cpu", non_blocking=True)
-    assert type(moved) is Batch and moved.ids is batch.ids and (moved.valid, moved.position) == (16, (0, 16))

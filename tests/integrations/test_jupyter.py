@@ -83,18 +83,6 @@ def test_what_a_cell_shows_is_a_line(notebook):
         assert len(text) < 400 and text.count("\n") <= 1, (code, text[:300])
 
 
-def test_training_shows_its_progress_and_its_result(notebook, tmp_path):
-    text = notebook(
-        """
-model = nn.Sequential(GPUNormalize(0.5, 0.25), nn.Flatten(), nn.Linear(3 * 24 * 24, 3))
-trainer = Trainer(model, loss, torch.optim.SGD(model.parameters(), lr=0.01), device="cpu", precision="fp32")
-trainer.fit(loader, epochs=2)
-"""
-    )
-    assert "epoch" in text and "loss" in text and len(text) < 5000
-    assert notebook("loader.close(); len(children())") == "0"
-
-
 def test_an_interrupted_cell_leaves_nothing_behind(notebook):
     pid = int(notebook("os.getpid()"))
     marker = Path(notebook.client.resources["metadata"]["path"], "looping")
@@ -114,9 +102,3 @@ def test_an_interrupted_cell_leaves_nothing_behind(notebook):
     rows = notebook("sorted(int(k) for b in loader for k in b.ids) == list(range(42))")
     assert rows == "True", "the same loader goes on with another epoch"
     assert notebook("loader.close()\nlen(children())") == "0"
-
-
-def test_a_cell_that_is_run_again_keeps_no_workers_of_the_first(notebook):
-    again = "loader = Loader(dataset, 8, num_workers=2)\nfor batch in loader:\n    pass\nlen(children())"
-    counts = [int(notebook(again)) for _ in range(4)]  # the fixture has made a loader, which has no workers yet
-    assert counts == [2] * 4
