@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import xxhash
+
+from fastdata.store.files import Stamp, file_sum
+from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
+from fastdata.store.writer import ShardWriter
 
 Array = npt.NDArray[Any]
 
@@ -171,6 +175,19 @@ def signed(root: Path, name: str = "samples.npy") -> Path:
     body["files"][name] = {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
     (root / "manifest.json").write_text(json.dumps(body))
     return root
+
+
+def written(path: Path, records: Sequence[bytes]) -> ShardReader:
+    """Write a shard and the index of its records, and open them."""
+    writer = ShardWriter(path)
+    for record in records:
+        writer.append(record)
+    total, rows = writer.finish()
+    index, manifest = path.with_suffix(".npy"), path.with_suffix(".json")
+    np.save(index, rows)
+    manifest.write_bytes(b"{}")
+    stamp, size = Stamp(manifest, file_sum(manifest).xxh3_128), [total.bytes]
+    return ShardReader(RecordIndex(index, file_sum(index), [len(records)], size, stamp), LocalShards([path], size, "x", stamp))
 
 
 def run_ranks(count: int, *command: Any, env: dict[str, str] | None = None, cwd: Path | None = None, attempts: int = 4) -> int:

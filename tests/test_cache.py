@@ -15,14 +15,11 @@ import pytest
 
 import stores
 from fastdata.errors import StoreError
-from fastdata.remote.cache import Cache, CacheFullError, place_bytes
-from fastdata.remote.places import record_places
+from fastdata.remote.cache import Cache, CacheFullError
 from fastdata.remote.schedule import Schedules
 from fastdata.remote.stores import RemoteStore
 from fastdata.remote.url import is_url, parse_bytes
 from fastdata.shared_memory import SharedArray
-from fastdata.store.files import shard_file
-from fastdata.store.store import Store
 
 
 def never(path: Path) -> float:
@@ -184,18 +181,6 @@ def test_nothing_is_deleted_in_a_folder_of_others(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is no cache any more"):
         put(cache, "b", 90)
     assert names(cache) == {"a"} and (tmp_path / "thesis.tex").read_text() == "x"
-
-
-@pytest.mark.parametrize("make", [stores.store, stores.masked_arrays, stores.tokens])
-def test_the_places_of_records_are_those_of_their_bytes(make) -> None:
-    store = Store(make(), kind=None)
-    for variant in store.manifest.variants:
-        reader = store.reader(variant)
-        file = store.path / shard_file(variant.name, 0)
-        places = record_places(file, store.manifest.shard_records(variant)[0])
-        data = file.read_bytes()
-        assert [data[start : start + size] for start, size in places.tolist()] == [bytes(reader.get(k)) for k in range(len(places))]
-        assert place_bytes(len(data), len(places)) % 8 == 0 and places.dtype == np.uint64
 
 
 def test_sizes_and_urls() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fastdata import __version__
@@ -185,7 +186,7 @@ def test_summary_and_a_finished_store(tmp_path: Path) -> None:
     assert lines[1] == "the first reject: a.png: empty: the file is empty"
     assert lines[2].startswith("skipped 1 file ") and lines[2].endswith(".txt 1")
     before = sum(p.stat().st_size for p in (tmp_path / "in").glob("[0-9]*.png"))
-    after = int(Store(tmp_path / "o.fds").samples["16/bytes"].sum())
+    after = int(np.load(tmp_path / "o.fds/16/index.npy")["length"].sum())
     assert lines[3].startswith("labels: none")
     assert lines[4] == f"{before / 1000:.1f} kB before, {after / 1000:.1f} kB after, ratio {after / before:.2f}"
     assert re.fullmatch(r"\d+ images/s, \d+\.\d s", lines[5])

@@ -7,9 +7,7 @@ import json
 import os
 import pickle
 import shutil
-import struct
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +17,21 @@ import pytest
 
 import fastdata
 import stores
-from fastdata import ArrayDataset, FormatError, LMDBDataset, Loader, MaskDataset, RAMDataset, StoreError, TokenDataset
-from fastdata.store.shards import ShardReader, ShardWriter
+from fastdata import ArrayDataset, FormatError, LMDBDataset, Loader, MaskDataset, RAMDataset, StoreError
 from fastdata.store.store import Store
-from harm import PAGE, READERS, run_harms
-from support import MAIN, encode, run, shards, signed, write_pictures
+from harm import READERS, run_harms
+from support import MAIN, encode, picture, run, shards, signed, write_pictures, written
 
 MAKERS: dict[str, Callable[[], Path]] = {
     "images": stores.store,
-    "checked": lambda: stores.store("jpeg"),
-    "in memory": lambda: stores.store("jpeg"),
+    "images in memory": lambda: stores.store("jpeg"),
     "masks": stores.masked,
     "tokens": stores.tokens,
     "tokens in memory": stores.tokens,
     "arrays": stores.masked_arrays,
+    "arrays in memory": stores.masked_arrays,
 }
-EXACT = ("checked", "in memory")  # each record is compared with its checksum
+PARTLY = ("tokens", "arrays")  # of a shard, only the first and the last record are compared with their checksums
 
 
 def _copy(store: Path, tmp_path: Path) -> Path:
@@ -54,132 +51,58 @@ def _flip(file: Path, at: int, bits: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_any_bit_flipped_and_any_file_cut_gives_the_samples_or_an_error(kind: str, tmp_path: Path) -> None:
-    """Other values come only from the records of a shard without checks, and from the manifest, which nothing has a checksum of."""
+    """Other values come only from records that are not compared, and from the manifest, which nothing has a checksum of."""
     for seed in range(2):
         outcomes = run_harms(kind, MAKERS[kind](), tmp_path, seed=seed, count=80)
         allowed = {"same", "FormatError", "StoreError"}
         for outcome in outcomes:
-            unchecked = outcome.file == "manifest.json" or (outcome.file.endswith(".mdb") and kind not in EXACT)
+            unchecked = outcome.file == "manifest.json" or (outcome.file.endswith(".mdb") and kind in PARTLY)
             assert outcome.found in allowed | ({"other"} if unchecked else set()), outcome
         assert {"same", "FormatError"} <= {outcome.found for outcome in outcomes}
 
 
-def _nodes(file: Path) -> list[tuple[int, int]]:
-    """Where the node of each record of a shard lies, and the page of its value, or 0 if it lies in the node."""
-    data, found = file.read_bytes(), []
-    for page in range(0, len(data), PAGE):
-        number, kind, lower = struct.unpack_from("<Q2xHH", data, page)
-        if (number, kind) != (page // PAGE, 2):
-            continue
-        for place in struct.unpack_from(f"<{(lower - 16) // 2}H", data, page + 16):
-            flags, keys = struct.unpack_from("<HH", data, page + place + 4)
-            found.append((page + place, struct.unpack_from("<Q", data, page + place + 8 + keys)[0] if flags & 1 else 0))
-    return found
+@pytest.mark.parametrize("check", ["first", None])
+def test_shards_that_changed_places_are_an_error(check: str | None, tmp_path: Path) -> None:
+    """Raw pixels of one size: without checks, too."""
+    (tmp_path / "in").mkdir()
+    for k in range(6):
+        (tmp_path / "in" / f"{k}.bmp").write_bytes(encode(picture(k, 50, 40), ".bmp"))
+    out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="rgb", shard_samples=3, workers=1).out
+    one, other = shards(out)
+    assert one.stat().st_size == other.stat().st_size
+    one.rename(tmp_path / "s")
+    other.rename(one)
+    (tmp_path / "s").rename(other)
+    dataset = LMDBDataset(out, check=check)
+    for k in range(6):
+        with pytest.raises(FormatError, match=rf"shard-0000\d.mdb is damaged: record \d .* run fastdata verify {out}"):
+            dataset[k]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["images", "tokens"])
-def test_no_bit_of_a_node_or_of_a_page_s_header_leads_elsewhere(kind: str, tmp_path: Path) -> None:
-    """Bits of the first node, and of the headers of the pages on the way to its record, one after another."""
-    out = _copy(MAKERS[kind](), tmp_path)
-    store = Store(out, kind=None)
-    variant = store.manifest.variants[-1]
-    file = store.shard(variant, 0)
-    whole, lengths = store.reader(variant), store.kind.record_bytes(store, variant)
-    expected = [bytes(whole.get(k)) for k in range(min(len(whole), 4))]
-    original = file.read_bytes()
-    node, value = min(_nodes(file), key=lambda found: original[found[0] + 8 : found[0] + 16])
-    leaf = node // PAGE * PAGE
-    read = {*range(leaf, leaf + 18), *range(node, node + 24), *range(PAGE, PAGE + 160)}
-    read |= {*range(value * PAGE, value * PAGE + 16)} if value else set()
-    wrong = set()
-    for at in sorted(read):
-        for bit in (0, 3, 6, 7):
-            _flip(file, at, 1 << bit)
-            reader = ShardReader([file], [len(whole)], [len(original)], lengths)
-            with suppress(FormatError):
-                if [bytes(reader.get(k)) for k in range(len(expected))] != expected:
-                    wrong.add(at)
-            _flip(file, at, 1 << bit)
-    assert wrong <= set(range(node + 16, node + 24)), "only of the value, or of the number of its page"
-
-
-# ------------------------------------------------------------------------------------------------- what killed the process
-
-
-@pytest.fixture
-def rgb(tmp_path: Path) -> Path:
-    """A store of one shard, in which each record has pages of its own. Its first leaf is page 2."""
-    write_pictures(tmp_path / "in", 12)
-    return fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="rgb", workers=1).out
-
-
-def test_a_wrong_size_of_a_record_is_an_error_of_the_dataset_and_of_the_commands(rgb: Path, tmp_path: Path) -> None:
-    """LMDB returned a gigabyte beyond the end of the file, which ended the process with SIGBUS."""
-    (file,) = shards(rgb)
-    node, value = min(_nodes(file))
-    assert value
-    _flip(file, node + 3, 0x40)
-    failed = [k for k in range(12) if _fails(rgb, k)]
-    assert len(failed) == 1
-    for command in (("export", rgb, tmp_path / "out"), ("info", rgb, "--sheet", tmp_path / "s.png"), ("verify", rgb)):
-        found = run(*MAIN, *command)
-        assert found.returncode == 1 and "is damaged" in found.stderr + found.stdout, (command, found)
-    assert run(*MAIN, "verify", "--quick", rgb).returncode == 0, "it reads no records"
-
-
-def _fails(store: Path, index: int) -> bool:
-    try:
-        LMDBDataset(store)[index]
-    except FormatError as error:
-        assert "shard-00000.mdb is damaged" in str(error) and f"fastdata verify {store}" in str(error)  # noqa: PT017
-        return True
-    return False
-
-
-@pytest.mark.parametrize("kind", ["tokens", "images", "arrays"])
-def test_a_page_of_another_kind_is_an_error(kind: str, tmp_path: Path) -> None:
-    """The kind of page 2, a leaf: LMDB ended the process with SIGABRT."""
-    out = _copy(MAKERS[kind](), tmp_path)
-    for file in shards(out):
-        for page in range(0, file.stat().st_size, PAGE):
-            data = file.read_bytes()
-            if struct.unpack_from("<Q2xH", data, page) == (page // PAGE, 4):  # the first of the pages of a value
-                _flip(file, page + 10, 2)
-                break
-        else:
-            _flip(file, 10, 2)
-    with pytest.raises(FormatError, match="is damaged"):
-        READERS[kind](out)
-
-
-def test_the_reader_finds_what_lmdb_finds(tmp_path: Path) -> None:
-    """Trees of several depths and any sizes of values, also written in another order and by several transactions."""
+def test_the_index_finds_what_lmdb_and_its_tools_find(tmp_path: Path) -> None:
+    """In files of several depths, with any sizes of values, written by several transactions."""
     rng = np.random.default_rng(0)
     kinds = (
+        [],
         [0],
+        [0, 1],
         [1] * 3000,
         [5000],
         rng.integers(0, 9000, 900).tolist(),
         [2030, 2031, 2032, 2033, 4080, 4081] * 20,
         [17] * 40_000,
+        [1 << 20] * 70,
     )
+    dump = shutil.which("mdb_dump")
     for number, sizes in enumerate(kinds):
-        records = [rng.bytes(size) for size in sizes]
-        paths = [tmp_path / f"{number}-{name}.mdb" for name in ("ours", "shuffled")]
-        writer = ShardWriter(paths[0])
-        for record in records:
-            writer.append(record)
-        writer.finish()
-        with lmdb.open(str(paths[1]), subdir=False, map_size=1 << 30, lock=False, lib_version=0) as env:
-            for part in np.array_split(rng.permutation(len(records)), 3):
-                with env.begin(write=True) as txn:
-                    for k in part.tolist():
-                        txn.put(k.to_bytes(8, "big"), b"another" if len(records) < 1000 else records[k])
-                        txn.put(k.to_bytes(8, "big"), records[k])
-        for path in paths:
-            reader = ShardReader([path], [len(records)], [path.stat().st_size])
-            assert [bytes(reader.get(k)) for k in range(len(records))] == records, path
+        records, path = [rng.bytes(size) for size in sizes], tmp_path / f"{number}.mdb"
+        reader = written(path, records)
+        assert [bytes(reader.get(k)) for k in range(len(records))] == records
+        with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+            assert list(txn.cursor()) == [(k.to_bytes(8, "big"), record) for k, record in enumerate(records)]
+        if dump is not None and sum(sizes) < 1 << 23:
+            lines = run(dump, "-n", path).stdout.split("HEADER=END\n")[1].split("DATA=END")[0].split()
+            assert [bytes.fromhex(line) for line in lines[1::2]] == records
 
 
 # ------------------------------------------------------------------------------------------------------- tables that lie
@@ -206,8 +129,6 @@ def _edited(store: Path, tmp_path: Path, edit: Callable[[Any], None]) -> Path:
         ("first", (3,), 0),
         ("first", (0,), 1),
         ("first", (13,), (1 << 64) - 1),
-        ("array/bytes", (1,), 1 << 60),
-        ("mask-array/bytes", (1,), 0),
     ],
 )
 def test_shapes_that_do_not_fit_their_chunks_are_refused(field: str, at: tuple[int, ...], value: int, tmp_path: Path) -> None:
@@ -308,14 +229,21 @@ def test_lines_that_are_others_are_refused(name: str, data: bytes, message: str,
         read()
 
 
-def test_token_records_of_other_sizes_are_an_error_that_names_the_store(tmp_path: Path) -> None:
-    out = _copy(stores.tokens(), tmp_path)
-    (file,) = shards(out)
-    ((node, _),) = _nodes(file)
-    _flip(file, node, 1)  # 1,999 or 2,001 bytes of uint16: it was a ValueError of numpy
-    for make in (TokenDataset, RAMDataset):
-        with pytest.raises(FormatError, match=rf"{file} is damaged: .*; run fastdata verify {out}"):
-            make(out, block_size=8)[0]
+def test_an_index_that_lies_is_refused(tmp_path: Path) -> None:
+    """Its checksum is right."""
+    for kind, path in (("images", "96/index.npy"), ("tokens", "tokens/index.npy"), ("arrays", "array/index.npy")):
+        whole = MAKERS[kind]()
+        for column, value in (("offset", 1 << 40), ("offset", (1 << 64) - 1), ("length", (1 << 64) - 1), ("length", 7)):
+            out = Path(shutil.copytree(whole, tmp_path / "o.fds"))
+            index = np.load(out / path)
+            index[column][0] = value
+            np.save(out / path, index)
+            with pytest.raises(FormatError, match=r"index.npy is not what was written: its checksum differs"):
+                READERS[kind](out)
+            signed(out, path)
+            with pytest.raises(FormatError, match=r"leads beyond|other sizes than|do not fit the chunks|is damaged: record 0"):
+                READERS[kind](out)
+            shutil.rmtree(out)
 
 
 # ------------------------------------------------------------------------------------------------------- what is no file
@@ -409,7 +337,7 @@ def test_a_shard_that_changes_its_size_while_its_store_is_open_is_an_error(tmp_p
     out = _copy(stores.store(), tmp_path)
     dataset = LMDBDataset(out)
     for file in shards(out):
-        os.truncate(file, file.stat().st_size + PAGE)
+        os.truncate(file, file.stat().st_size + 4096)
     for use in (lambda: dataset[0], lambda: Store(out)):
         with pytest.raises(FormatError, match=r"shard-00000.mdb has \d+ bytes, the manifest says \d+: it was cut short or changed"):
             use()
@@ -431,7 +359,7 @@ def test_columns_of_a_store_that_was_replaced_are_not_read(tmp_path: Path) -> No
         unread.columns["score"]
 
 
-# ------------------------------------------------------------------------------------------------------- check="first"
+# ------------------------------------------------------------------------------------------------------- checks of records
 
 
 @pytest.mark.parametrize("make", [LMDBDataset, MaskDataset])
@@ -443,26 +371,17 @@ def test_a_changed_pixel_is_an_error_when_its_record_is_first_read(make: Any, tm
     variant = next(v for v in store.manifest.variants if v.name == file.parent.name)
     record = bytes(store.reader(variant).get(1))
     _flip(file, file.read_bytes().index(record) + len(record) // 2, 1)
-    unchecked, checked = make(out), make(out, check="first")
+    unchecked, checked = make(out, check=None), make(out)
     assert not np.array_equal(unchecked[1][part], make(made)[1][part])
     for dataset in (checked, pickle.loads(pickle.dumps(checked)), checked.subset([1, 0])):
         index = 1 if len(dataset) > 2 else 0
         for _ in range(2):
-            with pytest.raises(FormatError, match=rf"sample 1 of {out} is not what was written: .* run fastdata verify {out}"):
+            with pytest.raises(FormatError, match=rf"{file} is damaged: record 1 is not what .* run fastdata verify {out}"):
                 dataset[index]
         assert np.array_equal(dataset[1 - index][0], unchecked[0][0])
-    with pytest.raises(FormatError, match="sample 1 of"), Loader(checked.subset([0, 2, 1]), 1, num_workers=1) as loader:
+    with pytest.raises(FormatError, match="record 1 is not"), Loader(checked.subset([0, 2, 1]), 1, num_workers=1) as loader:
         list(loader)
-    with pytest.raises(FormatError, match="sample 1 of"):
-        RAMDataset(out, check="first", shared=False)
-
-
-def test_check_takes_what_can_be_checked() -> None:
+    with pytest.raises(FormatError, match="record 1 is not"):
+        RAMDataset(out, shared=False)
     with pytest.raises(ValueError, match="check is 'always', but must be 'first' or None"):
-        LMDBDataset(stores.store(), check="always")
-    with pytest.raises(ValueError, match="records of tokens have no checksums: use fastdata verify"):
-        Store(stores.tokens(), kind=None, check="first")
-    with pytest.raises(TypeError, match="check is not an argument"):
-        RAMDataset(stores.arrays(), check="first")
-    with pytest.raises(ValueError, match="image files have no checksums"):
-        RAMDataset([], check="first")
+        make(out, check="always")

@@ -57,7 +57,7 @@ def photographed(codec: str, bits: int = 8) -> Path:
 
 def whole_bytes(path: Path, decoded: bool) -> int:
     """What a RAMDataset of all of a store of RGB images has to hold."""
-    images, masks = (int(Store(path).samples[f"{name}full/bytes"].sum()) for name in ("", "mask-"))
+    images, masks = (int(np.load(path / f"{name}full/index.npy")["length"].sum()) for name in ("", "mask-"))
     return (3 * masks if decoded else images) + masks
 
 

@@ -221,7 +221,7 @@ WRITE = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from fastdata.store.shards import ShardWriter
+from fastdata.store.writer import ShardWriter
 
 if sys.argv[2] == "little":
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))

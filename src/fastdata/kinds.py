@@ -112,7 +112,6 @@ class Kind(Protocol):
         exports: formats that `fastdata export` writes, the default first.
         export_options: options of `fastdata export`, each with the format that it applies to.
         drawn: the contents of a contact sheet in messages: "samples".
-        checksums: whether each sample's records have a checksum in samples.npy.
         named: whether names.txt has a line for each sample.
         variants: a regular expression for the names of variants; empty: the name of the kind.
         extra_files: files of some stores, such as a tokenizer.
@@ -131,7 +130,6 @@ class Kind(Protocol):
     exports: tuple[str, ...]
     export_options: Mapping[str, str] = {}
     drawn: str = "samples"
-    checksums: bool = False
     named: bool = True
     variants: str = ""
     extra_files: tuple[str, ...] = ()
@@ -176,7 +174,7 @@ class Kind(Protocol):
     def sizes(self, store: Any, sources: Sequence[Any]) -> tuple[int, int]:
         """Return the bytes of the kept inputs, and of their records."""
         before = sum(sources[k].size for k in store.samples["source"].tolist())
-        return before, sum(int(store.field(v, "bytes").sum()) for v in store.manifest.variants)
+        return before, sum(int(store.index(v).lengths.sum()) for v in store.manifest.variants)
 
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return a manifest's options as they are typed."""
@@ -213,14 +211,6 @@ class Kind(Protocol):
 
     def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
         """Return the dtype of a row of samples.npy."""
-
-    def records(self, store: Any, rows: range) -> Iterator[range]:
-        """Yield the places in their shard of each sample's records, in order."""
-        return (range(k, k + 1) for k in range(len(rows)))
-
-    def record_bytes(self, store: Any, variant: Any) -> Any:
-        """Return the bytes of each record that there is for a sample, or that follows from the manifest; None: unknown."""
-        return store.field(variant, "bytes") if store.one_each(variant) else None
 
     def check(self, store: Any) -> None:
         """Raise a FormatError if the tables of a store do not fit its records."""

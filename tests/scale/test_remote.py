@@ -31,8 +31,8 @@ from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, R
 from fastdata.remote.wire import address_of
 from fastdata.store.files import file_sum
 from fastdata.store.format import read_manifest
-from fastdata.store.shards import ShardWriter
 from fastdata.store.store import Store
+from fastdata.store.writer import ShardWriter
 from faults import LIES, FaultServer, serving
 from reference import lanes
 from servers import google

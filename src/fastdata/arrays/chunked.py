@@ -12,7 +12,7 @@ import numpy as np
 from fastdata.arrays.chunks import Box, touched
 from fastdata.data.in_memory import InMemoryRecords, check_free, how_many
 from fastdata.errors import FormatError
-from fastdata.store.place import Place, remedy
+from fastdata.store.place import Place
 from fastdata.store.store import Store
 from fastdata.store.uses import Use
 
@@ -67,7 +67,7 @@ class StoreArrays:
 
     def copy_to_memory(self, sizes: Array, key: str | None) -> None:
         """Copy the first chunks, which have these sizes, into shared memory; key: see InMemoryRecords."""
-        self.records = InMemoryRecords(sizes, self._reader.get, "chunk", key, str(self.store.path))
+        self.records = InMemoryRecords(sizes, self.store.reader(self._variant, check=True).get, "chunk", key, str(self.store.path))
         self._reader = self.store.reader(self._variant)  # what the other had mapped counts as memory of this process
 
     def _get(self, chunk: int) -> memoryview:
@@ -128,7 +128,7 @@ class StoreArrays:
             except ValueError:
                 raise FormatError(
                     f"sample {row} of {self.store.place}: a chunk is not of {channels + chunk} {self.dtype}; "
-                    f"{remedy(self._reader, first + place, self.store.place)}"
+                    f"{self._reader.advice(first + place)}"
                 ) from None
             part[every + target] = values[every + wanted]
 

@@ -25,7 +25,6 @@ class ArrayKind(Kind):
     shards = "fastdata.arrays.shards"
     read = "an array", "arrays"
     exports = ("npy",)
-    checksums = True
     variants = r"(mask-)?array"
     untyped = "libraries", "rounded"
     hint = "; if these are arrays, say so: --kind arrays"
@@ -83,22 +82,11 @@ class ArrayKind(Kind):
 
         return samples_dtype(labels, variants)
 
-    def records(self, store: Any, rows: range) -> Iterator[range]:
-        """Yield the places of each array's chunks."""
-        from fastdata.arrays.chunks import count
-
-        first = 0
-        arrays = store.manifest.section("arrays")
-        for row in rows:
-            n = count(tuple(store.samples["shape"][row].tolist())[arrays.channels : arrays.dims], arrays.chunk)
-            yield range(first, first + n)
-            first += n
-
     def check(self, store: Any) -> None:
         """Check the shapes against the chunks and bytes of the arrays and of their masks."""
         from fastdata.arrays.sections import check_shapes
 
-        check_shapes(store.samples, store.manifest, store.path)
+        check_shapes(store)
 
     def facts(self, store: Any) -> dict[str, Any]:
         """Return what `info` says on chunks and on the classes of masks."""
@@ -115,7 +103,7 @@ class ArrayKind(Kind):
 
     def memory(self, store: Any) -> Iterator[dict[str, Any]]:
         """Yield the size of a RAMDataset."""
-        yield {"size": None, "bytes": sum(int(store.samples[f"{v.name}/bytes"].sum()) for v in store.manifest.variants)}
+        yield {"size": None, "bytes": sum(int(store.index(v).lengths.sum()) for v in store.manifest.variants)}
 
     def lines(self, facts: dict[str, Any]) -> Iterator[str]:
         from fastdata.arrays.info import array_lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ import numpy as np
 from fastdata.arrays.chunks import MAX_AXES
 from fastdata.errors import FormatError
 from fastdata.store.files import SAMPLES
-from fastdata.store.format import MASK, Labels, Manifest, Variant, counted, sample_columns
+from fastdata.store.format import MASK, Labels, Variant, counted, sample_columns
+from fastdata.store.store import Store
 
 __all__ = ["Arrays", "check_shapes", "parse_arrays", "samples_dtype"]
 
@@ -43,18 +43,18 @@ def parse_arrays(found: Any, variants: Sequence[Variant]) -> Arrays:
 
 
 def samples_dtype(labels: Labels, variants: Iterable[str]) -> np.dtype[Any]:
-    """Return the dtype of a row of samples.npy: label, sides (channels first, padded with zeros), number of the first record, and
-    bytes and checksum of each variant."""
+    """Return the dtype of a row of samples.npy: label, sides (channels first, padded with zeros), number of the first record."""
     own = [("shape", "<u4", (MAX_AXES + 1,)), ("first", "<u8")]
-    return sample_columns(labels, variants, own, [("bytes", "<u8"), ("xxh3", "<u8")])
+    return sample_columns(labels, variants, own, [])
 
 
-def check_shapes(samples: Array, manifest: Manifest, root: Path) -> None:
+def check_shapes(store: Store) -> None:
     """Check that shapes fit the records and bytes of each array. They say how much memory to allocate, and what to read.
 
     Raises:
         FormatError: they do not.
     """
+    samples, manifest = store.samples, store.manifest
     arrays: Arrays = manifest.section("arrays")
     sides = samples["shape"].astype(np.float64)  # exact below 2^53, and does not overflow
     chunks = np.ceil(sides[:, arrays.channels : arrays.dims] / arrays.chunk).prod(axis=1)
@@ -64,8 +64,14 @@ def check_shapes(samples: Array, manifest: Manifest, root: Path) -> None:
     for variant in manifest.variants:
         values = sides[:, arrays.channels and variant.is_mask : arrays.dims].prod(axis=1)
         fits = fits and np.array_equal(np.diff(of_shards), manifest.shard_records(variant))
-        fits = fits and np.array_equal(samples[f"{variant.name}/bytes"], values * np.dtype(variant.form.dtype).itemsize)
+        fits = fits and np.array_equal(_array_bytes(store, variant), values * np.dtype(variant.form.dtype).itemsize)
     if not fits:
         raise FormatError(
-            f"{root / SAMPLES} has shapes that do not fit the chunks of the store; copy it again, or prepare it again"
+            f"{store.path / SAMPLES} has shapes that do not fit the chunks of the store; copy it again, or prepare it again"
         )
+
+
+def _array_bytes(store: Store, variant: Variant) -> Array:
+    """Return the bytes of all records of each array, int64 [n]."""
+    ends = np.append(0, np.cumsum(store.index(variant).lengths))
+    return np.diff(ends[np.append(store.samples["first"], len(ends) - 1).astype(np.int64)])

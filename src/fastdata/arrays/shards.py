@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import xxhash
 
 from fastdata.arrays.chunks import MAX_AXES, boxes
 from fastdata.arrays.convert import check_values
@@ -144,21 +143,15 @@ def _try(job: Job, source: Any, skip: tuple[str, str] | None) -> Loaded | tuple[
 
 
 def _write(loaded: Loaded, options: ArrayRecipe, writers: Writers, classes: Counter[int]) -> list[Any]:
-    """Write the chunks of an array, and return its shape, their number, and their bytes and checksum in each variant."""
+    """Write the chunks of an array, and return its shape and their number."""
     count = 0
-    sums = [xxhash.xxh3_64() for part in loaded if part is not None]
-    sizes = [0, 0]
     for chunks in records(loaded, options):
-        data = [chunk.tobytes() for chunk in chunks]
-        writers.append(data)
+        writers.append([chunk.tobytes() for chunk in chunks])
         count += 1
-        for k, record in enumerate(data):
-            sums[k].update(record)
-            sizes[k] += len(record)
         if loaded.mask is not None:
             found = np.bincount(chunks[1].reshape(-1))
             classes.update({k: int(found[k]) for k in np.flatnonzero(found).tolist()})
-    return [list(loaded.values.shape), count, [[size, digest.intdigest()] for size, digest in zip(sizes, sums, strict=False)]]
+    return [list(loaded.values.shape), count]
 
 
 def kept(table: dict[str, Any]) -> int:
@@ -170,17 +163,13 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Make a row for each array."""
     options = plan.options
     rows = [row for table in found for row in table["rows"]]
-    variants = [name for name, _, _ in options.variants()]
-    samples = np.zeros(len(rows), samples_dtype(plan.labels, variants))
+    samples = np.zeros(len(rows), samples_dtype(plan.labels, ()))
     samples["source"] = [row[0] for row in rows]
     label = samples["label"]
     label[...] = np.array([plan.sources[row[0]].label for row in rows], label.dtype).reshape(label.shape)
     if rows:
         samples["shape"] = [row[1] + [0] * (MAX_AXES + 1 - len(row[1])) for row in rows]
         samples["first"][1:] = np.cumsum([row[2] for row in rows])[:-1]
-    for k, name in enumerate(variants):
-        for j, column in enumerate(("bytes", "xxh3")):
-            samples[f"{name}/{column}"] = [row[3][k][j] for row in rows]
     return Tables(
         samples=samples,
         names=(plan.sources[row[0]].name for row in rows),

@@ -27,7 +27,7 @@ def describe(task: Task) -> dict[str, Any]:
     dataset = task.dataset()
     images, form = dataset._images, dataset._images.form
     heights, widths = images.sides(np.arange(len(dataset)))
-    sizes, samples = images.store.samples[f"{images.variant.name}/bytes"], min(task.batch_size, len(dataset))
+    sizes, samples = images.store.index(images.variant).lengths, min(task.batch_size, len(dataset))
     batch = samples * int(form.nbytes(task.crop**2))
     scratch = max(1 << 20, int(form.nbytes((heights * widths).max())))
     return {

@@ -71,7 +71,7 @@ def _summary(store: Store, what: str, variant: Variant, shown: int) -> str:
         parts.append(f"masks of {number_of(sum(1 for count in masks.pixels.values() if count), 'class')}")
     parts.append(what)
     if len(store):
-        parts.append(f"{human_bytes(float(store.field(variant, 'bytes').mean()))} each")
+        parts.append(f"{human_bytes(store.index(variant).lengths.mean())} each")
     return ", ".join(parts) + ("" if shown == len(store) else f"; {shown} of them, evenly spaced")
 
 

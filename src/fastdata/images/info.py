@@ -45,7 +45,7 @@ def image_facts(store: Store, variant: Variant) -> Facts:
 
 def stored_bytes(store: Store, variants: list[Variant]) -> int:
     """Return the total bytes of the records of `variants`."""
-    return sum(int(store.field(v, "bytes").sum(dtype=np.int64)) for v in variants)
+    return sum(int(store.index(v).lengths.sum()) for v in variants)
 
 
 def image_memory(store: Store) -> Iterator[Facts]:

@@ -47,7 +47,7 @@ class RAMImages(RAMDataset, ImageDataset):
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
         images: str | Sequence[str] | None = None,
-        check: str | None = None,
+        check: str | None = "first",
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
@@ -72,8 +72,6 @@ class RAMImages(RAMDataset, ImageDataset):
                 raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
             if images is not None:
                 raise ValueError(f"images is {images!r}, but image files are one image each; images goes with a store")
-            if check is not None:
-                raise ValueError(f"check is {check!r}, but image files have no checksums; check goes with a store")
             first = FileImages(source, targets)
             held = [[first]]
         if ignore_index is not None and found is None:
@@ -141,4 +139,4 @@ def _nbytes(source: StoreImages | FileImages, decoded: bool) -> Array:
         return np.asarray(source.form.nbytes(heights * widths))
     if isinstance(source, FileImages):
         return source.nbytes
-    return source.store.field(source.variant, "bytes").astype(np.int64)
+    return source.store.index(source.variant).lengths

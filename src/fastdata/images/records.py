@@ -23,7 +23,6 @@ from fastdata.images.pixels import Region, Window, decode_window, jpeg_window
 from fastdata.shared_memory import SharedArray
 from fastdata.store.column import SOURCE_SIZE
 from fastdata.store.format import Labels
-from fastdata.store.place import remedy
 from fastdata.store.store import Store
 from fastdata.store.uses import Use
 
@@ -177,15 +176,18 @@ class StoreImages(_Holdable):
         mask: bool = False,
         image: str = "",
         expected: str | None = None,
-        check: str | None = None,
+        check: str | None = "first",
     ) -> None:
-        self.store = Store(path, expected=expected, check=check)
+        if check not in (None, "first"):
+            raise ValueError(f"check is {check!r}, but must be 'first' or None")
+        self.store = Store(path, expected=expected)
+        self.check = check
         self.image = image
         self.size = size
         self.mask = mask
         self.variant = self.store.variant(size, mask=mask, image=image)
         self.form = self.variant.form
-        self._reader = self.store.reader(self.variant)
+        self._reader = self.store.reader(self.variant, check=check is not None)
         self.labels = self.store.manifest.labels
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
@@ -219,13 +221,14 @@ class StoreImages(_Holdable):
 
     def hold(self, nbytes: Array, decoded: bool, key: str | None) -> None:
         super().hold(nbytes, decoded, key)
-        self._reader = self.store.reader(self.variant)  # what the other had mapped counts as memory of this process
+        # A new one, because what the other had mapped counts as memory of this process
+        self._reader = self.store.reader(self.variant, check=self.check is not None)
 
     def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         try:
             return decode_window(data, self.form, int(self._height[index]), int(self._width[index]), window, scratch)
         except CodecError as error:
-            raise FormatError(f"sample {index} of {self.place}: {error}; {remedy(self._reader, index, self.place)}") from None
+            raise FormatError(f"sample {index} of {self.place}: {error}; {self._reader.advice(index)}") from None
 
     def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
         if not self.jpegs or (self.form.codec == "original" and not getattr(SourceImage(bytes(data)).header, "plain", False)):
@@ -278,11 +281,11 @@ class StoreImages(_Holdable):
     def like(self, size: int | None, *, mask: bool = False, image: str = "") -> StoreImages:
         """Return other images, or the masks, of the same store, from disk."""
         expected = self.store.manifest.xxh3_128
-        return StoreImages(self.store.place, size, mask=mask, image=image, expected=expected, check=self.store.check)
+        return StoreImages(self.store.place, size, mask=mask, image=image, expected=expected, check=self.check)
 
     def __getstate__(self) -> tuple[Any, ...]:
         expected = self.store.manifest.xxh3_128
-        return self.store.place, self.size, self.mask, self.image, expected, self.store.check, self.held, self.by_size
+        return self.store.place, self.size, self.mask, self.image, expected, self.check, self.held, self.by_size
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         path, size, mask, image, expected, check, held, by_size = state

@@ -94,7 +94,7 @@ def _legend(store: Store) -> Html | None:
 def _sizes(store: Store, pictures: Pictures) -> Section:
     variant = pictures.variant
     height, width = (store.field(variant, side).astype(np.int64) for side in ("height", "width"))
-    sizes = store.field(variant, "bytes")
+    sizes = store.index(variant).lengths
     ratio = width / height
     charts = [dots(width, height, "Width and height, pixels", ("width", "height"))]
     charts += [

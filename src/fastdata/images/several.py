@@ -46,7 +46,7 @@ def open_images(
     size: int | None,
     chosen: str | Sequence[str] | None,
     expected: str | None = None,
-    check: str | None = None,
+    check: str | None = "first",
 ) -> tuple[StoreImages, Several]:
     """Open the images of a store: the first, and the others of each sample.
 
@@ -54,7 +54,8 @@ def open_images(
         path: the store.
         size: the stored size; None: the largest.
         chosen: the name of one image, which is emitted alone, or several; None: all.
-        expected, check: as for Store.
+        expected: as for Store.
+        check: as for LMDBDataset.
 
     Raises:
         StoreError: the store lacks an image, or the size.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections import Counter
@@ -28,10 +29,12 @@ from fastdata.store.files import (
     SAMPLES,
     FileSum,
     file_sum,
+    index_file,
     sync,
     write_atomic,
 )
 from fastdata.store.format import Manifest, Variant
+from fastdata.store.reader import INDEX_ROW
 
 __all__ = ["Done", "finish", "finished_shards"]
 
@@ -104,13 +107,13 @@ def finish(work: Work) -> tuple[str, ...]:
             f"make all that is missing here with fastdata-prep run {work.place}"
         )
     shards = _Tables(out, plan.num_shards)
-    rejects, sums, places = list[dict[str, Any]](), dict[str, list[FileSum]](), dict[str, list[str]]()
+    rejects, sums, indices = list[dict[str, Any]](), dict[str, list[FileSum]](), dict[str, list[bytes]]()
     for shard in shards:
         rejects += shard["rejects"]
         for name, total in shard["files"].items():
             sums.setdefault(name, []).append(FileSum(*total))
-        for name, encoded in shard.get("places", {}).items():
-            places.setdefault(name, []).append(encoded)
+        for name, encoded in shard["indices"].items():
+            indices.setdefault(name, []).append(base64.b64decode(encoded))
     if not any(done.kept for done in finished.values()):
         clear_all(work)
         clear_work(work)
@@ -123,6 +126,9 @@ def finish(work: Work) -> tuple[str, ...]:
         files[IMAGES] = _write(out / IMAGES, _npy(tables.others))
     files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
     files[REJECTS] = _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
+    for name, rows in indices.items():
+        (out / name).mkdir(exist_ok=True)  # of a store in object storage, whose shards are not here
+        files[index_file(name)] = _write(out / index_file(name), _npy(np.frombuffer(b"".join(rows), INDEX_ROW)))
     files |= {name: file_sum(out / name) for name in plan.files}
     if work.remote is not None and plan.columns:
         work.remote.fetch({shard_place(Path(), COLUMNS, k).as_posix(): total for k, total in enumerate(sums[COLUMNS])})
@@ -146,7 +152,7 @@ def finish(work: Work) -> tuple[str, ...]:
         images=tables.images,
     )
     if work.remote is not None:
-        work.remote.commit(manifest, places)
+        work.remote.commit(manifest)
     for variant in manifest.variants if work.remote is None else ():
         sync(out / variant.name)  # the names; who published a shard has flushed its bytes
     write_atomic(out / MANIFEST, manifest.to_json())

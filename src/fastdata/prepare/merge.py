@@ -30,6 +30,7 @@ from fastdata.store.files import (
     FileSum,
     clear,
     file_sum,
+    index_file,
     is_store,
     link,
     shard_file,
@@ -164,6 +165,9 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
         files[IMAGES] = _write_array(folder / IMAGES, [np.load(store.path / IMAGES, mmap_mode="r") for store in stores])
     if NAMES in first.manifest.files:
         files[NAMES] = _write(folder / NAMES, b"".join((store.path / NAMES).read_bytes() for store in stores))
+    for variant in first.manifest.variants:
+        file = index_file(variant.name)
+        files[file] = _write_array(folder / file, [np.load(store.path / file, mmap_mode="r") for store in stores])
     rejects = [{**r, "source": r["source"] + offsets[k]} for k, store in enumerate(stores) for r in store.rejects()]
     files[REJECTS] = _write(folder / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
     for name in {*first.manifest.files, *first.kind.extra_files} & {*first.manifest.files} - {*files}:

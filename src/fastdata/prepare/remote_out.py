@@ -5,7 +5,6 @@ The folder looks like that of a store which is made on a disk, so that the same 
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
@@ -15,17 +14,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fastdata import kinds
 from fastdata.errors import FastDataError, FormatError, PrepError, StoreError
 from fastdata.prepare.scratch import temporary_folder
 from fastdata.prepare.worker import Made, shard_place, shard_table, strikes_path
 from fastdata.remote.agent import REQUESTS, Agent
-from fastdata.remote.publish import offsets_table, published_manifest
 from fastdata.remote.stores import TablesOnly
 from fastdata.remote.url import Storage, is_url, local_path, scheme
-from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, is_own, offsets_file, sum_of, write_atomic
+from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, is_own, write_atomic
 from fastdata.store.format import Manifest, read_manifest
 from fastdata.store.store import Store
 
@@ -178,10 +174,8 @@ class RemoteOut:
         self._all(lambda name: self._agent.fetch(name, files[name], self.folder / name), missing)
 
     def store(self) -> Store:
-        """Copy all of a finished store but its shards and their offsets into the folder, and open it."""
-        manifest = read_manifest(self.folder)
-        offsets = {offsets_file(variant.name) for variant in manifest.variants}
-        self.fetch({name: total for name, total in manifest.files.items() if name not in offsets})
+        """Copy all of a finished store but its shards into the folder, and open it."""
+        self.fetch(read_manifest(self.folder).files)
         return TablesOnly(self.folder, kind=None)
 
     def _write(self, name: str, data: bytes) -> None:
@@ -333,12 +327,11 @@ class RemoteOut:
         if json.loads(data.rpartition(b"\n")[0]).get("fingerprint") != fingerprint:
             raise PrepError(OVERRULED.format(self.url))
 
-    def commit(self, manifest: Manifest, places: Mapping[str, Sequence[str]]) -> None:
+    def commit(self, manifest: Manifest) -> None:
         """Send the tables of a store, which lie in the folder, and its manifest. Then it is the store at the URL.
 
         Args:
             manifest: as it would be on a disk.
-            places: for each variant, what the tables of its shards say of where the records lie.
 
         Raises:
             PrepError: there is another plan, or store, now.
@@ -350,11 +343,5 @@ class RemoteOut:
                 self._agent.put_file(name, self.folder / name, manifest.files[name], replace=True)  # of a `finish` that was lost
 
         self._all(send, manifest.files)
-        offsets = {}
-        for variant, encoded in places.items():
-            name, data = offsets_file(variant), offsets_table(np.frombuffer(base64.b64decode(one), "<u8") for one in encoded)
-            if not self._agent.put(name, data):
-                self._agent.put(name, data, replace=True)
-            offsets[name] = sum_of(data)
-        if not self._agent.put(MANIFEST, published_manifest(manifest, offsets)):
+        if not self._agent.put(MANIFEST, manifest.to_json()):
             raise PrepError(f"OUT {self.url} has become another store while this one was made; choose another URL")

@@ -108,7 +108,6 @@ class Pool:
             plan.files,
             str(self._scratch),
             self._mark,
-            places=work.remote is not None,
             versions=work.versions,
             storage=work.storage,
             share=free_memory() // (2 * workers),  # the other half is for one large input at a time

@@ -26,14 +26,13 @@ import numpy as np
 from fastdata import kinds
 from fastdata.children import end_with
 from fastdata.errors import LACKS_MEMORY, CodecError, MachineError, RemoteError, StoreError, lacking
-from fastdata.remote.places import record_places
 from fastdata.remote.session import carry_out
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import Part
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnWriter
 from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
-from fastdata.store.shards import ShardWriter
+from fastdata.store.writer import ShardWriter
 
 __all__ = [
     "STATUS",
@@ -68,7 +67,6 @@ class Job:
         others: the folder of each further image of an input.
         scratch: where shards are written before they are published; empty: in the store's work folder.
         mark: a part of the names of temporary files that no other run uses.
-        places: whether the table of a shard says where its records lie, for a store in object storage.
         versions, storage: as in Work.
         share: bytes of memory that a worker may take at any time; for an input that takes more, it waits for its turn.
     """
@@ -84,7 +82,6 @@ class Job:
     files: dict[str, bytes] = field(default_factory=dict)
     scratch: str = ""
     mark: str = ""
-    places: bool = False
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     storage: Storage = field(default_factory=dict)
     share: int = 1 << 62
@@ -148,6 +145,7 @@ class Writers:
         self._shard = shard
         self._columns = ColumnWriter(job.columns) if job.columns else None
         self._writers = {name: ShardWriter(self._temporary(name)) for name, _, _ in job.options.variants()}
+        self.indices = dict[str, Array]()
 
     def _temporary(self, name: str) -> Path:
         return Path(self._job.scratch or Path(self._job.out, WORK), f"{name}-{self._shard:05d}.{self._job.mark}-{os.getpid()}.tmp")
@@ -159,14 +157,12 @@ class Writers:
         for writer, record in zip(self._writers.values(), records, strict=True):
             writer.append(record)
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """The number of records of each variant."""
-        return {name: writer.count for name, writer in self._writers.items()}
-
     def finish(self) -> dict[str, tuple[Path, FileSum]]:
-        """Complete the files. Return the path and the sum of each."""
-        found = {name: (self._temporary(name), writer.finish()) for name, writer in self._writers.items()}
+        """Complete the files. Return the path and the sum of each; `indices` then has the rows of each variant's index."""
+        found = dict[str, tuple[Path, FileSum]]()
+        for name, writer in self._writers.items():
+            total, self.indices[name] = writer.finish()
+            found[name] = self._temporary(name), total
         if self._columns is not None:
             path = self._temporary(COLUMNS)
             found[COLUMNS] = path, self._columns.finish(path)
@@ -232,15 +228,9 @@ def _make_shard(job: Job, task: Task, progress: Progress) -> Made:
         progress.at(-1)
         files = writers.finish()
     sums = {name: [total.bytes, total.xxh3_128] for name, (_, total) in files.items()}
-    body = {"fingerprint": job.fingerprint, "files": sums, **table}
-    if job.places:
-        body["places"] = {name: _places(path, writers.counts[name]) for name, (path, _) in files.items() if name != COLUMNS}
+    indices = {name: base64.b64encode(rows.tobytes()).decode() for name, rows in writers.indices.items()}
+    body = {"fingerprint": job.fingerprint, "files": sums, "indices": indices, **table}
     return Made(task.shard, files, json.dumps(body).encode())
-
-
-def _places(path: Path, records: int) -> str:
-    """Return where the records of a shard lie, as `offsets.npy` has it, in base64."""
-    return base64.b64encode(record_places(path, records).astype("<u8").tobytes()).decode()
 
 
 def publish_shard(out: Path, made: Made) -> None:

@@ -26,7 +26,7 @@ from fastdata.remote.downloads import Downloads, Key
 from fastdata.remote.schedule import Schedules
 from fastdata.remote.stores import RemoteStore, mirror
 from fastdata.remote.wire import Message, is_own, receive, send
-from fastdata.store.shards import allow_files
+from fastdata.store.reader import raise_file_limit
 
 __all__ = ["main"]
 
@@ -127,7 +127,7 @@ class Fetcher:
         """Return single records of shards that are not in the cache: a first batch need not wait for whole shards."""
         store = self._store(asked)
         variant, wanted = asked["variant"], asked["records"]
-        if not store.has_ranges(variant) or not self._ranges.take(store, variant, wanted):
+        if not self._ranges.take(store, variant, wanted):
             return Message({"lengths": None})
         found = list(self._singles.map(lambda one: store.records(variant, *one), wanted))
         return Message(
@@ -255,7 +255,7 @@ def main(address: str, folder: str) -> None:
         listener = _Listener(address)
     except OSError:
         return  # another one was faster
-    allow_files(1 << 16)
+    raise_file_limit()
     fetcher = Fetcher(Path(folder))
     readers = _Readers(fetcher)
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from fastdata.errors import FormatError, RemoteError
 from fastdata.remote.agent import REQUESTS, Agent
-from fastdata.remote.places import record_places
 from fastdata.remote.url import Storage, is_url
-from fastdata.store.files import MANIFEST, FileSum, offsets_file, shard_file, sum_of
-from fastdata.store.format import WITH_MORE, Manifest, Variant
+from fastdata.store.files import MANIFEST, FileSum, shard_file
+from fastdata.store.format import Manifest
 from fastdata.store.store import Store
 
-__all__ = ["offsets_table", "publish", "published_manifest"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
+__all__ = ["publish"]
 
 
 def publish(
@@ -30,8 +23,7 @@ def publish(
 ) -> None:
     """Copy a finished store to a URL, from which datasets read it through a cache.
 
-    Files that are there already with the same bytes are kept, so an interrupted copy is continued. Nothing is overwritten. The copy
-    has one more file for each variant, `offsets.npy`, with which single records can be read.
+    Files that are there already with the same bytes are kept, so an interrupted copy is continued. Nothing is overwritten.
 
     Args:
         store: the folder of a finished store.
@@ -55,23 +47,7 @@ def publish(
         others = [(opened.path / name, name, total) for name, total in manifest.files.items()]
         for total in pool.map(lambda each: _put_file(agent, opened, *each), [*shards, *others]):
             tick(total.bytes)
-        offsets = dict(pool.map(lambda variant: _put_offsets(agent, opened, variant), manifest.variants))
-        _put(agent, MANIFEST, published_manifest(manifest, offsets))
-
-
-def published_manifest(manifest: Manifest, offsets: Mapping[str, FileSum]) -> bytes:
-    """Return the manifest of the copy of a store. offsets: the tables of where records lie, by name."""
-    body = json.loads(manifest.to_json())
-    body["version"] = WITH_MORE
-    body["files"] |= {name: {"bytes": total.bytes, "xxh3_128": total.xxh3_128} for name, total in offsets.items()}
-    return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
-
-
-def offsets_table(places: Iterable[Array]) -> bytes:
-    """Return the file that says where the records of a variant lie. places: the start and the length of each, for each shard."""
-    buffer = io.BytesIO()
-    np.save(buffer, np.concatenate([np.empty((0, 2), "<u8"), *(one.reshape(-1, 2) for one in places)]).astype("<u8"))
-    return buffer.getvalue()
+        _check(agent, MANIFEST, same=agent.put(MANIFEST, manifest.to_json()))
 
 
 def _refuse_other(agent: Agent, manifest: Manifest) -> None:
@@ -94,18 +70,6 @@ def _put_file(agent: Agent, store: Store, path: Path, name: str, total: FileSum)
         raise FormatError(f"{error}; run fastdata verify {store.path}") from None
     _check(agent, name, same=same)
     return total
-
-
-def _put_offsets(agent: Agent, store: Store, variant: Variant) -> tuple[str, FileSum]:
-    counts = store.manifest.shard_records(variant)
-    places = (record_places(store.shard(variant, k), count) for k, count in enumerate(counts))
-    name = offsets_file(variant.name)
-    return name, _put(agent, name, offsets_table(places))
-
-
-def _put(agent: Agent, name: str, data: bytes) -> FileSum:
-    _check(agent, name, same=agent.put(name, data))
-    return sum_of(data)
 
 
 def _check(agent: Agent, name: str, *, same: bool) -> None:

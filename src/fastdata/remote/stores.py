@@ -20,9 +20,9 @@ import xxhash
 from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.cache import place_bytes, places_at, seal_of, shard_name
-from fastdata.remote.places import record_places
-from fastdata.store.files import MANIFEST, FileSum, file_sum, offsets_file, shard_file, sum_of, write_atomic
+from fastdata.store.files import MANIFEST, FileSum, file_sum, shard_file, sum_of, write_atomic
 from fastdata.store.format import Manifest, Variant, read_manifest
+from fastdata.store.reader import RecordIndex
 from fastdata.store.store import Store
 
 __all__ = ["TRIES", "RemoteStore", "TablesOnly", "fetch", "mirror"]
@@ -138,26 +138,22 @@ class RemoteStore:
         found = self.variants[variant]
         total = found.shards[shard]
         fetch(self.bucket, shard_file(variant, shard), total, descriptor, pool)
-        count = self.manifest.shard_records(found)[shard]
-        places = record_places(f"/proc/self/fd/{descriptor}", count, total.bytes).astype("<u8").tobytes()
+        index = self.store.index(found)
+        rows = slice(*index.starts[shard : shard + 2])
+        places = np.stack([index.offsets[rows], index.lengths[rows].astype("<u8")], axis=1).tobytes()
         places += seal_of(places, total.xxh3_128)
         if os.pwrite(descriptor, places, places_at(total.bytes)) != len(places):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def has_ranges(self, variant: str) -> bool:
-        """Return whether single records can be fetched and checked."""
-        found = self.variants[variant]
-        own = f"{variant}/xxh3" in (self.store.samples.dtype.names or ()) or bool(found.image)
-        return own and found.records is None and offsets_file(variant) in self.manifest.files
-
-    def _places(self, variant: str, shard: int, wanted: Sequence[int]) -> tuple[Array, Array]:
-        """Return the rows of some records, and the start and the length of each, int64 [n] and [n, 2]."""
-        rows = sum(self.manifest.shard_samples[:shard]) + np.asarray(wanted, np.int64)
-        return rows, np.load(self.root / offsets_file(variant), mmap_mode="r")[rows].astype(np.int64)
+    def _rows(self, variant: str, shard: int, wanted: Sequence[int]) -> tuple[RecordIndex, Array]:
+        """Return the index of a variant, and the rows in it of some records of a shard, int64 [n]."""
+        index = self.store.index(self.variants[variant])
+        return index, index.starts[shard] + np.asarray(wanted, np.int64)
 
     def lengths(self, variant: str, shard: int, wanted: Sequence[int]) -> int:
         """Return the bytes of some records."""
-        return int(self._places(variant, shard, wanted)[1][:, 1].sum())
+        index, rows = self._rows(variant, shard, wanted)
+        return int(index.lengths[rows].sum())
 
     def records(self, variant: str, shard: int, wanted: Sequence[int]) -> list[bytes]:
         """Fetch single records of a shard, given by their numbers in it.
@@ -165,22 +161,22 @@ class RemoteStore:
         Raises:
             RemoteError: they cannot be fetched, or a checksum stays wrong.
         """
-        rows, places = self._places(variant, shard, wanted)
-        sums = self.store.field(self.variants[variant], "xxh3")[rows]
+        index, rows = self._rows(variant, shard, wanted)
+        starts, lengths, sums = index.offsets[rows].astype(np.int64), index.lengths[rows], index.checksums[rows]
         name = shard_file(variant, shard)
         found: list[bytes | None] = [None] * len(rows)
         for _ in range(TRIES):
             left = [k for k, record in enumerate(found) if record is None]
             if not left:
                 break
-            came = self.bucket.read_ranges(name, places[left, 0].tolist(), places[left, 1].tolist())
+            came = self.bucket.read_ranges(name, starts[left].tolist(), lengths[left].tolist())
             for k, record in zip(left, came, strict=True):
                 if xxhash.xxh3_64_intdigest(record) == int(sums[k]):
                     found[k] = bytes(record)
         if any(record is None for record in found):
             row = int(rows[[record is None for record in found].index(True)])
             raise RemoteError(
-                f"sample {row} of {self.bucket.url}/{name} came {TRIES} times with another checksum than the store says: "
+                f"record {row} of {self.bucket.url}/{name} came {TRIES} times with another checksum than the store says: "
                 "the object is damaged, or was replaced; publish the store again"
             )
         return [record for record in found if record is not None]

@@ -9,17 +9,18 @@ import secrets
 import shutil
 import socket
 import stat
-from collections.abc import Container
-from contextlib import suppress
+from collections.abc import Container, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import xxhash
 
 from fastdata import kinds
-from fastdata.errors import StoreError, lacking
+from fastdata.errors import FormatError, StoreError, damaged, lacking
 
 __all__ = [
     "COLUMNS",
@@ -34,14 +35,18 @@ __all__ = [
     "WORK",
     "FileSum",
     "Stamp",
+    "check_bytes",
+    "check_size",
+    "check_sum",
     "clear",
     "file_sum",
     "has_foreign",
+    "index_file",
     "is_own",
     "is_store",
     "is_variant",
     "link",
-    "offsets_file",
+    "load_table",
     "open_regular",
     "own_files",
     "own_folders",
@@ -52,6 +57,8 @@ __all__ = [
     "unique",
     "write_atomic",
 ]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.npy"
@@ -78,9 +85,9 @@ def shard_file(variant: str, shard: int) -> str:
     return f"{variant}/shard-{shard:05d}.mdb"
 
 
-def offsets_file(variant: str) -> str:
-    """Return the path inside its store of the table of where the records of a variant lie in their shards."""
-    return f"{variant}/offsets.npy"
+def index_file(variant: str) -> str:
+    """Return the path inside its store of the index of a variant's records."""
+    return f"{variant}/index.npy"
 
 
 def sum_of(data: bytes) -> FileSum:
@@ -105,6 +112,47 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def check_size(path: Path, size: int) -> None:
+    """Raise an error unless there is a file of the size that the manifest says."""
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}; copy the whole store again, or prepare it again") from None
+    if not stat.S_ISREG(info.st_mode):
+        raise FormatError(f"{path} is not a regular file; copy the whole store again, or prepare it again")
+    check_bytes(path, info.st_size, size)
+
+
+def check_bytes(path: Path, found: int, size: int) -> None:
+    """Raise an error unless a file has the size that the manifest says."""
+    if found != size:
+        raise FormatError(
+            f"{path} has {found} bytes, the manifest says {size}: it was cut short or changed; copy it again, or prepare it again"
+        )
+
+
+def check_sum(path: Path, total: FileSum) -> None:
+    """Compare a file with its checksum."""
+    try:
+        same = file_sum(path) == total
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {lacking(error) or error.strerror}; copy the whole store again") from None
+    if not same:
+        raise FormatError(f"{path} is not what was written: its checksum differs; copy it again, or prepare the store again")
+
+
+def load_table(path: Path, total: FileSum, dtype: np.dtype[Any], count: int) -> Array:
+    """Return a one-dimensional .npy file, memory-mapped read-only. Its checksum, dtype and length are compared."""
+    check_sum(path, total)
+    try:
+        table: Array = np.lib.format.open_memmap(path, mode="r")  # refuses objects, which would run code
+    except Exception as error:  # noqa: BLE001  numpy evaluates the header, so damaged bytes may raise anything
+        raise damaged(path, error) from None
+    if table.dtype != dtype or table.shape != (count,):
+        raise FormatError(f"{path} holds {table.shape} {table.dtype}, the manifest says {count} x {dtype}: prepare the store again")
+    return table
 
 
 class Stamp:
@@ -139,6 +187,16 @@ class Stamp:
             raise StoreError(f"{self._path.parent} was replaced while this dataset was in use; make the dataset again")
         self._seen = now
 
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Let an error of the body be that the store was replaced, if it was."""
+        try:
+            yield
+        except (OSError, StoreError):
+            with suppress(OSError):
+                self.compare()
+            raise
+
     def check(self) -> None:
         """Do as `compare`, but raise a StoreError also if the file cannot be read."""
         try:
@@ -166,7 +224,7 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     variant = "|".join(kind.variants or re.escape(kind.name) for kind in found)
     extra = "".join(f"|{re.escape(file)}" for kind in found for file in kind.extra_files)
     mark = r"\.[\w-]+\.tmp"  # of a temporary file
-    of_variant = rf"({variant})/(shard-[0-9]+\.mdb|offsets\.npy)"
+    of_variant = rf"({variant})/(shard-[0-9]+\.mdb|index\.npy)"
     files = rf"({_COMMON}{_COLUMNS}{extra})|{of_variant})({mark})?|work/({variant}|columns)-[0-9]+{mark}|work/lock"
     return re.compile(variant), re.compile(rf"(({WORK}/)?{NEXT}/)?({files})")
 

@@ -17,7 +17,20 @@ import numpy as np
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, lacking
 from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column, ColumnTokens
-from fastdata.store.files import IMAGES, MANIFEST, NAMES, NEXT, REJECTS, SAMPLES, WORK, FileSum, is_variant, open_regular, sum_of
+from fastdata.store.files import (
+    IMAGES,
+    MANIFEST,
+    NAMES,
+    NEXT,
+    REJECTS,
+    SAMPLES,
+    WORK,
+    FileSum,
+    index_file,
+    is_variant,
+    open_regular,
+    sum_of,
+)
 from fastdata.tokenizer import Spec
 
 __all__ = ["IMAGE", "MASK", "NUMBERS", "PIXELS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "parse_column"]
@@ -28,7 +41,7 @@ VERSION = "1.0"
 WITH_MORE = "1.1"  # of a store with columns or several images a sample; readers of 1.0 ignore them, and see the first image
 MASK = "mask-"  # the prefix of the names of variants that hold masks
 IMAGE = "image-"  # the prefix of the names of variants that hold another image of each sample; then come its name and "-"
-PIXELS = [("height", "<u4"), ("width", "<u4"), ("bytes", "<u8"), ("xxh3", "<u8")]  # what tables say of each image
+PIXELS = [("height", "<u4"), ("width", "<u4")]  # what tables say of each image
 IN_ALL = ("masks", "tokens")  # sections that version 1.0 has in every manifest
 
 
@@ -223,7 +236,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
     if not variants or len({v.name for v in variants}) != len(variants):
         raise ValueError("a store has one or more variants of different names")
     files = {name: _sum(s) for name, s in entry(body["files"], dict).items()}
-    if not {SAMPLES, NAMES, REJECTS} <= set(files):
+    if not {SAMPLES, NAMES, REJECTS, *(index_file(variant.name) for variant in variants)} <= set(files):
         raise ValueError(f"it lists the files {sorted(files)}")
     if sum(shard_samples) != body["num_samples"]:
         raise ValueError("kind or counts do not fit together")

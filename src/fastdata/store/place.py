@@ -4,45 +4,13 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastdata.store.format import Manifest, Variant
+    from fastdata.store.reader import RecordIndex, ShardReader
 
-__all__ = ["Place", "Records", "remedy"]
-
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class Records(Protocol):
-    """The records of one variant."""
-
-    def __len__(self) -> int: ...
-
-    def get(self, index: int) -> memoryview:
-        """Return the bytes of a record: decode or copy them at once."""
-
-    def expect(self, indices: Array) -> None:
-        """Prepare for reading these records."""
-
-    def lengths(self) -> Array:
-        """Return the bytes of each record, int64 [n]."""
-
-    def copy_of(self, index: int) -> Path | None:
-        """Return the file in a cache that a record was read from, which may be removed; None: it was read from the store itself."""
-
-
-def remedy(records: Records, index: int, place: str | os.PathLike[str]) -> str:
-    """Return what to do about a record that is not what was written, as the end of a message. place: of its store."""
-    copy = records.copy_of(index)
-    verify = f"run fastdata verify {place}"
-    if copy is None:
-        return verify
-    return f"remove {copy}, a copy in the cache, to have it fetched again; if that does not help, {verify}"
+__all__ = ["Place"]
 
 
 class Place(os.PathLike[str]):
@@ -57,5 +25,5 @@ class Place(os.PathLike[str]):
         """Read a shard, and raise a FastDataError if it is not what was written."""
 
     @abstractmethod
-    def reader(self, manifest: Manifest, variant: Variant) -> Records:
-        """Open the records of a variant."""
+    def reader(self, variant: Variant, index: RecordIndex, *, check: bool) -> ShardReader:
+        """Open the records of a variant. check: as for ShardReader."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, damaged
-from fastdata.store.checked import CheckedRecords
 from fastdata.store.files import (
     IMAGES,
     MANIFEST,
@@ -19,13 +18,16 @@ from fastdata.store.files import (
     REJECTS,
     SAMPLES,
     Stamp,
-    file_sum,
+    check_size,
+    check_sum,
+    index_file,
+    load_table,
     open_regular,
     shard_file,
 )
 from fastdata.store.format import Manifest, Variant, read_current, variant_columns
-from fastdata.store.place import Place, Records
-from fastdata.store.shards import ShardReader, check_size
+from fastdata.store.place import Place
+from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
 from fastdata.store.uses import Use
 
 __all__ = ["Store"]
@@ -40,7 +42,6 @@ class Store:
         path: the folder, or a Place.
         kind: the kind of data it must hold; None: any.
         expected: the xxh3-128 of the manifest that it had when it was opened before; None: any.
-        check: "first": compare each record with its checksum when it is first read; None: do not.
 
     Attributes:
         path: the folder that its files are in, absolute.
@@ -54,7 +55,6 @@ class Store:
     Raises:
         StoreError: there is no finished store at `path`, or it was replaced, or it holds another kind.
         FormatError: its version is newer, or a file is missing, cut short or damaged.
-        ValueError: check has another value, or its records have no checksums of their own.
     """
 
     def __init__(
@@ -63,7 +63,6 @@ class Store:
         kind: str | None = "images",
         *,
         expected: str | None = None,
-        check: str | None = None,
     ) -> None:
         self.path: Path
         self.manifest: Manifest
@@ -73,7 +72,7 @@ class Store:
                 raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
             self.stamp = Stamp(self.path / MANIFEST, self.manifest.xxh3_128)
             try:
-                self._open(path, kind, check)
+                self._open(path, kind)
             except StoreError:
                 if self._is_same():
                     raise
@@ -88,30 +87,19 @@ class Store:
             return False
         return True
 
-    def _open(self, path: str | os.PathLike[str], kind: str | None, check: str | None) -> None:
+    def _open(self, path: str | os.PathLike[str], kind: str | None) -> None:
         self.place: Path | Place = path if isinstance(path, Place) else Path(path).absolute()
         self.kind = kinds.find(self.manifest.kind)
         if kind not in (None, self.manifest.kind):
             found = self.manifest.kind
             raise StoreError(f"{self.place} holds {found}, not {kind}; open it with {self.kind.reader}")
-        self.check = self._checked(check)
         self._check_sizes()
         first = [v.name for v in self.manifest.variants if not v.image]
         others = [v.name for v in self.manifest.variants if v.image]
         self.samples: Array = self._load(SAMPLES, self.kind.samples_dtype(self.manifest.labels, first))
         self._others = self._load(IMAGES, np.dtype(variant_columns(others))) if others else self.samples
+        self._indices = {variant.name: self._index(variant) for variant in self.manifest.variants}
         self.kind.check(self)
-
-    def _checked(self, check: str | None) -> str | None:
-        if check not in (None, "first"):
-            raise ValueError(f"check is {check!r}, but must be 'first' or None")
-        if check and not all(map(self.one_each, self.manifest.variants)):
-            raise ValueError(f"check is {check!r}, but records of {self.manifest.kind} have no checksums: use fastdata verify")
-        return check
-
-    def one_each(self, variant: Variant) -> bool:
-        """Return whether each sample is one record, whose length and checksum the tables have."""
-        return self.kind.checksums and self.manifest.shard_records(variant) == self.manifest.shard_samples
 
     def _check_sizes(self) -> None:
         for name, total in self.manifest.files.items():
@@ -120,23 +108,13 @@ class Store:
             for shard, total in enumerate(variant.shards):
                 check_size(self.shard(variant, shard), total.bytes)
 
-    def _load(self, file: str, want: np.dtype[Any]) -> Array:
+    def _load(self, file: str, dtype: np.dtype[Any]) -> Array:
         """Return a table with a row for each sample."""
-        self._check_sum(file)
-        try:
-            samples: Array = np.lib.format.open_memmap(self.path / file, mode="r")  # refuses objects, which would run code
-        except Exception as error:  # noqa: BLE001  numpy evaluates the header, so damaged bytes may raise anything
-            raise damaged(self.path / file, error) from None
-        if samples.dtype != want or samples.shape != (self.manifest.num_samples,):
-            raise FormatError(f"{self.path / file} holds {samples.shape} {samples.dtype}, the manifest says {len(self)} x {want}")
-        return samples
+        return load_table(self.path / file, self.manifest.files[file], dtype, self.manifest.num_samples)
 
-    def _check_sum(self, file: str) -> None:
-        """Compare a file with its checksum."""
-        if file_sum(self.path / file) != self.manifest.files[file]:
-            raise FormatError(
-                f"{self.path / file} is not what was written: its checksum differs; copy it again, or prepare the store again"
-            )
+    def _index(self, variant: Variant) -> RecordIndex:
+        file, sizes = index_file(variant.name), [shard.bytes for shard in variant.shards]
+        return RecordIndex(self.path / file, self.manifest.files[file], self.manifest.shard_records(variant), sizes, self.stamp)
 
     def __len__(self) -> int:
         return self.manifest.num_samples
@@ -146,7 +124,7 @@ class Store:
         return f"Store({str(self.path)!r}: {len(self)} samples, variants {sizes})"
 
     def field(self, variant: Variant, name: str) -> Array:
-        """Return what the tables say of each record of a variant: "height", "width", "bytes" or "xxh3"."""
+        """Return what the tables say of each image of a variant: "height" or "width"."""
         table: Array = self._others if variant.image else self.samples
         found: Array = np.asarray(table)[f"{variant.name}/{name}"]  # indexing a memmap takes longer
         return found
@@ -175,6 +153,12 @@ class Store:
         found = ", ".join("the images' own" if v.size is None else str(v.size) for v in variants)
         raise StoreError(f"{self.place} has no size {size}; it has {found}")
 
+    def first_records(self, variant: Variant) -> Array | None:
+        """Return the first record of each sample, int64 [n]; None: records hold several samples."""
+        if "first" in (self.samples.dtype.names or ()):
+            return self.samples["first"].astype(np.int64)
+        return np.arange(len(self)) if self.manifest.shard_records(variant) == self.manifest.shard_samples else None
+
     def shards_of(self, rows: Array) -> Array:
         """Return the shard that each row lies in, int64."""
         return np.searchsorted(np.cumsum(self.manifest.shard_samples), rows, "right")
@@ -186,16 +170,17 @@ class Store:
             return []
         return [Use(self.place, variant.name, samples, self.shards_of(rows[samples]))]
 
-    def reader(self, variant: Variant) -> Records:
-        """Open the records of a variant."""
-        reader: Records
+    def index(self, variant: Variant) -> RecordIndex:
+        """Return where the records of a variant lie, with the length and the checksum of each."""
+        return self._indices[variant.name]
+
+    def reader(self, variant: Variant, *, check: bool = False) -> ShardReader:
+        """Open the records of a variant. check: as for ShardReader."""
+        index = self.index(variant)
         if isinstance(self.place, Place):
-            reader = self.place.reader(self.manifest, variant)
-        else:
-            paths, sizes = [self.shard(variant, k) for k in range(len(variant.shards))], [s.bytes for s in variant.shards]
-            records = self.manifest.shard_records(variant)
-            reader = ShardReader(paths, records, sizes, self.kind.record_bytes(self, variant), self.stamp)
-        return reader if self.check is None else CheckedRecords(reader, self.field(variant, "xxh3"), self.place)
+            return self.place.reader(variant, index, check=check)
+        paths, sizes = [self.shard(variant, k) for k in range(len(variant.shards))], [shard.bytes for shard in variant.shards]
+        return ShardReader(index, LocalShards(paths, sizes, f"run fastdata verify {self.place}", self.stamp), check=check)
 
     def shard(self, variant: Variant, number: int) -> Path:
         """Return the path of a shard."""
@@ -222,7 +207,7 @@ class Store:
         return rejects
 
     def _lines(self, name: str, kind: type) -> list[Any]:
-        self._check_sum(name)
+        check_sum(self.path / name, self.manifest.files[name])
         try:
             with open_regular(self.path / name) as file:
                 lines = [json.loads(line) for line in file]

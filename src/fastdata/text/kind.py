@@ -98,10 +98,11 @@ class TokenKind(Kind):
 
         return SAMPLES_DTYPE
 
-    def record_bytes(self, store: Any, variant: Any) -> Any:
-        from fastdata.text.sections import record_bytes
+    def check(self, store: Any) -> None:
+        """Check the sizes of records against the counts of tokens."""
+        from fastdata.text.sections import check_records
 
-        return record_bytes(store.manifest.section("tokens").counts, variant)
+        check_records(store)
 
     def described(self, manifest: Any) -> str:
         return self.name

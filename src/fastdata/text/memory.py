@@ -19,11 +19,9 @@ import torch
 
 from fastdata import node_memory
 from fastdata.data.in_memory import check_free, how_many
-from fastdata.errors import FormatError
 from fastdata.shared_memory import SharedArray
 from fastdata.store.place import Place
 from fastdata.store.store import Store
-from fastdata.text.sections import record_bytes
 
 __all__ = ["RowCopier", "Runs", "TokenMemory"]
 
@@ -112,7 +110,7 @@ class TokenMemory:
 
     Raises:
         StoreError: if the tokens do not fit into free memory.
-        FormatError: if the records do not match the manifest.
+        FormatError: if a record that is copied is not what was written.
     """
 
     def __init__(self, store: Store, *, in_memory: bool, max_bytes: int | None = None, shared: bool = True) -> None:
@@ -121,9 +119,7 @@ class TokenMemory:
         self.counts = store.manifest.section("tokens").counts
         if isinstance(store.place, Place):
             store.place.require(store.manifest, variant)
-        self._reader = store.reader(variant)
-        self._variant = variant
-        self._what = str(store.place)
+        self._reader = store.reader(variant, check=in_memory)
         self._copied: SharedArray | None = None
         self._copied_records = 0
         self._process = -1
@@ -139,17 +135,12 @@ class TokenMemory:
         if self._process == os.getpid():
             return
         records = [self._reader.get(k) for k in range(self._copied_records, len(self._reader))]
-        if not np.array_equal([len(r) for r in records], record_bytes(self.counts, self._variant)[self._copied_records :]):
-            raise FormatError(f"{self._what} has records of other sizes than its manifest says; run fastdata verify {self._what}")
         parts = [np.frombuffer(record, self.dtype) for record in records]
         if self._copied is not None and len(self._copied.array):
             parts = [self._copied.array, *parts]
         self._parts = parts  # which keep the memory of a remote store
         addresses = np.array([part.ctypes.data for part in parts], np.int64)
         lengths = np.array([len(part) for part in parts], np.int64)
-        order = np.argsort(addresses, kind="stable")
-        if (addresses[order][1:] < (addresses + lengths * self.dtype.itemsize)[order][:-1]).any():
-            raise FormatError(f"{self._what} has records that overlap; run fastdata verify {self._what}")
         base = int(addresses.min(initial=1 << 62))
         places = (addresses - base) // self.dtype.itemsize
         self._runs = Runs(np.append(0, np.cumsum(lengths)), places)
@@ -188,7 +179,13 @@ class TokenMemory:
         length = int(runs.starts[count])
         if not node_memory.is_held(key, length, self.dtype):
             check_free(length * self.dtype.itemsize, "TokenDataset")
-        self._copied = node_memory.once(key, length, self.dtype, lambda memory: self.copy(runs, 0, memory), what)
+
+        def fill(memory: Array) -> None:
+            for record in range(count):
+                self._reader.get(record)  # which compares its checksum
+            self.copy(runs, 0, memory)
+
+        self._copied = node_memory.once(key, length, self.dtype, fill, what)
         self._copied_records = count
         self._process = -1
         self._parts = []

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from fastdata.errors import FormatError
 from fastdata.store.format import Variant, counted, entry
+from fastdata.store.store import Store
 
-__all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "Tokens", "parse_tokens", "record_bytes"]
+__all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "Tokens", "check_records", "parse_tokens"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -57,8 +58,10 @@ def parse_tokens(found: Any, variant: Variant) -> Tokens:
     return Tokens(engine, name, sha256, entry(found["vocab_size"], int), end, entry(found["largest"], int), counts)
 
 
-def record_bytes(counts: Sequence[int], variant: Variant) -> Array:
-    """Return the bytes of each record, int64 [records]. counts: the number of tokens in each shard."""
+def check_records(store: Store) -> None:
+    """Raise a FormatError unless each record is as long as the counts of tokens say."""
+    (variant,), counts = store.manifest.variants, store.manifest.section("tokens").counts
     sizes = (count * np.dtype(variant.form.dtype).itemsize for count in counts)
     parts = ((min(size - start, RECORD_BYTES) for start in range(0, size, RECORD_BYTES)) for size in sizes)
-    return np.fromiter(chain.from_iterable(parts), np.int64)
+    if not np.array_equal(np.fromiter(chain.from_iterable(parts), np.int64), store.index(variant).lengths):
+        raise FormatError(f"{store.path} has records of other sizes than its manifest says; copy it again, or prepare it again")

@@ -1,0 +1,214 @@
+"""Random access to the records of a variant: shards are mapped, and an index says where each record lies in them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import xxhash
+
+from fastdata.errors import FormatError, StoreError, lacking
+from fastdata.store.files import FileSum, Stamp, check_bytes, load_table, open_regular
+
+__all__ = ["INDEX_ROW", "LocalShards", "RecordIndex", "ShardReader", "Shards", "raise_file_limit"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+INDEX_ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("xxh3", "<u8")])  # xxh3-64 of the record
+
+
+class RecordIndex:
+    """Where each record of a variant lies: rows of INDEX_ROW over all shards in order, memory-mapped. It pickles without them.
+
+    Args:
+        path: of the file.
+        total: its size and checksum.
+        counts: the number of records in each shard.
+        sizes: the bytes of each shard's file.
+        manifest: of the store that the index belongs to.
+
+    Attributes:
+        starts: the number of the first record of each shard, and the number of all.
+        words: the numbers of all rows, three for each record: quicker to read one by one than an array.
+
+    Raises:
+        FormatError: the file is not what was written, or leads out of a shard.
+    """
+
+    def __init__(self, path: Path, total: FileSum, counts: Sequence[int], sizes: Sequence[int], manifest: Stamp) -> None:
+        self._arguments = path, total, tuple(counts), tuple(sizes), manifest
+        self.starts = [0, *accumulate(counts)]
+        with manifest.blamed():
+            rows = load_table(path, total, INDEX_ROW, self.starts[-1])
+        limits = np.repeat(np.array(sizes, np.uint64), counts)
+        if ((rows["length"] > limits) | (rows["offset"] > limits - np.minimum(rows["length"], limits))).any():
+            raise FormatError(f"{path} leads beyond the end of a shard; copy it again, or prepare the store again")
+        self._rows: Array = np.asarray(rows)  # plain, because indexing a memmap takes longer
+        self.words = memoryview(self._rows.tobytes() if not len(rows) else self._rows.view(np.uint8).data).cast("Q")
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def __reduce__(self) -> Any:
+        return RecordIndex, self._arguments
+
+    @property
+    def offsets(self) -> Array:
+        """Where each record begins in the file of its shard, uint64 [n]."""
+        return self._rows["offset"]
+
+    @property
+    def lengths(self) -> Array:
+        """The bytes of each record, int64 [n]."""
+        return self._rows["length"].astype(np.int64)
+
+    @property
+    def checksums(self) -> Array:
+        """The xxh3-64 of each record, uint64 [n]."""
+        return self._rows["xxh3"]
+
+
+class Shards(Protocol):
+    """Where the shards of a variant are."""
+
+    def open(self, shard: int) -> memoryview:
+        """Map a shard, whose size is right. Raise a FastDataError if there is none."""
+
+    def describe(self, shard: int) -> str:
+        """Return how a message names a shard."""
+
+    def advice(self, shard: int) -> str:
+        """Return what to do about a damaged shard, as the end of a message."""
+
+
+class ShardReader:
+    """Random access to the records of one variant. A shard is mapped when it is first read. It survives forks, and pickles small.
+
+    Args:
+        index: where the records lie.
+        shards: what maps their files.
+        check: compare each record with its checksum when this process first reads it. If not, only the first and the last of each
+            shard are compared, when it is mapped: they tell it from another one.
+    """
+
+    def __init__(self, index: RecordIndex, shards: Shards, *, check: bool = False) -> None:
+        self._index, self._shards, self._check = index, shards, check
+        self._starts, self._words = index.starts, index.words
+        self._opened: dict[int, memoryview] = {}
+        self._unread = bytearray(b"\1") * len(index) if check else bytearray()
+
+    def __reduce__(self) -> Any:
+        return _checked_reader if self._check else type(self), (self._index, self._shards)
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def get(self, row: int) -> memoryview:
+        """Return the bytes of a record, which stay valid for as long as they are held.
+
+        Raises:
+            IndexError: there is no such record.
+            FormatError: the shard is damaged, or another file than the manifest says.
+            StoreError: the shard cannot be read, or the store was replaced.
+        """
+        shard = bisect_right(self._starts, row) - 1
+        try:
+            view = self._opened[shard]
+        except KeyError:
+            view = self._open(shard)
+        at = 3 * row
+        start = self._words[at]
+        record = view[start : start + self._words[at + 1]]
+        if self._check and self._unread[row]:
+            self._compare(shard, row, record)
+            self._unread[row] = 0
+        return record
+
+    def _open(self, shard: int) -> memoryview:
+        if not 0 <= shard < len(self._starts) - 1:
+            raise IndexError(f"the index is not from 0 to {len(self) - 1}")
+        view = self._shards.open(shard)
+        first, last = self._starts[shard], self._starts[shard + 1] - 1
+        for row in () if self._check else {first, last}:
+            start, length = self._words[3 * row : 3 * row + 2]
+            self._compare(shard, row, view[start : start + length])
+        self._opened[shard] = view
+        return view
+
+    def _compare(self, shard: int, row: int, record: memoryview) -> None:
+        if xxhash.xxh3_64_intdigest(record) != self._words[3 * row + 2]:
+            raise FormatError(
+                f"{self._shards.describe(shard)} is damaged: record {row} is not what was written, its checksum differs; "
+                f"{self._shards.advice(shard)}"
+            )
+
+    def advice(self, row: int) -> str:
+        """Return what to do about a record that cannot be used, as the end of a message."""
+        return self._shards.advice(bisect_right(self._starts, row) - 1)
+
+    def expect(self, rows: Array) -> None:
+        """Do nothing: records are read when they are needed."""
+
+    def lengths(self) -> Array:
+        """Return the bytes of each record, int64 [n]."""
+        return self._index.lengths
+
+
+def _checked_reader(index: RecordIndex, shards: Shards) -> ShardReader:
+    return ShardReader(index, shards, check=True)
+
+
+class LocalShards:
+    """The shards of a variant in a folder.
+
+    Args:
+        paths: their files, in order.
+        sizes: the bytes of each, from the manifest.
+        advice: what to do about a damaged one.
+        manifest: of the store that the shards belong to. While it is another, no shard is opened.
+    """
+
+    def __init__(self, paths: Sequence[Path], sizes: Sequence[int], advice: str, manifest: Stamp) -> None:
+        self._paths, self._sizes, self._advice, self._manifest = list(paths), list(sizes), advice, manifest
+
+    def open(self, shard: int) -> memoryview:
+        """Map a shard.
+
+        Raises:
+            FormatError: it has another size.
+            StoreError: it cannot be read, or the store was replaced.
+        """
+        raise_file_limit()
+        path = self._paths[shard]
+        try:
+            with self._manifest.blamed(), open_regular(path) as file:
+                check_bytes(path, os.fstat(file.fileno()).st_size, self._sizes[shard])
+                mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)  # has a descriptor of its own
+            mapped.madvise(mmap.MADV_RANDOM)
+        except OSError as error:
+            why = lacking(error)
+            raise StoreError(f"{path} cannot be opened: {why}" if why else f"{path} cannot be read: {error.strerror}") from None
+        self._manifest.check()  # after the file was opened: who replaces a store removes its manifest first
+        return memoryview(mapped)
+
+    def describe(self, shard: int) -> str:
+        return str(self._paths[shard])
+
+    def advice(self, shard: int) -> str:
+        return self._advice
+
+
+@cache
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may: each mapped shard needs one, and the usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 1 << 20, hard))
