@@ -440,5 +440,5 @@ def test_a_table_that_does_not_fit_the_tokens_is_damage(tmp_path: Path) -> None:
         TokenDataset(tmp_path / "o.fds", 8)
     body["tokens"]["counts"] = [body["tokens"]["counts"][0] + 1]
     (tmp_path / "o.fds" / "manifest.json").write_text(json.dumps(body))
-    with pytest.raises(FormatError, match=r"record 0 has \d+ bytes, the store's tables say \d+"):
+    with pytest.raises(FormatError, match="has records of other sizes than its manifest says"):
         TokenDataset(tmp_path / "o.fds", 8)[0]
