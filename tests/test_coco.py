@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastdata import CenterCrop, LMDBDataset, Loader, PrepError, RAMDataset, RandomCrop, RandomResizedCrop, Resize, prep
+from fastdata.store.store import Store
 from support import PREP, boxes_of, encode, picture, run
 
 POINTS = ["nose", "left_eye", "right_eye", "tail"]
@@ -225,6 +226,18 @@ def test_names_of_categories_and_keypoints(stores: dict[str, Path]) -> None:
         columns.names("kind")
 
 
+def test_what_a_table_does_not_name_is_a_note(folder: Path, body: Any, tmp_path: Path) -> None:
+    """A table of one split, and annotations of all."""
+    names = [one["file_name"] for one in body["images"]]
+    table = write(tmp_path / "t.csv", "path\n" + "".join(f"{name}\n" for name in names[:3]))
+    stray = {"id": 1, "image_id": 77, "bbox": [1, 2, 3, 4], "category_id": 3}
+    path = write(tmp_path / "a.json", {**body, "annotations": [*body["annotations"], stray]})
+    done = prep(table, tmp_path / "o.fds", size=32, coco=path, root=folder / "images", workers=1)
+    assert (done.kept, done.rejected) == (3, {})
+    assert any(note.startswith(f"--coco has {len(names) - 3} more images, which SOURCE does not name: ") for note in done.notes)
+    assert "1 annotation of images that --coco does not list was left out" in done.notes
+
+
 def test_captions_and_images_without_annotations(folder: Path, body: Any, tmp_path: Path) -> None:
     captions = [
         {"image_id": one["id"], "id": k, "caption": f"picture {k}, {n}"} for k, one in enumerate(body["images"][1:]) for n in "ab"
@@ -262,6 +275,28 @@ def keep(body: Any, images: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"bbox": [0, 0, 1]}, '"bbox" must be [x, y, width, height], but is [0, 0, 1]'),
+        ({"bbox": [0, 0, 1, "x"]}, '"bbox" must be'),
+        ({"bbox": None}, '"bbox" must be'),
+        ({"bbox": [0, 0, 1, float("inf")]}, '"bbox" must be finite numbers'),
+        ({"category_id": 4}, '"category_id" is not the id of one of its categories'),
+        ({"category_id": None}, '"category_id" is not'),
+        ({"area": None}, '"area" must be a number, but is None'),
+        ({"keypoints": [1]}, '"keypoints" must be 12 numbers, for 4 keypoints'),
+    ],
+)
+def test_a_damaged_annotation_rejects_its_image(folder: Path, body: Any, tmp_path: Path, change: Any, message: str) -> None:
+    annotations = [dict(one) for one in body["annotations"]]
+    annotations[0] |= change
+    path = write(tmp_path / "a.json", {**body, "annotations": annotations})
+    done = prep(folder / "images", tmp_path / "o.fds", size=32, coco=path, workers=1)
+    (reject,) = (one for one in Store(done.out).rejects() if one["reason"] == "bad-annotation")
+    assert done.rejected["bad-annotation"] == 1 and f"annotation {annotations[0]['id']}: {message}" in reject["detail"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
         ("{\n\n]", "a.json, line 3: "),
         ("[]", "is not an object with images and annotations"),
         ({"images": []}, "lists no images"),
@@ -269,19 +304,6 @@ def keep(body: Any, images: Any) -> Any:
         (
             {"annotations": [{"id": 5, "image_id": 1, "bbox": [0, 0, 1, 1], "category_id": 3}]},
             "annotation 5 is of the image 1, which",
-        ),
-        (
-            {"annotations": [{"id": 5, "image_id": 1000, "bbox": [0, 0, 1], "category_id": 3}]},
-            'annotation 5: "bbox" must be [x, y, w',
-        ),
-        ({"annotations": [{"id": 5, "image_id": 1000, "bbox": [0, 0, 1, "x"], "category_id": 3}]}, 'annotation 5: "bbox" must be'),
-        (
-            {"annotations": [{"id": 5, "image_id": 1000, "bbox": [0, 0, 1, 1], "category_id": 4}]},
-            'annotation 5: "category_id" is not',
-        ),
-        (
-            {"annotations": [{"id": 5, "image_id": 1000, "bbox": [0, 0, 1, 1], "category_id": 3, "keypoints": [1]}]},
-            'annotation 5: "keypoints" must be 12 numbers, for 4 keypoints',
         ),
         ({"categories": [{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]}, "lists the category id 3 more than once"),
         ({"categories": [{"id": 3, "name": "a", "keypoints": 4}]}, 'category 3: "keypoints" must be a list of names, but is 4'),
@@ -331,5 +353,5 @@ def test_what_is_not_stored_is_told(folder: Path, body: Any, tmp_path: Path) -> 
     notes = prep(folder / "images", tmp_path / "o.fds", size=32, coco=path, workers=1, limit=4).notes
     assert "1 annotation with neither a box nor a caption was left out" in notes
     assert "segmentations are not stored: --masks stores masks" in notes
-    with pytest.raises(ValueError, match="bad_boxes is reject, but there are no boxes: give coco or yolo too"):
+    with pytest.raises(ValueError, match="bad_boxes is reject, but there are no boxes: give coco or yolo too, or fields NAME:xyxy"):
         prep(folder / "images", tmp_path / "p.fds", bad_boxes="reject")

@@ -20,14 +20,14 @@ from support import PREP, encode, picture, run
 POSE = "kpt_shape: [3, {dims}]\nflip_idx: [0, 2, 1]\nnames:\n  0: person\n"
 
 
-def write(root: Path, files: dict[str, str | tuple[int, int]]) -> Path:
+def write(root: Path, files: dict[str, str | bytes | tuple[int, int]]) -> Path:
     """Write texts, and pictures of (height, width)."""
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, str):
             (root / name).write_text(content)
         else:
-            (root / name).write_bytes(encode(picture(len(name), *content), ".png"))
+            (root / name).write_bytes(content if isinstance(content, bytes) else encode(picture(len(name), *content), ".png"))
     return root
 
 
@@ -136,21 +136,20 @@ def test_keypoints(tmp_path: Path, dims: int) -> None:
 
 
 def test_nothing_vanishes(tmp_path: Path) -> None:
-    sizes: dict[str, str | tuple[int, int]] = {f"in/{k}.png": (20, 30) for k in "abcd"}
+    sizes: dict[str, str | bytes | tuple[int, int]] = {f"in/{k}.png": (20, 30) for k in "abcd"}
     write(
         tmp_path,
         {**sizes, "l/a.txt": "0 0.5 0.5 0.5 0.5\n", "l/b.txt": "", "l/c.txt": "0 0.9 0.5 0.4 0.5\n0 0.5 0.5 0 0.1", "l/z.txt": ""},
     )
     summary = prep(tmp_path / "in", tmp_path / "o.fds", yolo=tmp_path / "l")
-    assert summary.rejected == {"no-image": 1} and summary.kept == 4
-    assert Store(summary.out).rejects()[0]["name"] == "l/z.txt"
+    assert summary.rejected == {} and summary.kept == 4
     notes = "\n".join(summary.notes)
     assert "1 image without a .txt file, which shows no object" in notes
     assert "1 image with an empty .txt file, which shows no object" in notes
     assert "1 box reached outside of the image and was clipped" in notes and "1 box without area" in notes
-    assert "categories have no names" in notes
+    assert "categories have no names" in notes and "1 .txt file without an image: z.txt" in notes
     strict = prep(tmp_path / "in", tmp_path / "s.fds", yolo=tmp_path / "l", bad_boxes="reject")
-    assert strict.rejected == {"no-image": 1, "box-outside": 1}
+    assert strict.rejected == {"box-outside": 1}
 
 
 def test_files_next_to_their_images(tmp_path: Path) -> None:
@@ -163,12 +162,12 @@ def test_files_next_to_their_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"l/a.txt": "0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5"}, "a.txt, line 2: 4 numbers; a line is class x_center"),
-        ({"l/a.txt": "0 0.5 0.5 0.5 0.5 0.9"}, "a.txt, line 1: 6 numbers; a line is"),
-        ({"l/a.txt": "\n0 0.5 x 0.5 0.5"}, "a.txt, line 2: could not convert string to float: 'x'"),
-        ({"l/a.txt": "0 nan 0.5 0.5 0.5"}, "a.txt, line 1: a coordinate is nan, but must be a fraction"),
-        ({"l/a.txt": "0 320 200 64 64"}, "a.txt, line 1: a coordinate is 320, but must be a fraction of the image's width"),
-        ({"l/a.txt": "0.5 0.5 0.5 0.5 0.5"}, "a.txt, line 1: the class is 0.5, but must be a whole number from 0"),
+        ({"l/a.txt": "0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5"}, "a.txt: line 2: 4 numbers; a line is class x_center"),
+        ({"l/a.txt": "0 0.5 0.5 0.5 0.5 0.9"}, "a.txt: line 1: 6 numbers; a line is"),
+        ({"l/a.txt": "\n0 0.5 x 0.5 0.5"}, "a.txt: line 2: could not convert string to float: 'x'"),
+        ({"l/a.txt": "0 nan 0.5 0.5 0.5"}, "a.txt: line 1: a coordinate is nan, but must be a fraction"),
+        ({"l/a.txt": "0 320 200 64 64"}, "a.txt: line 1: a coordinate is 320, but must be a fraction of the image's width"),
+        ({"l/a.txt": "0.5 0.5 0.5 0.5 0.5"}, "a.txt: line 1: the class is 0.5, but must be a whole number from 0"),
         ({"l/a.txt": "-1 0.5 0.5 0.5 0.5"}, "line 1: the class is -1, but must be a whole number"),
         ({"l/a.txt": "inf 0.5 0.5 0.5 0.5"}, "line 1: the class is inf, but must be a whole number"),
         (
@@ -176,6 +175,18 @@ def test_files_next_to_their_images(tmp_path: Path) -> None:
             "line 1: the class is 2, but must be from 0 to 1, as classes.txt says",
         ),
         ({"l/a.txt": "0 .5 .5 .5 .5", "l/data.yaml": POSE.format(dims=3)}, "5 numbers, but kpt_shape [3, 3] of data.yaml needs 14"),
+        ({"l/a.txt": b"\xff"}, "a.txt: it is not text: 'utf-8' codec can't decode"),
+    ],
+)
+def test_a_damaged_file_rejects_its_image(tmp_path: Path, files: dict[str, Any], message: str) -> None:
+    write(tmp_path, {"in/a.png": (20, 30), "in/b.png": (20, 30), **files})
+    rejects = Store(prep(tmp_path / "in", tmp_path / "o.fds", yolo=tmp_path / "l", workers=1).out).rejects()
+    assert [(one["name"], one["reason"]) for one in rejects] == [("a.png", "bad-annotation")] and message in rejects[0]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
         ({"l/a.txt": "", "l/data.yaml": "names: [a, [b]\n"}, "data.yaml is not YAML: while parsing a flow sequence"),
         ({"l/a.txt": "", "l/data.yaml": "names: [a, [b]]\n"}, "names must be a list of names"),
         ({"l/a.txt": "", "l/data.yaml": "names:\n- a\n--- \n"}, "data.yaml is not YAML: expected a single document"),

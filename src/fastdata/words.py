@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["human_bytes", "number_of"]
+__all__ = ["human_bytes", "number_of", "was"]
 
 VERBS = {"is": "are", "has": "have", "was": "were"}
 
@@ -20,3 +20,8 @@ def number_of(count: int, what: str, verb: str = "") -> str:
     """Format a number of things, such as "1 image" or "3 classes". verb: "is", "has" or "was", which follows: "3 classes have"."""
     things = f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith(('s', 'x')) else 's'}"
     return f"{things} {verb if count == 1 else VERBS[verb]}" if verb else things
+
+
+def was(count: int) -> str:
+    """Return the verb for so many."""
+    return "was" if count == 1 else "were"

@@ -60,6 +60,13 @@ class Fields:
             raise StoreError(f"{images.place} has no field {missing[0]}; it has {known}{hint}")
         if not 0 <= min_visible <= 1:
             raise ValueError(f"min_visible is {min_visible}, but a share lies between 0 and 1")
+        groups = {images.columns[name].column.group for name in wanted if name != LABEL} - {None}
+        boxes = (one.column for one in images.columns.values() if one.column.geometry == "xyxy")
+        if min_visible and not any(column.name in wanted or column.group in groups for column in boxes):
+            raise ValueError(
+                f"min_visible is {min_visible}, but {', '.join(wanted)} of {images.place} have no boxes: fastdata-prep stores them "
+                "with --coco or --yolo, or of a table with --fields NAME:xyxy (or xywh, cxcywh)"
+            )
         return cls(wanted, isinstance(names, str), min_visible)
 
     def geometric(self, columns: Mapping[str, Values]) -> str | None:

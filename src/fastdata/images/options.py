@@ -52,7 +52,7 @@ class ImageOptions(PairOptions, LabelOptions):
     fields: tuple[str, ...] = option(
         "Value to store with each image: NAME for a column of the table or the archive, or NAME=ENDING for files next to the "
         "images and members of a tar (caption=txt, meta=json, embedding=npy); then perhaps :TYPE, a dtype, text, bytes or json, "
-        "with [] for lists and [512] for arrays. May repeat.",
+        "with [] for lists and [512] for arrays; for boxes xyxy, xywh or cxcywh in pixels, for keypoints xy. May repeat.",
         (),
         several=True,
         metavar="COLUMN",
@@ -89,7 +89,5 @@ class ImageOptions(PairOptions, LabelOptions):
         LabelOptions.__post_init__(self)
         if self.coco is not None and self.yolo is not None:
             raise ValueError("--coco and --yolo are two sources of annotations: give one of them")
-        if self.coco is None and self.yolo is None and self.bad_boxes != "clip":
-            raise ValueError(f"--bad-boxes is {self.bad_boxes}, but there are no boxes: give --coco or --yolo too")
         if self.masks is None and (self.mask_suffix or self.mask_bits != 8 or self.palette is not None):
             raise ValueError("--mask-suffix, --mask-bits and --palette are about masks: give --masks too")

@@ -15,6 +15,7 @@ from fastdata.kinds import Planned
 from fastdata.prepare.plan import make_plan
 from fastdata.remote.path import AnyPath, to_path
 from fastdata.sources.coco import with_coco
+from fastdata.sources.instances import with_groups, with_meanings
 from fastdata.sources.listing import list_sources
 from fastdata.sources.notes import label_notes
 from fastdata.sources.options import StrPath
@@ -23,6 +24,7 @@ from fastdata.sources.reasons import refuse_unusable
 from fastdata.sources.several import list_several
 from fastdata.sources.table_file import is_path_table
 from fastdata.sources.yolo import with_yolo
+from fastdata.store.column import SOURCE_SIZE
 
 __all__ = ["plan_images"]
 
@@ -52,21 +54,26 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         images=tuple(image for image, _ in images),
         order=options.order or "listed",
         shard_samples=options.shard_samples,
+        bad_boxes=options.bad_boxes,
     )
     others = tuple[AnyPath, ...]()
     if images:
         found, others = list_several(source, [(image.name, where) for image, where in images], options, options.fields)
     else:
         found = list_sources(source, options, options.fields)
+    found = with_groups(with_meanings(found))
+    if options.bad_boxes != "clip" and options.coco is None and options.yolo is None and SOURCE_SIZE not in found.columns:
+        raise ValueError(
+            f"--bad-boxes is {options.bad_boxes}, but there are no boxes: give --coco or --yolo too, or --fields NAME:xyxy"
+        )
     for path, annotate in ((options.coco, with_coco), (options.yolo, with_yolo)):
         if path is not None:
-            found = annotate(found, to_path(path), reject_boxes=options.bad_boxes == "reject")
+            found = annotate(found, to_path(path))
     if options.masks is not None:
         found = with_masks(found, to_path(options.masks), options.mask_suffix)
-    stored = (*found.columns, *(part.column for part in found.parts))
-    if twice := [name for name, count in Counter(column.name for column in stored).items() if count > 1]:
+    if twice := [name for name, count in Counter(column.name for column in found.columns).items() if count > 1]:
         raise PrepError(f"--fields {twice[0]}: another column has this name; --fields NAME=ENDING gives a name of your choice")
-    columns, files = with_tokens(stored, options.tokenize)
+    columns, files = with_tokens(found.columns, options.tokenize)
     plan = make_plan(found, recipe, limit, columns=columns, files=files)
     refuse_unusable(plan.sources, found.root, table=is_path_table(to_path(source)), told=options.root is not None)
     meant = options.no_labels or bool(columns)

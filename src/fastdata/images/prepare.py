@@ -40,6 +40,7 @@ class ImageRecipe:
         images: the images of a sample, if it has several. The first has the codec, bits and gray of the recipe.
         order: "listed" or "shuffled", of the samples in the store.
         shard_samples: the most in a shard; None: as `make_plan` chooses.
+        bad_boxes: "clip" boxes that reach outside of their image, or "reject" the image.
     """
 
     kind: ClassVar[str] = "images"
@@ -57,6 +58,7 @@ class ImageRecipe:
     images: tuple[NamedImage, ...] = field(default=(), metadata={"newer": True})
     order: str = field(default="listed", metadata={"newer": True})
     shard_samples: int | None = field(default=None, metadata={"newer": True})
+    bad_boxes: str = field(default="clip", metadata={"newer": True})
 
     def __post_init__(self) -> None:
         sizes = self.sizes
@@ -127,7 +129,6 @@ def prepare_image(
     *,
     scratch: Array | None = None,
     mask: bytes | None = None,
-    annotated: Shape | None = None,
     others: Sequence[tuple[str, bytes]] = (),
     room: Room = unlimited,
 ) -> list[Record]:
@@ -141,7 +142,6 @@ def prepare_image(
         options: the recipe.
         scratch: memory of `decode_buffer` that a JPEG may be decoded into.
         mask: the bytes of the mask's file.
-        annotated: the (height, width) that the annotations of the image are about; None: unknown.
         others: what to call each further image in messages, and the bytes of its file.
         room: makes sure of bytes of memory.
 
@@ -149,12 +149,6 @@ def prepare_image(
         CodecError: if the image, its mask or a further image cannot be read or encoded, or their sizes differ.
     """
     source = SourceImage(data, max_pixels=options.max_pixels)
-    if annotated not in (None, (source.height, source.width)):
-        height, width = annotated
-        raise CodecError(
-            f"its annotations are of {width} x {height} pixels, but upright it has {source.width} x {source.height}",
-            "annotated-size",
-        )
     upright = np.array([(source.height, source.width)])
     shapes: list[Shape] = [
         tuple(target_shapes(upright, size, options.resize, upscale=options.upscale)[0].tolist()) for size in options.sizes

@@ -26,11 +26,11 @@ from fastdata.remote.path import AnyPath, fetch_ahead, fetched, join, read_ahead
 from fastdata.sources.archive import release
 from fastdata.sources.catalog import read_source
 from fastdata.sources.inputs import Source
-from fastdata.sources.parts import file_parts, read_parts
-from fastdata.sources.reasons import detail_of
-from fastdata.store.column import SOURCE_SIZE
+from fastdata.sources.instances import box_notes, in_pixels
+from fastdata.sources.parts import file_parts, read_fields
+from fastdata.sources.reasons import detail_of, reason_of
 from fastdata.store.format import IMAGE, PIXELS, variant_columns
-from fastdata.words import number_of
+from fastdata.words import number_of, was
 
 __all__ = ["kept", "make_shard", "probe", "tables"]
 
@@ -53,7 +53,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     rejects: list[dict[str, Any]] = []
     classes: Counter[int] = Counter()
     originals = [0] * len(job.options.variants())
-    cut = Counter[str]()
+    counts = Counter[str]()
     for place, source in enumerate(_with_files(job, task, progress)):
         progress.at(place)
         own = Counter[str]()
@@ -66,10 +66,10 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             sizes = [[r.height, r.width] for r in result]
             rows.append([task.first + place, sizes])
             classes.update(next((record.classes for record in result if record.classes), {}))
-            cut.update(own)
+            counts.update(own)
             originals = [count + record.original for count, record in zip(originals, result, strict=True)]
             progress.add(done=1, size=max(source.size, 0))
-    return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals, "cut": cut}
+    return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals, "counts": counts}
 
 
 def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
@@ -77,7 +77,7 @@ def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
     roots = [to_path(root) for root in (job.root, job.masks, *job.others)]
     if all(isinstance(root, Path) for root in roots) and not any("://" in source.name for source in task.sources):
         return task.sources
-    endings = [part.ending for part in job.parts if part.ending]
+    endings = [field.ending for field in job.fields if field.ending]
 
     def wanted(numbered: tuple[int, Source]) -> Iterator[AnyPath]:
         place, source = numbered
@@ -113,7 +113,7 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     threads = cv2.getNumThreads()
     count = len(plan.sources)
     root, masks, *others = map(str, roots)
-    job = Job(root, masks, "", plan.options, "", plan.columns, plan.parts, tuple(others), plan.files)
+    job = Job(root, masks, "", plan.options, "", plan.columns, plan.fields, tuple(others), plan.files)
     places = [k * count // min(PROBES, count) for k in range(min(PROBES, count))]
     results = [_try(job, plan.sources[place], None, Counter())[0] for place in places]
     cv2.setNumThreads(threads)
@@ -136,49 +136,32 @@ def _room(job: Job, source: Source, progress: Progress, place: int, need: int) -
 
 
 def _try(
-    job: Job, source: Source, skip: tuple[str, str] | None, cut: Counter[str], room: Room = unlimited
+    job: Job, source: Source, skip: tuple[str, str] | None, counts: Counter[str], room: Room = unlimited
 ) -> tuple[list[Record] | tuple[str, str], list[Any]]:
     """Return a source's records and values, or the reason and detail of its rejection.
 
-    Details have no paths: a store is the same anywhere. `cut` counts the texts that were longer than their row of tokens.
+    Details have no paths: a store is the same anywhere. `counts` counts what `_notes` tells: texts that
+    were cut, by column, and boxes.
     """
     if skip is not None:
         return skip, []
     images = [image.name for image in job.options.images[1:]]
     for image, other in zip(images, source.others, strict=False):
         if other.problem:
-            return (other.problem, f"{image}{other.name and f' ({other.name})'}: {detail_of(other.problem)}"), []
+            return (reason_of(other.problem), f"{image}{other.name and f' ({other.name})'}: {detail_of(other.problem)}"), []
     if source.problem:
-        return (source.problem, detail_of(source.problem)), []
+        return (reason_of(source.problem), detail_of(source.problem)), []
     try:
         mask = (to_path(job.masks) / source.mask).read_bytes() if source.mask else None
-        annotated = source.values[job.columns.index(SOURCE_SIZE)] if SOURCE_SIZE in job.columns else None  # None: in fractions
         data = read_source(job.root, source)
         others = [_read_other(*found) for found in zip(images, job.others, source.others, strict=True)]
-        records = prepare_image(
-            data, job.options, scratch=_scratch(), mask=mask, annotated=annotated and tuple(annotated), others=others, room=room
-        )
-        values = [*_in_pixels(job, source.values, records[0].source), *read_parts(job.root, source, job.parts)]
-        return records, encode_columns(job.columns, values, job.files, cut)
+        records = prepare_image(data, job.options, scratch=_scratch(), mask=mask, others=others, room=room)
+        values = read_fields(job.root, source, job.fields)
+        reject = job.options.bad_boxes == "reject"
+        values = in_pixels(job.fields, values, records[0].source, reject=reject, counts=counts)
+        return records, encode_columns(job.columns, values, job.files, counts)
     except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, the file is listed and the run continues
         return reject_of(error), []
-
-
-def _in_pixels(job: Job, values: Sequence[Any], size: tuple[int, int]) -> Sequence[Any]:
-    """Return the values of an image. Coordinates that are fractions of its (height, width) become pixels."""
-    if SOURCE_SIZE not in job.columns or values[job.columns.index(SOURCE_SIZE)] is not None:
-        return values
-    height, width = size
-    factors = {"xyxy": (width, height, width, height), "xy": (width, height, 1)}
-    found = list[Any]()
-    for column, value in zip(job.columns, values, strict=False):  # parts have no place in the image
-        if column == SOURCE_SIZE:
-            found.append(size)
-        elif column.geometry is None:
-            found.append(value)
-        else:
-            found.append(np.array(value, np.float64).reshape(-1, *column.shape) * factors[column.geometry])
-    return found
 
 
 def _read_other(image: str, root: str, source: Source) -> tuple[str, bytes]:
@@ -201,13 +184,13 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     variants = plan.options.variants()
     names, others = ([name for name, _, _ in variants if name.startswith(IMAGE) == other] for other in (False, True))
     counts, blocks = list[int](), list[tuple[Array, Array]]()
-    originals, classes, cut = [0] * len(variants), Counter[int](), Counter[str]()
+    originals, classes, noted = [0] * len(variants), Counter[int](), Counter[str]()
     for shard, table in enumerate(found):
         blocks.append(_rows(plan, shard, table["rows"], names, others))
         counts.append(kept(table))
         originals = [count + more for count, more in zip(originals, table["originals"], strict=True)]
         classes.update({int(k): count for k, count in table["classes"].items()})
-        cut.update(table["cut"])
+        noted.update(table["counts"])
     samples, others_rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     mask = plan.options.mask
     return Tables(
@@ -218,7 +201,7 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
         sections={"masks": None if mask is None else Masks(mask.names, {str(k): classes[k] for k in sorted(classes)})},
         others=others_rows if others else None,
         images=tuple(image.name for image in plan.options.images),
-        notes=tuple(_cut_notes(plan, cut)),
+        notes=tuple(_notes(plan, noted)),
     )
 
 
@@ -243,8 +226,9 @@ def _rows(plan: Plan, shard: int, rows: list[Any], names: list[str], others: lis
     return samples, others_rows
 
 
-def _cut_notes(plan: Plan, cut: Counter[str]) -> Iterator[str]:
-    """Yield a note for each column some of whose texts were longer than a row of tokens."""
+def _notes(plan: Plan, counts: Counter[str]) -> Iterator[str]:
+    """Yield what became of boxes, and a note for each column some of whose texts were longer than a row of tokens."""
+    yield from box_notes(counts)
     for column in plan.columns:
-        if count := cut[column.name]:
-            yield f"{number_of(count, 'text')} of {column.name} {'was' if count == 1 else 'were'} cut to {column.shape[0]} tokens"
+        if column.tokens is not None and (count := counts[f"cut {column.name}"]):
+            yield f"{number_of(count, 'text')} of {column.name} {was(count)} cut to {column.shape[0]} tokens"

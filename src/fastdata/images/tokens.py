@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -76,25 +77,25 @@ def _engine(spec: Spec, data: bytes) -> Engine:
     return load(spec, data)
 
 
-def encode_columns(columns: Sequence[Column], values: Sequence[Any], files: Mapping[str, bytes], cut: dict[str, int]) -> list[Any]:
+def encode_columns(columns: Sequence[Column], values: Sequence[Any], files: Mapping[str, bytes], counts: Counter[str]) -> list[Any]:
     """Return the values of a sample with texts as tokens.
 
     Args:
         columns: what to store.
         values: one for each column, before tokenizing.
         files: of the tokenizers.
-        cut: counts, by column, the texts that were longer than their row.
+        counts: counts the texts that were longer than their row, under "cut" and the column's name.
 
     Raises:
         CodecError: a value is no text, or has a character that the tokenizer lacks.
     """
     return [
-        value if column.tokens is None else _encode(column, column.tokens, value, files.get(column.tokenizer_file, b""), cut)
+        value if column.tokens is None else _encode(column, column.tokens, value, files.get(column.tokenizer_file, b""), counts)
         for column, value in zip(columns, values, strict=True)
     ]
 
 
-def _encode(column: Column, tokens: ColumnTokens, value: Any, data: bytes, cut: dict[str, int]) -> Array:
+def _encode(column: Column, tokens: ColumnTokens, value: Any, data: bytes, counts: Counter[str]) -> Array:
     engine, texts = _engine(tokens.tokenizer, data), [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise CodecError(f"column {column.name}: {value!r:.60} is neither text nor a list of texts", "bad-field")
@@ -102,7 +103,7 @@ def _encode(column: Column, tokens: ColumnTokens, value: Any, data: bytes, cut: 
     rows = list[Array]()
     for text in texts:
         ids, was_cut = engine.encode_row(text, length)
-        cut[column.name] = cut.get(column.name, 0) + was_cut
+        counts[f"cut {column.name}"] += was_cut
         if length is not None:
             ids = np.append(ids, np.full(length - len(ids), tokens.pad))
         rows.append(ids.astype(column.dtype))

@@ -18,7 +18,7 @@ from fastdata._version import __version__
 from fastdata.prepare.remote_out import RemoteOut
 from fastdata.remote.path import AnyPath, RemotePath
 from fastdata.remote.url import Storage
-from fastdata.sources.inputs import Part, Source, SourceList
+from fastdata.sources.inputs import FieldSource, Source, SourceList
 from fastdata.sources.packed import packed_inputs
 from fastdata.sources.shuffled import shuffled
 from fastdata.store.column import Column
@@ -67,8 +67,8 @@ class Plan:
         bounds: shard k holds sources[bounds[k]:bounds[k + 1]].
         amounts: how much each shard adds to the progress, in the unit of the options.
         files: other files of the store by name, such as a tokenizer. The options or the columns contain their checksums.
-        columns: the columns of the store. Each source has a value for each of the first of them.
-        parts: how workers read the values of the others.
+        columns: the columns of the store.
+        fields: where the values of each column come from.
     """
 
     options: Any  # Options
@@ -80,7 +80,7 @@ class Plan:
     fingerprint: str
     files: dict[str, bytes] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()
-    parts: tuple[Part, ...] = ()
+    fields: tuple[FieldSource, ...] = ()
 
     @property
     def num_shards(self) -> int:
@@ -91,7 +91,7 @@ class Plan:
 
     def body(self) -> dict[str, Any]:
         """Return everything but the sources and the fingerprint as JSON values."""
-        body = _body(self.options, self.labels, self.bounds, self.libraries, self.columns, self.parts)
+        body = _body(self.options, self.labels, self.bounds, self.libraries, self.columns, self.fields)
         return json.loads(json.dumps(body))  # type: ignore[no-any-return]
 
 
@@ -142,11 +142,11 @@ def _body(
     bounds: tuple[int, ...],
     libraries: dict[str, str],
     columns: Sequence[Column],
-    parts: Sequence[Part],
+    fields: Sequence[FieldSource],
 ) -> dict[str, Any]:
     return {
         **({"columns": [column.as_json() for column in columns]} if columns else {}),
-        **({"parts": [{"column": part.column.as_json(), "ending": part.ending} for part in parts]} if parts else {}),
+        **({"fields": [asdict(field) for field in fields]} if fields else {}),
         "options": _as_recorded(options),
         "labels": asdict(labels),
         "bounds": bounds,
@@ -194,7 +194,7 @@ def make_plan(
     Args:
         limit: keep only so many, evenly spaced, so that all classes occur.
         least: the smallest shard, in samples and bytes, that is made to keep all cores busy.
-        columns: what to store of the list's columns and parts, in their order.
+        columns: what to store of the list's fields, in their order.
         files: other files of the store by name.
     """
     sources = packed_inputs(found.sources)
@@ -203,7 +203,7 @@ def make_plan(
     if getattr(options, "order", "listed") == "shuffled":
         sources = shuffled(sources, remote=isinstance(found.root, RemotePath))
     bounds = _bounds(sources, getattr(options, "shard_samples", None), *least)
-    return freeze(options, found.labels, sources, bounds, files, columns, found.parts)
+    return freeze(options, found.labels, sources, bounds, files, columns, found.fields)
 
 
 def freeze(
@@ -213,13 +213,13 @@ def freeze(
     bounds: tuple[int, ...],
     files: dict[str, bytes] | None = None,
     columns: tuple[Column, ...] = (),
-    parts: tuple[Part, ...] = (),
+    fields: tuple[FieldSource, ...] = (),
 ) -> Plan:
     """Make a plan with its fingerprint."""
     tokenizers = [name for column in columns if column.tokens for name in LIBRARIES[column.tokens.tokenizer.engine]]
     names = ("lmdb", "numpy", *options.libraries, *tokenizers)
     libraries = {name: version_of(name) for name in ("fastdata", *names)}
-    body = _body(options, labels, bounds, libraries, columns, parts)
+    body = _body(options, labels, bounds, libraries, columns, fields)
     digest = xxhash.xxh3_128()
     before, after = json.dumps({**body, "sources": []}, sort_keys=True).rsplit("[]", 1)
     digest.update(f"{before}[".encode())
@@ -230,7 +230,7 @@ def freeze(
     amounts = tuple(
         sum(max(s.size, 0) for s in sources[begin:end]) if options.unit == "B" else end - begin for begin, end in pairwise(bounds)
     )
-    return Plan(options, labels, sources, bounds, amounts, libraries, digest.hexdigest(), files or {}, columns, parts)
+    return Plan(options, labels, sources, bounds, amounts, libraries, digest.hexdigest(), files or {}, columns, fields)
 
 
 def version_of(library: str) -> str:

@@ -66,7 +66,7 @@ def save_plan(work: Work) -> None:
         "fingerprint": plan.fingerprint,
         **plan.body(),
         "machine": machine_of(work.kind),
-        "frozen": encode((plan.options, plan.labels, plan.columns, plan.parts)),
+        "frozen": encode((plan.options, plan.labels, plan.columns, plan.fields)),
         "amounts": plan.amounts,
         "slices": slices,
         "files": {name: _checksum(data) for name, data in plan.files.items()},
@@ -102,7 +102,7 @@ def load_plan(out: Path, remote: RemoteOut | None = None, storage: Storage | Non
     store, out = out, plan_folder(out)
     body = _read(out)
     try:
-        options, labels, columns, parts = decode(body["frozen"])
+        options, labels, columns, fields = decode(body["frozen"])
         plan = Plan(
             options,
             labels,
@@ -113,7 +113,7 @@ def load_plan(out: Path, remote: RemoteOut | None = None, storage: Storage | Non
             body["fingerprint"],
             {name: _checked(out / name, total) for name, total in body["files"].items()},
             columns,
-            parts,
+            fields,
         )
         kind = kinds.find(options.kind)
         roots, notes = tuple(map(to_path, body["roots"])), tuple(body["notes"])

@@ -103,7 +103,7 @@ class Pool:
             plan.options,
             plan.fingerprint,
             plan.columns,
-            plan.parts,
+            plan.fields,
             tuple(others),
             plan.files,
             str(self._scratch),

@@ -28,7 +28,7 @@ from fastdata.children import end_with
 from fastdata.errors import LACKS_MEMORY, CodecError, MachineError, RemoteError, StoreError, lacking
 from fastdata.remote.session import carry_out
 from fastdata.remote.url import Storage
-from fastdata.sources.inputs import Part
+from fastdata.sources.inputs import FieldSource
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnWriter
 from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
@@ -63,7 +63,7 @@ class Job:
 
     Attributes:
         root, masks: the folders of inputs and of masks.
-        columns, parts, files: as in the plan.
+        columns, fields, files: as in the plan.
         others: the folder of each further image of an input.
         scratch: where shards are written before they are published; empty: in the store's work folder.
         mark: a part of the names of temporary files that no other run uses.
@@ -77,7 +77,7 @@ class Job:
     options: Any
     fingerprint: str
     columns: tuple[Column, ...] = ()
-    parts: tuple[Part, ...] = ()
+    fields: tuple[FieldSource, ...] = ()
     others: tuple[str, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict)
     scratch: str = ""

@@ -6,6 +6,7 @@ The format: https://cocodataset.org/#format-data
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,21 +17,26 @@ import numpy as np
 
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath
-from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column, was
-from fastdata.sources.inputs import Source, SourceList, read_bytes
+from fastdata.sources.annotations import BOXES, annotated, category_column, damaged, finished, keypoint_column
+from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
+from fastdata.sources.notes import listed
 from fastdata.sources.packed import PackedInputs
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
-from fastdata.words import number_of
+from fastdata.words import number_of, was
 
 __all__ = ["with_coco"]
 
 Entry = Mapping[str, Any]
-TOLERANCE = 0.01  # pixels: many files round to two digits
 
 
 @dataclass(frozen=True)
 class _Coco:
-    """A file of annotations. keypoints: names, of the one category that has some."""
+    """A file of annotations.
+
+    Attributes:
+        keypoints: names, of the one category that has some.
+        unlisted: how many annotations are of images that it does not list.
+    """
 
     path: AnyPath
     images: list[Entry]
@@ -38,40 +44,45 @@ class _Coco:
     categories: dict[int, int]
     names: tuple[str, ...]
     keypoints: tuple[str, ...]
+    unlisted: int
 
     def has(self, key: str) -> bool:
         return any(key in one for found in self.annotations.values() for one in found)
 
 
-def with_coco(inputs: SourceList, path: AnyPath, *, reject_boxes: bool) -> SourceList:
-    """Return the images that a COCO file lists, with columns of what it says of them.
+def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
+    """Return the images that a COCO file lists, with fields of what it says of them.
 
-    Images of the folder that it does not list, and listed images that are not there, remain in the list with that problem.
+    Images of SOURCE that it does not list, and listed images that are not there, remain in the list with that problem, but where a
+    table names the inputs: then what it does not name is left out.
 
     Args:
         inputs: the images of the folder that `file_name` is relative to.
         path: the JSON.
-        reject_boxes: reject an image with a box that lies partly outside of it; else clip the box, and drop it if nothing is left.
 
     Raises:
         PrepError: the file cannot be read, or is not consistent.
     """
     coco = _read(path)
     by_name = {os.path.normpath(source.name): source for source in inputs.sources}
-    columns, sources, counts = _columns(coco), PackedInputs[Source](), Counter[str]()
-    check = BoxCheck(reject=reject_boxes, tolerance=TOLERANCE)
+    fields, sources, counts = _fields(coco), PackedInputs[Source](), Counter[str]()
+    absent = list[str]()
     for image in coco.images:
         name = image["file_name"]
-        source = by_name.pop(os.path.normpath(name), Source(name, -1, -1, "missing"))
+        source = by_name.pop(os.path.normpath(name), None)
+        if source is None and inputs.selected:
+            absent.append(name)
+            continue
+        source = source or Source(name, -1, -1, "missing")
         counts["empty"] += not coco.annotations[image["id"]]
-        sources.append(annotated(source, *_values(coco, columns, image, check, counts)))
+        sources.append(annotated(source, *_values(coco, fields, image, counts)))
     sources.extend(annotated(source, (), "not-annotated") for source in by_name.values())
     if len(by_name) == len(inputs.sources):
         raise PrepError(
             f"--coco {path} lists none of the images in {inputs.root}: its first file_name is {coco.images[0]['file_name']}, "
             f"the first image is {inputs.sources[0].name}; give as SOURCE the folder that file_name is relative to"
         )
-    return finished(inputs, f"--coco {path}", columns, sources, [*_notes(coco, counts), *check.notes()])
+    return finished(inputs, f"--coco {path}", fields, sources, [*_notes(coco, counts, absent)])
 
 
 def _read(path: AnyPath) -> _Coco:
@@ -97,15 +108,18 @@ def _read(path: AnyPath) -> _Coco:
     if repeated := [k for k, count in Counter(one["id"] for one in categories).items() if count > 1]:
         raise PrepError(f"--coco {path} lists the category id {repeated[0]} more than once")
     known = {image["id"] for image in images}
-    annotations = defaultdict[int, list[Entry]](list)
+    annotations, unlisted = defaultdict[int, list[Entry]](list), list[Entry]()
     for one in _entries(path, body, "annotations", {"image_id": int}):
-        if one["image_id"] not in known:
-            raise PrepError(f"--coco {path}: annotation {one.get('id')} is of the image {one['image_id']}, which is not listed")
-        annotations[one["image_id"]].append(one)
+        (annotations[one["image_id"]] if one["image_id"] in known else unlisted).append(one)
+    if unlisted and not annotations:
+        one = unlisted[0]
+        raise PrepError(f"--coco {path}: annotation {one.get('id')} is of the image {one['image_id']}, which is not listed")
     points = {_point_names(path, one) for one in categories if one.get("keypoints")}
     if len(points) > 1:
         raise PrepError(f"--coco {path}: {len(points)} categories have different keypoints; prepare each by itself")
-    return _Coco(path, images, annotations, numbers, tuple(one["name"] for one in categories), next(iter(points), ()))
+    return _Coco(
+        path, images, annotations, numbers, tuple(one["name"] for one in categories), next(iter(points), ()), len(unlisted)
+    )
 
 
 def _entries(path: AnyPath, body: Entry, key: str, needed: Mapping[str, type]) -> Iterator[Entry]:
@@ -129,91 +143,82 @@ def _point_names(path: AnyPath, category: Entry) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _columns(coco: _Coco) -> tuple[Column, ...]:
-    """Return the columns for what the annotations hold."""
-    columns = [Column("image_id", "int64"), SOURCE_SIZE]
+def _fields(coco: _Coco) -> tuple[FieldSource, ...]:
+    """Return the fields for what the annotations hold."""
+    fields = [FieldSource(Column("image_id", "int64"), True), FieldSource(SOURCE_SIZE, True)]
     if coco.has("bbox"):
-        columns += [
-            BOXES,
-            category_column(coco.names, list(coco.categories)),
-            Column("area", "float32", many=True, group=INSTANCES),
-            Column("crowd", "bool", many=True, group=INSTANCES),
+        fields += [
+            FieldSource(BOXES, True, layout="xywh"),
+            FieldSource(category_column(coco.names, list(coco.categories)), True),
+            FieldSource(Column("area", "float32", many=True, group=INSTANCES), True),
+            FieldSource(Column("crowd", "bool", many=True, group=INSTANCES), True),
         ]
     if coco.keypoints:
-        columns.append(keypoint_column(len(coco.keypoints), coco.keypoints))
+        fields.append(FieldSource(keypoint_column(len(coco.keypoints), coco.keypoints), True, layout="xy"))
     if coco.has("caption"):
-        columns.append(Column("captions", "json"))
-    return tuple(columns)
+        fields.append(FieldSource(Column("captions", "json"), True))
+    return tuple(fields)
 
 
-def _values(coco: _Coco, columns: Sequence[Column], image: Entry, check: BoxCheck, counts: Counter[str]) -> tuple[list[Any], str]:
-    """Return the value of each column for an image, and the problem of its boxes, or ""."""
-    found = coco.annotations[image["id"]]
-    instances = [one for one in found if "bbox" in one]
-    boxes, keep, problem = check.check([_box(coco, one) for one in instances], image["width"], image["height"])
-    kept = [instances[k] for k in keep]
-    counts["other"] += sum("bbox" not in one and "caption" not in one for one in found)
+def _values(coco: _Coco, fields: Sequence[FieldSource], image: Entry, counts: Counter[str]) -> tuple[list[Any], str]:
+    """Return the value of each field for an image, and the problem of its annotations, or ""."""
+    annotations = coco.annotations[image["id"]]
+    instances = [one for one in annotations if "bbox" in one]
+    counts["other"] += sum("bbox" not in one and "caption" not in one for one in annotations)
     values: dict[str, Any] = {
         "image_id": image["id"],
         SOURCE_SIZE.name: [image["height"], image["width"]],
-        "boxes": boxes,
-        "category": [_category(coco, one) for one in kept],
-        "area": [_number(coco, one, "area", _area(box)) for one, box in zip(kept, boxes, strict=True)],
-        "crowd": [bool(one.get("iscrowd", 0)) for one in kept],
-        "captions": [str(one["caption"]) for one in found if "caption" in one],
+        "crowd": [bool(one.get("iscrowd", 0)) for one in instances],
+        "captions": [str(one["caption"]) for one in annotations if "caption" in one],
     }
-    if coco.keypoints:
-        values["keypoints"] = [_keypoints(coco, one) for one in kept]
-    return [values[column.name] for column in columns], problem
-
-
-def _box(coco: _Coco, one: Entry) -> list[float]:
-    """Return a box as x1, y1, x2, y2."""
     try:
-        x, y, width, height = map(float, one["bbox"])
-    except (TypeError, ValueError):
-        raise _damaged(coco, one, "bbox", "must be [x, y, width, height]") from None
-    box = [x, y, x + width, y + height]
-    if not np.isfinite(box).all():
-        raise _damaged(coco, one, "bbox", "must be finite numbers")
-    return box
+        values["boxes"] = _given(BOXES, instances, "bbox", "must be [x, y, width, height]")
+        values["category"] = [_category(coco, one) for one in instances]
+        values["area"] = [_area(one, box) for one, box in zip(instances, values["boxes"], strict=True)]
+        if count := len(coco.keypoints):
+            points = [{**one, "keypoints": one.get("keypoints") or [0] * 3 * count} for one in instances]
+            column = keypoint_column(count, coco.keypoints)
+            values["keypoints"] = _given(column, points, "keypoints", f"must be {3 * count} numbers, for {count} keypoints")
+    except ValueError as error:
+        return [], damaged(error)
+    return [values[field.column.name] for field in fields], ""
 
 
-def _area(box: Sequence[float]) -> float:
-    return (box[2] - box[0]) * (box[3] - box[1])
+def _given(column: Column, found: Sequence[Entry], key: str, must: str) -> list[Any]:
+    """Return the numbers of all instances. Raise ValueError that names the annotation in which they are something else."""
+    for one in found:
+        numbers = one[key]
+        count = int(np.prod(column.shape))
+        if not isinstance(numbers, list) or len(numbers) != count or not all(type(x) in (int, float) for x in numbers):
+            raise _damaged(one, key, must)
+        if not all(map(math.isfinite, numbers)):
+            raise _damaged(one, key, "must be finite numbers")
+    return [one[key] for one in found]
 
 
-def _number(coco: _Coco, one: Entry, key: str, default: float) -> float:
-    try:
-        return float(one.get(key, default))
-    except (TypeError, ValueError):
-        raise _damaged(coco, one, key, "must be a number") from None
+def _area(one: Entry, box: Sequence[float]) -> float:
+    area = one.get("area", box[2] * box[3])
+    if type(area) not in (int, float) or not math.isfinite(area):
+        raise _damaged(one, "area", "must be a number")
+    return float(area)
 
 
 def _category(coco: _Coco, one: Entry) -> int:
     try:
         return coco.categories[one["category_id"]]
     except (KeyError, TypeError):
-        raise _damaged(coco, one, "category_id", "is not the id of one of its categories") from None
+        raise _damaged(one, "category_id", "is not the id of one of its categories") from None
 
 
-def _keypoints(coco: _Coco, one: Entry) -> list[list[float]]:
-    """Return (x, y, visibility) for each keypoint; zeros for an instance without any."""
-    count = len(coco.keypoints)
-    try:
-        points = np.array(one.get("keypoints") or [0] * 3 * count, np.float64).reshape(count, 3)
-    except (TypeError, ValueError):
-        raise _damaged(coco, one, "keypoints", f"must be {3 * count} numbers, for {count} keypoints") from None
-    if not np.isfinite(points).all():
-        raise _damaged(coco, one, "keypoints", "must be finite numbers")
-    return points.tolist()
+def _damaged(one: Entry, key: str, why: str) -> ValueError:
+    return ValueError(f'annotation {one.get("id")}: "{key}" {why}, but is {one.get(key)!r:.60}')
 
 
-def _damaged(coco: _Coco, one: Entry, key: str, why: str) -> PrepError:
-    return PrepError(f'--coco {coco.path}: annotation {one.get("id")}: "{key}" {why}, but is {one.get(key)!r:.60}')
-
-
-def _notes(coco: _Coco, counts: Counter[str]) -> Iterator[str]:
+def _notes(coco: _Coco, counts: Counter[str], absent: Sequence[str]) -> Iterator[str]:
+    if absent:
+        yield f"--coco has {number_of(len(absent), 'more image')}, which SOURCE does not name: {listed(absent)}"
+    if coco.unlisted:
+        yield f"{number_of(coco.unlisted, 'annotation')} of images that --coco does not list {was(coco.unlisted)} left out"
     if counts["empty"]:
         yield f"{number_of(counts['empty'], 'image')} without annotations"
     if counts["other"]:

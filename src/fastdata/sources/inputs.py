@@ -18,7 +18,7 @@ from fastdata.sources.options import StrPath
 from fastdata.store.column import Column
 from fastdata.store.format import Labels
 
-__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Label", "Part", "Place", "Source", "SourceList"]
+__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "FieldSource", "Label", "Place", "Source", "SourceList"]
 __all__ += ["fits_float", "have_commas", "is_image", "is_number", "look", "read_bytes", "splits_error"]
 
 EXTENSIONS = frozenset(
@@ -36,16 +36,25 @@ Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Part:
-    """A column whose values lie next to the images. A worker reads them, so that they are not in the plan.
+class FieldSource:
+    """Where the values of a field of the samples come from.
 
     Attributes:
-        ending: of the file, or the member of a tar, that holds an image's value; its name is otherwise that of the image. "": the
-            values are a column of the archive, with the name of this one.
+        column: what is stored of them, before text becomes tokens.
+        listed: whether the inputs have the values, in `values`. If not, a worker reads them, so that they are not in the plan.
+        ending: of the file, or the member of a tar, that holds an input's value; its name is otherwise that of the image. "": the
+            values are a column of the archive.
+        path: the names of that column, and of what is nested in it.
+        layout: how boxes and keypoints are given: "xyxy", "xywh", "cxcywh" or "xy"; "" for other values.
+        fractions: whether they are fractions of the sides of the upright image, not pixels.
     """
 
     column: Column
+    listed: bool = False
     ending: str = ""
+    path: tuple[str, ...] = ()
+    layout: str = ""
+    fractions: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,13 +65,12 @@ class Source:
         name: relative to the root, as Python decodes file names (surrogateescape).
         label: -1 if it has none.
         size: bytes, with its mask, its other images and the files of its parts; -1 if the file could not be examined.
-        problem: why it cannot be used, if that is already known; else "".
+        problem: the reason why it cannot be used, if that is already known, perhaps with ": " and details; else "".
         mask: relative to the folder of masks.
         place: for an input in an archive, the kind of archive, its path relative to the root, and the position in it; empty for a
             file.
-        values: one for each column of its SourceList. Where that of SOURCE_SIZE is None, the coordinates of boxes and keypoints are
-            fractions of the sides of the upright image.
-        parts: in a tar, the offset and the size of the member for each part of its SourceList, None for one that is not there.
+        values: one for each listed field of its SourceList.
+        parts: in a tar, the offset and the size of the member for each field with an ending, None for one that is not there.
         others: the other images of the sample, in the order of `--images`. Their names are relative to their own folders.
     """
 
@@ -85,8 +93,8 @@ class SourceList:
         skipped: count of files with other extensions, by extension.
         labelled_by: what the labels were read from.
         notes: lines to show to the user.
-        columns: what the sources' values are.
-        parts: further columns, whose values are not listed.
+        fields: what belongs to each input.
+        selected: whether a table names the inputs, so that what belongs to others is no reject.
     """
 
     root: AnyPath
@@ -95,8 +103,13 @@ class SourceList:
     skipped: Counter[str] = field(default_factory=Counter)
     labelled_by: str = ""
     notes: tuple[str, ...] = ()
-    columns: tuple[Column, ...] = ()
-    parts: tuple[Part, ...] = ()
+    fields: tuple[FieldSource, ...] = ()
+    selected: bool = False
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What is stored of the fields."""
+        return tuple(field.column for field in self.fields)
 
 
 def is_image(name: str) -> bool:

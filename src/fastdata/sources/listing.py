@@ -46,7 +46,7 @@ def list_sources(
     path, options = to_path(source), options or LabelOptions()
     chosen = parse_fields(fields)
     named = [field for field in chosen if not field.ending]
-    names, endings = [field.name for field in named], [field.ending for field in chosen if field.ending]
+    names, endings = [field.path[0] for field in named], [field.ending for field in chosen if field.ending]
     if is_path_table(path) and not images:
         inputs, named = list_table(path, options, named), []
     elif (archived := list_archives(source, options, names, endings, images)) is not None:

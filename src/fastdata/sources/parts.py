@@ -17,15 +17,16 @@ from fastdata.errors import CodecError, PrepError
 from fastdata.remote.path import AnyPath, join, look_at_all, to_path
 from fastdata.sources.archive import read_range
 from fastdata.sources.catalog import kind_of
-from fastdata.sources.fields import Field, field_error, make_column
-from fastdata.sources.inputs import Part, Source, SourceList, look
+from fastdata.sources.fields import Field, field_error, make_column, nested
+from fastdata.sources.inputs import FieldSource, Source, SourceList, look
+from fastdata.sources.instances import as_instances
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import PackedInputs
 from fastdata.sources.values import JSON_ENDINGS, fit, infer_text, parse_file
-from fastdata.store.column import Column
+from fastdata.store.column import SOURCE_SIZE, Column
 from fastdata.words import number_of
 
-__all__ = ["file_parts", "read_parts", "with_parts"]
+__all__ = ["file_parts", "read_fields", "with_parts"]
 
 PROBES = 32  # files that are read to infer a type
 TEXTS = ("txt", "text", "caption", "transcript")
@@ -58,8 +59,8 @@ def with_parts(inputs: SourceList, fields: Sequence[Field], source: StrPath) -> 
     if members and kinds == {""}:
         inputs = _with_files(inputs, members)
     order = {str(field): k for k, field in enumerate(members)}
-    parts = [_member(inputs, field, order[str(field)]) if field.ending else _cells(inputs, field) for field in fields]
-    return replace(inputs, parts=tuple(parts))
+    added = [_member(inputs, field, order[str(field)]) if field.ending else _cells(inputs, field) for field in fields]
+    return replace(inputs, fields=(*inputs.fields, *added))
 
 
 def _has_columns(source: Source) -> bool:
@@ -67,10 +68,12 @@ def _has_columns(source: Source) -> bool:
     return kind is not None and kind.cell is not None
 
 
-def _cells(inputs: SourceList, field: Field) -> Part:
-    """Return the part that is a column of the archives, which all must have it with the same type."""
+def _cells(inputs: SourceList, field: Field) -> FieldSource:
+    """Return the field that is a column of the archives, which all must have it with the same type."""
     first = {source.place[1]: source for source in reversed(inputs.sources)}
     found = dict[Column, str]()
+    if field.layout or len(field.path) > 1:
+        return FieldSource(field.column or field.infer(_probed(inputs, field)), path=field.path, layout=field.layout)
     for source in reversed(first.values()):
         kind = kind_of(source)
         assert kind is not None and kind.column is not None  # `with_parts` has checked it
@@ -79,7 +82,17 @@ def _cells(inputs: SourceList, field: Field) -> Part:
     if len(found) > 1:
         (one, here), (other, there) = [*found.items()][:2]
         raise field_error(field, f"{here} has {one}, {there} has {other}; prepare them separately")
-    return Part(field.shaped(next(iter(found))))
+    return FieldSource(field.shaped(next(iter(found))), path=field.path)
+
+
+def _probed(inputs: SourceList, field: Field) -> list[Any]:
+    """Return the cells of some inputs, evenly spaced."""
+    able = [k for k, source in enumerate(inputs.sources) if not source.problem]
+    chosen = [inputs.sources[able[k * len(able) // min(PROBES, len(able))]] for k in range(min(PROBES, len(able)))]
+    try:
+        return [_cell(inputs.root, source, field.path) for source in chosen]
+    except (ValueError, CodecError) as error:
+        raise field_error(field, str(error)) from None
 
 
 def _with_files(inputs: SourceList, fields: Sequence[Field]) -> SourceList:
@@ -109,8 +122,8 @@ def file_parts(source: Source, endings: Sequence[str]) -> Iterator[str]:
     return (_file_name(source.name, ending) for ending in endings)
 
 
-def _member(inputs: SourceList, field: Field, place: int) -> Part:
-    """Return the part of a member of a tar, or of a file next to each image, with its type."""
+def _member(inputs: SourceList, field: Field, place: int) -> FieldSource:
+    """Return the field of a member of a tar, or of a file next to each image, with its type."""
     able = [k for k, source in enumerate(inputs.sources) if not source.problem and (not source.place or source.parts[place])]
     there = [k for k in able if inputs.sources[k].place or not look(_path(inputs, k, field))[1]]
     if not there:
@@ -120,7 +133,7 @@ def _member(inputs: SourceList, field: Field, place: int) -> Part:
         others = f"; other files: {listed}" if listed else ""
         raise field_error(field, f"none of {usable} has a {what} of its name that ends in .{field.ending}{others}")
     chosen = [there[k * len(there) // min(PROBES, len(there))] for k in range(min(PROBES, len(there)))]
-    return Part(_infer(inputs, field, place, chosen), field.ending)
+    return FieldSource(_infer(inputs, field, place, chosen), ending=field.ending, layout=field.layout)
 
 
 def _path(inputs: SourceList, k: int, field: Field) -> AnyPath:
@@ -130,20 +143,26 @@ def _path(inputs: SourceList, k: int, field: Field) -> AnyPath:
 def _infer(inputs: SourceList, field: Field, place: int, chosen: Sequence[int]) -> Column:
     """Return the column for a field, from some of its values."""
     last = field.ending.lower().rpartition(".")[2]
-    if field.column is not None and (last != "npy" or not field.column.many):
+    if field.column is not None and (field.layout or last != "npy" or not field.column.many):
         return field.column
-    if last in (*TEXTS, *JSON_ENDINGS):
+    if last in (*TEXTS, *JSON_ENDINGS) and not field.layout:
         return make_column(field.name, "text" if last in TEXTS else "json")
-    if last != "npy" and last not in NUMBERS:
+    if last != "npy" and last not in NUMBERS and not field.layout:
         return make_column(field.name, "bytes")
     values, error = list[Any](), Exception()
     for k in chosen:
         try:
-            values.append(parse_file(None, field.ending, _bytes(inputs.root, inputs.sources[k], field.ending, place)))
+            values.append(
+                parse_file(
+                    None, field.ending, _bytes(inputs.root, inputs.sources[k], field.ending, place), is_json=bool(field.layout)
+                )
+            )
         except (ValueError, CodecError, OSError) as caught:
             error = caught
     if not values:
         raise field_error(field, f"{_part_name(inputs.sources[chosen[0]], field.ending)}: {error}")
+    if field.layout:
+        return field.infer(values)
     if last == "npy":
         return _array_column(field, values)
     return make_column(field.name, infer_text([value.strip() for value in values]))
@@ -166,26 +185,33 @@ def _array_column(field: Field, arrays: Sequence[np.ndarray[Any, np.dtype[Any]]]
     return make_column(field.name, types[0], shapes[0])
 
 
-def read_parts(root: StrPath, source: Source, parts: Sequence[Part]) -> list[Any]:
-    """Read the values of an input's parts.
+def read_fields(root: StrPath, source: Source, fields: Sequence[FieldSource]) -> list[Any]:
+    """Return an input's value of each field: those that are listed, and those that are read now; None for SOURCE_SIZE.
 
     Raises:
         CodecError: one is not there, or does not fit its column.
     """
-    return list(_values(to_path(root), source, parts))
+    return list(_values(to_path(root), source, fields))
 
 
-def _values(root: AnyPath, source: Source, parts: Sequence[Part]) -> Iterator[Any]:
-    place = 0
-    for part in parts:
-        what = _part_name(source, part.ending) if part.ending else f"column {part.column.name} of {source.name}"
+def _values(root: AnyPath, source: Source, fields: Sequence[FieldSource]) -> Iterator[Any]:
+    listed, member = iter(source.values), 0
+    for field in fields:
+        column = field.column
+        if column == SOURCE_SIZE:
+            yield next(listed) if field.listed else None
+            continue
+        what = _part_name(source, field.ending) if field.ending else f"column {column.name} of {source.name}"
         try:
-            if part.ending:
-                value = parse_file(part.column, part.ending, _bytes(root, source, part.ending, place))
-                place += 1
+            if field.listed:
+                value = next(listed)
+            elif field.ending:
+                read_as = None if field.layout else column
+                value = parse_file(read_as, field.ending, _bytes(root, source, field.ending, member), is_json=bool(field.layout))
+                member += 1
             else:
-                value = _cell(root, source, part.column.name)
-            yield fit(part.column, value)
+                value = _cell(root, source, field.path)
+            yield as_instances(column, value) if field.layout else fit(column, value)
         except FileNotFoundError:
             raise CodecError(f"{what} is not there", "missing-field") from None
         except OSError as error:
@@ -215,9 +241,9 @@ def _bytes(root: AnyPath, source: Source, ending: str, place: int) -> bytes:
     return read_range(root / str(source.place[1]), *part)
 
 
-def _cell(root: AnyPath, source: Source, name: str) -> Any:
+def _cell(root: AnyPath, source: Source, path: Sequence[str]) -> Any:
     kind = kind_of(source)
     if kind is None or kind.cell is None:
         raise PrepError(f"{source.name} has no columns")
     _, file, *where = source.place
-    return kind.cell(root / str(file), name, *where)
+    return nested(kind.cell(root / str(file), path[0], *where), path[1:])

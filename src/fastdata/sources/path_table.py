@@ -16,13 +16,14 @@ import xxhash
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, join, look_at_all, to_path
 from fastdata.sources.fields import Field
-from fastdata.sources.inputs import Source, SourceList, look, splits_error
+from fastdata.sources.inputs import FieldSource, Source, SourceList, look, splits_error
 from fastdata.sources.labels import Encode, Value, encode_labels, read_classes, relabelled
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.reasons import lacks_ending
 from fastdata.sources.table_file import LABELS, PathTable, read_table
+from fastdata.store.column import Column
 from fastdata.store.format import Labels
 
 __all__ = ["list_table", "with_table"]
@@ -46,7 +47,7 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
     if split is not None:
         table = _select_split(table, split, options.split)
     typed = list(map(table.typed, fields))
-    stored = [table.columns.index(field.name) for field in fields]
+    stored = [table.columns.index(field.path[0]) for field in fields]
     others = [k for k in range(len(table.columns)) if k not in (table.paths, split, *stored)]
     columns = [] if options.labels is not None else _label_columns(table, others, options)
     cells, (meaning, encode) = _labels(table, columns, options)
@@ -57,12 +58,16 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
         for name, label, own in zip(table.names(), map(encode, cells), values, strict=True)
     )
     notes = (*_left_out(table, columns, others), *_repeated(table, cells, encode))
-    found = tuple(column for column, _ in typed)
-    return SourceList(root, meaning, sources, labelled_by=table.describe(columns), notes=notes, columns=found)
+    stored_fields, by = _sources_of(fields, typed), table.describe(columns)
+    return SourceList(root, meaning, sources, labelled_by=by, notes=notes, fields=stored_fields, selected=True)
+
+
+def _sources_of(fields: Sequence[Field], typed: Sequence[tuple[Column, Sequence[Any]]]) -> tuple[FieldSource, ...]:
+    return tuple(FieldSource(column, True, layout=one.layout) for one, (column, _) in zip(fields, typed, strict=True))
 
 
 def _wanted(options: LabelOptions, fields: Sequence[Field]) -> set[str]:
-    return {*(field.name for field in fields), options.label_column or "", *options.regression}
+    return {*(field.path[0] for field in fields), options.label_column or "", *options.regression}
 
 
 def _repeated(table: PathTable, cells: Sequence[Value], encode: Encode) -> tuple[str, ...]:
@@ -189,14 +194,14 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
             f"{lacks_ending(inputs.root, first)}"
         )
     typed = list(map(table.typed, fields))
-    stored = [table.columns.index(field.name) for field in fields]
+    stored = [table.columns.index(field.path[0]) for field in fields]
     others = [k for k in range(len(table.columns)) if k not in (table.paths, *stored)]
     columns = _label_columns(table, others, options)
     notes = (*inputs.notes, *_left_out(table, columns, others))
     if fields:
         values = [values for _, values in typed]
         sources = PackedInputs(_with_values(source, row, values) for source, row in zip(sources, rows, strict=True))
-        inputs = replace(inputs, sources=sources, columns=tuple(column for column, _ in typed))
+        inputs = replace(inputs, sources=sources, fields=_sources_of(fields, typed))
     if not columns:
         if others and not fields and not options.no_labels:
             raise PrepError(

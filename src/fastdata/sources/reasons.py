@@ -12,7 +12,7 @@ from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, join
 from fastdata.sources.inputs import Source, look
 
-__all__ = ["detail_of", "lacks_ending", "nothing_kept", "refuse_unusable", "tried_path"]
+__all__ = ["detail_of", "lacks_ending", "nothing_kept", "reason_of", "refuse_unusable", "tried_path"]
 
 DETAILS = {
     "missing": "there is no such file",
@@ -29,7 +29,6 @@ DETAILS = {
     "no-image": "it has no image",
     "two-images": "it has more than one image",
     "no-field": "it has no such column; --field names it",
-    "box-outside": "one of its boxes reaches outside of it",
     "not-listed": "the table of --labels does not list it",
     "not-annotated": "the annotations do not list it",
     "annotated-size": "the annotations are of an image of another size",
@@ -38,8 +37,15 @@ ENDING = re.compile(r"\.[A-Za-z]\w*$")
 ABSENT = ("missing", "broken-link", "not-a-file", "unreadable")
 
 
+def reason_of(problem: str) -> str:
+    """Return the reason of a problem, which may have details."""
+    return problem.partition(": ")[0]
+
+
 def detail_of(problem: str) -> str:
-    """Return a sentence for a reason. It contains no path, so that a store is the same everywhere."""
+    """Return the details of a problem, or a sentence for its reason. They contain no path: a store is the same everywhere."""
+    if detail := problem.partition(": ")[2]:
+        return detail
     if problem.startswith("mask-"):
         return f"of its mask: {detail_of(problem.removeprefix('mask-'))}"
     return DETAILS.get(problem, "it was found so when the inputs were listed")
@@ -55,14 +61,14 @@ def refuse_unusable(sources: Sequence[Source], root: AnyPath, *, table: bool, to
     if not sources or not all(source.problem for source in sources):
         return
     first = sources[0]
-    message = f"{first.name}: {first.problem}: {detail_of(first.problem)}"
+    message = f"{first.name}: {reason_of(first.problem)}: {detail_of(first.problem)}"
     message += "" if first.place else tried_path(root, first.problem, first.name)
     if table and first.problem in ABSENT:
         similar = lacks_ending(root, first.name)
         message += similar or (f"; paths are relative to --root {root}" if told else _other_roots(first.name))
         if not similar and not ENDING.search(first.name):
             message += "; a table without paths is not prepared: TableDataset reads it"
-    raise nothing_kept(len(sources), Counter(source.problem for source in sources), message)
+    raise nothing_kept(len(sources), Counter(reason_of(source.problem) for source in sources), message)
 
 
 def lacks_ending(root: AnyPath, name: str) -> str:

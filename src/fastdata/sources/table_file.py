@@ -93,10 +93,11 @@ class PathTable:
         Raises:
             PrepError: there is no such column, or a cell does not hold a value of the column's type.
         """
-        index = self.index(chosen.name, f"--fields {chosen.name}")
+        index = self.index(chosen.path[0], f"--fields {chosen}")
         cells = self.column(index) if self.texts else Packed(row[index] for row in self.rows)
         inferred = chosen.column is None or chosen.column.many
-        declared = column_of(chosen.name, self.schema[chosen.name]) if self.schema and inferred else None
+        nested = chosen.layout or len(chosen.path) > 1
+        declared = column_of(chosen.name, self.schema[chosen.name]) if self.schema and inferred and not nested else None
         return chosen.typed(cells, lambda row: self.describe_row(self.rows[row]), texts=self.texts, declared=declared)
 
     def describe_row(self, row: Sequence[Any]) -> str:

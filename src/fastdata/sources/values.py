@@ -45,7 +45,7 @@ def parse_text(column: Column, text: str) -> Any:
     return float(text) if column.dtype.kind == "f" else int(text)
 
 
-def parse_file(column: Column | None, ending: str, data: bytes) -> Any:
+def parse_file(column: Column | None, ending: str, data: bytes, *, is_json: bool = False) -> Any:
     """Return the value in a file, or a member of a tar, for `fit`.
 
     Text is UTF-8, without a byte-order mark and without line ends at its end.
@@ -54,6 +54,7 @@ def parse_file(column: Column | None, ending: str, data: bytes) -> Any:
         column: what to read it as; None: what the ending says. An unknown one is text if it can be.
         ending: of its name, such as "txt" or "seg.npy".
         data: its bytes.
+        is_json: whether text is JSON, whatever the ending says.
 
     Raises:
         ValueError: the file does not hold such a value.
@@ -64,7 +65,7 @@ def parse_file(column: Column | None, ending: str, data: bytes) -> Any:
     if last == "npy" and (column is None or column.type not in TEXTS):
         return _array_in(data)
     text = data.decode("utf-8-sig").rstrip("\r\n")
-    if last in JSON_ENDINGS and (column is None or column.type != "text"):
+    if is_json or (last in JSON_ENDINGS and (column is None or column.type != "text")):
         return json.loads(text)
     return text if column is None else parse_text(column, text.strip() if column.type not in TEXTS else text)
 

@@ -19,8 +19,9 @@ import yaml
 
 from fastdata.errors import PrepError
 from fastdata.remote.path import AnyPath, is_inside
-from fastdata.sources.annotations import BOXES, BoxCheck, annotated, category_column, finished, keypoint_column
-from fastdata.sources.inputs import Source, SourceList, read_bytes
+from fastdata.sources.annotations import BOXES, annotated, category_column, damaged, finished, keypoint_column
+from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
+from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.walk import Walk, walk_files
 from fastdata.store.column import SOURCE_SIZE, mirror_order
@@ -28,7 +29,6 @@ from fastdata.words import number_of
 
 __all__ = ["with_yolo"]
 
-TOLERANCE = 1e-5  # many files round to six digits
 CLASS_FILES = ("classes.txt", "obj.names")  # a name in each line; darknet's tools write these
 LEVELS = 3  # of folders to look for the names in: labels/train, labels, and the dataset
 VISIBLE = 2.0  # as in COCO: labelled and visible
@@ -61,46 +61,52 @@ class _Objects:
     polygons: int = 0
 
 
-def with_yolo(inputs: SourceList, folder: AnyPath, *, reject_boxes: bool) -> SourceList:
-    """Return the images with columns of what YOLO's files say of them. A worker makes pixels of the fractions.
+def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
+    """Return the images with fields of what YOLO's files say of them. A worker makes pixels of the fractions.
 
-    An image without a file shows no object. A file without an image remains in the list with that problem.
+    An image without a file shows no object. One whose file is damaged remains in the list with that problem.
 
     Args:
         inputs: the images.
         folder: a .txt for each image, with the same path but for the extension.
-        reject_boxes: reject an image with a box that lies partly outside of it; else clip the box, and drop it if nothing is left.
 
     Raises:
-        PrepError: a file cannot be read, or is damaged.
+        PrepError: there is no such folder, no file belongs to an image, or the file of names is damaged.
     """
     inputs, files, unpaired = _pair_files(inputs, folder)
     dataset = _dataset(folder)
-    check = BoxCheck(reject=reject_boxes, tolerance=TOLERANCE)
-    columns = [SOURCE_SIZE, BOXES, category_column(dataset.names)]
+    fields = [
+        FieldSource(SOURCE_SIZE),
+        FieldSource(BOXES, True, layout="xyxy", fractions=True),
+        FieldSource(category_column(dataset.names), True),
+    ]
     if dataset.points:
-        columns.append(keypoint_column(dataset.points, dataset.point_names))
+        points = keypoint_column(dataset.points, dataset.point_names)
+        fields.append(FieldSource(points, True, layout="xy", fractions=True))
     sources, polygons, empty = PackedInputs[Source](), 0, 0
     for source, name in zip(inputs.sources, files, strict=True):
-        found = _read(folder / name, dataset) if name else _Objects()
-        boxes, keep, problem = check.check(found.boxes, 1, 1)
-        values: list[Any] = [None, boxes, [found.categories[k] for k in keep]]
+        try:
+            found, problem = _read(folder / name, dataset) if name else _Objects(), ""
+        except ValueError as error:
+            found, problem = _Objects(), damaged(f"{name}: {error}")
+        values: list[Any] = [found.boxes, found.categories]
         if dataset.points:
-            values.append([found.keypoints[k] for k in keep])
+            values.append(found.keypoints)
         sources.append(annotated(source, values, problem))
         polygons += found.polygons
-        empty += bool(name) and not found.boxes
-    sources.extend(unpaired)
+        empty += bool(name) and not found.boxes and not problem
     notes = _notes(dataset, polygons, files.count(""), empty)
-    return finished(inputs, f"--yolo {folder}", columns, sources, [*notes, *check.notes()])
+    if unpaired:
+        notes.append(f"{number_of(len(unpaired), '.txt file')} without an image: {listed(unpaired)}")
+    return finished(inputs, f"--yolo {folder}", fields, sources, notes)
 
 
-def _pair_files(inputs: SourceList, folder: AnyPath) -> tuple[SourceList, Sequence[str], list[Source]]:
+def _pair_files(inputs: SourceList, folder: AnyPath) -> tuple[SourceList, Sequence[str], list[str]]:
     """Find the file of each image: the .txt with the image's path, but for the extension, in `folder` and in folders below.
 
     Returns:
-        The inputs, whose `skipped` no longer counts these files; the name of each image's file, or ""; and a reject for each file
-        without an image.
+        The inputs, whose `skipped` no longer counts these files; the name of each image's file, or ""; and the files without an
+        image.
 
     Raises:
         PrepError: there is no such folder, or no file belongs to an image.
@@ -121,8 +127,7 @@ def _pair_files(inputs: SourceList, folder: AnyPath) -> tuple[SourceList, Sequen
         inputs = replace(inputs, skipped=inputs.skipped - Counter({".txt": len(files)}))
     for source in inputs.sources:
         files.pop(_stem(source.name), None)
-    unpaired = [Source(f"{folder.name}/{name}", -1, -1, "no-image") for name in files.values()]
-    return replace(inputs, notes=(*inputs.notes, *walk.notes())), found, unpaired
+    return replace(inputs, notes=(*inputs.notes, *walk.notes())), found, list(files.values())
 
 
 def _stem(name: str) -> str:
@@ -146,6 +151,13 @@ def _notes(dataset: _Dataset, polygons: int, without: int, empty: int) -> list[s
 
 def _dataset(folder: AnyPath) -> _Dataset:
     """Read the names of classes and keypoints from the nearest file that has some."""
+    try:
+        return _nearest(folder)
+    except ValueError as error:
+        raise PrepError(f"--yolo {folder}: a file of names in it, or above it: {error}") from None
+
+
+def _nearest(folder: AnyPath) -> _Dataset:
     for level in [folder.absolute(), *folder.absolute().parents][:LEVELS]:
         described = [path for path in sorted([*level.glob("*.yaml"), *level.glob("*.yml")]) if _describes(path)]
         if len(described) > 1:
@@ -163,19 +175,20 @@ def _describes(path: AnyPath) -> bool:
 
 
 def _lines(path: AnyPath) -> list[str]:
+    """Return the lines of a file. Raise ValueError if it cannot be read."""
     try:
         return read_bytes(path).decode("utf-8-sig").splitlines()
     except OSError as error:
-        raise PrepError(f"--yolo: cannot read {path}: {error.strerror}") from None
+        raise ValueError(f"it cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise PrepError(f"--yolo {path} is not text: {error}") from None
+        raise ValueError(f"it is not text: {error}") from None
 
 
 def _described(path: AnyPath) -> _Dataset:
     """Read the file that Ultralytics calls data.yaml."""
     try:
         found = yaml.load("\n".join(_lines(path)), yaml.BaseLoader)  # which leaves a class called no or 01 as it is written
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise PrepError(f"--yolo: {path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
         raise PrepError(f"--yolo: {path} is no map with names")
@@ -228,7 +241,7 @@ def _read(path: AnyPath, dataset: _Dataset) -> _Objects:
             try:
                 _add(found, numbers, dataset)
             except ValueError as error:
-                raise PrepError(f"--yolo {path}, line {number}: {error}") from None
+                raise ValueError(f"line {number}: {error}") from None
     return found
 
 

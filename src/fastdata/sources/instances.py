@@ -1,0 +1,214 @@
+"""Boxes and keypoints, however they are given: in pixels of the upright file, x1, y1, x2, y2, clipped to the image."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import CodecError, PrepError
+from fastdata.sources.inputs import FieldSource, SourceList, read_bytes
+from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
+from fastdata.words import number_of, was
+
+__all__ = ["LAYOUTS", "MEANINGS", "as_instances", "box_notes", "in_pixels", "instance_column", "with_groups", "with_meanings"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LAYOUTS = ("xyxy", "xywh", "cxcywh", "xy")  # x1, y1, x2, y2; x1, y1, width, height; the same from the centre; x, y, visibility
+MEANINGS = "columns.json"  # of exports: the names of categories and keypoints
+USUAL_NAMES = ("boxes", "box", "bbox", "bboxes", "keypoints")
+VISIBLE = 2.0  # of a keypoint, as in COCO: labelled and visible
+ROUNDING_PX, ROUNDING = 0.01, 1e-5  # what a box may reach outside: of two digits of pixels, or of five of the image's sides
+
+
+def instance_column(name: str, layout: str, values: Sequence[Any] = (), shape: tuple[int, ...] = ()) -> Column:
+    """Return the column of boxes, or of keypoints: those of an instance are (x, y, visibility), or `shape` of these.
+
+    Args:
+        name: of the column.
+        layout: one of `LAYOUTS`.
+        values: of some samples, which tell the shape of keypoints if it is not given.
+
+    Raises:
+        ValueError: no column can have this name, or the shape is unknown.
+    """
+    if layout != "xy":
+        return Column(name, "float32", (4,), many=True, geometry="xyxy", group=INSTANCES)
+    if values:
+        arrays = [array for value in values if (array := _numbers(value)).size]
+        shapes = {() if array.ndim < 3 else array.shape[1:-1] for array in arrays}
+        if len(shapes) != 1 or any(array.shape[-1] not in (2, 3) for array in arrays):
+            raise ValueError(
+                f"the number of keypoints of an instance is not clear from its values: give it, such as {name}:xy[17]; each is "
+                "x, y or x, y, visibility"
+            )
+        (shape,) = shapes
+    return Column(name, "float32", (*shape, 3), many=True, geometry="xy", group=INSTANCES)
+
+
+def _numbers(value: Any) -> Array:
+    try:
+        array = np.asarray(value)
+        if array.size and array.dtype.kind not in "iuf":
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"{value!r:.60} is not a list of as many numbers for each instance") from None
+    if not np.isfinite(array := array.astype(np.float64)).all():
+        raise ValueError(f"{value!r:.60} has numbers that are not finite")
+    return array
+
+
+def as_instances(column: Column, value: Any) -> Array:
+    """Return a sample's boxes, float64 [n, 4], or its keypoints with their visibility, [n, ..., 3], in the layout as given.
+
+    A single box, or the keypoints of one instance, may lack the outer list. Those of an instance may be one list of numbers.
+
+    Raises:
+        ValueError: they are something else.
+    """
+    array, each = _numbers(value), column.shape
+    if not array.size:
+        return np.empty((0, *each))
+    if column.geometry == "xyxy":
+        if array.shape == each or (array.ndim == 2 and array.shape[1:] == each):
+            return array.reshape(-1, *each)
+        raise ValueError(f"an array of {list(array.shape)}, but boxes are lists of 4 numbers")
+    for dims in (2, 3):
+        inner, flat = (*each[:-1], dims), (int(np.prod(each[:-1])) * dims,)
+        if array.shape in (inner, flat) or array.shape[1:] in (inner, flat):
+            points = array.reshape(-1, *inner)
+            if dims == 3:
+                return points
+            seen = np.where(points.any(axis=-1, keepdims=True), VISIBLE, 0.0)  # 0, 0 is where files put those that are not labelled
+            return np.concatenate([points, seen], axis=-1)
+    holds = f"{each[0]} keypoints" if len(each) > 1 else "a keypoint"
+    raise ValueError(
+        f"an array of {list(array.shape)}, but {column.name} has {holds} of x, y or x, y, visibility for each instance"
+    )
+
+
+def with_meanings(inputs: SourceList) -> SourceList:
+    """Return the inputs with what whole numbers, and keypoints, stand for, if the file that an export writes lies there."""
+    path = inputs.root / MEANINGS
+    try:
+        found = json.loads(read_bytes(path)) if inputs.fields and path.is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return inputs
+    known = {name: tuple(names) for name, names in found.items() if isinstance(names, list)} if isinstance(found, dict) else {}
+
+    def named(field: FieldSource) -> FieldSource:
+        names, column = known.get(field.column.name, ()), field.column
+        count = len(names) if column.dtype.kind in "iu" and column.type not in TEXTS else column.shape[0] if column.shape[1:] else 0
+        if column.names or not names or len(names) != count or not all(isinstance(name, str) for name in names):
+            return field
+        return replace(field, column=replace(column, names=names))
+
+    return replace(inputs, fields=tuple(map(named, inputs.fields)))
+
+
+def with_groups(inputs: SourceList) -> SourceList:
+    """Return the inputs where lists next to boxes or keypoints belong to the same instances, with the size of each image.
+
+    Raises:
+        PrepError: a column has the name of the sizes.
+    """
+    notes = [
+        f"{name} is stored as it is, and does not follow a resize, crop or flip: for that, give its layout, as {how}"
+        for name in (field.column.name for field in inputs.fields if not field.layout and not field.column.geometry)
+        if name.lower() in USUAL_NAMES
+        for how in ([f"{name}:xy"] if name == "keypoints" else [f"{name}:xyxy, {name}:xywh or {name}:cxcywh"])
+    ]
+    fields = list(inputs.fields)
+    if first := next((k + 1 for k, field in enumerate(fields) if field.layout), 0):
+        fields = [
+            replace(one, column=replace(one.column, group=INSTANCES)) if one.column.many and one.column.group is None else one
+            for one in fields
+        ]
+        if SOURCE_SIZE not in inputs.columns:
+            fields.insert(first - 1, FieldSource(SOURCE_SIZE))
+        if sum(field.column.name == SOURCE_SIZE.name for field in fields) > 1:
+            raise PrepError(
+                f"--fields {SOURCE_SIZE.name}: a store with boxes or keypoints has the sizes of its files in this column"
+            )
+    return replace(inputs, fields=tuple(fields), notes=(*inputs.notes, *notes))
+
+
+def in_pixels(
+    fields: Sequence[FieldSource], values: Sequence[Any], size: tuple[int, int], *, reject: bool, counts: Counter[str]
+) -> list[Any]:
+    """Return the values of an image with boxes and keypoints in pixels of the upright file.
+
+    Boxes are clipped to the image. Instances whose boxes have no area inside of it are dropped from all columns of their group.
+
+    Args:
+        fields: what the values are.
+        values: one for each field; of SOURCE_SIZE, the (height, width) that the annotations are about, or None.
+        size: (height, width) of the upright file.
+        reject: whether an image with a box that reaches outside of it is rejected.
+        counts: counts the boxes that are "clipped" and "dropped".
+
+    Raises:
+        CodecError: lists of the instances differ in length, the image has another size, or a box is rejected.
+    """
+    lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{name} {count}" for name, count in lengths.items())
+        raise CodecError(
+            f"lists next to boxes or keypoints describe the same instances, but their lengths differ: {said}; lists of something "
+            "else are stored as json",
+            "bad-field",
+        )
+    height, width = size
+    remain = np.ones(next(iter(lengths.values()), 0), bool)
+    out = list(values)
+    for k, field in enumerate(fields):
+        if field.column == SOURCE_SIZE:
+            if values[k] is not None and tuple(values[k]) != size:
+                was_height, was_width = values[k]
+                raise CodecError(
+                    f"its annotations are of {was_width} x {was_height} pixels, but upright it has {width} x {height}",
+                    "annotated-size",
+                )
+            out[k] = size
+        elif field.layout == "xy":
+            out[k] = values[k] * (width, height, 1) if field.fractions else values[k]
+        elif field.layout:
+            boxes = _as_corners(values[k], field.layout) * ((width, height) * 2 if field.fractions else 1)
+            out[k] = inside = np.clip(boxes, 0, (width, height) * 2)
+            outside = (abs(boxes - inside) > np.maximum(ROUNDING_PX, ROUNDING * np.array((width, height) * 2))).any(axis=1)
+            if reject and outside.any():
+                raise CodecError("one of its boxes reaches outside of it", "box-outside")
+            counts["clipped"] += int(outside.sum())
+            remain &= (inside[:, 2:] > inside[:, :2]).all(axis=1)
+    if not remain.all():
+        counts["dropped"] += int((~remain).sum())
+        for k, field in enumerate(fields):
+            if field.column.group == INSTANCES:
+                out[k] = [one for one, stays in zip(out[k], remain, strict=True) if stays]
+    return out
+
+
+def _as_corners(boxes: Array, layout: str) -> Array:
+    """Return boxes as x1, y1, x2, y2."""
+    first, second = boxes[:, :2], boxes[:, 2:]
+    if layout == "xywh":
+        second = first + second
+    elif layout == "cxcywh":
+        first, second = first - second / 2, first + second / 2
+    return np.concatenate([first, second], axis=1)
+
+
+def box_notes(counts: Counter[str]) -> Iterator[str]:
+    """Yield what became of the boxes that were counted."""
+    if count := counts["clipped"]:
+        yield (
+            f"{number_of(count, 'box')} reached outside of the image and {was(count)} clipped; --bad-boxes reject "
+            "rejects such images"
+        )
+    if count := counts["dropped"]:
+        yield f"{number_of(count, 'box')} without area inside of the image {was(count)} dropped"
