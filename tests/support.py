@@ -279,20 +279,6 @@ def read_through(dataset: Any, wrap: Any) -> Any:
     return dataset._arrays._reader
 
 
-def make_shard_here(job: Any, task: Any) -> None:
-    """What a worker does with a shard, in this process: a new one for each would take minutes."""
-    from fastdata.prepare import worker
-
-    made = worker._make_shard(job, task, worker.Progress(np.zeros(1, worker.STATUS)))
-    worker.publish_shard(Path(job.out), made)
-
-
-def handed_out(pool: Any, shard: int, later: list[int]) -> tuple[Any, Any]:
-    """The job of a pool's workers, and the task that one gets while other shards are to be made later."""
-    pool._todo.extend(later)
-    return pool._job, pool._task(shard)
-
-
 def with_index(jpeg: Any) -> Any:
     """A JPEG of the test's own, which OpenCV wrote on a grid, with the index that fastdata adds to its own ones."""
     from fastdata.images import jpeg as module

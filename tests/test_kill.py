@@ -10,7 +10,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,8 +18,8 @@ from socket import socketpair
 import pytest
 
 from fastdata import prep
+from fastdata.children import start_python
 from fastdata.errors import PrepError, StoreError
-from fastdata.prepare.spawn import CODE
 from fastdata.prepare.worker import STATUS
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
@@ -364,7 +363,7 @@ def test_an_interrupted_overwrite_goes_on_with_the_same_command(large: Path, tmp
     assert _is_untouched(before)
 
 
-def test_a_worker_whose_parent_is_gone_ends_quietly() -> None:
+def test_a_worker_whose_parent_is_gone_ends_quietly(capfd: pytest.CaptureFixture[str]) -> None:
     """Its answers are unread, so that what it reads is a reset connection."""
     ours, theirs = socketpair()
     theirs.send(b"an answer")
@@ -374,6 +373,5 @@ def test_a_worker_whose_parent_is_gone_ends_quietly() -> None:
         status.write(bytes(STATUS.itemsize))
         status.flush()
         descriptors = theirs.fileno(), status.fileno(), alive
-        command = [sys.executable, "-c", CODE, *map(str, descriptors)]
-        found = subprocess.run(command, pass_fds=descriptors, capture_output=True, timeout=180)
-    assert (found.returncode, found.stderr) == (0, b"")
+        assert start_python("fastdata.prepare.worker:main", *descriptors).wait(180) == 0
+    assert capfd.readouterr().err == ""

@@ -7,10 +7,28 @@ import multiprocessing
 import os
 import select
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["end_with", "end_with_parent", "uninterrupted"]
+__all__ = ["end_with", "end_with_parent", "start_python", "uninterrupted"]
+
+MAIN = "import sys; sys.path.remove(''); from {} import {} as main; main(*map(int, sys.argv[1:]))"
+
+
+def start_python(function: str, *descriptors: int) -> subprocess.Popen[bytes]:
+    """Start a Python that calls a function, such as "fastdata.prepare.worker:main", with descriptors that it inherits.
+
+    It finds the packages that this process finds, and nothing else in the working folder: a random.py there is not Python's.
+    """
+    with uninterrupted():
+        return subprocess.Popen(
+            [sys.executable, "-c", MAIN.format(*function.split(":")), *map(str, descriptors)],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONUTF8": "1"},
+        )
 
 
 def end_with(descriptor: int) -> None:

@@ -68,11 +68,12 @@ class FormatError(StoreError):
 
 
 class RemoteError(StoreError):
-    """Object storage does not give or take an object. `missing`: there is no such object."""
+    """Object storage does not give or take an object. `missing`: there is no such object. `denied`: access is denied (403)."""
 
-    def __init__(self, message: str, *, missing: bool = False) -> None:
+    def __init__(self, message: str, *, missing: bool = False, denied: bool = False) -> None:
         super().__init__(message)
         self.missing = missing
+        self.denied = denied
 
 
 class LoaderError(FastDataError):

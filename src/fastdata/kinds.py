@@ -17,7 +17,7 @@ from typing import Any, Protocol
 __all__ = ["NAMES", "Kind", "Planned", "Probed", "Tables", "find"]
 
 Array = Any  # numpy's, which is not imported here: `--help` has to be fast
-AnyPath = Any  # that of `fastdata.remote.path`, also because of that
+AnyPath = Any  # that of `fastdata.sources.urls`, also because of that
 StrPath = str | os.PathLike[str]
 
 _MODULES = {

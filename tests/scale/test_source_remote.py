@@ -7,6 +7,8 @@ import os
 import shutil
 import sys
 import tarfile
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -23,11 +25,8 @@ import zstandard
 import corpora
 import fastdata
 from fastdata import PrepError, RemoteError, StoreError
-from fastdata.prepare.plan_files import load_plan
-from fastdata.prepare.run import Pool
-from fastdata.remote.session import looking_anew
 from faults import FaultStore, storing
-from support import PREP, encode, handed_out, make_shard_here, picture, run, tree, until, write_pictures
+from support import PREP, encode, picture, run, tree, write_pictures
 
 
 @pytest.fixture
@@ -57,6 +56,8 @@ def classes(root: Path) -> tuple[str, dict[str, Any]]:
         write_pictures(root / "in" / name, 4, ending=".jpg", seed=len(name))
     (root / "in/a/deep/er").mkdir(parents=True)
     (root / "in/a/deep/er/x.JPG").write_bytes(encode(picture(9, 30, 40)))
+    (root / "in/a#1").mkdir()
+    (root / "in/a#1/x?y#z%20.jpg").write_bytes(encode(picture(5, 30, 40)))
     (root / "in/a/.hidden.jpg").write_bytes(b"1")
     (root / "in/.cache").mkdir()
     (root / "in/.cache/x.png").write_bytes(b"1")
@@ -70,7 +71,7 @@ def classes(root: Path) -> tuple[str, dict[str, Any]]:
 def flat(root: Path) -> tuple[str, dict[str, Any]]:
     """Images, labels in a table, and captions next to them."""
     names = [path.name for path in write_pictures(root / "in", 7)]
-    (root / "labels.csv").write_text("path,label\n" + "".join(f"{name},{k % 2}.5\n" for k, name in enumerate(names)))
+    (root / "labels.csv").write_text("path,label\n" + "".join(f"{name},{k % 2}\n" for k, name in enumerate(names)))
     for name in names[:-1]:
         (root / "in" / name).with_suffix(".txt").write_text(f"caption of {name}")
     return "in", {"labels": "labels.csv", "fields": "caption=txt"}
@@ -277,41 +278,17 @@ def test_an_archive_that_is_replaced_is_an_error(root: Path, bucket: FaultStore,
         fastdata.prep_run(out, workers=1, progress="off")
 
 
-def test_archives_stay_within_the_cache(root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, options = tars(root)
-    expected = prepared(str(root), source, options, tmp_path / "local.fds").out
-    size = (root / "in/s-0.tar").stat().st_size
-    monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("FASTDATA_CACHE_SIZE", str(size * 3 // 2))
-    same(prepared("s3://bucket", source, options, tmp_path / "a.fds").out, expected)
-    monkeypatch.setenv("FASTDATA_CACHE_SIZE", str(size // 2))
-    with pytest.raises(StoreError, match=r"cache_size is \d+, but one file takes \d+ bytes"):
-        prepared("s3://bucket", source, options, tmp_path / "b.fds")
-
-
-@pytest.mark.parametrize("room", [True, False])
-def test_the_next_archive_is_fetched_while_one_is_prepared(
-    room: bool, root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, options = tars(root)
-    size = (root / "in/s-0.tar").stat().st_size
-    monkeypatch.setenv("FASTDATA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("FASTDATA_CACHE_SIZE", str(size * (3 if room else 2)))
-    out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", shard_samples=4, **options).out
-
-    def copies() -> set[str]:
-        return {path.name for path in (tmp_path / "cache").glob("inputs/*/*/*.tar")}
-
-    assert not copies()
-    with looking_anew(), Pool(load_plan(Path(out)), workers=1, timeout_s=60) as pool:
-        make_shard_here(*handed_out(pool, 0, later=[1]))
-        if room:
-            until(lambda: copies() == {"s-0.tar", "s-1.tar"})
-            before = bucket.requests["bucket/in/s-1.tar"]
-            make_shard_here(*handed_out(pool, 1, later=[]))
-            assert before and bucket.requests["bucket/in/s-1.tar"] == before  # it was here
-        else:
-            assert copies() == {"s-0.tar"}
+def test_a_tar_is_streamed_and_an_arrow_file_is_copied_once(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    """Nothing but copies that libraries need is on a disk, and that only while it is used."""
+    for make, most in ((tars, 4), (arrow, 1)):
+        source, options = make(root)
+        bucket.requests.clear()
+        prepared(
+            "s3://bucket", source, options | ({"shard_samples": 2} if make is arrow else {}), tmp_path / f"{make.__name__}.fds"
+        )
+        requests = Counter({name: count for name, count in bucket.requests.items() if name.endswith((".tar", ".arrow"))})
+        assert requests and max(requests.values()) <= most
+    assert not list(Path(tempfile.gettempdir()).glob("fastdata-*/copies/*"))
 
 
 def test_over_https_there_are_no_folders(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
@@ -372,23 +349,27 @@ def test_the_command_on_a_server_that_is_not_ours(root: Path, moto: str, tmp_pat
     same(tmp_path / "photos.fds", fastdata.prep(root / "photos", tmp_path / "local.fds", **masks).out)
 
 
-def test_this_process_never_uses_obstore(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
-    """It may fork afterwards, also while a plan is made."""
+def test_this_process_may_fork_workers(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+    """A child that uses URLs itself is told to start in another way; it would wait for ever."""
     source, _ = tars(root)
     code = (
-        "import os, sys, fastdata\n"
-        "fastdata.prep(sys.argv[1], 'o.fds', workers=1, label_column='none')\n"
-        "assert 'obstore' not in sys.modules\n"
+        "import os, sys, torch, fastdata\n"
+        "out = fastdata.prep(sys.argv[1], 'o.fds', size=16, workers=1, label_column='none').out\n"
+        "data = fastdata.open(out, crop=fastdata.CenterCrop(16))\n"
+        "loader = torch.utils.data.DataLoader(data, 4, num_workers=2, multiprocessing_context='fork')\n"
+        "assert sum(len(batch[0]) for batch in loader) == 12\n"
         "child = os.fork()\n"
         "if not child:\n"
-        "    fastdata.prep(sys.argv[1], 'p.fds', workers=1, label_column='none')\n"
-        "    os._exit(0)\n"
-        "assert os.waitpid(child, 0)[1] == 0\n"
-        "fastdata.prep(sys.argv[1], 'q.fds', workers=1, label_column='none')\n"
+        "    try:\n"
+        "        fastdata.prep(sys.argv[1], 'p.fds', workers=1, label_column='none')\n"
+        "    except fastdata.RemoteError as error:\n"
+        "        os._exit('spawn or forkserver' in str(error))\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1\n"
+        "fastdata.prep(sys.argv[1], 'q.fds', size=16, workers=1, label_column='none')\n"
     )
-    done = run(sys.executable, "-c", code, f"s3://bucket/{source}", cwd=tmp_path)
+    done = run(sys.executable, "-c", code, f"s3://bucket/{source}", cwd=tmp_path, seconds=60)
     assert done.returncode == 0, done.stderr
-    same(tmp_path / "p.fds", tmp_path / "o.fds")
+    same(tmp_path / "q.fds", tmp_path / "o.fds")
 
 
 def test_no_server_is_an_error_at_once(root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from fastdata.arrays.readers import npz_names
 from fastdata.arrays.source import ENDINGS, ArraySource, ending_of, stem_of
 from fastdata.errors import CodecError, PrepError
-from fastdata.remote.path import AnyPath, no_folders, to_path
 from fastdata.sources.inputs import Source, SourceList, look
 from fastdata.sources.listing import labelled, list_folder, others
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.pairs import with_masks
 from fastdata.sources.path_table import list_table
 from fastdata.sources.table_file import is_path_table
+from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.sources.walk import walk_files
 from fastdata.store.format import Labels
 
@@ -49,7 +49,7 @@ def _list_files(path: AnyPath, options: LabelOptions) -> SourceList:
     if path.is_file() and ending_of(path.name) in ENDINGS:
         return SourceList(path.parent, Labels("none"), [Source(path.name, -1, *look(path))])
     what = "is neither a folder, nor a table of paths, nor one of arrays" if path.exists() else "does not exist"
-    raise PrepError(f"SOURCE {path} {what}{no_folders(path)}")
+    raise PrepError(f"SOURCE {path} {what}{explain_missing(path)}")
 
 
 def _walk_masks(root: AnyPath) -> Iterator[tuple[str, int, str]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fastdata.arrays.source import Opened
 from fastdata.errors import CodecError
-from fastdata.remote.path import AnyPath
+from fastdata.sources.urls import AnyPath
 
 __all__ = ["open_nifti"]
 
@@ -56,7 +56,7 @@ def _read(path: AnyPath, dtype: np.dtype[Any]) -> Array:
 
 
 def _stream(path: AnyPath) -> Any:
-    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
+    return gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb")
 
 
 def _image(file: Any) -> Any:

@@ -16,11 +16,11 @@ from fastdata.arrays.source import ArraySource, needed_packages
 from fastdata.errors import PrepError, RemoteError
 from fastdata.kinds import Planned, StrPath
 from fastdata.prepare.plan import make_plan
-from fastdata.remote.path import to_path
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.notes import label_notes
 from fastdata.sources.reasons import detail_of, refuse_unusable
 from fastdata.sources.table_file import is_path_table
+from fastdata.sources.urls import to_path
 from fastdata.store.format import NUMBERS
 
 __all__ = ["plan_arrays"]

@@ -13,7 +13,7 @@ import numpy as np
 from fastdata.arrays.nifti import open_nifti
 from fastdata.arrays.source import NIFTI, ArraySource, Opened, ending_of
 from fastdata.errors import CodecError
-from fastdata.remote.path import AnyPath
+from fastdata.sources.urls import AnyPath
 
 __all__ = ["checked", "npz_names", "open_array"]
 
@@ -91,7 +91,7 @@ def _read_header(file: IO[bytes]) -> _Header:
 
 
 def _open_npy(path: AnyPath) -> Opened:
-    with path.open("rb") as file:
+    with open(path, "rb") as file:
         header, at, size = _read_header(file), file.tell(), os.fstat(file.fileno()).st_size
     if not header.dtype.hasobject and size != at + header.nbytes:
         what = ("ends early", "truncated") if size < at + header.nbytes else ("goes on behind its array", "trailing")

@@ -19,8 +19,8 @@ from fastdata.images.sections import Masks
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.remote.path import AnyPath, fetched, read_once, to_path
 from fastdata.sources.reasons import detail_of
+from fastdata.sources.urls import AnyPath, to_path
 
 __all__ = ["Loaded", "kept", "load", "make_shard", "probe", "records", "tables"]
 
@@ -83,15 +83,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     rows: list[list[Any]] = []
     rejects: list[dict[str, Any]] = []
     classes: Counter[int] = Counter()
-    root, masks = to_path(job.root), to_path(job.masks)
-    files: list[AnyPath] = []
     for place, source in enumerate(task.sources):
-        before, files = files, [] if source.problem or place in task.skip else _files(root, masks, source)
-        for path in before:
-            if path not in files:
-                read_once(path)
-        for path in files:
-            fetched(path, lambda: progress.at(-1))
         progress.at(place)
         loaded = _try(job, source, task.skip.get(place))
         size = max(source.size, 0)
@@ -103,11 +95,6 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             rejects.append({"source": task.first + place, "name": source.name, "reason": reason, "detail": detail})
             progress.add(done=size, rejected=1)
     return {"rows": rows, "rejects": rejects, "classes": classes}
-
-
-def _files(root: AnyPath, masks: AnyPath, source: ArraySource) -> list[AnyPath]:
-    """Return the files of an input and of its mask."""
-    return [root / source.file, *([masks / source.mask] if source.mask else ())]
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:

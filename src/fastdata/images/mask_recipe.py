@@ -12,7 +12,7 @@ import numpy as np
 
 from fastdata.errors import PrepError
 from fastdata.images.mask_file import Color
-from fastdata.remote.path import to_path
+from fastdata.sources.urls import to_path
 
 __all__ = ["MaskRecipe", "read_palette", "resize_mask"]
 

@@ -13,7 +13,6 @@ from fastdata.images.prepare import ImageRecipe
 from fastdata.images.tokens import with_tokens
 from fastdata.kinds import Planned
 from fastdata.prepare.plan import make_plan
-from fastdata.remote.path import AnyPath, to_path
 from fastdata.sources.coco import with_coco
 from fastdata.sources.instances import with_groups, with_meanings
 from fastdata.sources.listing import list_sources
@@ -23,6 +22,7 @@ from fastdata.sources.pairs import with_masks
 from fastdata.sources.reasons import refuse_unusable
 from fastdata.sources.several import list_several
 from fastdata.sources.table_file import is_path_table
+from fastdata.sources.urls import AnyPath, to_path
 from fastdata.sources.yolo import with_yolo
 from fastdata.store.column import SOURCE_SIZE
 

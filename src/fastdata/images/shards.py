@@ -22,13 +22,13 @@ from fastdata.kinds import Probed, Tables
 from fastdata.machine import room
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.remote.path import AnyPath, fetch_ahead, fetched, join, read_ahead, to_path
 from fastdata.sources.archive import release
 from fastdata.sources.catalog import read_source
 from fastdata.sources.inputs import Source
 from fastdata.sources.instances import box_notes, in_pixels
 from fastdata.sources.parts import file_parts, read_fields
 from fastdata.sources.reasons import detail_of, reason_of
+from fastdata.sources.urls import AnyPath, join, read_ahead, to_path
 from fastdata.store.format import IMAGE, PIXELS, variant_columns
 from fastdata.words import number_of, was
 
@@ -73,7 +73,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
 
 
 def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
-    """Return the sources of a task; those in object storage come when their bytes are here, or their archive is in the cache."""
+    """Return the sources of a task; those in object storage come when their bytes are here."""
     roots = [to_path(root) for root in (job.root, job.masks, *job.others)]
     if all(isinstance(root, Path) for root in roots) and not any("://" in source.name for source in task.sources):
         return task.sources
@@ -92,20 +92,7 @@ def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
         if not source.place:
             yield from (join(root, name) for name in (source.name, *file_parts(source, endings)))
 
-    def waiting() -> None:
-        progress.at(-1)  # waiting for a server is no decoder that hangs
-
-    following = task.following(lambda source: str(source.place[1]) if source.place else "") if job.ahead else {}
-
-    def sources() -> Iterator[Source]:
-        for place, source in read_ahead(enumerate(task.sources), wanted, lambda numbered: max(numbered[1].size, 0), waiting):
-            if source.place and not source.problem and place not in task.skip:
-                fetched(roots[0] / str(source.place[1]), waiting)
-                if later := following.pop(str(source.place[1]), ""):
-                    fetch_ahead(roots[0] / later)
-            yield source
-
-    return sources()
+    return (source for _, source in read_ahead(enumerate(task.sources), wanted, lambda numbered: max(numbered[1].size, 0)))
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:

@@ -18,13 +18,12 @@ from fastdata.options import as_option, build, options_of
 from fastdata.prepare.folder import refuse_store
 from fastdata.prepare.plan import Work
 from fastdata.prepare.remote_out import RemoteOut, place_of
-from fastdata.remote.path import AnyPath, is_inside, to_path, versions_of
-from fastdata.remote.session import looking_anew
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.given import as_image_file, is_sequence
 from fastdata.sources.options import StrPath
 from fastdata.sources.patterns import locate
 from fastdata.sources.shuffled import UnpackedWholeError
+from fastdata.sources.urls import AnyPath, is_inside, to_path, versions_of
 
 __all__ = ["as_path", "build_plan", "check_positive", "choose_kind"]
 
@@ -72,30 +71,29 @@ def build_plan(
         ValueError: an argument is wrong, or belongs to another kind of data.
     """
     check_positive(limit=limit)
-    with looking_anew(storage):
-        if (place := to_path(source)).is_dir():
-            refuse_store(place)
-        kind = choose_kind(source, arguments)
-        options = _own_options(kind, source, arguments)
-        out = place_of(out)
-        root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
-        if remote is not None:
-            target = remote.folder
-        planned = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
-        _check_encoding(planned.plan.sources)
-        folders = planned.root or root, planned.beside or root, *planned.others
-        roots = tuple(folder.absolute() for folder in folders)
-        return Work(
-            kind,
-            planned.plan,
-            target,
-            roots,
-            planned.skipped,
-            planned.notes,
-            remote=remote,
-            versions=versions_of(roots),
-            storage=dict(storage or {}),
-        )
+    if (place := to_path(source)).is_dir():
+        refuse_store(place)
+    kind = choose_kind(source, arguments)
+    options = _own_options(kind, source, arguments)
+    out = place_of(out)
+    root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
+    if remote is not None:
+        target = remote.folder
+    planned = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
+    _check_encoding(planned.plan.sources)
+    folders = planned.root or root, planned.beside or root, *planned.others
+    roots = tuple(folder.absolute() for folder in folders)
+    return Work(
+        kind,
+        planned.plan,
+        target,
+        roots,
+        planned.skipped,
+        planned.notes,
+        remote=remote,
+        versions=versions_of(roots),
+        storage=dict(storage or {}),
+    )
 
 
 def _check_encoding(sources: Sequence[Any]) -> None:

@@ -12,9 +12,9 @@ from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import as_path, build_plan, check_positive
 from fastdata.prepare.remote_out import place_of
 from fastdata.prepare.run import BACKLOG
-from fastdata.remote.path import dropping_copies
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
+from fastdata.sources.urls import reading_urls
 
 __all__ = ["Estimate", "estimate", "stored_bytes"]
 
@@ -63,11 +63,10 @@ def estimate(
 ) -> Estimate:
     """Prepare a few evenly spaced inputs in this process, write nothing, and extrapolate. The arguments are those of `prep`."""
     check_positive(workers=workers)
-    with as_path(source, out, options.pop("labels", None)) as (path, labels):
+    with as_path(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage):
         work = build_plan(path, out, None, storage, labels=labels, **options)
         plan, started = work.plan, time.perf_counter()
-        with dropping_copies(work.roots):
-            probed = work.kind.probe(plan, work.roots)
+        probed = work.kind.probe(plan, work.roots)
         seconds = (time.perf_counter() - started) * probed.scale / (workers or available_cores())
     fixed = SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
     is_remote = is_url(place_of(out))

@@ -16,7 +16,7 @@ from fastdata.prepare.plan import Work, describe_difference
 from fastdata.prepare.plan_files import difference, plan_folder, plan_path
 from fastdata.prepare.remote_out import ANOTHER
 from fastdata.prepare.replacing import is_settled
-from fastdata.remote.path import AnyPath
+from fastdata.sources.urls import AnyPath
 from fastdata.store.files import LOCK, MANIFEST, NEXT, WORK, clear, has_foreign, is_store, own_files
 from fastdata.store.format import read_manifest
 

@@ -12,7 +12,7 @@ from typing import Any
 from fastdata.errors import PrepError
 from fastdata.kinds import Kind
 from fastdata.prepare.plan import Work, version_of
-from fastdata.remote.path import AnyPath
+from fastdata.sources.urls import AnyPath
 
 __all__ = ["check_host", "check_libraries", "machine_of"]
 

@@ -21,8 +21,8 @@ from fastdata.prepare.replacing import is_settled
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import Summary
 from fastdata.prepare.tasks import describe, lay_plan, make_all, plan_tasks
-from fastdata.remote.path import dropping_copies
 from fastdata.remote.url import Storage
+from fastdata.sources.urls import reading_urls
 from fastdata.store.files import PLAN, WORK
 
 __all__ = ["prep"]
@@ -90,9 +90,10 @@ def prep(
     with (
         as_path(source, out, options.pop("labels", None)) as (path, labels),
         opened(place_of(out), storage, scratch) as remote,
+        reading_urls(storage),
     ):
         work, started = build_plan(path, out, remote, storage, limit=limit, labels=labels, **options), time.monotonic()
-        with writing(work.place), dropping_copies(work.roots):
+        with writing(work.place):
             if not overwrite and is_stored(work) and not (work.out / WORK / PLAN).exists() and is_settled(work.out):
                 return _already(work)
             with _laid(work, overwrite, share=engine == "ray") as laid:

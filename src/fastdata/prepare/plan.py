@@ -16,11 +16,11 @@ import xxhash
 from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.prepare.remote_out import RemoteOut
-from fastdata.remote.path import AnyPath, RemotePath
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import FieldSource, Source, SourceList
 from fastdata.sources.packed import packed_inputs
 from fastdata.sources.shuffled import shuffled
+from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
 from fastdata.store.format import Form, Labels, parse_column
 from fastdata.tokenizer import LIBRARIES
@@ -201,7 +201,7 @@ def make_plan(
     if limit is not None and limit < len(sources):
         sources = sources.taken(np.arange(limit, dtype=np.int64) * len(sources) // limit)
     if getattr(options, "order", "listed") == "shuffled":
-        sources = shuffled(sources, remote=isinstance(found.root, RemotePath))
+        sources = shuffled(sources, remote=isinstance(found.root, UrlPath))
     bounds = _bounds(sources, getattr(options, "shard_samples", None), *least)
     return freeze(options, found.labels, sources, bounds, files, columns, found.fields)
 

@@ -16,8 +16,8 @@ from fastdata.prepare.host import machine_of
 from fastdata.prepare.plan import Plan, Work, describe_difference
 from fastdata.prepare.remote_out import RemoteOut
 from fastdata.prepare.typed_json import decode, decode_rows, encode, encode_rows
-from fastdata.remote.path import to_path
 from fastdata.remote.url import Storage
+from fastdata.sources.urls import to_path
 from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 
 __all__ = ["difference", "load_plan", "next_folder", "plan_folder", "plan_path", "save_plan"]

@@ -16,8 +16,8 @@ from fastdata.prepare.plan import Work
 from fastdata.prepare.plan_files import load_plan, plan_folder, plan_path
 from fastdata.prepare.remote_out import opened
 from fastdata.prepare.run import Pool, Report
-from fastdata.remote.session import looking_anew
 from fastdata.sources.options import StrPath
+from fastdata.sources.urls import reading_urls
 from fastdata.store.files import unique
 
 __all__ = ["run_on_ray"]
@@ -113,7 +113,7 @@ def _make(
     Returns:
         The work done, the number of rejected inputs, and the bytes read.
     """
-    with opened(out, storage, scratch) as remote, looking_anew(storage):
+    with opened(out, storage, scratch) as remote, reading_urls(storage):
         if remote is None:
             _find_token(Path(out), token)
         work = load_plan(Path(out) if remote is None else remote.folder, remote, storage)

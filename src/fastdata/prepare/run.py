@@ -26,7 +26,6 @@ from fastdata.machine import free_memory
 from fastdata.prepare.plan import Work
 from fastdata.prepare.spawn import take
 from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard, strikes_path
-from fastdata.remote.session import has_room
 from fastdata.store.files import WORK, unique, write_atomic
 
 __all__ = ["BACKLOG", "Engine", "Pool", "Report", "run_shards"]
@@ -34,7 +33,6 @@ __all__ = ["BACKLOG", "Engine", "Pool", "Report", "run_shards"]
 TICK_S = 0.1
 STRIKES = 2  # workers that an input may cost before it is left out: one may die by chance, such as from the OOM killer
 
-COPIES = 3  # files of inputs that a worker may keep in the cache: two that it reads, and one that it reads next
 BACKLOG = 2  # finished shards for each worker that may wait to be published, before no new one is begun
 SENDERS = 4  # finished shards that are sent to object storage at a time
 
@@ -111,7 +109,6 @@ class Pool:
             versions=work.versions,
             storage=work.storage,
             share=free_memory() // (2 * workers),  # the other half is for one large input at a time
-            ahead=bool(work.versions) and has_room(COPIES * workers * max(size for size, _ in work.versions.values())),
         )
         self._count = workers
         self._timeout_s = timeout_s
@@ -168,9 +165,7 @@ class Pool:
     def _task(self, shard: int) -> Task:
         plan, struck = self._work.plan, _read_strikes(self._work, shard)
         skip = {place: (reason, detail) for place, (count, reason, detail) in struck.items() if count >= STRIKES}
-        sources = plan.shard(shard)
-        later = self._todo[self._count - 1] if self._job.ahead and len(self._todo) >= self._count else None
-        return Task(shard, plan.bounds[shard], sources, skip, None if later is None else plan.sources[plan.bounds[later]])
+        return Task(shard, plan.bounds[shard], plan.shard(shard), skip)
 
     def _receive(self, worker: _Worker) -> bool:
         """Receive a worker's answer if there is one. Return False if the worker died."""

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import mmap
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection
 from socket import socketpair
 
-from fastdata.children import uninterrupted
+from fastdata.children import start_python
 from fastdata.machine import available_cores
 
-__all__ = ["CODE", "Spawned", "spares", "take"]
+__all__ = ["Spawned", "spares", "take"]
 
-CODE = "import sys; from fastdata.prepare.worker import main; main(*map(int, sys.argv[1:]))"
 STATUS_BYTES = 64  # more than those of `fastdata.prepare.worker.STATUS`
 MOST = 4  # spares: a small store may need no more, and the others start when the plan is known
 
@@ -40,14 +36,8 @@ class Spawned:
         status.flush()
         self.memory = mmap.mmap(status.fileno(), STATUS_BYTES)
         alive, self._alive = connection.Pipe(duplex=False)  # the other end is closed when this process ends
-        with theirs, alive, status, uninterrupted():
-            descriptors = theirs.fileno(), status.fileno(), alive.fileno()
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", CODE, *map(str, descriptors)],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONUTF8": "1"},
-            )
+        with theirs, alive, status:
+            self.process = start_python("fastdata.prepare.worker:main", theirs.fileno(), status.fileno(), alive.fileno())
         self.pipe = connection.Connection(ours.detach())
 
     def end(self) -> int:

@@ -29,10 +29,9 @@ from fastdata.prepare.replacing import is_settled, replace_store, settle
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
 from fastdata.prepare.worker import shard_place, shard_table
-from fastdata.remote.path import dropping_copies
-from fastdata.remote.session import looking_anew
 from fastdata.remote.url import Storage
 from fastdata.sources.options import StrPath
+from fastdata.sources.urls import reading_urls
 from fastdata.store.files import COLUMNS, MANIFEST, WORK, clear
 from fastdata.store.store import Store
 
@@ -67,9 +66,9 @@ def prep_plan(
         raise TypeError(f"source is a {kind}, which other machines cannot read: write it to files, and give their path")
     check_storage(storage, source, out)
     refuse_overwrite(out, overwrite)
-    with opened(place_of(out), storage, scratch) as remote:
+    with opened(place_of(out), storage, scratch) as remote, reading_urls(storage):
         work = build_plan(source, out, remote, storage, limit=limit, **options)
-        with writing(work.place), dropping_copies(work.roots):
+        with writing(work.place):
             finished = plan_tasks(work, overwrite) is None
         plan, kind = work.plan, work.kind.name
         return PlanSummary(
@@ -173,7 +172,7 @@ def prep_run(
         how: dict[str, Any] = {"workers": workers or available_cores(), "timeout_s": timeout}
         if scratch is not None and work.remote is None:
             how["scratch"] = Path(scratch).absolute()
-        with writing(place), _unless_finished(work), dropping_copies(work.roots):
+        with writing(place), _unless_finished(work):
             with claimed(folder, share=True):
                 if not plan_path(work.out).exists():  # another process has just finished the store
                     raise PrepError(f"the plan of {place} has been removed; plan again")
@@ -206,7 +205,7 @@ def _checked_task(task: int | None, of: int | None) -> tuple[int, int]:
 def _begun(out: StrPath, storage: Storage | None, scratch: StrPath | None) -> Iterator[tuple[Path, RemoteOut | None, Work | None]]:
     """Yield the folder of OUT, what it is in object storage, and its plan; None: the store is finished, and the plan is gone."""
     given = place_of(out)
-    with opened(given, storage, scratch) as remote, looking_anew(storage):
+    with opened(given, storage, scratch) as remote, reading_urls(storage):
         folder = Path(given).absolute() if remote is None else remote.folder
         if not plan_path(plan_folder(folder)).exists() and ((folder / MANIFEST).exists() or not is_settled(folder)):
             yield folder, remote, None

@@ -12,10 +12,9 @@ import mmap
 import os
 import signal
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -26,9 +25,9 @@ import numpy as np
 from fastdata import kinds
 from fastdata.children import end_with
 from fastdata.errors import LACKS_MEMORY, CodecError, MachineError, RemoteError, StoreError, lacking
-from fastdata.remote.session import carry_out
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import FieldSource
+from fastdata.sources.urls import read_planned
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnWriter
 from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
@@ -85,27 +84,16 @@ class Job:
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     storage: Storage = field(default_factory=dict)
     share: int = 1 << 62
-    ahead: bool = False
 
 
 @dataclass(frozen=True)
 class Task:
-    """A shard: its inputs, the index of the first, and the places to leave out because they crash workers, with the reason.
-
-    Attributes:
-        then: the first input of a shard that is probably made next; None: there is none.
-    """
+    """A shard: its inputs, the index of the first, and the places to leave out because they crash workers, with the reason."""
 
     shard: int
     first: int
     sources: tuple[Any, ...]
     skip: dict[int, tuple[str, str]]
-    then: Any = None
-
-    def following(self, file_of: Callable[[Any], str]) -> dict[str, str]:
-        """Return which file is read after each of those that hold the inputs. file_of: returns an input's, or ""."""
-        sources = (*self.sources, *(() if self.then is None else (self.then,)))
-        return dict(pairwise(dict.fromkeys(filter(None, map(file_of, sources)))))
 
 
 @dataclass(frozen=True)
@@ -130,6 +118,16 @@ class Progress:
         """Begin a place of the shard; -1: none. It may take `extra_s` seconds longer than the timeout."""
         self._status["extra_s"] = extra_s
         self._status["place"] = place
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait for the network in this context, which is no decoder that hangs."""
+        place = int(self._status["place"][0])
+        self._status["place"] = -1
+        try:
+            yield
+        finally:
+            self._status["place"] = place
 
     def add(self, *, done: int = 0, rejected: int = 0, size: int = 0) -> None:
         self._status["done"] += done
@@ -211,7 +209,7 @@ def main(connection: int, status: int, alive: int) -> None:
     progress = Progress(np.frombuffer(mmap.mmap(status, STATUS.itemsize), STATUS))
     with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent closed the connection or died
         job: Job = parent.recv()
-        carry_out(job.versions, job.storage)
+        read_planned(job.versions, job.storage, progress.waiting)
         while True:
             task: Task = parent.recv()
             try:

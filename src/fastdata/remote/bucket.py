@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ READERS = ((1, 1), (5, 6))  # seconds without a byte after which the rest is ask
 WRITERS = ((5, 4), (120, 1))  # seconds for a part, counted from when it is begun to be sent, and parts in flight; for slow networks
 LATE = 3  # requests in a row that take longer than that: the network is slow
 NO_OBJECT = "there is no such object (404)"
+DENIED = "access is denied (403)"
 PASSING = (  # signs of errors after which the client does not repeat a write: the server may have done it
     "error sending request",
     "connection closed",
@@ -73,6 +75,7 @@ CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("timed out", "the server does not answer in time"),
     ("timeout", "the server does not answer in time"),
     ("no space left", "the disk is full"),
+    ("empty path segment", "a key has an empty name between two slashes: rename that object, or name the others in a table"),
 )
 
 
@@ -301,7 +304,7 @@ class Bucket:
         except (known.BaseError, OSError, ValueError) as error:
             where = f"{self.url}/{path}" if path else self.url
             cause = _cause(error, known)
-            raise RemoteError(f"{where}: {cause}", missing=cause == NO_OBJECT) from None
+            raise RemoteError(f"{where}: {cause}", missing=cause == NO_OBJECT, denied=cause.startswith(DENIED)) from None
 
 
 @contextmanager
@@ -337,7 +340,8 @@ def _cause(error: Exception, known: Any) -> str:
     if _is_missing(error, known):
         return found if found.startswith("there is no such") else NO_OBJECT
     if isinstance(error, known.PermissionDeniedError):
-        return found or "access is denied (403): check the credentials and the bucket's policy"
+        words = " ".join(re.sub("<[^>]*>", " ", text.partition("403 Forbidden:")[2]).split())[:300]
+        return found or f"{DENIED}: {words or 'the server gives no reason'}; check the credentials and the policy of the bucket"
     if isinstance(error, known.UnauthenticatedError):
         return found or "the server wants credentials (401): set them in the environment"
     if isinstance(error, known.NotSupportedError) and "range" in low:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 __all__ = ["SCHEMES", "Storage", "cache_default", "is_url", "local_path", "parse_bytes", "parse_storage", "scheme"]
 __all__ += ["split_url"]
@@ -39,7 +39,7 @@ def is_url(path: Any) -> bool:
 
 def local_path(url: str) -> Path:
     """Return the path of a file:// URL."""
-    return Path(unquote(urlsplit(url).path))
+    return Path(unquote("/" + url.partition("://")[2].partition("/")[2]))
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -47,7 +47,7 @@ def split_url(url: str) -> tuple[str, str]:
     head, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
     key = key.strip("/")
-    if scheme(url) not in ("http", "https"):
+    if scheme(url) not in ("http", "https", "file"):
         return f"{head}://{host}", key
     first, slash, inner = key.partition("/")  # of a server of S3 or Azure, the first folder is the bucket
     return (f"{head}://{host}/{first}", unquote(inner)) if slash else (f"{head}://{host}", unquote(key))

@@ -8,15 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.remote.path import AnyPath
 from fastdata.sources.inputs import SPLITS, Place, Source, SourceList, is_image, splits_error
 from fastdata.sources.labels import Value, encode_labels
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.packed import Packed, PackedInputs
+from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
 
 __all__ = [
@@ -154,6 +155,13 @@ def release() -> None:
 
 def read_range(path: AnyPath, offset: int, length: int) -> bytes:
     """Read `length` bytes of a file from `offset` on."""
+    data = path.read_range(offset, length) if isinstance(path, UrlPath) else _read_range(path, offset, length)
+    if len(data) < length:
+        raise CodecError(f"the archive ends inside the image: {len(data)} of {length} bytes are there", "truncated")
+    return data
+
+
+def _read_range(path: Path, offset: int, length: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = b""
@@ -161,8 +169,6 @@ def read_range(path: AnyPath, offset: int, length: int) -> bytes:
             data += more
     finally:
         os.close(descriptor)
-    if len(data) < length:
-        raise CodecError(f"the archive ends inside the image: {len(data)} of {length} bytes are there", "truncated")
     return data
 
 

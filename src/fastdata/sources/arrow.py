@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from fastdata.errors import CodecError, needs
-from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, Table, ends_in, even_sizes, files_in, open_once
 from fastdata.sources.inputs import SPLITS, splits_error
 from fastdata.sources.parquet import columns_of, field_of, image_bytes, list_arrow, row_name
+from fastdata.sources.urls import AnyPath
 from fastdata.store.column import Column
 
 __all__ = ["KIND"]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, RemotePath, join, to_path
 from fastdata.sources import arrow, given, parquet, streamed, tar
 from fastdata.sources.archive import Folder, Kind, Selection
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.labels import read_classes
 from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
 from fastdata.sources.patterns import expand, locate, split_key
+from fastdata.sources.urls import AnyPath, UrlPath, join, to_path
 
 __all__ = ["KINDS", "kind_of", "list_archives", "read_source"]
 
@@ -63,7 +63,7 @@ def list_archives(
 def _inside(path: AnyPath) -> tuple[Kind | None, list[AnyPath]]:
     """Return the archives in a folder that holds nothing else, and their kind."""
     try:
-        with nullcontext(path.scan()) if isinstance(path, RemotePath) else os.scandir(path) as entries:
+        with nullcontext(path.scan()) if isinstance(path, UrlPath) else os.scandir(path) as entries:
             listed = sorted((e.name, e.is_dir()) for e in entries if not e.name.startswith("."))
     except OSError:  # listing it as a folder of images reports this better
         return None, []

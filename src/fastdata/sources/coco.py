@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath
 from fastdata.sources.annotations import BOXES, annotated, category_column, damaged, finished, keypoint_column
 from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
 from fastdata.sources.notes import listed
 from fastdata.sources.packed import PackedInputs
+from fastdata.sources.urls import AnyPath
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
 from fastdata.words import number_of, was
 

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath
+from fastdata.sources.urls import AnyPath
 
 __all__ = ["read_rows"]
 

@@ -6,7 +6,7 @@ import codecs
 import shlex
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath
+from fastdata.sources.urls import AnyPath
 
 __all__ = ["HEAD", "not_utf8", "refuse_utf16", "utf16_of"]
 

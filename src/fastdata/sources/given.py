@@ -17,10 +17,10 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Item, Kind, Selection, ends_in, make_list, read_range
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.labels import Value
+from fastdata.sources.urls import AnyPath
 
 __all__ = ["KIND", "as_image_file", "is_sequence"]
 

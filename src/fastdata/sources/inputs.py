@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, RemotePath
 from fastdata.sources.options import StrPath
+from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
 from fastdata.store.format import Labels
 
@@ -138,7 +138,7 @@ def fits_float(*values: float) -> bool:
 
 def look(path: StrPath) -> tuple[int, str]:
     """Return the size of a file in bytes and ""; or -1 and why it cannot be used."""
-    if isinstance(path, RemotePath):
+    if isinstance(path, UrlPath):
         return path.look()
     try:
         info = os.stat(path)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import chain
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, no_folders, to_path
 from fastdata.sources.catalog import list_archives
 from fastdata.sources.fields import Field, parse_fields
 from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, splits_error
@@ -20,6 +19,7 @@ from fastdata.sources.packed import PackedInputs
 from fastdata.sources.parts import with_parts
 from fastdata.sources.path_table import list_table, with_table
 from fastdata.sources.table_file import is_path_table
+from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.sources.walk import Walk
 from fastdata.store.format import Labels
 from fastdata.words import number_of
@@ -60,7 +60,7 @@ def list_sources(
     else:
         unknown = "is neither a folder nor a table of paths, nor an archive of a known kind"
         what = f"{unknown}; what Python reads as a sequence is prepared by fastdata.prep" if path.exists() else "does not exist"
-        raise PrepError(f"SOURCE {source} {what}{no_folders(path)}{_text_hint([path.suffix.lower()])}")
+        raise PrepError(f"SOURCE {source} {what}{explain_missing(path)}{_text_hint([path.suffix.lower()])}")
     inputs = labelled(inputs, path, options, named)
     if options.labels is not None:
         named = []

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Set
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath
 from fastdata.sources.inputs import SourceList
+from fastdata.sources.urls import AnyPath
 
 __all__ = ["refuse_mask_folders"]
 

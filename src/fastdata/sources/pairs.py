@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, is_inside
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.packed import PackedInputs
+from fastdata.sources.urls import AnyPath, is_inside
 from fastdata.sources.walk import walk_images
 
 __all__ = ["stem_of", "with_masks"]

@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from fastdata.errors import CodecError, PrepError, needs
-from fastdata.remote.path import AnyPath, is_inside
+from fastdata.errors import CodecError, PrepError, RemoteError, needs
 from fastdata.sources.archive import Columns, Item, Kind, Selection, Table, ends_in, even_sizes, files_in, list_tables, open_once
 from fastdata.sources.arrow_types import column_of
 from fastdata.sources.fields import field_error
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.options import NO_LABELS
+from fastdata.sources.urls import AnyPath, is_inside, seekable
 from fastdata.store.column import Column
 
 __all__ = ["KIND", "columns_of", "field_of", "holds_images", "image_bytes", "list_arrow", "row_name"]
@@ -118,7 +118,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _table(path: AnyPath, name: str, selection: Selection) -> Table:
-    with _arrow().parquet.ParquetFile(path) as file:
+    with _arrow().parquet.ParquetFile(seekable(path)) as file:
         columns = columns_of(file.schema_arrow, path, selection)
         items = list(_items(file, columns, path, name))
         labels = (
@@ -159,7 +159,7 @@ class _Rows:
     """The columns of a file that are being read."""
 
     def __init__(self, path: AnyPath) -> None:
-        self._file = _arrow().parquet.ParquetFile(path, buffer_size=1 << 20)
+        self._file = _arrow().parquet.ParquetFile(seekable(path), buffer_size=1 << 20)
         self._columns = dict[str, _Cells]()
 
     def get(self, column: str, group: int, row: int) -> Any:
@@ -204,6 +204,8 @@ class _Cells:
             self._rows = next(self._batches).column(0).to_pylist()
         except StopIteration:
             self._broken = "the row is not there"
+        except RemoteError:
+            raise
         except Exception as error:  # noqa: BLE001  pyarrow may raise anything on a damaged page
             self._broken = f"the archive is damaged: {error}"
 

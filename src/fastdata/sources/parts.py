@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.remote.path import AnyPath, join, look_at_all, to_path
 from fastdata.sources.archive import read_range
 from fastdata.sources.catalog import kind_of
 from fastdata.sources.fields import Field, field_error, make_column, nested
@@ -22,6 +21,7 @@ from fastdata.sources.inputs import FieldSource, Source, SourceList, look
 from fastdata.sources.instances import as_instances
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import PackedInputs
+from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.sources.values import JSON_ENDINGS, fit, infer_text, parse_file
 from fastdata.store.column import SOURCE_SIZE, Column
 from fastdata.words import number_of

@@ -14,7 +14,6 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, join, look_at_all, to_path
 from fastdata.sources.fields import Field
 from fastdata.sources.inputs import FieldSource, Source, SourceList, look, splits_error
 from fastdata.sources.labels import Encode, Value, encode_labels, read_classes, relabelled
@@ -23,6 +22,7 @@ from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.reasons import lacks_ending
 from fastdata.sources.table_file import LABELS, PathTable, read_table
+from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.column import Column
 from fastdata.store.format import Labels
 

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, RemotePath, look_at_all, no_folders, to_path
 from fastdata.sources.options import StrPath
+from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, look_at_all, to_path
 
 __all__ = ["expand", "locate", "split_key"]
 
@@ -28,7 +28,7 @@ def split_key(source: StrPath) -> tuple[AnyPath, str]:
 
 def _like(path: AnyPath, text: str) -> AnyPath:
     """Return the path of this text, in the same place."""
-    return path.at(text) if isinstance(path, RemotePath) else Path(text)
+    return path.at(text) if isinstance(path, UrlPath) else Path(text)
 
 
 def expand(source: StrPath) -> list[AnyPath]:
@@ -50,7 +50,7 @@ def expand(source: StrPath) -> list[AnyPath]:
     if missing := [name for name, files in zip(names, matches, strict=True) if not files]:
         raise PrepError(
             f"SOURCE {text}: {len(missing)} of {len(names)} are not there: {', '.join(missing[:5])}{' ...' * (len(missing) > 5)}"
-            f"{no_folders(path)}"
+            f"{explain_missing(path)}"
         )
     return [file for files in matches for file in files]
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, join
 from fastdata.sources.inputs import Source, look
+from fastdata.sources.urls import AnyPath, join
 
 __all__ = ["detail_of", "lacks_ending", "nothing_kept", "reason_of", "refuse_unusable", "tried_path"]
 

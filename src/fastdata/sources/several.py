@@ -9,12 +9,12 @@ from dataclasses import replace
 from itertools import chain
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, is_inside, to_path
 from fastdata.sources.inputs import Source, SourceList, is_image
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.packed import PackedInputs
 from fastdata.sources.pairs import stem_of
+from fastdata.sources.urls import AnyPath, is_inside, to_path
 from fastdata.sources.walk import Walk, walk_files
 
 __all__ = ["list_several"]

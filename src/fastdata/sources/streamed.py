@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Columns, Item, Kind, Selection, Table, list_tables, read_range
 from fastdata.sources.inputs import SourceList, look, read_bytes
 from fastdata.sources.options import NO_LABELS
+from fastdata.sources.urls import AnyPath
 
 __all__ = ["KIND"]
 

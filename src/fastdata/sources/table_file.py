@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from fastdata.errors import PrepError, needs
-from fastdata.remote.path import AnyPath
 from fastdata.sources.arrow_types import column_of
 from fastdata.sources.csv_rows import read_rows
 from fastdata.sources.delimiters import delimiter_of
@@ -20,6 +19,7 @@ from fastdata.sources.fields import Field
 from fastdata.sources.inputs import is_image, look
 from fastdata.sources.packed import Packed
 from fastdata.sources.parquet import holds_images
+from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import Column
 from fastdata.words import number_of
 
@@ -246,7 +246,7 @@ def _read_parquet(path: AnyPath, root: AnyPath, wanted: Collection[str]) -> Path
     with needs("pyarrow"):
         import pyarrow.parquet
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with pyarrow.parquet.ParquetFile(seekable(path)) as file:
             schema = file.schema_arrow
             nested = {name for name in schema.names if schema.field(name).type.num_fields and name not in wanted}
             nested = {name for name in nested if name.lower() not in LABELS}

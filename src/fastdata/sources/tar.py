@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tarfile
 from collections import Counter
@@ -13,11 +12,11 @@ from itertools import groupby
 from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath
 from fastdata.sources.archive import Folder, Item, Kind, Selection, damaged_file, files_in, make_list, read_range, unreadable
 from fastdata.sources.inputs import Source, SourceList, is_image, read_bytes
 from fastdata.sources.labels import Value
 from fastdata.sources.packed import Packed, PackedInputs
+from fastdata.sources.urls import AnyPath
 
 __all__ = ["CLASSES", "KIND", "MASK"]
 
@@ -120,7 +119,7 @@ def _members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
     Raises:
         PrepError: the file is not a tar, is damaged, or was cut short.
     """
-    total, end = os.fstat(file.fileno()).st_size, 0
+    total, end = path.stat().st_size, 0
     try:
         with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as opened:
             tar: Any = opened
@@ -218,7 +217,8 @@ def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[st
     for ending, parse in ((".cls", _parse_text), (".json", _parse_json)):
         member = by_ending.get(ending)
         if member is not None and not member.problem and member.size <= LABEL_BYTES:
-            value, columns = parse(os.pread(file.fileno(), member.size, member.offset))
+            file.seek(member.offset)
+            value, columns = parse(file.read(member.size))
             if value is not None:
                 return value, columns, ending
     return None, [], ""

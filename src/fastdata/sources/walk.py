@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from fastdata.errors import PrepError
-from fastdata.remote.path import AnyPath, RemoteEntry, RemotePath, to_path
 from fastdata.sources.inputs import is_image, look
 from fastdata.sources.notes import listed
+from fastdata.sources.urls import AnyPath, UrlEntry, UrlPath, to_path
 from fastdata.words import number_of
 
 __all__ = ["Walk", "some_names", "walk_files", "walk_images"]
 
-Entry = os.DirEntry[str] | RemoteEntry
+Entry = os.DirEntry[str] | UrlEntry
 Ids = frozenset[object]
 
 
@@ -105,9 +105,9 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def _all_below(folder: str | RemotePath) -> Iterator[str]:
+def _all_below(folder: str | UrlPath) -> Iterator[str]:
     """Yield the path of each file in a folder and below it, hidden ones too."""
-    if isinstance(folder, RemotePath):
+    if isinstance(folder, UrlPath):
         for entry in folder.scan():
             yield from (f"{entry.name}/{file}" for file in _all_below(entry.path)) if entry.is_dir() else (entry.name,)
         return
@@ -117,7 +117,7 @@ def _all_below(folder: str | RemotePath) -> Iterator[str]:
 
 def _entries(path: AnyPath) -> Sequence[Entry]:
     """Return the entries of a folder, sorted by name."""
-    if isinstance(path, RemotePath):
+    if isinstance(path, UrlPath):
         return path.scan()
     try:
         with os.scandir(path) as entries:
@@ -135,7 +135,7 @@ def _is_folder(entry: Entry) -> bool:
 
 def _id(path: AnyPath) -> object:
     """Return what tells a folder from others, by whichever links it is reached."""
-    if isinstance(path, RemotePath):
+    if isinstance(path, UrlPath):
         return path
     try:
         info = path.stat()
@@ -147,7 +147,7 @@ def _id(path: AnyPath) -> object:
 def _above(path: AnyPath) -> Ids:
     """Return the ids of all folders above a path, with links resolved."""
     ids = set[object]()
-    if isinstance(path, RemotePath):
+    if isinstance(path, UrlPath):
         return frozenset()
     for folder in path.resolve().parents:
         with suppress(OSError):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, needs
-from fastdata.remote.path import AnyPath
 from fastdata.sources.encodings import HEAD, not_utf8, utf16_of
+from fastdata.sources.urls import AnyPath, seekable
 from fastdata.words import number_of
 
 __all__ = ["DOCUMENT_BYTES", "Cutting", "Head", "Piece", "cutting_notes", "documents", "format_of"]
@@ -156,7 +156,7 @@ def _refuse_utf16(path: AnyPath, head: bytes) -> None:
 
 
 def _gzip(path: AnyPath) -> Iterator[bytes]:
-    with gzip.open(path) as file:
+    with path.open("rb") as raw, gzip.open(raw) as file:
         try:
             yield from iter(lambda: file.read(BLOCK), b"")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -281,7 +281,7 @@ def _rows(path: AnyPath, piece: Piece, field: str, most: int) -> Iterator[Found]
         import pyarrow
         from pyarrow import parquet
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(seekable(path)) as file:
             first = sum(file.metadata.row_group(k).num_rows for k in range(piece.start))
             groups = list(range(piece.start, file.num_row_groups if piece.stop < 0 else piece.stop))
             for batch in file.iter_batches(ROWS, row_groups=groups, columns=[field], use_threads=False):

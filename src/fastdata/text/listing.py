@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from fastdata.errors import MissingExtraError, PrepError, RemoteError, needs
-from fastdata.remote.path import AnyPath, no_folders, to_path
 from fastdata.sources.inputs import SPLITS, look, splits_error
+from fastdata.sources.urls import AnyPath, explain_missing, seekable, to_path
 from fastdata.sources.walk import Walk, walk_files
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, documents, format_of
 from fastdata.text.pretokenized import document_lengths, open_tokens
@@ -72,7 +72,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
         root = path.parent
         found = [(path.name, *look(path))]
     else:
-        raise PrepError(f"SOURCE {source} does not exist{no_folders(path)}")
+        raise PrepError(f"SOURCE {source} does not exist{explain_missing(path)}")
     text = [file for file in found if format_of(file[0])[0] != "bin"]
     if text and len(text) < len(found):  # skip tokens that lie among text
         skipped[".bin"] += len(found) - len(text)
@@ -183,7 +183,7 @@ def _pieces(root: AnyPath, name: str, size: int, problem: str, cutting: Cutting,
 def _cuts(path: AnyPath, size: int, separator: bytes, at_most: int) -> Iterator[int]:
     """Yield where documents begin, about every `at_most` bytes. A separator that overlaps itself is counted from the beginning."""
     overlaps = any(separator[:k] == separator[-k:] for k in range(1, len(separator)))
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         goal = at_most
         at = 0
         while goal < size:
@@ -200,7 +200,7 @@ def _row_groups(root: AnyPath, name: str, size: int, field: str, at_most: int) -
         import pyarrow
         from pyarrow import parquet
     try:
-        with parquet.ParquetFile(root / name) as file:
+        with parquet.ParquetFile(seekable(root / name)) as file:
             schema = file.schema_arrow
             count = file.num_row_groups
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError):  # the last is about names of columns

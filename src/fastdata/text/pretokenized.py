@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError
-from fastdata.remote.path import AnyPath
+from fastdata.sources.urls import AnyPath
 
 __all__ = ["document_lengths", "open_tokens"]
 

@@ -16,8 +16,8 @@ from fastdata.errors import CodecError, MissingExtraError
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.remote.path import AnyPath, fetch_ahead, fetched, to_path
 from fastdata.sources.reasons import detail_of
+from fastdata.sources.urls import AnyPath, to_path
 from fastdata.store.format import Form
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, cutting_notes, documents
 from fastdata.text.packer import Packer
@@ -98,7 +98,6 @@ class _Shard:
         self._skip = task.skip
         self._progress = progress
         self._place = 0
-        self._following = task.following(lambda piece: piece.name) if job.ahead else {}
         self.packer = Packer(writers, job.options.dtype, job.options.end)
         self.pieces: list[list[int]] = []
         self.rejects: list[dict[str, Any]] = []
@@ -108,10 +107,6 @@ class _Shard:
         """Tokenize a piece. Documents that cannot be read or tokenized become rejects; those before and after are kept."""
         counts: list[int] = []
         self.pieces.append(counts)
-        if not piece.problem:
-            fetched(to_path(self._job.root) / piece.name, lambda: self._progress.at(-1))
-            if later := self._following.pop(piece.name, ""):
-                fetch_ahead(to_path(self._job.root) / later)
         if piece.name.lower().endswith(".bin"):
             self._add_tokens(number, piece, counts)
             return
