@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
+import warnings
 import zlib
 from typing import Any
 
@@ -242,6 +243,27 @@ def test_an_orientation_outside_of_exif_is_ignored() -> None:
         assert _apart(SourceImage(data).decode(), SourceImage(plain).decode()) == 0
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_damaged_exif_turns_an_image_where_pillow_turns_it(kind: str) -> None:
+    """A wrong count, a type that does not exist, a value behind the end, and EXIF that is cut at every byte."""
+    exif = Image.Exif()
+    exif[0x10E], exif[0x112], exif[0x131] = "a caption", 6, "a program"
+    whole = exif.tobytes()
+    at = whole.index(b"\x01\x12\0\x03\0\0\0\1" if b"MM" in whole[:9] else b"\x12\1\3\0\1\0\0\0")
+    broken = [whole[: at + k] + bytes([value]) + whole[at + k + 1 :] for k in range(-12, 24) for value in (0, 2, 255)]
+    turned = 0
+    for block in [whole, *broken, *(whole[:size] for size in range(6, len(whole)))]:
+        data = _encode("RGB", kind, exif=block, **({"lossless": True} if kind == "WEBP" else {}))
+        expected = 1
+        with warnings.catch_warnings(), contextlib.suppress(SyntaxError, struct.error):
+            warnings.simplefilter("ignore")
+            expected = Image.open(io.BytesIO(data)).getexif().get(0x112, 1)
+        source = SourceImage(data)
+        assert source.header.orientation == (expected if expected in range(1, 9) else 1)
+        turned += source.height == W
+    assert 20 < turned < len(broken) + len(whole)
+
+
 def _jpeg(rgb: Array, **options: Any) -> bytes:
     out = io.BytesIO()
     Image.fromarray(rgb).save(out, "JPEG", **options)
@@ -412,6 +434,9 @@ def test_a_strip_of_tiff_that_lost_its_end_is_refused() -> None:
         (_tiff(_random(1, np.uint8, 255), 1, tags={259: ("H", [6])}), "unsupported"),
         (_tiff(_random(1, np.uint8, 255), 1, tags={259: ("H", [33005])}), "unsupported"),
         (_tiff(_random(3, np.uint8, 255), 2, tags={254: ("I", [1])}), "unsupported"),
+        (_tiff(_random(3, np.uint16, 9), 2, tags={284: ("H", [33])}), "unsupported"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "not-an-image"),
+        (b"/annex/objects/SHA256E-s1--00.jpg\n", "not-an-image"),
         (b"P7\nWIDTH 1\nHEIGHT 1\nDEPTH 3\nMAXVAL 255\nENDHDR\nabc", "unsupported"),
     ],
 )

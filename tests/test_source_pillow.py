@@ -201,7 +201,7 @@ from fastdata.images.image_file import SourceImage
 SourceImage(sys.stdin.buffer.read()).decode()
 print("PIL" in sys.modules)
 """
-    for kind, loaded in (("JPEG", "False"), ("PNG", "False"), ("WEBP", "False"), ("BMP", "True")):
+    for kind, loaded in (("JPEG", "False"), ("PNG", "False"), ("BMP", "True")):
         done = subprocess.run([sys.executable, "-c", code], input=saved(_rgb(), kind), capture_output=True, check=True)
         assert done.stdout.decode().strip() == loaded
 

@@ -1,9 +1,7 @@
 """Read the images of other projects' test suites beside Pillow, and write benchmarks/results/real-files.md.
 
-    mkdir suites && cd suites
-    pip download --no-deps --no-binary :all: pillow ...     # benchmarks/results/real-files.md names the collections
-    apt-get source --download-only tiff libwebp ...
-    cd .. && python tools/real_files.py suites/*
+    git clone --depth 1 https://github.com/python-pillow/Pillow suites/pillow     # and others: the page names the collections
+    python tools/real_files.py suites/*
 
 Each argument is a collection: a tar archive or a folder. Each file in it that Pillow or fastdata takes for an image, or that is
 named like one, is read by both, in another process, which may crash or hang. A file that occurs twice counts once. Needs the extra

@@ -14,7 +14,7 @@ import numpy as np
 
 from fastdata.errors import CodecError
 
-__all__ = ["Pixels", "cmyk_to_rgb", "flatten", "from_cv2", "imdecode", "look_up", "to_bits", "to_channels", "upright"]
+__all__ = ["Pixels", "cmyk_to_rgb", "flatten", "look_up", "to_bits", "to_channels", "upright"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,26 +27,6 @@ class Pixels(NamedTuple):
     color: Array
     alpha: Array | None = None
     premultiplied: bool = False
-
-
-def imdecode(data: bytes) -> Array:
-    """Decode with OpenCV to pixels as stored: grey, BGR or BGRA."""
-    try:
-        decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error as error:
-        raise CodecError(f"OpenCV cannot decode the image: {error}", "undecodable") from None
-    if decoded is None:
-        raise CodecError("the image is damaged, or this OpenCV cannot decode it", "undecodable")
-    return decoded
-
-
-def from_cv2(decoded: Array) -> Pixels:
-    """Convert what `imdecode` returned to RGB and separate alpha."""
-    if decoded.ndim == 2:
-        return Pixels(decoded)
-    if decoded.shape[2] == 4:
-        return Pixels(cv2.cvtColor(decoded, cv2.COLOR_BGRA2RGB), decoded[..., 3])
-    return Pixels(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB))
 
 
 def look_up(indices: Array, palette: bytes, alpha: bytes = b"") -> Pixels:

@@ -1,7 +1,7 @@
 """Read any image file as upright pixels.
 
 `SourceImage` reads the header of encoded bytes, rejects what is no image, too large or damaged, and decodes the rest: JPEG with
-libjpeg-turbo, PNG and WebP with OpenCV, all others with Pillow. The content decides the format, never the file name.
+libjpeg-turbo, PNG with OpenCV, all others with Pillow. The content decides the format, never the file name.
 Embedded ICC profiles are ignored: values are taken as stored. CMYK JPEG counts as inverted with and without an Adobe marker, as in
 image viewers. Only the first picture of animations and multi-page files is used; it alone has to be complete.
 """
@@ -20,8 +20,8 @@ from fastdata.images.channels import flatten, to_bits, to_channels, upright
 from fastdata.images.header import Header, unsupported
 from fastdata.images.jpeg_file import JpegHeader, read_jpeg
 from fastdata.images.jxl_file import read_jxl
-from fastdata.images.opencv_files import read_png, read_webp
 from fastdata.images.pillow_files import read_pillow
+from fastdata.images.png_file import read_png
 from fastdata.images.tiff_file import read_tiff
 
 __all__ = ["SourceImage"]
@@ -31,15 +31,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 READERS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], Header]], ...] = (
     (re.compile(rb"\xff\xd8"), read_jpeg),
     (re.compile(rb"\x89PNG\r\n\x1a\n"), read_png),
-    (re.compile(rb"RIFF.{4}WEBP", re.S), read_webp),
-    (re.compile(rb"II[*+]\0|MM\0[*+]"), read_tiff),
+    (re.compile(rb"II[*+]\0|MM\0\*"), read_tiff),
     (re.compile(rb"\0\0\0\x0cJXL |\xff\x0a"), read_jxl),
 )
-KNOWN_UNSUPPORTED = (
-    (re.compile(rb"#\?(?:RADIANCE|RGBE)|\x76\x2f\x31\x01|P[Ff]\s"), "a floating-point image"),
-    (re.compile(rb"P7\n"), "PAM"),
-    (re.compile(rb"8BPS|qoif|\x01\xda[\0\x01]|\x59\xa6\x6a\x95|DanM|LinS"), "a PSD, QOI, SGI, Sun raster or MSP"),
-    (re.compile(rb"P7 |DDS |\0\0[\x01\x02]\0|icns|%PDF|\s*<(?:svg|\?xml)"), "this kind of image file"),
+POINTER = re.compile(rb"version https://git-lfs|\s*/?(?:\.\./)*(?:\.git/)?annex/objects/")
+UNSUPPORTED = re.compile(  # PAM, HDR, OpenEXR, PFM, PSD, QOI, SGI, Sun raster, MSP, DDS, icons, big-endian BigTIFF
+    rb"P7[\n ]|#\?(?:RADIANCE|RGBE)|\x76\x2f\x31\x01|P[Ff]\s|8BPS|qoif|\x01\xda[\0\x01]|\x59\xa6\x6a\x95|DanM|LinS"
+    rb"|DDS |\0\0[\x01\x02]\0|icns|%PDF|\s*<(?:svg|\?xml)|MM\0\+"
 )
 
 
@@ -125,8 +123,13 @@ def _read_header(data: bytes) -> Header:
     except (struct.error, IndexError):
         raise CodecError("the file ends inside its header", "truncated") from None
     if header is None:
-        name = next((name for pattern, name in KNOWN_UNSUPPORTED if pattern.match(data)), None)
-        raise CodecError("the content is no image format that is known here", "not-an-image") if name is None else unsupported(name)
+        if POINTER.match(data):
+            raise CodecError(
+                "a pointer of Git LFS or git-annex: fetch the file itself (git lfs pull, git annex get)", "not-an-image"
+            )
+        if UNSUPPORTED.match(data):
+            raise unsupported("this kind of image file")
+        raise CodecError("the content is no image format that is known here", "not-an-image")
     if header.height <= 0 or header.width <= 0:
         raise CodecError(f"the header says {header.height} x {header.width} pixels", "undecodable")
     return header

@@ -17,8 +17,9 @@ import simplejpeg
 
 from fastdata.errors import CodecError
 from fastdata.images.channels import Pixels, cmyk_to_rgb
-from fastdata.images.header import FIXED_BYTES, Header, exif_orientation, unsupported
+from fastdata.images.header import FIXED_BYTES, Header, unsupported
 from fastdata.images.jpeg import decode_buffer, decode_jpeg
+from fastdata.images.pillow_files import exif_orientation
 
 __all__ = ["END_OF_IMAGE", "JpegHeader", "read_jpeg"]
 
@@ -84,7 +85,7 @@ class JpegHeader(Header):
 
 def read_jpeg(data: bytes) -> JpegHeader:
     """Read the header. The EXIF orientation is that of the first EXIF segment."""
-    orientation = 0
+    exif = b""
     frame = (0, 0, 0)
     progressive = False
     for marker, start, end in _segments(data):
@@ -93,8 +94,8 @@ def read_jpeg(data: bytes) -> JpegHeader:
             progressive = marker in PROGRESSIVE
         elif marker in ODD_FRAMES:
             raise unsupported("lossless or hierarchical JPEG")
-        elif marker == APP1 and not orientation and data.startswith(b"Exif\0\0", start + 4):
-            orientation = exif_orientation(data[start + 10 : end])
+        elif marker == APP1 and not exif and data.startswith(b"Exif\0\0", start + 4):
+            exif = data[start + 10 : end]
         elif marker in (SOS, EOI):
             break
     else:
@@ -102,7 +103,8 @@ def read_jpeg(data: bytes) -> JpegHeader:
     height, width, components = frame
     if not components:
         raise CodecError("the JPEG has no frame header", "undecodable")
-    return JpegHeader(height=height, width=width, orientation=orientation or 1, components=components, progressive=progressive)
+    turn = exif_orientation(exif)
+    return JpegHeader(height=height, width=width, orientation=turn, components=components, progressive=progressive)
 
 
 def _frame(data: bytes, at: int) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 from fastdata.errors import CodecError
 from fastdata.images.channels import to_channels
 from fastdata.images.image_file import SourceImage
-from fastdata.images.opencv_files import PngHeader
+from fastdata.images.png_file import PngHeader
 
 __all__ = ["Color", "count_classes", "decode_mask"]
 

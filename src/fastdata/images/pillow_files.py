@@ -1,4 +1,4 @@
-"""Read every format but JPEG, PNG and WebP with Pillow and its plugins.
+"""Read images with Pillow and its plugins, as strictly as they can be, and EXIF's orientation for all formats.
 
 Pillow is imported when the first such file is seen. A program's own settings of Pillow (`Image.MAX_IMAGE_PIXELS`,
 `ImageFile.LOAD_TRUNCATED_IMAGES`) and its warnings have no effect here, and are restored afterwards.
@@ -14,7 +14,7 @@ import struct
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
@@ -25,15 +25,14 @@ import numpy as np
 from fastdata.errors import CodecError
 from fastdata.images.channels import Pixels, cmyk_to_rgb
 from fastdata.images.checks import CHECKS
-from fastdata.images.header import Header, exif_orientation, unsupported
+from fastdata.images.header import Header, unsupported
 
-__all__ = ["extra", "extras", "open_image", "pixels_of", "read_pillow", "strict"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
+__all__ = ["exif_orientation", "extra", "extras", "open_image", "pixels_of", "read_pillow", "strict"]
 
 EXTRAS = ("imagecodecs", "pillow-heif", "pillow-jxl-plugin", "tifffile")
 HEIF = "pillow_heif"
 PLUGINS = (
+    (re.compile(rb"RIFF.{4}WEBP", re.S), "WebP"),
     (re.compile(rb"GIF8[79]a"), "Gif"),
     (re.compile(rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0", re.S), "Bmp"),
     (re.compile(rb"P[1-6]\s"), "Ppm"),
@@ -46,9 +45,10 @@ CUT = re.compile(
     "truncat|not enough|only got|reached EOF|not large enough|ends? early|end of file|EOF|no more images", re.IGNORECASE
 )
 UNREAD = re.compile("unsupported|not supported|unknown (?:pixel|data)|unable to read", re.IGNORECASE)
+MAX_OPENED_PIXELS = 1 << 28  # some plugins allocate the first frame before they tell its size
+ORIENTATION = 274
 
-_lock = threading.Lock()
-_users: list[Any] = []  # one entry for each thread inside `strict`; the first has what must be restored
+_lock = threading.RLock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +70,13 @@ def read_pillow(data: bytes) -> PillowHeader | None:
         CHECKS[plugin](data)
     with strict(name):
         image = open_image(data, plugin)
+        if plugin == "Ppm" and image.mode == "RGB" and image.tile[0][0] != "raw" and image.tile[0][3][1] > 255:
+            raise unsupported("PNM with colours of more than 8 bits, of which Pillow keeps 8,")
         return PillowHeader(
             format=name,
             height=image.height,
             width=image.width,
-            orientation=exif_orientation((image.info.get("exif") or b"").removeprefix(b"Exif\0\0")),
+            orientation=exif_orientation(image.info.get("exif")),
             plugin=plugin,
             deep=plugin in ("Avif", HEIF) and DEEP.search(data, 0, 1 << 16) is not None,
         )
@@ -86,6 +88,19 @@ def open_image(data: bytes, plugin: str) -> Any:
         return extra(HEIF, "pillow-heif", "HEIC").HeifImageFile(io.BytesIO(data), "")
     module = importlib.import_module(f"PIL.{plugin}ImagePlugin")
     return getattr(module, f"{plugin}ImageFile")(io.BytesIO(data), "")
+
+
+def exif_orientation(block: bytes | None) -> int:
+    """Return the orientation, 1 to 8, that Pillow reads in EXIF's TIFF block; 1 if it is absent or cannot be read."""
+    turn: Any = 1
+    if block:
+        with suppress(CodecError), strict("EXIF"):
+            from PIL import Image
+
+            exif = Image.Exif()
+            exif.load(block)
+            turn = exif.get(ORIENTATION, 1)
+    return int(turn) if turn in range(1, 9) else 1
 
 
 def extra(module: str, package: str, what: str) -> ModuleType:
@@ -110,64 +125,52 @@ def extras() -> tuple[str, ...]:
 
 @contextmanager
 def strict(what: str) -> Iterator[None]:
-    """Make Pillow strict: silent, without a size limit of its own, and without filling in what a file lacks.
+    """Make Pillow strict: silent, with a size limit of its own for first frames only, and without filling in what a file lacks.
 
-    The settings are global to all threads, so the first user makes them, and the last one restores them.
+    The settings are global, so one thread has them at a time.
 
     Raises:
         CodecError: for any exception inside, since damaged bytes may raise anything.
     """
-    _enter()
-    try:
-        yield
-    except (CodecError, MemoryError):
-        raise
-    except Exception as error:  # noqa: BLE001  plugins raise nearly every kind
-        text = str(error) or type(error).__name__
-        cut = isinstance(error, (EOFError, IndexError, struct.error)) or CUT.search(text)
-        reason = "truncated" if cut else "unsupported" if UNREAD.search(text) else "undecodable"
-        hint = "; convert the image to PNG or JPEG" if reason == "unsupported" else ""
-        raise CodecError(f"Pillow cannot read the {what}: {text[:200]}{hint}", reason) from None
-    finally:
-        _leave()
-
-
-def _enter() -> None:
     from PIL import Image, ImageFile
 
+    silence: Any = ("ignore", None, Warning, re.compile(r"PIL\.|pillow_"), 0)
+    filters: Any = warnings.filters  # in place: otherwise Python would forget which warnings each module has already shown
     with _lock:
-        before = None
-        if not _users:
-            filters: Any = warnings.filters  # in place: otherwise Python would forget which warnings each module has already shown
-            silence = ("ignore", None, Warning, re.compile(r"PIL\.|pillow_"), 0)
-            filters.insert(0, silence)
-            before = filters, silence, Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
-            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = None, False
-        _users.append(before)
+        before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+        filters.insert(0, silence)
+        Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = MAX_OPENED_PIXELS // 2, False  # Pillow refuses twice as many
+        try:
+            yield
+        except (CodecError, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001  plugins raise nearly every kind
+            raise _refusal(what, error) from None
+        finally:
+            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
+            if silence in filters:
+                filters.remove(silence)
 
 
-def _leave() -> None:
-    from PIL import Image, ImageFile
+def _refusal(what: str, error: Exception) -> CodecError:
+    text = str(error) or type(error).__name__
+    if type(error).__name__ == "DecompressionBombError":
+        return CodecError(f"a frame of the {what} has more than {MAX_OPENED_PIXELS} pixels", "too-large")
+    if isinstance(error, (EOFError, IndexError, struct.error)) or CUT.search(text):
+        return CodecError(f"Pillow cannot read the {what}: {text[:200]}", "truncated")
+    if UNREAD.search(text):
+        return unsupported(f"Pillow cannot read the {what}: {text[:200]}: it")
+    return CodecError(f"Pillow cannot read the {what}: {text[:200]}", "undecodable")
 
-    with _lock:
-        if len(_users) > 1:
-            _users.pop()
-            return
-        filters, silence, Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = _users.pop()
-        if silence in filters:
-            filters.remove(silence)
 
-
-def _after_fork() -> None:
-    """Forget other threads that were inside `strict`: the child does not have them."""
+def _renew_lock() -> None:
+    """Replace the lock in a forked child, which lacks the thread that may have it."""
     global _lock
-    _lock = threading.Lock()
-    while _users:
-        _leave()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def pixels_of(image: Any) -> Pixels:

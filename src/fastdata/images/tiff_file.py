@@ -1,39 +1,30 @@
-"""Read TIFF and BigTIFF with Pillow, and the few that Pillow cannot read with tifffile. The tags are checked here first.
+"""Read TIFF and BigTIFF with Pillow, and those that Pillow would misread with tifffile.
 
-Pillow would misread signed samples, leave strips black that a file does not name, and not invert 16 bits; libtiff writes to stderr
-about what is missing.
+Pillow keeps 8 bits of 16-bit colours, does not invert 16 bits, and mistakes planes. libtiff leaves strips black that a file does
+not name, and fills in what a JPEG lacks. So the tags are checked before anything is decoded.
 """
 
 from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import CodecError
 from fastdata.images.channels import Pixels, cmyk_to_rgb, look_up
-from fastdata.images.header import ORIENTATION, Header, Tags, read_tags, unsupported
+from fastdata.images.header import Header, unsupported
 from fastdata.images.jpeg_file import END_OF_IMAGE, read_jpeg
-from fastdata.images.pillow_files import extra, open_image, pixels_of, strict
+from fastdata.images.pillow_files import ORIENTATION, extra, open_image, pixels_of, strict
 
 __all__ = ["TiffHeader", "read_tiff"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class Tag(IntEnum):
-    SUBFILE = 254
-    WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 256, 257, 258, 259, 262
-    STRIPS, SAMPLES, ROWS, STRIP_BYTES = 273, 277, 278, 279
-    PLANAR, PALETTE = 284, 320
-    TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 322, 323, 324, 325
-    INKS, EXTRA, SAMPLE_FORMAT = 332, 338, 339
-    TURN = ORIENTATION
-
-
+SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259, 262
+STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR = 273, 277, 278, 279, 284
+PALETTE, TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 320, 322, 323, 324, 325
+INKS, EXTRA, SAMPLE_FORMAT = 332, 338, 339
+USED_TAGS = {254, 256, 257, 258, 259, 262, 273, 274, 277, 278, 279, 284, 320, 322, 323, 324, 325, 332, 338, 339}
 WHITE_IS_0, BLACK_IS_0, RGB, INDEXED, CMYK, YCC = 0, 1, 2, 3, 5, 6
 COLORS = {WHITE_IS_0: 1, BLACK_IS_0: 1, RGB: 3, INDEXED: 1, CMYK: 4, YCC: 3}  # samples of colour
 PLAIN, JPEG = 1, 7
@@ -44,151 +35,125 @@ PREMULTIPLIED, STRAIGHT = 1, 2  # alpha, among the kinds of extra samples
 @dataclass(frozen=True, kw_only=True)
 class TiffHeader(Header):
     format: str = "tiff"
-    bits: int
-    samples: int
-    photometric: int
-    extra: tuple[int, ...]
-    palette: tuple[int, ...]
-    by_tifffile: bool  # Pillow cannot read 16-bit colours, 16 bits with white as 0, and planes of grey or with alpha
+    tags: dict[int, Any]
+    by_tifffile: bool
 
     def pixels(self, data: bytes) -> Pixels:
         if self.by_tifffile:
-            return self._by_tifffile(data)
+            return _by_tifffile(data, self.tags)
         with strict("TIFF"):
             image = open_image(data, "Tiff")
-            if self.photometric == INDEXED:
-                image.load()
-                table = np.array(self.palette).reshape(3, -1).T
-                return look_up(np.asarray(image), (table >> 8 if table.max() > 255 else table).astype(np.uint8).tobytes())
-            return pixels_of(image)
-
-    def _by_tifffile(self, data: bytes) -> Pixels:
-        values = _values_of(data).reshape(self.height, self.width, self.samples)
-        full, colors = np.iinfo(values.dtype).max, COLORS[self.photometric]
-        color = values[..., 0] if colors == 1 else values[..., :colors]
-        if self.photometric == CMYK:
-            color = cmyk_to_rgb(full - color)
-        elif self.photometric == WHITE_IS_0:
-            color = full - color
-        for index, kind in enumerate(self.extra, self.samples - len(self.extra)):
-            if kind in (PREMULTIPLIED, STRAIGHT) and index >= colors:
-                return Pixels(np.ascontiguousarray(color), np.ascontiguousarray(values[..., index]), kind == PREMULTIPLIED)
-        return Pixels(np.ascontiguousarray(color))
+            if self.tags[PHOTOMETRIC] != INDEXED:
+                return pixels_of(image)
+            image.load()
+            table = np.array(self.tags[PALETTE]).reshape(3, -1).T  # of 16 bits, or by mistake of 8
+            return look_up(np.asarray(image), (table >> 8 if table.max() > 255 else table).astype(np.uint8).tobytes())
 
 
-def _values_of(data: bytes) -> Array:
-    """Read the samples of the first page with tifffile, [H, W] or [H, W, samples], in the file's dtype.
+def _by_tifffile(data: bytes, tags: dict[int, Any]) -> Pixels:
+    """Read the first page with tifffile.
 
     Raises:
-        CodecError: if tifffile is not installed, or cannot read them.
+        CodecError: if tifffile is not installed, or cannot read it.
     """
     tifffile = extra("tifffile", "tifffile", "TIFF of these samples")
-    try:
-        with tifffile.TiffFile(io.BytesIO(data)) as file:
-            found = file.pages[0]
-            values = found.asarray(maxworkers=1)
-            planes_first = found.axes[:1] == "S"
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001  tifffile raises nearly every kind at damaged bytes
-        reason = "unsupported" if "requires the" in str(error) else "undecodable"
-        raise CodecError(f"tifffile cannot read the TIFF: {error}"[:300], reason) from None
-    values = np.moveaxis(values, 0, 2) if planes_first else values
-    native: Array = values.astype(values.dtype.newbyteorder("="), order="C", copy=False)
-    return native
+    with strict("TIFF"), tifffile.TiffFile(io.BytesIO(data)) as file:
+        page = file.pages[0]
+        values = page.asarray(maxworkers=1)
+        values = np.moveaxis(values, 0, 2) if page.axes[:1] == "S" else values
+    values = values.astype(values.dtype.newbyteorder("="), copy=False).reshape(tags[HEIGHT], tags[WIDTH], -1)
+    photometric, samples, full = tags[PHOTOMETRIC], values.shape[2], np.iinfo(values.dtype).max
+    colors = COLORS[photometric]
+    color = values[..., 0] if colors == 1 else values[..., :colors]
+    if photometric == CMYK:
+        color = cmyk_to_rgb(full - color)
+    elif photometric == WHITE_IS_0:
+        color = full - color
+    color = np.ascontiguousarray(color)
+    kinds = tags.get(EXTRA) or ((STRAIGHT,) if (photometric, samples) == (RGB, 4) else ())  # as Pillow
+    for index, kind in enumerate(kinds, samples - len(kinds)):
+        if kind in (PREMULTIPLIED, STRAIGHT) and index >= colors:
+            return Pixels(color, np.ascontiguousarray(values[..., index]), kind == PREMULTIPLIED)
+    return Pixels(color)
 
 
 def read_tiff(data: bytes) -> TiffHeader:
     """Read the header of the first picture."""
-    tags = read_tags(data, frozenset(Tag))
-    samples = _first_of(tags, Tag.SAMPLES, 1)
-    photometric = _first_of(tags, Tag.PHOTOMETRIC, -1)
-    depths = tags.get(Tag.BITS, (1,))
-    bits = depths[0]
-    if set(tags.get(Tag.SAMPLE_FORMAT, (1,))) != {1}:
+    with strict("TIFF"):
+        return _checked(data, _read_tags(data))
+
+
+def _read_tags(data: bytes) -> dict[int, Any]:
+    """Read the first directory with Pillow, which leaves out what it cannot read: a tag that is used here may not be among it."""
+    from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+    order: Any = "little" if data[0] == ord("I") else "big"
+    head, word, size = (16, 8, 20) if data[2] == ord("+") else (8, 2, 12)  # BigTIFF has longer ones
+    directory = ImageFileDirectory_v2(data[:head])
+    file, start = io.BytesIO(data), directory.next + word
+    file.seek(directory.next)
+    directory.load(file)
+    end = start + size * int.from_bytes(data[start - word : start], order)
+    if not start <= end - size <= len(data) - size:
+        raise CodecError("the TIFF ends inside its tags", "truncated")
+    tags = {int.from_bytes(data[at : at + 2], order) for at in range(start, end, size)}
+    if not tags & USED_TAGS <= directory.keys():
+        raise CodecError("the TIFF lacks the values of a tag: it ends early, or is damaged", "truncated")
+    return {PHOTOMETRIC: -1} | dict(directory)
+
+
+def _checked(data: bytes, tags: dict[int, Any]) -> TiffHeader:
+    samples, photometric = tags.get(SAMPLES, 1), tags[PHOTOMETRIC]
+    depths, compression = tags.get(BITS, (1,)), tags.get(COMPRESSION, PLAIN)
+    bits, colors, planes = depths[0], COLORS.get(photometric, 0), tags.get(PLANAR, 1)
+    planar = planes == 2
+    if set(tags.get(SAMPLE_FORMAT, (1,))) != {1}:
         raise CodecError("TIFF with signed or floating-point samples, which are no image: save them as .npy", "unsupported")
-    if _first_of(tags, Tag.SUBFILE, 0) & 1:
-        raise unsupported("TIFF that begins with a thumbnail, as raw files of cameras do,")
-    colors = COLORS.get(photometric, 0)
-    compression = _first_of(tags, Tag.COMPRESSION, PLAIN)
-    if not colors or _first_of(tags, Tag.INKS, 1) != 1:
-        raise unsupported(f"TIFF with photometric interpretation {photometric}")
-    if not colors <= samples <= colors + 4:
-        raise unsupported(f"TIFF with {samples} samples per pixel")
-    if len(set(depths)) != 1 or bits not in ((1, 2, 4, 8, 16) if samples == 1 else (8, 16)):
-        raise unsupported(f"TIFF with samples of {bits} bits")
-    if photometric == INDEXED and (samples > 1 or bits > 8 or len(tags.get(Tag.PALETTE, ())) != 3 << bits):
-        raise unsupported("TIFF with this palette")
-    if compression not in COMPRESSIONS:
-        raise unsupported(f"TIFF with compression {compression}")
-    if data[:4] == b"MM\0+":
-        raise unsupported("BigTIFF with high bytes first")
-    planar = _first_of(tags, Tag.PLANAR, 1) == 2
-    if photometric == YCC and (compression != JPEG or samples != 3 or planar):
-        raise unsupported("TIFF with YCbCr other than in JPEG of three interleaved samples")
-    _check_pieces(tags, data)
-    plain = samples == 1 and photometric == BLACK_IS_0 and not planar
-    apart = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
-    by_tifffile = photometric != YCC and compression != JPEG and (apart or (bits == 16 and not plain))
-    if planar and samples == 1 and bits < 8:
-        raise unsupported("TIFF of few bits in planes")
-    height = _first_of(tags, Tag.HEIGHT, 0)
-    width = _first_of(tags, Tag.WIDTH, 0)
-    orientation = _first_of(tags, Tag.TURN, 1)
-    if not by_tifffile and 5 <= orientation <= 8:  # Pillow rotates TIFFs itself
+    palette = len(tags.get(PALETTE, ()))
+    for what, wrong in (
+        ("that begins with a thumbnail, as raw files of cameras do,", tags.get(SUBFILE, 0) & 1),
+        (f"with photometric interpretation {photometric}", not colors or tags.get(INKS, 1) != 1),
+        (f"with {samples} samples per pixel", not colors <= samples <= colors + 4),
+        (f"with samples of {bits} bits", len(set(depths)) != 1 or bits not in ((1, 2, 4, 8, 16) if samples == 1 else (8, 16))),
+        ("with this palette", photometric == INDEXED and (samples > 1 or bits > 8 or palette != 3 << bits)),
+        (f"with compression {compression}", compression not in COMPRESSIONS),
+        ("with YCbCr other than in interleaved JPEG", photometric == YCC and (compression != JPEG or samples != 3 or planar)),
+        ("of these planes", planes not in (1, 2) or (planar and bits < 8)),
+    ):
+        if wrong:
+            raise unsupported(f"TIFF {what}")
+    _check_pieces(tags, data, samples, bits, planar)
+    misread_planes = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
+    deep = bits == 16 and (samples > 1 or photometric != BLACK_IS_0)
+    by_tifffile = photometric != YCC and compression != JPEG and (misread_planes or deep)
+    height, width, turn = tags[HEIGHT], tags[WIDTH], tags.get(ORIENTATION, 1)
+    if not by_tifffile and 5 <= turn <= 8:  # Pillow turns TIFFs itself
         height, width = width, height
-    return TiffHeader(
-        height=height,
-        width=width,
-        orientation=orientation if by_tifffile and 1 <= orientation <= 8 else 1,
-        bits=bits,
-        samples=samples,
-        photometric=photometric,
-        extra=tags.get(Tag.EXTRA) or ((STRAIGHT,) if (photometric, samples) == (RGB, 4) else ()),  # as Pillow
-        palette=tuple(value & 0xFFFF for value in tags.get(Tag.PALETTE, ())),
-        by_tifffile=by_tifffile,
-    )
+    turn = turn if by_tifffile and 1 <= turn <= 8 else 1
+    return TiffHeader(height=height, width=width, orientation=turn, tags=tags, by_tifffile=by_tifffile)
 
 
-def _first_of(tags: Tags, tag: Tag, otherwise: int) -> int:
-    """Return the first value of a tag, or `otherwise` if it is absent."""
-    return tags.get(tag, (otherwise,))[0]
-
-
-def _check_pieces(tags: Tags, data: bytes) -> None:
+def _check_pieces(tags: dict[int, Any], data: bytes, samples: int, bits: int, planar: bool) -> None:
     """Raise CodecError unless the strips or tiles of a page cover it and are, as far as is visible before decoding, complete."""
-    height = _first_of(tags, Tag.HEIGHT, 0)
-    width = _first_of(tags, Tag.WIDTH, 0)
-    samples = _first_of(tags, Tag.SAMPLES, 1)
-    compression = _first_of(tags, Tag.COMPRESSION, PLAIN)
-    tiled = Tag.TILE_WIDTH in tags
-    if tiled:
-        rows, columns = _first_of(tags, Tag.TILE_HEIGHT, 0), _first_of(tags, Tag.TILE_WIDTH, 0)
-    else:
-        rows, columns = min(_first_of(tags, Tag.ROWS, height), height), width
+    height, width, compression, tiled = tags[HEIGHT], tags[WIDTH], tags.get(COMPRESSION, PLAIN), TILE_WIDTH in tags
+    rows, columns = (tags[TILE_HEIGHT], tags[TILE_WIDTH]) if tiled else (min(tags.get(ROWS, height), height), width)
     if min(height, width, rows, columns) <= 0 or rows * columns > max(4 * height * width, 1 << 20):
         raise CodecError(f"TIFF of {height} x {width} in pieces of {rows} x {columns}", "undecodable")
-    planes = samples if _first_of(tags, Tag.PLANAR, 1) == 2 else 1
-    offsets = tags.get(Tag.TILES if tiled else Tag.STRIPS, ())
-    counts = tags.get(Tag.TILE_BYTES if tiled else Tag.STRIP_BYTES, ())
-    row = -(-width * samples * _first_of(tags, Tag.BITS, 1) // 8)
+    offsets = tags.get(TILES if tiled else STRIPS, ())
+    counts = tags.get(TILE_BYTES if tiled else STRIP_BYTES, ())
+    row = -(-width * samples * bits // 8)
     if not counts and compression == PLAIN:
         counts = (-(-height * row // max(len(offsets), 1)),) * len(offsets)
-    if min(len(offsets), len(counts)) < -(-height // rows) * -(-width // columns) * planes or 0 in counts:
+    across = -(-width // columns)
+    if min(len(offsets), len(counts)) < -(-height // rows) * across * (samples if planar else 1) or 0 in counts:
         raise CodecError("the TIFF does not say where its pixels are", "undecodable")
     pieces = list(zip(offsets, counts, strict=False))
     if max(map(sum, pieces)) > len(data) or (compression == PLAIN and sum(counts) < height * row):
         raise CodecError("the TIFF ends inside its pixels", "truncated")
-    if compression == JPEG:
-        for index, (offset, count) in enumerate(pieces):
-            top = index // -(-width // columns) * rows % height
-            _check_jpeg(data[offset : offset + count], rows if tiled else min(rows, height - top), rows, columns)
-
-
-def _check_jpeg(piece: bytes, least: int, rows: int, columns: int) -> None:
-    """Check a JPEG's end, rows and columns: libtiff fills what is missing with grey."""
-    if not piece.rstrip(b"\0").endswith(END_OF_IMAGE):
-        raise CodecError("the TIFF holds a JPEG that ends early", "truncated")
-    header = read_jpeg(piece)
-    if header.width != columns or not least <= header.height <= rows:
-        raise CodecError("the TIFF holds a JPEG of another shape", "undecodable")
+    for index, (offset, count) in enumerate(pieces if compression == JPEG else ()):
+        piece, top = data[offset : offset + count], index // across * rows % height
+        if not piece.rstrip(b"\0").endswith(END_OF_IMAGE):
+            raise CodecError("the TIFF holds a JPEG that ends early", "truncated")
+        header = read_jpeg(piece)
+        if header.width != columns or not (rows if tiled else min(rows, height - top)) <= header.height <= rows:
+            raise CodecError("the TIFF holds a JPEG of another shape", "undecodable")

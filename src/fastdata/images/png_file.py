@@ -1,0 +1,121 @@
+"""Read PNG: every chunk is compared with its checksum, palettes and transparency are applied here, OpenCV decodes the rest."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import cv2
+import numpy as np
+
+from fastdata.errors import CodecError
+from fastdata.images.channels import Pixels, look_up
+from fastdata.images.header import Header, unsupported
+from fastdata.images.pillow_files import exif_orientation
+
+__all__ = ["PngHeader", "read_png"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+GRAY, RGB, INDEXED, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
+DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), INDEXED: (1, 2, 4, 8), GRAY_ALPHA: (8, 16), RGB_ALPHA: (8, 16)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PngHeader(Header):
+    pixel_bytes: ClassVar[int] = 14
+
+    format: str = "png"
+    depth: int
+    color_type: int
+    interlace: int
+    palette: bytes
+    transparency: bytes  # the tRNS chunk, empty when there is none
+    idat: tuple[slice, ...]  # whole IDAT chunks
+
+    def memory(self) -> int:
+        return super().memory() * (2 if self.depth == 16 else 1)
+
+    def pixels(self, data: bytes) -> Pixels:
+        if self.color_type == INDEXED:
+            return look_up(self.values(data), self.palette, self.transparency)
+        stored = self._stored(data)
+        if self.color_type in (GRAY_ALPHA, RGB_ALPHA):
+            color = stored[..., 0] if self.color_type == GRAY_ALPHA else cv2.cvtColor(stored, cv2.COLOR_BGRA2RGB)
+            return Pixels(np.ascontiguousarray(color), stored[..., 3])
+        color = stored if self.color_type == GRAY else cv2.cvtColor(stored, cv2.COLOR_BGR2RGB)
+        bytes_of_key = 2 if self.color_type == GRAY else 6
+        if len(self.transparency) < bytes_of_key:
+            return Pixels(color)
+        key = np.frombuffer(self.transparency[:bytes_of_key], ">u2") & ((1 << self.depth) - 1)
+        clear = color == (key * self._step).astype(color.dtype)
+        alpha = np.full(color.shape[:2], np.iinfo(color.dtype).max, color.dtype)
+        alpha[clear.all(axis=2) if clear.ndim == 3 else clear] = 0
+        return Pixels(color, alpha)
+
+    def values(self, data: bytes) -> Array:
+        """Return the numbers in the file: [H, W] palette indices or grey, or colours [H, W, C] as OpenCV returns them."""
+        stored = self._stored(data)
+        return stored // self._step if self._step > 1 else stored
+
+    @property
+    def _step(self) -> int:
+        """The factor by which OpenCV scales grey of fewer than 8 bits."""
+        return 255 // ((1 << self.depth) - 1) if self.depth < 8 else 1
+
+    def _stored(self, data: bytes) -> Array:
+        """Decode a copy without ancillary chunks, so that gamma, animation and odd metadata have no effect.
+
+        The copy of a palette PNG is declared grey: it decodes to indices; palette and transparency are applied afterwards.
+        """
+        declared = GRAY if self.color_type == INDEXED else self.color_type
+        head = struct.pack(">IIBBBBB", self.width, self.height, self.depth, declared, 0, 0, self.interlace)
+        copy = b"".join([SIGNATURE, _chunk(b"IHDR", head), *(data[chunk] for chunk in self.idat), _chunk(b"IEND", b"")])
+        try:
+            stored = cv2.imdecode(np.frombuffer(copy, np.uint8), cv2.IMREAD_UNCHANGED)
+        except cv2.error as error:
+            raise CodecError(f"OpenCV cannot decode the PNG: {error}", "undecodable") from None
+        if stored is None:
+            raise CodecError("the PNG is damaged, or this OpenCV cannot decode it", "undecodable")
+        return stored
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def read_png(data: bytes) -> PngHeader:
+    """Read the header, and check that every chunk up to IEND is complete and has its checksum. OpenCV compares those of IDAT."""
+    chunks, idat = dict[bytes, bytes](), list[slice]()
+    at, kind = len(SIGNATURE), b""
+    while kind != b"IEND":
+        size, kind = struct.unpack_from(">I4s", data, at)
+        end = at + 12 + size
+        if end > len(data):
+            raise CodecError("the PNG ends inside a chunk", "truncated")
+        if not chunks and kind != b"IHDR":
+            raise unsupported("PNG that does not start with IHDR")
+        if kind == b"IDAT":
+            idat.append(slice(at, end))
+        elif zlib.crc32(data[at + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
+            raise CodecError("the checksum of a PNG chunk is wrong", "undecodable")
+        else:
+            chunks[kind] = data[at + 8 : end - 4]
+        at = end
+    width, height, depth, color_type, _, _, interlace = struct.unpack_from(">IIBBBBB", data, 16)
+    if depth not in DEPTHS.get(color_type, ()):
+        raise CodecError(f"PNG colour type {color_type} with {depth} bits does not exist", "undecodable")
+    return PngHeader(
+        height=height,
+        width=width,
+        orientation=exif_orientation(chunks.get(b"eXIf", b"")),
+        depth=depth,
+        color_type=color_type,
+        interlace=interlace,
+        palette=chunks.get(b"PLTE", b""),
+        transparency=chunks.get(b"tRNS", b""),
+        idat=tuple(idat),
+    )
