@@ -214,7 +214,7 @@ def test_open_ends_and_lost_tiles_of_jpeg_2000() -> None:
     first = bare.index(b"\xff\x90\0\x0a")
     open_end = bare[: first + 6] + b"\0\0\0\0" + bare[first + 10 :]
     _same(_decoded(open_end), rgb)
-    assert {_reason(open_end[:-2]), _reason(open_end[: len(open_end) * 2 // 3])} <= {"truncated", "undecodable"}
+    assert _reason(open_end[:-2]) == _reason(open_end[: len(open_end) * 2 // 3]) == "truncated"
     tiles = [k for k in range(len(tiled)) if tiled.startswith(b"\xff\x90\0\x0a", k)]
     assert len(tiles) == 4
     assert _reason(tiled[: tiles[1]] + tiled[tiles[2] :]) == "truncated"

@@ -15,6 +15,7 @@ from fastdata.images.header import unsupported
 __all__ = ["CHECKS"]
 
 SIZ = b"\xff\x4f\xff\x51"  # start of a JPEG 2000 codestream
+END = b"\xff\xd9"
 TILE = re.compile(rb"\xff\x90\0\x0a(..)", re.S)  # the start of a tile-part, which no compressed data contains, with its number
 JP2_COLORS = re.compile(
     rb"colr(?:\x01..\0\0\0[\x0c\x10\x11\x12]|\x02.{18}(?:RGB |GRAY))", re.S
@@ -61,8 +62,8 @@ def check_jp2(data: bytes) -> None:
         if sorted(struct.iter_unpack(">HHH", head[at : at + 6 * number])) not in (colors, with_alpha):
             raise unsupported("JPEG 2000 with these kinds of channels")
     tiles, seen = -(-width // tile_width) * -(-height // tile_height), len(set(TILE.findall(data, start)))
-    if seen < tiles:
-        raise CodecError(f"the JPEG 2000 codestream has {seen} of {tiles} tiles", "truncated")
+    if seen < tiles or data.find(END, start) < 0:
+        raise CodecError(f"the JPEG 2000 codestream has {seen} of {tiles} tiles, or no end", "truncated")
 
 
 CHECKS: dict[str, Callable[[bytes], None]] = {
