@@ -12,8 +12,7 @@ import numpy as np
 
 from fastdata.errors import CodecError
 from fastdata.images.image_file import SourceImage
-from fastdata.sources.archive import release
-from fastdata.sources.catalog import read_source
+from fastdata.sources.base import read_source, release
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.listing import list_sources
 from support import Array, encode, picture

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from archives import all_pixels, equal, png, problems
+from archives import all_pixels, equal, pixels_of, png, problems
 from fastdata import MissingExtraError, PrepError, prep
-from fastdata.sources.catalog import read_source
+from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.store.store import Store
 from stores import whole
@@ -157,13 +158,23 @@ def test_tables_that_do_not_go_together(tmp_path: Path) -> None:
         list_sources(str(tmp_path / "{0.parquet,x.txt}"))
 
 
+def test_a_table_cut_after_it_was_listed_ends_the_run(tmp_path: Path) -> None:
+    for name, write in (("x.parquet", pq.write_table), ("x.feather", pa.feather.write_feather)):
+        write(table(rows(0, 40), list(range(40))), tmp_path / name)
+        found = list_sources(tmp_path / name)
+        equal([pixels_of(found, k) for k in (39, 0)], [wanted(39, 1)[0], wanted(0, 1)[0]])
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-20])
+        with pytest.raises(PrepError, match=rf"{name} is damaged, or was cut short .*; copy it again"):
+            read_source(found.root, found.sources[1])
+
+
 def test_damaged_tables(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(table(rows(0, 40), list(range(40))), path, row_group_size=20, compression="none", use_dictionary=False)
     good = path.read_bytes()
     for wrong in (good[: len(good) // 2], b"", b"PAR1" * 10, good[:-8] + b"\xff" * 4 + b"PAR1"):
         path.write_bytes(wrong)
-        with pytest.raises(PrepError, match=r"cannot read .*x\.parquet"):
+        with pytest.raises(PrepError, match=r"x\.parquet is damaged, or was cut short .*; copy it again"):
             list_sources(path)
     damaged = bytearray(good)
     at = good.index(png(0)[1])

@@ -14,7 +14,7 @@ from archives import all_pixels, equal, pixels_of, png, problems, write_tar
 from fastdata import PrepError, prep
 from fastdata.images.prepare import ImageRecipe
 from fastdata.prepare.plan import make_plan
-from fastdata.sources.catalog import read_source
+from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions
 from fastdata.store.store import Store

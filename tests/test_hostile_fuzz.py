@@ -26,7 +26,7 @@ from pathlib import Path
 from fastdata.errors import CodecError, FastDataError
 
 def images(path):
-    from fastdata.sources.catalog import read_source
+    from fastdata.sources.base import read_source
     from fastdata.sources.listing import list_sources
     found = list_sources(path)
     for source in found.sources:

@@ -88,7 +88,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     whole_file = write(tmp_path / "a.arrow", images(), "stream").read_bytes()
     for data in (b"", b"no arrow at all", whole_file[: len(whole_file) // 2]):
         (tmp_path / "b.arrow").write_bytes(data)
-        with pytest.raises(PrepError, match=r"cannot read .*b\.arrow"):
+        with pytest.raises(PrepError, match=r"b\.arrow is damaged, or was cut short .*; copy it again"):
             fastdata.prep(tmp_path / "b.arrow", tmp_path / "o.fds")
     write(tmp_path / "c.arrow", pa.table({"x": [1, 2]}), "file")
     with pytest.raises(PrepError, match=r"a column of images .* is needed.*TableDataset reads it"):
@@ -118,7 +118,7 @@ def test_offsets_that_lead_out_of_a_file_are_errors(tmp_path: Path, kind: str) -
     """pyarrow follows them: in a process of its own, since it would end by SIGSEGV or SIGBUS."""
     far = with_far_offsets(write(tmp_path / "i.arrow", images(), kind), [len(encode(image, ".png")) for image in IMAGES[:3]])
     done = run(*PREP, far, tmp_path / "i.fds", "--workers", 1)
-    assert done.returncode == 2 and "cannot read" in done.stderr and "i.arrow" in done.stderr
+    assert done.returncode == 2 and "i.arrow is damaged" in done.stderr
     names = pa.table({"x": [1, 2, 3], "y": ["cat", "mouse", "ox"]})
     far = with_far_offsets(write(tmp_path / "t.arrow", names, kind), [3, 5, 2])
     done = run(sys.executable, "-c", "import sys, fastdata; fastdata.TableDataset(sys.argv[1])", far)

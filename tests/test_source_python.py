@@ -10,9 +10,12 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import ConcatDataset, Subset
 
 import fastdata
 from archives import equal
@@ -20,8 +23,9 @@ from fastdata import LMDBDataset, PrepError
 from fastdata.prepare.estimate import estimate
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
+from image_files import saved
 from stores import whole
-from support import Array, encode, picture, run
+from support import PREP, Array, encode, kill_group, picture, run, start, tables, tree, until
 
 IMAGES = [picture(k, 20 + k, 30) for k in range(5)]
 
@@ -113,13 +117,24 @@ def test_what_can_t_be_prepared(tmp_path: Path) -> None:
         out,
     )
     refused(PrepError, r"item 0 of source is uint8 \[20, 30, 4\]", [np.zeros((20, 30, 4), np.uint8)], out)
-    refused(PrepError, "item 0 of source is 'object': an image is", [object()], out)
+    refused(PrepError, "item 0 of source is object: an image is", [object()], out)
     refused(PrepError, "item 0 of source has no image or img, only pixels, y", [{"pixels": IMAGES[0], "y": 1}], out)
     refused(PrepError, "the label of item 0 is a complex", [(IMAGES[0], 1j)], out)
     refused(PrepError, "no images|nothing", [], out)
     refused(ValueError, "labels has 3 entries for 5 images; give one for each", IMAGES, out, labels=[1, 2, 3])
     refused(ValueError, "for images in Python must be a sequence of one label each", IMAGES, out, labels="labels.csv")
     refused(ValueError, "out is None, but a sequence of images has no name: name the store", IMAGES, None)
+    refused(
+        TypeError,
+        r"source is a dict of 'train', 'test': give one of them, such as source\['train'\]",
+        {"train": [], "test": []},
+        out,
+    )
+    refused(PrepError, "source has no column of images or paths .*, only x; .* TableDataset", pd.DataFrame({"x": [1]}), out)
+    refused(PrepError, "SOURCE no.such:thing is no path, and no module:function: No module named 'no'", "no.such:thing", out)
+    refused(PrepError, "json:nothing is no path, .* has no attribute 'nothing'; looked in /.* and PYTHONPATH", "json:nothing", out)
+    refused(PrepError, "SOURCE json:loads takes no arguments, and returns a sequence; it raised TypeError", "json:loads", out)
+    refused(ValueError, "source is a list, which the nodes of Ray cannot read", IMAGES, out, engine="ray")
     refused(TypeError, "source is a int, but must be a path, or a sequence of images", 3, out)
     refused(TypeError, "source is a generator, but must be a path", (image for image in IMAGES), out)
     assert not out.exists()
@@ -129,6 +144,205 @@ def test_an_image_without_a_label_among_others_is_a_reject(tmp_path: Path) -> No
     pairs: list[tuple[Array, int | None]] = [(image, k or None) for k, image in enumerate(IMAGES)]
     summary = fastdata.prep(pairs, tmp_path / "o.fds", workers=1)
     assert (summary.kept, summary.rejected) == (4, {"no-label": 1})
+
+
+def test_an_item_that_cannot_be_read_is_a_reject(tmp_path: Path) -> None:
+    sound = encode(IMAGES[0], ".png")
+    items = [sound, sound[:-30], None, tmp_path / "gone.png", {"bytes": None, "path": None}, {"bytes": sound, "path": "x"}]
+    summary = fastdata.prep(items, tmp_path / "o.fds", workers=1)
+    assert (summary.kept, summary.rejected) == (2, {"truncated": 1, "no-image": 2, "missing": 1})
+
+
+# One sequence, by all ways to workers
+
+MODULE = """
+import sys
+import numpy as np
+
+class Pictures:
+    classes = ("apple", "pear")
+
+    def __init__(self, count=40, **attributes):
+        self.count, self.attributes = count, attributes
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return np.random.default_rng(index).integers(0, 256, (60, 50, 3), np.uint8), index % 2
+
+def pictures():
+    return Pictures()
+"""
+SCRIPT = """
+import fastdata, sys
+{}
+import fastdata.prepare.plan
+fastdata.prepare.plan.SHARD_SAMPLES = 5
+fastdata.prep(source, sys.argv[1], codec="rgb", workers=2)
+"""
+WAYS = {
+    "its pickle": "from pictures import Pictures; source = Pictures()",
+    "an open file": "from pictures import Pictures; source = Pictures(file=sys.stdin)",
+    "a lambda": "from pictures import Pictures; source = Pictures(function=lambda: 0)",
+    "the main script": MODULE + "source = Pictures()",
+    "its name": "source = 'pictures:pictures'",
+}
+
+
+def test_a_sequence_gives_the_same_store_by_every_way_and_after_a_kill(tmp_path: Path) -> None:
+    (tmp_path / "pictures.py").write_text(MODULE)
+    whole_one = dict[str, bytes | None]()
+    for k, (way, code) in enumerate(WAYS.items()):
+        (tmp_path / f"{k}.py").write_text(SCRIPT.format(code))
+        command = sys.executable, tmp_path / f"{k}.py", tmp_path / f"{k}.fds"
+        killed = start(*command, cwd=tmp_path)
+        until(lambda k=k: len(tables(tmp_path / f"{k}.fds")) > 1)
+        kill_group(killed)
+        assert run(*command, cwd=tmp_path).returncode == 0
+        found = tree(tmp_path / f"{k}.fds")
+        if way == "its name":  # which is in the plan's fingerprint, and so in the manifest
+            found, whole_one = ({name: data for name, data in one.items() if name != "manifest.json"} for one in (found, whole_one))
+        whole_one = whole_one or found
+        assert found == whole_one, way
+    store = Store(tmp_path / "0.fds")
+    equal(whole(store.path), [np.random.default_rng(k).integers(0, 256, (60, 50, 3), np.uint8) for k in range(40)])
+    assert store.manifest.labels.names == ("apple", "pear") and store.samples["label"].tolist() == [0, 1] * 20
+
+
+def test_a_function_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "pictures.py").write_text(MODULE)
+    done = run(*PREP, "pictures:pictures", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(Store(tmp_path / "pictures.fds")) == 40
+
+
+class Image_:
+    def __init__(self, decode: bool = True) -> None:
+        self.decode = decode
+
+
+class ClassLabel:
+    names = ["cat", "dog"]
+
+
+Image_.__name__ = "Image"
+
+
+class HuggingFace:
+    """As `datasets.Dataset` behaves: a decoded image may not have the pixels of its file."""
+
+    format = {"type": None}
+    column_names = ["picture", "animal", "id"]
+
+    def __init__(self, decode: bool = True) -> None:
+        self.features = {"picture": Image_(decode), "animal": ClassLabel(), "id": None}
+
+    def cast_column(self, name: str, feature: Image_) -> HuggingFace:
+        return HuggingFace(feature.decode)
+
+    def __len__(self) -> int:
+        return len(IMAGES)
+
+    def __getitem__(self, key: int | str) -> Any:
+        if isinstance(key, str):
+            return [k % 2 for k in range(len(self))]
+        assert not self.features["picture"].decode
+        return {"id": key, "animal": key % 2, "picture": {"bytes": encode(IMAGES[key], ".png"), "path": None}}
+
+
+def test_a_dataset_of_hugging_face_and_torch_s_wrappers(tmp_path: Path) -> None:
+    part = Subset(HuggingFace(), [4, 2, 1])
+    for name, source, indices in (
+        ("alone", HuggingFace(), range(5)),
+        ("subset", part, [4, 2, 1]),
+        ("joined", ConcatDataset([part, HuggingFace()]), [4, 2, 1, *range(5)]),
+    ):
+        store = made(source, tmp_path / name)
+        equal(whole(store.path), [IMAGES[k] for k in indices])
+        assert store.manifest.labels.names == ("cat", "dog") and store.samples["label"].tolist() == [k % 2 for k in indices]
+    plain = ConcatDataset([Subset(Fruit(), [3]), Fruit()])
+    assert made(plain, tmp_path / "fruit").manifest.labels.names == Fruit.classes
+    other = Fruit()
+    other.classes = ("apple", "fig", "plum")
+    message = "the joined datasets have other classes: apple, pear, plum and apple, fig, plum"
+    refused(PrepError, message, ConcatDataset([Fruit(), other]), tmp_path / "x.fds")
+    unlabelled = made(HuggingFace(), tmp_path / "no", label_column="none")
+    assert unlabelled.manifest.labels.kind == "none"
+
+
+def test_tables_and_labels_by_place(tmp_path: Path) -> None:
+    """`series[k]` of pandas is the value of the index k."""
+    for k, image in enumerate(IMAGES):
+        (tmp_path / f"{k}.png").write_bytes(encode(image, ".png"))
+    paths, names = [str(tmp_path / f"{k}.png") for k in range(5)], ["a", "b", "b", "a", "c"]
+    index = [4, 3, 2, 1, 0]
+    data = [encode(image, ".png") for image in IMAGES]
+    series = pd.Series(names, index)
+    for k, (source, labels) in enumerate((
+        (pd.DataFrame({"x": 0, "path": paths, "label": names}, index), None),
+        (pd.DataFrame({"image": data}, index), series),
+        (pd.Series(paths, index), series),
+        (pa.table({"path": paths, "label": names}), None),
+        (IMAGES, series),
+    )):  # fmt: skip
+        store = made(source, tmp_path / str(k), labels=labels)
+        equal(whole(store.path), IMAGES)
+        assert [store.manifest.labels.names[label] for label in store.samples["label"]] == names
+
+
+# Pillow's images
+
+
+def pillow_files() -> dict[str, bytes]:
+    """Files whose pixels depend on more than their values."""
+    exif = Image.Exif()
+    exif[274] = 6
+    photo = Image.fromarray(IMAGES[0])
+    deep = Image.fromarray(IMAGES[0][:, :, 0].astype(np.uint16) * 257)
+    return {
+        "turned.jpg": saved(photo, "JPEG", exif=exif),
+        "turned.png": saved(photo, "PNG", exif=exif),
+        "cmyk.tif": saved(photo.convert("CMYK"), "TIFF"),
+        "cmyk.jpg": saved(photo.convert("CMYK"), "JPEG", exif=exif),
+        "deep.png": saved(deep, "PNG"),
+        "deep.tif": saved(deep, "TIFF"),
+        "alpha.png": saved(photo.convert("LA"), "PNG"),
+        "rgba.png": saved(Image.fromarray(np.dstack([IMAGES[0], IMAGES[0][:, :, 1]])), "PNG"),
+        "key.png": saved(photo, "PNG", transparency=tuple(IMAGES[0][3, 3].tolist())),
+        "gray-key.png": saved(photo.convert("L"), "PNG", transparency=99),
+        "palette.png": saved(photo.convert("P"), "PNG", transparency=bytes(range(256))),
+        "one.gif": saved(photo.convert("P"), "GIF", transparency=7),
+        "one.bmp": saved(photo.convert("1"), "BMP"),
+    }
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_an_image_of_pillow_is_what_its_file_is(tmp_path: Path, bits: int) -> None:
+    files = pillow_files()
+    expected = whole(made([*files.values()], tmp_path / "files", bits=bits).path)
+    opened, loaded = ([Image.open(io.BytesIO(data)) for data in files.values()] for _ in range(2))
+    for image in loaded:
+        image.load()
+    equal(whole(made(opened, tmp_path / "opened", bits=bits).path), expected)
+    equal(whole(made(loaded, tmp_path / "loaded", bits=bits).path), expected)
+
+
+def test_odd_modes_of_pillow(tmp_path: Path) -> None:
+    rgba = Image.fromarray(np.dstack([IMAGES[0], IMAGES[0][:, :, 1]]))
+    deep = IMAGES[0][:, :, 0].astype(np.int32) * 257
+    for odd, plain in (
+        (rgba.convert("RGBa"), rgba.convert("RGBa").convert("RGBA")),
+        (rgba.convert("LA").convert("La"), rgba.convert("LA").convert("La").convert("LA")),
+        (rgba.convert("P").convert("PA"), rgba.convert("P").convert("PA").convert("RGBA")),
+        (rgba.convert("RGB").convert("YCbCr"), rgba.convert("RGB").convert("YCbCr").convert("RGB")),
+        (Image.fromarray(deep), Image.fromarray(deep.astype(np.uint16))),
+        (Image.frombytes("I;16B", (30, 20), deep.astype(">u2").tobytes()), Image.fromarray(deep.astype(np.uint16))),
+    ):
+        found, expected = (whole(made([one], tmp_path, overwrite=True).path) for one in (odd, plain))
+        equal(found, expected)
+    refused(PrepError, "item 0 of source is a Pillow image of mode F, of floats", [Image.new("F", (4, 4))], tmp_path / "x.fds")
+    refused(PrepError, "of mode I with values from -1 to -1", [Image.new("I", (4, 4), -1)], tmp_path / "x.fds")
 
 
 # Packages that read files of their own: the recipes of docs/inputs.md

@@ -13,7 +13,7 @@ import pytest
 import fastdata
 from archives import all_pixels, pixels_of
 from fastdata import PrepError
-from fastdata.sources.catalog import read_source
+from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions
 from support import Array

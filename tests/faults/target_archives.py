@@ -15,8 +15,7 @@ from pyarrow import ipc, parquet
 from archives import png, write_tar
 from fastdata.errors import PrepError
 from fastdata.images.image_file import SourceImage
-from fastdata.sources.archive import release
-from fastdata.sources.catalog import read_source
+from fastdata.sources.base import read_source, release
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from fastdata.bench.by_hand import random_box
 from fastdata.diagnosis.subject import Torchs
 from fastdata.errors import FastDataError
-from fastdata.sources.catalog import read_source
+from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 
 __all__ = ["subject_of_files"]

@@ -22,8 +22,7 @@ from fastdata.kinds import Probed, Tables
 from fastdata.machine import room
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.sources.archive import release
-from fastdata.sources.catalog import read_source
+from fastdata.sources.base import read_source, release
 from fastdata.sources.inputs import Source
 from fastdata.sources.instances import box_notes, in_pixels
 from fastdata.sources.parts import file_parts, read_fields

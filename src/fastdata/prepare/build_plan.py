@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,36 +17,12 @@ from fastdata.prepare.folder import refuse_store
 from fastdata.prepare.plan import Work
 from fastdata.prepare.remote_out import RemoteOut, place_of
 from fastdata.remote.url import Storage, is_url
-from fastdata.sources.given import as_image_file, is_sequence
 from fastdata.sources.options import StrPath
 from fastdata.sources.patterns import locate
 from fastdata.sources.shuffled import UnpackedWholeError
 from fastdata.sources.urls import AnyPath, is_inside, to_path, versions_of
 
-__all__ = ["as_path", "build_plan", "check_positive", "choose_kind"]
-
-
-@contextmanager
-def as_path(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the path of a source, and the labels that are not in it. An object becomes a temporary file.
-
-    Raises:
-        TypeError: no kind of data takes the source.
-        ValueError: the source is an object and `out` is None, or the number of labels is not that of the samples.
-    """
-    if isinstance(source, str | os.PathLike):
-        yield source, labels
-        return
-    if type(source).__name__ in ("DataFrame", "Table"):
-        raise TypeError(f"source is a {type(source).__name__}, which is not prepared: TableDataset reads it")
-    if not is_sequence(source):
-        raise TypeError(f"source is a {type(source).__name__}, but must be a path, or a sequence of images")
-    if out is None:
-        raise ValueError("out is None, but a sequence of images has no name: name the store, such as out='data.fds'")
-    if isinstance(labels, str | os.PathLike):
-        raise ValueError(f"labels is {labels}, but for images in Python must be a sequence of one label each, or in the items")
-    with as_image_file(source, labels) as path:
-        yield path, None
+__all__ = ["build_plan", "check_positive", "choose_kind"]
 
 
 def build_plan(

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.machine import available_cores
-from fastdata.prepare.build_plan import as_path, build_plan, check_positive
+from fastdata.prepare.build_plan import build_plan, check_positive
 from fastdata.prepare.remote_out import place_of
 from fastdata.prepare.run import BACKLOG
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
+from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
 
 __all__ = ["Estimate", "estimate", "stored_bytes"]
@@ -63,7 +64,7 @@ def estimate(
 ) -> Estimate:
     """Prepare a few evenly spaced inputs in this process, write nothing, and extrapolate. The arguments are those of `prep`."""
     check_positive(workers=workers)
-    with as_path(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage):
+    with share(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage):
         work = build_plan(path, out, None, storage, labels=labels, **options)
         plan, started = work.plan, time.perf_counter()
         probed = work.kind.probe(plan, work.roots)

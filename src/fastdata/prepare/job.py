@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.machine import available_cores
-from fastdata.prepare.build_plan import as_path, build_plan, check_positive
+from fastdata.prepare.build_plan import build_plan, check_positive
 from fastdata.prepare.folder import claimed, is_stored, writing
 from fastdata.prepare.plan import Work
 from fastdata.prepare.progress import check_mode
@@ -22,6 +22,7 @@ from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import Summary
 from fastdata.prepare.tasks import describe, lay_plan, make_all, plan_tasks
 from fastdata.remote.url import Storage
+from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
 from fastdata.store.files import PLAN, WORK
 
@@ -50,8 +51,12 @@ def prep(
     Args:
         source: the inputs.
             Images: a folder (one folder per class, or flat); a table of paths and labels; archives (WebDataset tars, Parquet,
-            .arrow, MDS, LitData), several as "shards-{000..099}.tar"; or a Python sequence of arrays (uint8 or uint16, [H, W] or
-            [H, W, 3]), of Pillow images, or of (image, label) pairs, such as a torchvision dataset.
+            .arrow, MDS, LitData), several as "shards-{000..099}.tar"; or a Python sequence, or "module:function", which returns
+            one: of arrays or tensors (uint8 or uint16, [H, W] or [H, W, 3]), Pillow images, bytes or paths of image files, of
+            (image, label) pairs or dicts of these, such as a dataset of torchvision or of Hugging Face; or a DataFrame of paths.
+            What `module:function` returns, and what pickles to less than 64 MB, is read by each worker; any other sequence by
+            this process, in threads, an item at a time. A run that goes on notices another length, other labels, and other
+            contents of 1,000 items.
             Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI.
             Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; .txt and .jsonl
             also as .gz or .zst.
@@ -85,10 +90,12 @@ def prep(
         raise ValueError(f"--engine is {engine}, but must be one of {', '.join(ENGINES)}")
     if address is not None and engine != "ray":
         raise ValueError(f"--address is {address}, but belongs to --engine ray")
+    if engine == "ray" and not isinstance(source, str | os.PathLike):
+        raise ValueError(f"source is a {type(source).__name__}, which the nodes of Ray cannot read: give it as 'module:function'")
     check_storage(storage, source, out)
     refuse_overwrite(out, overwrite)
     with (
-        as_path(source, out, options.pop("labels", None)) as (path, labels),
+        share(source, out, options.pop("labels", None)) as (path, labels),
         opened(place_of(out), storage, scratch) as remote,
         reading_urls(storage),
     ):

@@ -63,7 +63,7 @@ def prep_plan(
     """
     if not isinstance(source, str | os.PathLike):
         kind = type(source).__name__
-        raise TypeError(f"source is a {kind}, which other machines cannot read: write it to files, and give their path")
+        raise TypeError(f"source is a {kind}, which other machines cannot read: give a path, or 'module:function'")
     check_storage(storage, source, out)
     refuse_overwrite(out, overwrite)
     with opened(place_of(out), storage, scratch) as remote, reading_urls(storage):

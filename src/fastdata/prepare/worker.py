@@ -24,7 +24,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.children import end_with
-from fastdata.errors import LACKS_MEMORY, CodecError, MachineError, RemoteError, StoreError, lacking
+from fastdata.errors import LACKS_MEMORY, CodecError, PrepError, RemoteError, StoreError, lacking
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import FieldSource
 from fastdata.sources.urls import read_planned
@@ -215,7 +215,7 @@ def main(connection: int, status: int, alive: int) -> None:
             try:
                 parent.send(("done", _make_shard(job, task, progress)))
             except Exception as error:  # noqa: BLE001  the parent raises it and stops the run
-                known = isinstance(error, (OSError, StoreError, MachineError))  # such as a full disk; anything else is a bug
+                known = isinstance(error, (OSError, StoreError, PrepError))  # such as a full disk; anything else is a bug
                 parent.send(("failed", str(error) if known else lacking(error) or traceback.format_exc()))
 
 
@@ -242,10 +242,10 @@ def reject_of(error: Exception) -> tuple[str, str]:
     """Return a short reason and a detail for an input that could not be used.
 
     Raises:
-        RemoteError, MachineError: it is this error, which says nothing about the input.
+        RemoteError, PrepError: it is this error, which says nothing about the input.
         StoreError: files or memory ran out, and not because of the input: others would be rejected too.
     """
-    if isinstance(error, RemoteError | MachineError):
+    if isinstance(error, RemoteError | PrepError):
         raise error
     if found := lacking(error):
         if found != LACKS_MEMORY or not _has_memory(error):

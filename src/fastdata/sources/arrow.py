@@ -1,100 +1,359 @@
-"""Arrow files with a column of images, as Hugging Face's datasets caches and saves them: streams, and files with an index.
+"""Tables with a column of images: Parquet, and Arrow's files and streams, as Hugging Face's datasets writes, caches and saves them.
 
-Needs pyarrow.
+An image is a struct of bytes and path, or bytes alone. Needs pyarrow.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import accumulate
+from pathlib import PurePosixPath
 from typing import Any
 
-from fastdata.errors import CodecError, needs
-from fastdata.sources.archive import Folder, Item, Kind, Selection, Table, ends_in, even_sizes, files_in, open_once
-from fastdata.sources.inputs import SPLITS, splits_error
-from fastdata.sources.parquet import columns_of, field_of, image_bytes, list_arrow, row_name
-from fastdata.sources.urls import AnyPath
-from fastdata.store.column import Column
+from fastdata.errors import CodecError, PrepError, RemoteError, needs
+from fastdata.sources.base import (
+    Columns,
+    Container,
+    Folder,
+    Item,
+    Selection,
+    Table,
+    ends_in,
+    even_sizes,
+    files_in,
+    list_tables,
+    open_once,
+    unreadable,
+)
+from fastdata.sources.fields import field_error, make_column
+from fastdata.sources.inputs import SPLITS, SourceList, splits_error
+from fastdata.sources.options import NO_LABELS
+from fastdata.sources.urls import AnyPath, is_inside, seekable
+from fastdata.store.column import NUMBERS, Column
 
-__all__ = ["KIND"]
+__all__ = ["CONTAINERS", "column_of", "holds_images"]
 
-ENDING = ".arrow"
+LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
+EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
+CACHES = "cache-"  # how the files begin that `map` of Hugging Face's datasets writes next to those they were computed from
 SPLITS_FILE = "dataset_dict.json"  # next to the folders of the splits, if datasets saved several
+BATCH_ROWS = 16  # of Parquet that are in memory at once
+
+NAMES = {"halffloat": "float16", "float": "float32", "double": "float64", "uint64": "int64", "bool": "bool"}
+TEXTS = {"string": "text", "large_string": "text", "string_view": "text"}
+BYTES = {"binary": "bytes", "large_binary": "bytes", "binary_view": "bytes"}
+JSON = ("struct<", "map<", "list<", "large_list<", "fixed_size_list<", "null")
 
 
-def _inside(folder: Folder) -> list[AnyPath]:
-    """Leave out the caches of `map`, which datasets writes next to the files they were computed from."""
-    if SPLITS_FILE in folder.files and len(folder.folders) > 1:
-        raise splits_error(folder.path, {name: str(folder.path / name) for name in folder.folders})
-    files = [path for path in files_in(folder, ENDING) if not path.name.startswith("cache-")]
-    splits: dict[str, str] = {}
-    for path in files:
-        for part in set(re.split(r"[-_.]", path.stem)) & SPLITS:
-            splits[part] = str(folder.path / f"*{part}*{ENDING}")
-    if len(splits) > 1:
-        raise splits_error(folder.path, splits)
-    return files
+def _arrow() -> Any:
+    with needs("pyarrow"):
+        import pyarrow.parquet
+    return pyarrow
 
 
-class _File:
-    """A memory-mapped file and its rows."""
+# Types
+
+
+def column_of(name: str, kind: Any, names: tuple[str, ...] = ()) -> Column:
+    """Return the column that suits an Arrow type: fixed-size lists of numbers become arrays, other lists of them lists.
+
+    Args:
+        name: of the column.
+        kind: the type.
+        names: of the classes that whole numbers stand for.
+
+    Raises:
+        PrepError: no column holds such values.
+    """
+    if kind.__class__.__name__ == "DictionaryType":
+        kind = kind.value_type
+    many, inner, shape = False, kind, list[int]()
+    if str(kind).startswith(("list<", "large_list<")):
+        many, inner = True, kind.value_type
+    while str(inner).startswith("fixed_size_list<"):
+        shape.append(inner.list_size)
+        inner = inner.value_type
+    text = NAMES.get(str(inner), str(inner))
+    if text in (*NUMBERS, "bool"):
+        return make_column(name, text, tuple(shape), many=many, names=names)
+    text = (TEXTS | BYTES).get(str(kind), "json" if str(kind).startswith(JSON) else "")
+    if not text:
+        raise field_error(name, f"it is of Arrow's type {kind}, which no column holds; write it as a number, or as text")
+    return make_column(name, text)
+
+
+def _features(schema: Any) -> dict[str, dict[str, Any]]:
+    """Return the features that Hugging Face's datasets recorded for the columns."""
+    try:
+        found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: feature for name, feature in found.items() if isinstance(feature, dict) and name in schema.names}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _class_names(schema: Any, name: str) -> tuple[str, ...]:
+    return tuple(map(str, _features(schema).get(name, {}).get("names") or ()))
+
+
+def _is_struct(kind: Any) -> bool:
+    return str(kind).startswith("struct<") and kind.get_field_index("bytes") >= 0 and str(kind.field("bytes").type) in BYTES
+
+
+def holds_images(schema: Any) -> bool:
+    """Return whether an Arrow schema has a column of images."""
+    return bool(_image_columns(schema))
+
+
+def _image_columns(schema: Any) -> list[str]:
+    found = [name for name, feature in _features(schema).items() if feature.get("_type") == "Image"]
+    return found or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if str(f.type) in BYTES]
+
+
+def _columns(schema: Any, path: AnyPath, selection: Selection) -> Columns:
+    """Choose the columns that are read.
+
+    Raises:
+        PrepError: there is no column of images, there are several, or a column that is named does not exist.
+    """
+    key, found = selection.key, _image_columns(schema)
+    if key:
+        if key not in schema.names or not (_is_struct(schema.field(key).type) or str(schema.field(key).type) in BYTES):
+            raise PrepError(f"{path} has no column {key!r} of images; it has {', '.join(map(repr, found)) or 'none'}")
+        found = [key]
+    if len(found) > 1:
+        found = [name for name in found if name in ("image", "img")] or found
+    if len(found) != 1:
+        what = f"several: {', '.join(found)}; name one as {path}::{found[0]}" if found else f"none: {', '.join(schema.names)}"
+        what += "" if found else "; a table without images is not prepared: TableDataset reads it"
+        raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed, but there are {what}")
+    image = schema.field(found[0]).type
+    label = _label_column(schema, path, selection.label)
+    has_path = _is_struct(image) and image.get_field_index("path") >= 0
+    others = tuple(name for name in schema.names if name not in (found[0], label, *selection.fields))
+    return Columns(found[0], label, others, _class_names(schema, label), has_path)
+
+
+def _label_column(schema: Any, path: AnyPath, wanted: str) -> str:
+    if wanted:
+        if wanted not in (NO_LABELS, *schema.names):
+            raise PrepError(f"--label-column {wanted}: {path} has no such column; it has {', '.join(schema.names)}")
+        return wanted if wanted in schema.names else ""
+    classes = [name for name, feature in _features(schema).items() if feature.get("_type") == "ClassLabel"]
+    labels = [name for name in LABELS if name in schema.names] or (classes if len(classes) == 1 else [])
+    return labels[0] if labels else ""
+
+
+# Files
+
+
+class _ParquetFile:
+    """A Parquet file. Cells are read forward, a few rows at a time: a row group may be larger than memory."""
 
     def __init__(self, path: AnyPath) -> None:
-        with needs("pyarrow"):
-            import pyarrow
+        self._path = path
+        self._file = _arrow().parquet.ParquetFile(seekable(path), buffer_size=1 << 20)
+        self.schema = self._file.schema_arrow
+        groups = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
+        if min(groups, default=0) < 0:
+            raise PrepError(f"{path} is damaged: a row group claims {min(groups)} rows; copy it again")
+        self._ends = [*accumulate(groups)]
+        self._forward = dict[str, _Forward]()
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def column(self, name: str, part: str = "") -> list[Any]:
+        """Return all values of a column, or of a part of its structs."""
+        leaf = f"{name}.{part}" if part else name
+        column = self._file.read([leaf], use_threads=False)[name]
+        if len(column) != len(self):
+            raise PrepError(f"{self._path} is damaged: {leaf} has {len(column)} rows, its row groups {len(self)}; copy it again")
+        values: list[Any] = column.to_pylist()
+        return [(value or {}).get(part) for value in values] if part else values
+
+    def cell(self, name: str, row: int) -> Any:
+        """Return a value. Raises CodecError if it is damaged, or another one before it in its row group."""
+        group = bisect_right(self._ends, row)
+        if group == len(self._ends):
+            raise CodecError("the row is not there", "undecodable")
+        reader = self._forward.get(name)
+        if reader is None or reader.group != group or row < reader.first:
+            batches = self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False)
+            self._forward[name] = reader = _Forward(batches, group, self._ends[group - 1] if group else 0)
+        return reader.get(row)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Forward:
+    """The values of a column in a row group, of which few are in memory. first: the row of the first of these."""
+
+    def __init__(self, batches: Iterator[Any], group: int, first: int) -> None:
+        self.group = group
+        self.first = first
+        self._batches = batches
+        self._values = list[Any]()
+        self._broken = ""
+
+    def get(self, row: int) -> Any:
+        while row >= self.first + len(self._values):
+            self.first += len(self._values)
+            self._values = []
+            try:
+                if not self._broken:  # else the rest of the row group is not tried again
+                    self._values = next(self._batches).column(0).to_pylist()
+            except StopIteration:
+                self._broken = "the row is not there"
+            except RemoteError:
+                raise
+            except Exception as error:  # noqa: BLE001  pyarrow may raise anything on a damaged page
+                self._broken = f"the archive is damaged: {error}"
+            if self._broken:
+                raise CodecError(self._broken, "undecodable")
+        return self._values[row - self.first]
+
+
+class _ArrowFile:
+    """A memory-mapped Arrow file or stream."""
+
+    def __init__(self, path: AnyPath) -> None:
+        pyarrow = _arrow()
         self._map = pyarrow.memory_map(os.fspath(path))
         try:
-            self.rows = pyarrow.ipc.open_file(self._map).read_all()
+            self._rows = pyarrow.ipc.open_file(self._map).read_all()
         except pyarrow.ArrowInvalid:  # without an index at its end, the file is a stream
             self._map.seek(0)
-            self.rows = pyarrow.ipc.open_stream(self._map).read_all()
-        self._columns = dict[str, Any]()
+            self._rows = pyarrow.ipc.open_stream(self._map).read_all()
+        self.schema = self._rows.schema
+        self._checked = dict[str, Any]()
 
-    def column(self, name: str) -> Any:
-        """Return a column, checked at first: pyarrow follows offsets unchecked, and damaged ones would kill the process.
+    def __len__(self) -> int:
+        return len(self._rows)
 
-        Raises:
-            ValueError: it is damaged.
-        """
-        if name not in self._columns:
-            self.rows[name].validate(full=True)
-            self._columns[name] = self.rows[name]
-        return self._columns[name]
+    def _column(self, name: str) -> Any:
+        """Return a column, checked at first: pyarrow follows offsets unchecked, and damaged ones would kill the process."""
+        if name not in self._checked:
+            self._rows[name].validate(full=True)
+            self._checked[name] = self._rows[name]
+        return self._checked[name]
+
+    def column(self, name: str, part: str = "") -> list[Any]:
+        from pyarrow import compute
+
+        column = self._column(name)
+        return list((compute.struct_field(column, part) if part else column).to_pylist())
+
+    def cell(self, name: str, row: int) -> Any:
+        try:
+            return self._column(name)[row].as_py()
+        except (ValueError, IndexError, KeyError) as error:
+            raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
 
     def close(self) -> None:
         self._map.close()
 
 
-def _table(path: AnyPath, name: str, selection: Selection) -> Table:
-    file = open_once(path, _File)
-    rows = file.rows
-    columns = columns_of(rows.schema, path, selection)
-    sizes = even_sizes(path, len(rows))
-    paths = _paths(file.column(columns.image)) if columns.has_path else [None] * len(rows)
-    items: list[Item] = [(row_name(name, k, paths[k]), sizes[k], "", ("arrow", name, columns.image, k)) for k in range(len(rows))]
-    return columns, items, file.column(columns.label).to_pylist() if columns.label else [None] * len(rows)
+# The interface of archives
+
+Opener = Callable[[AnyPath], _ParquetFile | _ArrowFile]
 
 
-def _paths(images: Any) -> list[Any]:
-    from pyarrow import compute
+def _inputs(opener: Opener, kind: str, root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
+    """List the rows of files, with the names of the files that they were made from."""
 
-    return list(compute.struct_field(images, "path").to_pylist())
+    def table(path: AnyPath, name: str, selection: Selection) -> Table:
+        file = open_once(path, opener)
+        columns, sizes = _columns(file.schema, path, selection), even_sizes(path, len(file))
+        paths = file.column(columns.image, "path") if columns.has_path else [None] * len(file)
+        items: list[Item] = [(_row_name(name, k, paths[k]), sizes[k], "", (kind, name, columns.image, k)) for k in range(len(file))]
+        return columns, items, file.column(columns.label) if columns.label else [None] * len(file)
+
+    return list_tables(table, root, files, selection, (OSError, ValueError, _arrow().ArrowException))
 
 
-def _read(path: AnyPath, column: str, row: int) -> bytes:
-    return image_bytes(_cell(path, column, column, row), path)
+def _row_name(archive: str, row: int, path: Any) -> str:
+    base = PurePosixPath(path).name if isinstance(path, str) else ""
+    return f"{archive}/{row:06d}{'-' * bool(base)}{base}"
 
 
-def _cell(path: AnyPath, name: str, image: str, row: int) -> Any:
+def _cell(opener: Opener, path: AnyPath, name: str, image: str, row: int) -> Any:
     try:
-        return open_once(path, _File).column(name)[row].as_py()
-    except (ValueError, IndexError, KeyError) as error:
-        raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
+        file = open_once(path, opener)
+    except (ValueError, _arrow().ArrowException) as error:  # it was whole when it was listed
+        raise unreadable(path, error) from error
+    return file.cell(name, row)
 
 
-def _column(path: AnyPath, name: str, *_: Any) -> Column:
-    return field_of(open_once(path, _File).rows.schema, path, name)
+def _read(opener: Opener, path: AnyPath, column: str, row: int) -> bytes:
+    """Return the image file of a row.
+
+    Raises:
+        CodecError: the row holds no image, or is damaged.
+        PrepError: the file is damaged.
+    """
+    image = _cell(opener, path, column, column, row)
+    if isinstance(image, dict):
+        if image.get("bytes") is None and isinstance(image.get("path"), str):
+            return _read_beside(path.parent, image["path"])
+        image = image.get("bytes")
+    if image is None:
+        raise CodecError("the row holds no image", "no-image")
+    return bytes(image)
 
 
-KIND = Kind("arrow", ends_in(ENDING), partial(list_arrow, _table), _read, _inside, has_columns=True, column=_column, cell=_cell)
+def _read_beside(folder: AnyPath, name: str) -> bytes:
+    """Read a file that a row names. It must lie below the folder of the archive."""
+    target = folder / name.replace("\0", "")
+    if not is_inside(target, folder) or not target.is_file():
+        raise CodecError(
+            f"the row has only a path, {name}, and no such file lies below the archive's folder. Write the Parquet with its images "
+            f"embedded; of Hugging Face's datasets: {EMBED}",
+            "missing",
+        )
+    return target.read_bytes()
+
+
+def _column(opener: Opener, path: AnyPath, name: str, *_: Any) -> Column:
+    schema = open_once(path, opener).schema
+    if name not in schema.names:
+        raise field_error(name, f"{path} has no such column; it has {', '.join(schema.names)}")
+    return column_of(name, schema.field(name).type, _class_names(schema, name))
+
+
+def _inside(endings: tuple[str, ...], folder: Folder) -> list[AnyPath]:
+    """Return the files in a folder of nothing else, without the caches of `map`."""
+    files = [path for ending in endings for path in files_in(folder, ending) if not path.name.startswith(CACHES)]
+    splits: dict[str, str] = {}
+    if SPLITS_FILE in folder.files and len(folder.folders) > 1:
+        splits = {name: str(folder.path / name) for name in folder.folders}
+    for path in files:
+        for part in set(re.split(r"[-_.]", path.stem)) & SPLITS:
+            splits[part] = str(folder.path / f"*{part}*{path.suffix}")
+    if len(splits) > 1:
+        raise splits_error(folder.path, splits)
+    return files
+
+
+def _container(name: str, opener: Opener, *endings: str) -> Container:
+    return Container(
+        name,
+        ends_in(*endings),
+        partial(_inputs, opener, name),
+        partial(_read, opener),
+        partial(_inside, endings),
+        has_columns=True,
+        column=partial(_column, opener),
+        cell=partial(_cell, opener),
+    )
+
+
+CONTAINERS = {
+    "parquet": _container("parquet", _ParquetFile, ".parquet"),
+    "arrow": _container("arrow", _ArrowFile, ".arrow", ".feather"),
+}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import chain
 
 from fastdata.errors import PrepError
-from fastdata.sources.catalog import list_archives
+from fastdata.sources.base import list_archives
 from fastdata.sources.fields import Field, parse_fields
 from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, splits_error
 from fastdata.sources.labels import read_classes, with_folder_classes, with_pattern, without_labels

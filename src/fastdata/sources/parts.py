@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.archive import read_range
-from fastdata.sources.catalog import kind_of
+from fastdata.sources.base import kind_of, read_range
 from fastdata.sources.fields import Field, field_error, make_column, nested
 from fastdata.sources.inputs import FieldSource, Source, SourceList, look
 from fastdata.sources.instances import as_instances

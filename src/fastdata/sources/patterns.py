@@ -5,18 +5,27 @@ from __future__ import annotations
 import glob
 import os
 import re
+from itertools import islice
 from pathlib import Path
+
+from braceexpand import braceexpand
 
 from fastdata.errors import PrepError
 from fastdata.sources.options import StrPath
 from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, look_at_all, to_path
 
-__all__ = ["expand", "locate", "split_key"]
+__all__ = ["FUNCTION", "expand", "function_of", "locate", "split_key"]
 
-MOST_FILES = 1_000_000
-BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
-SPECIAL = re.compile(r"[*?\[]|" + BRACES.pattern)
-KEYED = re.compile(r"(.+\.(?:parquet|arrow))::(.+)", re.IGNORECASE | re.DOTALL)
+FUNCTION = re.compile(r"(?P<module>[^\W\d][\w.]*):(?P<name>[^\W\d][\w.]*)")
+MAX_FILES = 1_000_000
+SPECIAL = re.compile(r"[*?\[]|\{[^{}]*(?:,|\.\.)[^{}]*\}")
+KEYED = re.compile(r"(.+\.(?:parquet|arrow|feather))::(.+)", re.IGNORECASE | re.DOTALL)
+
+
+def function_of(source: StrPath) -> re.Match[str] | None:
+    """Return the module and the name that SOURCE gives as `module:function`; None: it is a path."""
+    match = FUNCTION.fullmatch(str(source))
+    return None if match is None or Path(source).exists() else match
 
 
 def split_key(source: StrPath) -> tuple[AnyPath, str]:
@@ -67,30 +76,21 @@ def _matching(pattern: AnyPath) -> list[AnyPath]:
 
 
 def _expand_braces(text: str) -> list[str]:
-    match = BRACES.search(text)
-    if match is None:
+    """Return what braces stand for, as in WebDataset: `{000..099}` counts, with leading zeros to one width; `{a,b}` is a list."""
+    large = any(abs(int(last) - int(first)) >= MAX_FILES for first, last in re.findall(r"\{(\d+)\.\.(\d+)", text))
+    try:
+        names = [] if large else [*islice(braceexpand(text, escape=False), MAX_FILES + 1)]
+    except ValueError:  # unbalanced braces
         return [text]
-    rest = _expand_braces(text[match.end() :])
-    parts = _parts(match)
-    if len(parts) * len(rest) > MOST_FILES:
-        raise PrepError(f"SOURCE {text} expands to more than {MOST_FILES} files")
-    return [text[: match.start()] + part + end for part in parts for end in rest]
-
-
-def _parts(match: re.Match[str]) -> list[str]:
-    """Return the parts of a brace: `000..099` counts up or down, with leading zeros to one width; `a,b` is a list."""
-    first, last, listed = match.groups()
-    if listed is not None:
-        return [str(part) for part in listed.split(",")]
-    if abs(int(last) - int(first)) >= MOST_FILES:
-        raise PrepError(f"SOURCE with {match[0]} expands to more than {MOST_FILES} files")
-    step = 1 if int(last) >= int(first) else -1
-    width = max(len(first), len(last)) if any(n != str(int(n)) for n in (first, last)) else 0
-    return [str(k).zfill(width) for k in range(int(first), int(last) + step, step)]
+    if large or len(names) > MAX_FILES:
+        raise PrepError(f"SOURCE {text} expands to more than {MAX_FILES} files")
+    return names
 
 
 def locate(source: StrPath) -> tuple[AnyPath, str]:
     """Return the folder that names are relative to, and the default name of a store of SOURCE, without ".fds"."""
+    if match := function_of(source):
+        return Path(), match["name"].rpartition(".")[2]
     path, key = split_key(source)
     text = str(path)
     special = None if path.exists() else SPECIAL.search(text)

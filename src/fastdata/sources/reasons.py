@@ -27,6 +27,7 @@ DETAILS = {
     "two-partners": "there is more than one for this sample",
     "unpaired": "there is no first image of its name",
     "no-image": "it has no image",
+    "item-error": "reading it raised an error",
     "two-images": "it has more than one image",
     "no-field": "it has no such column; --field names it",
     "not-listed": "the table of --labels does not list it",

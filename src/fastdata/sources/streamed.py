@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import PrepError
-from fastdata.sources.archive import Columns, Item, Kind, Selection, Table, list_tables, read_range
+from fastdata.sources.base import Columns, Container, Item, Selection, Table, list_tables, read_range
 from fastdata.sources.inputs import SourceList, look, read_bytes
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.urls import AnyPath
 
-__all__ = ["KIND"]
+__all__ = ["CONTAINERS"]
 
 INDEX = "index.json"
 IMAGES, FILES = ("jpeg", "png"), ("bytes", "file")  # encodings of images, and of files, which are images if no column is one
@@ -117,4 +117,6 @@ def _samples(path: AnyPath, file: _File) -> Iterator[dict[str, tuple[int, memory
         yield {name: (first, data[first:last]) for name, (first, last) in zip(file.columns, pairwise(bounds), strict=True)}
 
 
-KIND = Kind("streamed", lambda path: path.is_dir() and bool(_index(path)), _inputs, read_range, has_columns=True)
+CONTAINERS = {
+    "streamed": Container("streamed", lambda path: path.is_dir() and bool(_index(path)), _inputs, read_range, has_columns=True)
+}

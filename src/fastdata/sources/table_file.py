@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from fastdata.errors import PrepError, needs
-from fastdata.sources.arrow_types import column_of
+from fastdata.sources.arrow import column_of, holds_images
 from fastdata.sources.csv_rows import read_rows
 from fastdata.sources.delimiters import delimiter_of
 from fastdata.sources.encodings import refuse_utf16
 from fastdata.sources.fields import Field
 from fastdata.sources.inputs import is_image, look
 from fastdata.sources.packed import Packed
-from fastdata.sources.parquet import holds_images
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import Column
 from fastdata.words import number_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tarfile
 from collections import Counter
@@ -12,13 +13,13 @@ from itertools import groupby
 from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
-from fastdata.sources.archive import Folder, Item, Kind, Selection, damaged_file, files_in, make_list, read_range, unreadable
+from fastdata.sources.base import Container, Folder, Item, Selection, damaged_file, files_in, make_list, read_range, unreadable
 from fastdata.sources.inputs import Source, SourceList, is_image, read_bytes
 from fastdata.sources.labels import Value
 from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.urls import AnyPath
 
-__all__ = ["CLASSES", "KIND", "MASK"]
+__all__ = ["CLASSES", "CONTAINERS", "MASK"]
 
 CLASSES = "classes.json"  # next to the shards: the names of the numbered classes
 MASK = ".mask.png"  # the ending of a sample's mask
@@ -119,7 +120,8 @@ def _members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
     Raises:
         PrepError: the file is not a tar, is damaged, or was cut short.
     """
-    total, end = path.stat().st_size, 0
+    total, end = file.seek(0, os.SEEK_END), 0
+    file.seek(0)
     try:
         with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as opened:
             tar: Any = opened
@@ -255,4 +257,4 @@ def _class_names(folder: AnyPath, labels: Sequence[Value]) -> list[str]:
     return names if fits and all(label in names or str(label) in numbers for label in labels if label is not None) else []
 
 
-KIND = Kind("tar", _takes, _inputs, read_range, _inside, has_several=True)
+CONTAINERS = {"tar": Container("tar", _takes, _inputs, read_range, _inside, has_several=True)}

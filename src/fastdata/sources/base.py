@@ -1,40 +1,51 @@
-"""What all kinds of archives share: the interface, lists of inputs, reading a range of a file, and the open archive."""
+"""Containers of inputs: the interface of their kinds, which of them SOURCE is, its list of inputs, and the bytes of each.
+
+A new kind is a module with CONTAINERS, and an entry of MODULES.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.inputs import SPLITS, Place, Source, SourceList, is_image, splits_error
-from fastdata.sources.labels import Value, encode_labels
+from fastdata.sources.labels import Value, encode_labels, read_classes
 from fastdata.sources.notes import not_stored
-from fastdata.sources.options import NO_LABELS
+from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
 from fastdata.sources.packed import Packed, PackedInputs
-from fastdata.sources.urls import AnyPath, UrlPath
+from fastdata.sources.patterns import expand, function_of, locate, split_key
+from fastdata.sources.urls import AnyPath, UrlPath, join, to_path
 from fastdata.store.column import Column
 
 __all__ = [
     "Columns",
+    "Container",
     "Folder",
     "Item",
-    "Kind",
     "Selection",
     "Table",
     "damaged_file",
     "ends_in",
     "even_sizes",
     "files_in",
+    "find",
+    "kind_of",
+    "list_archives",
     "list_tables",
     "make_list",
     "open_once",
     "read_range",
+    "read_source",
     "release",
     "unreadable",
 ]
@@ -99,8 +110,8 @@ def _no_archives(folder: Folder) -> list[AnyPath]:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of archive.
+class Container:
+    """A kind of container.
 
     Attributes:
         name: the first entry of the `place` of its inputs.
@@ -136,10 +147,13 @@ def ends_in(*endings: str) -> Callable[[AnyPath], bool]:
     return lambda path: path.is_file() and path.suffix.lower() in endings
 
 
-def open_once(path: AnyPath, opener: Callable[[AnyPath], Opened]) -> Opened:
-    """Open an archive, or return it if it is the last one opened and has not changed. Close the last one otherwise."""
-    info = path.stat()
-    stamp = opener, path, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+def open_once(path: AnyPath, opener: Callable[[AnyPath], Opened], key: str = "") -> Opened:
+    """Open an archive, or return it if it is the last one opened and has not changed. Close the last one otherwise.
+
+    key: what tells whether it has changed; "": the state of the file.
+    """
+    info = None if key else path.stat()
+    stamp = opener, path, info and (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
     if not _cached or _cached[0][0] != stamp:
         release()
         _cached.append((stamp, opener(path)))
@@ -301,3 +315,107 @@ def damaged_file(path: AnyPath, why: str) -> PrepError:
         if pattern.match(begin):
             return PrepError(f"{path} is a pointer of {program}, and not the file itself: fetch it, as `{command}` does")
     return PrepError(f"{path} {why}; copy it again")
+
+
+# The kinds
+
+MODULES = {"tar": "tar", "parquet": "arrow", "arrow": "arrow", "python": "python", "streamed": "streamed"}  # of this package
+
+
+@cache
+def find(name: str) -> Container:
+    """Return the kind of container of this name."""
+    container: Container = importlib.import_module(f"fastdata.sources.{MODULES[name]}").CONTAINERS[name]
+    return container
+
+
+def _kinds() -> list[Container]:
+    return [*map(find, MODULES)]
+
+
+def list_archives(
+    source: StrPath,
+    options: LabelOptions,
+    fields: Sequence[str] = (),
+    endings: Sequence[str] = (),
+    images: Sequence[str] = (),
+) -> SourceList | None:
+    """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist.
+
+    Args:
+        options: which labels to take.
+        fields, endings: other columns, and members of a sample, that are wanted.
+        images: the endings of the images of a sample, if it has several.
+
+    Raises:
+        PrepError: an archive cannot be read, SOURCE mixes several kinds, or it holds several splits.
+    """
+    path, key = split_key(source)
+    kind: Container | None
+    files = expand(path)
+    if function_of(path):
+        kind, files = find("python"), [path]
+    elif len(files) == 1 and files[0].is_dir() and not any(kind.takes(files[0]) for kind in _kinds()):
+        kind, files = _inside(files[0])
+    elif files == [path] and not any(kind.takes(files[0]) for kind in _kinds()):
+        return None
+    else:
+        kind = _kind(files)
+    if kind is None:
+        return None
+    if len(options.regression) > 1:
+        raise PrepError(f"--regression {' and '.join(options.regression)}: an archive has one label column; give only one")
+    elsewhere = options.labels is not None or options.label_from is not None
+    column = NO_LABELS if elsewhere else "".join(options.regression) or options.label_column or ""
+    if column not in ("", NO_LABELS, *options.regression) and not kind.has_columns:
+        raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
+    if images and not kind.has_several:
+        raise PrepError(f"--images: SOURCE {source} is {kind.name}, but several images come from folders or from WebDataset tars")
+    asked = (None, ()) if column == NO_LABELS else (read_classes(options.classes), options.regression)
+    return kind.inputs(locate(source)[0], files, Selection(key, column, tuple(fields), tuple(endings), tuple(images), *asked))
+
+
+def _inside(path: AnyPath) -> tuple[Container | None, list[AnyPath]]:
+    """Return the archives in a folder that holds nothing else, and their kind."""
+    try:
+        with nullcontext(path.scan()) if isinstance(path, UrlPath) else os.scandir(path) as entries:
+            listed = sorted((e.name, e.is_dir()) for e in entries if not e.name.startswith("."))
+    except OSError:  # listing it as a folder of images reports this better
+        return None, []
+    folder = Folder(path, tuple(name for name, is_dir in listed if not is_dir), tuple(name for name, is_dir in listed if is_dir))
+    for kind in _kinds():
+        if files := kind.inside(folder):
+            return kind, files
+    return None, []
+
+
+def _kind(files: list[AnyPath]) -> Container | None:
+    """Return the kind that all the files have; None if there are no files."""
+    kinds = [next((kind for kind in _kinds() if kind.takes(path)), None) for path in files]
+    if None in kinds:
+        raise PrepError(
+            f"{files[kinds.index(None)]} is not a known archive: several files at once may be .tar, .parquet or .arrow; for images "
+            "give their folder, or a .csv file of paths"
+        )
+    if len(set(kinds)) > 1:
+        names = " and ".join(sorted({kind.name for kind in kinds if kind}))
+        raise PrepError(f"SOURCE mixes {names}; prepare each kind by itself")
+    return kinds[0] if kinds else None
+
+
+def kind_of(source: Source) -> Container | None:
+    """Return the kind of the archive that an input lies in; None: it is a file."""
+    return find(str(source.place[0])) if source.place else None
+
+
+def read_source(root: StrPath, source: Source) -> bytes:
+    """Read the bytes of an input's image file. The archive stays open until another is read, or `release` is called.
+
+    Raises:
+        CodecError: the archive is damaged there, or holds no image there.
+        OSError: the file cannot be read.
+    """
+    if not source.place:
+        return join(to_path(root), source.name).read_bytes()
+    name, file, *where = source.place
+    return find(str(name)).read(to_path(root) / str(file), *where)

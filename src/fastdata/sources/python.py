@@ -1,0 +1,515 @@
+"""Python sequences as SOURCE: an object of this process, or `module:function`, which every worker imports and calls itself.
+
+Workers read items by number. A sequence of this process that pickles to less than 64 MB is sent to each of them, such as a dataset
+that opens files by their paths. Any other is read in this process, one item at a time, when a worker asks for it: large arrays,
+Pillow images, open files, lambdas, and what the main script or a notebook defines.
+
+The plan has the number of items, their labels, and a checksum of 1,000 of them, evenly spaced. If an interrupted run goes on, what
+else has changed is not noticed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import pickle
+import re
+import secrets
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from copy import copy
+from dataclasses import replace
+from itertools import chain
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import xxhash
+
+from fastdata.errors import CodecError, MachineError, PrepError
+from fastdata.sources.base import Container, Item, Selection, ends_in, make_list, open_once
+from fastdata.sources.inputs import SourceList
+from fastdata.sources.labels import Value
+from fastdata.sources.options import NO_LABELS
+from fastdata.sources.patterns import FUNCTION, function_of
+from fastdata.sources.urls import AnyPath
+
+__all__ = ["CONTAINERS", "share"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SHARED = "sequence.python"  # the file that stands for a sequence of this process
+SAMPLED_ITEMS = 1000
+MAX_PICKLE_BYTES = 64 << 20
+IMAGES = ("image", "img", "path", "file", "filename", "file_name", "filepath", "file_path", "image_path", "bytes")
+LABELS = ("label", "labels", "fine_label", "target")
+
+
+# Items
+
+
+class Items:
+    """A sequence of images, pairs or dicts; a dataset of Hugging Face; a DataFrame; or torch's wrappers of these.
+
+    Attributes:
+        labels: that of each item, if these can be had without reading the items; else None.
+        classes: the names of the numbered classes; []: they are unknown.
+    """
+
+    def __init__(self, source: Any, label_column: str = "") -> None:
+        """Find what the items are, and read none.
+
+        Raises:
+            PrepError: there is no column of images, or not the one of labels.
+            TypeError: the source is no sequence.
+        """
+        self._items, self.labels, self.classes = _view(source, label_column)
+        if label_column == NO_LABELS:
+            self.labels = [None] * len(self)
+        self._keys = (label_column, *LABELS)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def read(self, index: int) -> tuple[Any, Any]:
+        """Return the image and the label of an item; None: it has no label."""
+        item = self._items[index]
+        if isinstance(item, Mapping):
+            key = next((key for key in IMAGES if key in item), None)
+            if key is None:
+                raise CodecError(f"item {index} of source has no image or img, only {', '.join(map(str, item))}", "unsupported")
+            label = next((item[name] for name in self._keys if name in item), None)
+            return item if key in ("path", "bytes") else item[key], label
+        return (item[0], item[1]) if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
+
+    def image(self, index: int) -> bytes:
+        """Return an image file with the pixels of an item.
+
+        Raises:
+            CodecError: the item is no image, or reading it fails; `reason` is "unsupported" if it has the wrong type.
+            OSError: a file cannot be read.
+        """
+        try:
+            return _image_file(self.read(index)[0], f"item {index} of source")
+        except (CodecError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise CodecError(f"reading the item raised {type(error).__name__}: {error}", "item-error") from error
+
+    def close(self) -> None:
+        """Do nothing: the garbage collector does."""
+
+
+class _Columns:
+    """Pairs of two columns of a dataset of Hugging Face."""
+
+    def __init__(self, dataset: Any, image: str, label: str) -> None:
+        self._dataset = dataset
+        self._image = image
+        self._label = label
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        row = self._dataset[index]
+        return row[self._image], row.get(self._label)
+
+
+View = tuple[Any, Sequence[Any] | None, list[str]]  # items by number, the labels if they are apart from these, names of classes
+
+
+def _view(source: Any, label_column: str) -> View:
+    if _is_torchs(source, "Subset"):
+        items, labels, classes = _view(source.dataset, label_column)
+        subset = copy(source)
+        subset.dataset = items
+        return subset, None if labels is None else [labels[int(index)] for index in source.indices], classes
+    if _is_torchs(source, "ConcatDataset"):
+        joined, views = copy(source), [_view(one, label_column) for one in source.datasets]
+        joined.datasets = [items for items, _, _ in views]
+        each, classes = [labels for _, labels, _ in views], views[0][2]
+        if differing := next((names for _, _, names in views if names != classes), None):
+            raise PrepError(f"the joined datasets have other classes: {', '.join(classes[:5])} and {', '.join(differing[:5])}")
+        return joined, None if None in each else [*chain.from_iterable(labels or () for labels in each)], classes
+    features = getattr(source, "features", None)
+    if isinstance(features, Mapping) and hasattr(source, "cast_column"):
+        return _view_columns(source, features, label_column)
+    if type(source).__name__ in ("DataFrame", "Table"):  # of pandas, polars or Arrow
+        image, label = _keys([*getattr(source, "column_names", source.columns)], (), label_column)
+        labels = _cells(source[label]) if label else [None] * len(source)
+        return [*zip(_cells(source[image]), labels, strict=True)], labels, []
+    if type(source).__name__ == "Series":
+        source = _cells(source)
+    if isinstance(source, Mapping):
+        names = [repr(name) for name in source]
+        raise TypeError(f"source is a {type(source).__name__} of {', '.join(names)}: give one of them, such as source[{names[0]}]")
+    if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
+        raise TypeError(f"source is a {type(source).__name__}, but must be a path, or a sequence of images")
+    given = getattr(source, "classes", None)
+    return source, _labels_apart(source), [str(name) for name in given] if isinstance(given, list | tuple) else []
+
+
+def _view_columns(source: Any, features: Mapping[str, Any], label_column: str) -> View:
+    """View a dataset of Hugging Face. Its images stay encoded, unless a format is set."""
+    image, label = _keys([*features], [name for name, one in features.items() if type(one).__name__ == "Image"], label_column)
+    if not label and not label_column:
+        numbered = [name for name, one in features.items() if hasattr(one, "names")]
+        label = numbered[0] if len(numbered) == 1 else ""
+    feature = features[image]
+    if getattr(feature, "decode", False) and source.format["type"] is None:
+        source = source.cast_column(image, type(feature)(decode=False))
+    labels = list(source[label]) if label else [None] * len(source)
+    return _Columns(source, image, label), labels, list(getattr(features.get(label), "names", None) or ())
+
+
+def _keys(names: Sequence[Any], images: Sequence[str], label_column: str) -> tuple[str, str]:
+    """Return the columns of images and of labels. images: the former, if they are known; "": there are no labels."""
+    image = next((name for name in (*images, *IMAGES) if name in names), None)
+    listed = ", ".join(map(str, names))
+    if image is None:
+        hint = "a table without images is not prepared: TableDataset reads it"
+        raise PrepError(f"source has no column of images or paths ({', '.join(IMAGES)}), only {listed}; {hint}")
+    if label_column not in ("", NO_LABELS, *names):
+        raise PrepError(f"--label-column {label_column}: source has no such column; it has {listed}")
+    return image, next((name for name in ([label_column] if label_column else LABELS) if name in names), "")
+
+
+def _is_torchs(source: Any, name: str) -> bool:
+    """Return whether an object is torch's Subset or ConcatDataset. Torch is not imported to find out."""
+    return any(kind.__name__ == name and kind.__module__ == "torch.utils.data.dataset" for kind in type(source).__mro__)
+
+
+def _labels_apart(source: Any) -> Sequence[Any] | None:
+    """Return the labels that a sequence has besides its items, as datasets of torchvision do; None: only the items tell."""
+    if hasattr(source, "dtype"):  # one array of images
+        return [None] * len(source)
+    is_torchvisions = type(source).__module__.partition(".")[0] == "torchvision"
+    if is_torchvisions and hasattr(source, "targets") and getattr(source, "target_transform", None) is None:
+        return _cells(source.targets) if len(source.targets) == len(source) else None
+    return None
+
+
+def _cells(column: Any) -> list[Any]:
+    """Return values by place: `series[k]` of pandas is the value with the index k. Missing ones are None."""
+    if hasattr(column, "isna"):
+        column = column.astype(object).where(column.notna(), None)
+    to_list = next((getattr(column, name) for name in ("tolist", "to_list", "to_pylist") if hasattr(column, name)), None)
+    return list(column if to_list is None else to_list())
+
+
+# Images
+
+
+def _image_file(image: Any, what: str) -> bytes:
+    """Return the bytes of an image file: those that are given, or a file with the same pixels.
+
+    Raises:
+        CodecError: it is no image. `reason`: "no-image" for None, "unsupported" for a wrong type.
+        OSError: a path cannot be read.
+    """
+    if isinstance(image, Mapping) and ("bytes" in image or "path" in image):  # as Hugging Face's datasets have files
+        image = image.get("path") if image.get("bytes") is None else image["bytes"]
+    if image is None:
+        raise CodecError("the item holds no image", "no-image")
+    if isinstance(image, bytes | bytearray | memoryview):
+        return bytes(image)
+    if isinstance(image, str | os.PathLike):
+        return Path(image).read_bytes()
+    package = type(image).__module__.partition(".")[0]
+    if package == "PIL":
+        return _pillow_file(image, what)
+    pixels = np.asarray(image)
+    if pixels.ndim == 1 and pixels.dtype == np.uint8:  # the bytes of a file, as in HDF5
+        return pixels.tobytes()
+    if package == "torch" and pixels.ndim == 3 and pixels.shape[0] in (1, 3):
+        pixels = np.moveaxis(pixels, 0, 2)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    fits = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
+    if pixels.dtype not in (np.uint8, np.uint16) or not fits or not pixels.size:
+        raise _no_image(what, type(image).__name__ if pixels.dtype == object else f"{pixels.dtype} {list(pixels.shape)}")
+    return _to_png(np.ascontiguousarray(pixels))
+
+
+def _no_image(what: str, found: str) -> CodecError:
+    return CodecError(
+        f"{what} is {found}: an image is an array of uint8 or uint16, [H, W], [H, W, 1] or [H, W, 3], a Pillow image, or the bytes "
+        "or the path of an image file; convert floats from 0 to 1 with (x * 255).round().astype('uint8')",
+        "unsupported",
+    )
+
+
+def _pillow_file(image: Any, what: str) -> bytes:
+    """Return the file that a Pillow image was opened from, if it is not read yet; else one with its pixels as they are shown."""
+    file = getattr(image, "fp", None)
+    if file is not None and getattr(image, "tile", None) and image.tell() == 0:
+        position = file.tell()
+        file.seek(0)
+        data: bytes = file.read()
+        file.seek(position)
+        return data
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        values = np.asarray(image)
+        if not 0 <= values.min() <= values.max() <= np.iinfo(np.uint16).max:
+            raise _no_image(what, f"a Pillow image of mode {image.mode} with values from {values.min()} to {values.max()}")
+        return _to_png(values.astype(np.uint16))
+    if image.mode == "F":
+        raise _no_image(what, "a Pillow image of mode F, of floats")
+    exif = image.info.get("exif") or b""
+    if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK"):
+        image = image.convert({"PA": "RGBA", "RGBa": "RGBA", "La": "LA"}.get(image.mode, "RGB"))
+    out = io.BytesIO()
+    if image.mode == "CMYK":  # which PNG does not have
+        from PIL import ImageOps
+
+        ImageOps.exif_transpose(image).save(out, "TIFF", exif=b"", icc_profile=b"")
+    else:
+        image.save(out, "PNG", compress_level=1, exif=exif, icc_profile=b"")
+    return out.getvalue()
+
+
+def _to_png(pixels: Array) -> bytes:
+    """Encode uint8 or uint16 pixels, [H, W] or [H, W, 3], as an uncompressed PNG, without loss."""
+    native = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+    native = np.ascontiguousarray(native) if native.ndim == 2 else cv2.cvtColor(native, cv2.COLOR_RGB2BGR)
+    ok, data = cv2.imencode(".png", native, [cv2.IMWRITE_PNG_COMPRESSION, 0])
+    if not ok:
+        raise CodecError(f"OpenCV could not write {pixels.shape} pixels as PNG", "undecodable")
+    return data.tobytes()
+
+
+# Listing
+
+_shared = dict[Path, tuple[Any, Sequence[Any] | None]]()  # by the files of `share`: sequences of this process, and their labels
+
+
+def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
+    """List the items: labels and class names of all, and the contents of some, which are part of the names of their places."""
+    (path,) = files
+    match = function_of(path)
+    source, labels = (_call(match, Path()), None) if match else _shared[Path(path)]
+    items = Items(source, selection.label)
+    count = len(items)
+    labels = items.labels if labels is None else labels
+    sampled = {k * count // min(count, SAMPLED_ITEMS) for k in range(min(count, SAMPLED_ITEMS))}
+    problems, values = dict[int, str](), list[Any]() if labels is None else list(labels)
+    digest, total = xxhash.xxh3_128(), 0
+    for k in range(count) if labels is None else sorted(sampled):
+        image, label, data = None, None, b""
+        try:
+            image, label = items.read(k)
+            data = _image_file(image, f"item {k} of source") if k in sampled else b""
+        except Exception as error:  # a worker will meet it again, and say more
+            if isinstance(error, CodecError) and error.reason == "unsupported":
+                raise PrepError(str(error)) from error
+            if k == 0 and not isinstance(error, CodecError | OSError):
+                raise PrepError(f"item 0 of source cannot be read: {type(error).__name__}: {error}") from error
+            if image is None and labels is None and not isinstance(error, CodecError):
+                problems[k] = "item-error"  # the reason is not that it has no label
+        digest.update(len(data).to_bytes(8, "little") + data)
+        total += len(data)
+        if labels is None:
+            values.append(label)
+    place = "python", f"{path.name}@{digest.hexdigest()[:16]}"
+    size = total // max(len(sampled), 1)
+    each: list[Item] = [(f"{k:06d}", size, problems.get(k, ""), (*place, k)) for k in range(count)]
+    names = () if selection.regression else items.classes
+    encoded = [_value(label, k) for k, label in enumerate(values)]
+    return make_list(root, each, encoded, names, by="source", selection=replace(selection, label=selection.label or "label"))
+
+
+def _value(label: Any, index: int) -> Value:
+    if label is None or isinstance(label, str):
+        return label
+    array = np.asarray(label)
+    if array.dtype.kind in "biuf" and array.ndim <= 1:
+        value: Value = array.tolist()
+        return value
+    raise PrepError(f"the label of item {index} is a {type(label).__name__}: labels are whole numbers, names, or floats")
+
+
+# Reading, in any process
+
+
+def _read(path: AnyPath, index: int) -> bytes:
+    data: bytes = open_once(path, _open, str(path)).image(index)
+    return data
+
+
+def _open(path: AnyPath) -> Any:
+    name = path.name.partition("@")[0]
+    try:
+        if match := FUNCTION.fullmatch(name):
+            return Items(_call(match, Path(path).parent), NO_LABELS)
+        with Path(path).with_name(name).open("rb") as file:
+            sys.path += [folder for folder in pickle.load(file) if folder not in sys.path]
+            found = pickle.load(file)
+        return found if isinstance(found, _Remote) else Items(found, NO_LABELS)
+    except Exception as error:
+        raise PrepError(
+            f"SOURCE cannot be opened in a worker: {type(error).__name__}: {error}; give it as module:function"
+        ) from error
+
+
+def _call(match: re.Match[str], folder: Path) -> Any:
+    """Return the sequence of `module:function`. The module may lie in the folder."""
+    if str(folder.absolute()) not in sys.path:
+        sys.path.append(str(folder.absolute()))
+    source = f"SOURCE {match[0]}"
+    try:
+        value: Any = importlib.import_module(match["module"])
+        for name in match["name"].split("."):
+            value = getattr(value, name)
+    except (ImportError, AttributeError) as error:
+        raise PrepError(
+            f"{source} is no path, and no module:function: {error}; looked in {folder.absolute()} and PYTHONPATH"
+        ) from error
+    if isinstance(value, type) or not hasattr(value, "__getitem__"):
+        try:
+            value = value()
+        except Exception as error:
+            raise PrepError(
+                f"{source} takes no arguments, and returns a sequence; it raised {type(error).__name__}: {error}"
+            ) from error
+    return value
+
+
+# Sequences of this process
+
+
+@contextmanager
+def share(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the path of SOURCE, and the labels that are not in it. That of a sequence is for workers of this machine, meanwhile.
+
+    Raises:
+        TypeError: the source is neither a path nor a sequence.
+        ValueError: it is a sequence, and `out` is None, or the number of labels is not that of the items.
+    """
+    if isinstance(source, str | os.PathLike):
+        yield source, labels
+        return
+    items = Items(source, NO_LABELS)
+    if out is None:
+        raise ValueError("out is None, but a sequence of images has no name: name the store, such as out='data.fds'")
+    if isinstance(labels, str | os.PathLike):
+        raise ValueError(f"labels is {labels}, but for images in Python must be a sequence of one label each, or in the items")
+    if labels is not None and len(labels) != len(items):
+        raise ValueError(f"labels has {len(labels)} entries for {len(items)} images; give one for each")
+    data = _pickled(source)
+    with tempfile.TemporaryDirectory(prefix="fastdata-") as folder, closing(_Server(items)) as server:
+        path = Path(folder) / SHARED
+        search = [entry or str(Path.cwd()) for entry in sys.path]
+        path.write_bytes(pickle.dumps(search) + (pickle.dumps(server.start()) if data is None else data))
+        _shared[path] = source, None if labels is None else _cells(labels)
+        try:
+            yield path, None
+        finally:
+            del _shared[path]
+
+
+class _Limited(io.BytesIO):
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > MAX_PICKLE_BYTES:
+            raise pickle.PicklingError("too large")
+        return super().write(data)
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what another process would not read alike: what the main script defines, and Pillow's images, without their files."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if "__main__" in (getattr(value, "__module__", ""), type(value).__module__) or type(value).__module__.startswith("PIL."):
+            raise pickle.PicklingError("not in another process")
+        return NotImplemented
+
+
+def _pickled(source: Any) -> bytes | None:
+    """Return a sequence as a pickle; None: it cannot be, or would be large."""
+    file = _Limited()
+    try:
+        if getattr(source, "nbytes", 0) > MAX_PICKLE_BYTES:
+            return None
+        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(source)
+    except Exception:  # noqa: BLE001  objects raise nearly anything
+        return None
+    return file.getvalue()
+
+
+class _Server:
+    """Reads items for other processes, one at a time, in threads of this one."""
+
+    def __init__(self, items: Items) -> None:
+        self._items = items
+        self._lock = threading.Lock()
+        self._key = secrets.token_bytes(32)
+        self._listener: Listener | None = None
+        self._closing = False
+
+    def start(self) -> _Remote:
+        self._listener = Listener(("127.0.0.1", 0), authkey=self._key)
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        return _Remote(self._listener.address, self._key)
+
+    def _accept(self, listener: Listener) -> None:
+        while not self._closing:
+            with suppress(OSError, EOFError, AuthenticationError):
+                threading.Thread(target=self._serve, args=(listener.accept(),), daemon=True).start()
+        listener.close()
+
+    def _serve(self, connection: Connection) -> None:
+        with suppress(OSError, EOFError), connection:
+            while True:
+                connection.send(self._answer(connection.recv()))
+
+    def _answer(self, index: int) -> tuple[Any, ...]:
+        try:
+            with self._lock:
+                return (self._items.image(index),)
+        except CodecError as error:
+            return CodecError, str(error), error.reason
+        except OSError as error:
+            return OSError, error.errno, error.strerror or str(error)
+        except MemoryError:
+            return MachineError, "memory ran out in the process that reads SOURCE"
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._closing = True
+            with suppress(OSError, EOFError, AuthenticationError):
+                Client(self._listener.address, authkey=self._key).close()  # so that the thread wakes up
+
+
+class _Remote:
+    """Images of a `_Server`, in another process."""
+
+    def __init__(self, address: Any, key: bytes) -> None:
+        self._address = address
+        self._key = key
+        self._connection: Connection | None = None
+
+    def image(self, index: int) -> bytes:
+        try:
+            if self._connection is None:
+                self._connection = Client(self._address, authkey=self._key)
+            self._connection.send(index)
+            kind, *arguments = self._connection.recv()
+        except (OSError, EOFError) as error:
+            raise PrepError(f"the process that reads SOURCE does not answer: {error}") from None
+        if isinstance(kind, bytes):
+            return kind
+        raise kind(*arguments)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+CONTAINERS = {"python": Container("python", ends_in(".python"), _inputs, _read, has_columns=True)}
