@@ -119,6 +119,7 @@ def test_what_can_t_be_prepared(tmp_path: Path) -> None:
     refused(PrepError, r"item 0 of source is uint8 \[20, 30, 4\]", [np.zeros((20, 30, 4), np.uint8)], out)
     refused(PrepError, "item 0 of source is object: an image is", [object()], out)
     refused(PrepError, "item 0 of source has no image or img, only pixels, y", [{"pixels": IMAGES[0], "y": 1}], out)
+    refused(PrepError, "item 0 of source is a tuple of 3 values: give images, pairs of an image", [(IMAGES[0], 1, 2)], out)
     refused(PrepError, "the label of item 0 is a complex", [(IMAGES[0], 1j)], out)
     refused(PrepError, "no images|nothing", [], out)
     refused(ValueError, "labels has 3 entries for 5 images; give one for each", IMAGES, out, labels=[1, 2, 3])

@@ -87,7 +87,12 @@ class Items:
                 raise CodecError(f"item {index} of source has no image or img, only {', '.join(map(str, item))}", "unsupported")
             label = next((item[name] for name in self._keys if name in item), None)
             return item if key in ("path", "bytes") else item[key], label
-        return (item[0], item[1]) if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
+        if not isinstance(item, tuple | list):
+            return item, None
+        if len(item) != 2:
+            what = f"item {index} of source is a {type(item).__name__} of {len(item)} values"
+            raise CodecError(f"{what}: give images, pairs of an image and a label, or dicts", "unsupported")
+        return item[0], item[1]
 
     def image(self, index: int) -> bytes:
         """Return an image file with the pixels of an item.
@@ -272,7 +277,7 @@ def _pillow_file(image: Any, what: str) -> bytes:
 
         ImageOps.exif_transpose(image).save(out, "TIFF", exif=b"", icc_profile=b"")
     else:
-        image.save(out, "PNG", compress_level=1, exif=exif, icc_profile=b"")
+        image.save(out, "PNG", compress_level=0, exif=exif, icc_profile=b"")
     return out.getvalue()
 
 
