@@ -76,11 +76,11 @@ def test_compressed_shards_are_refused_with_a_way_out(tmp_path: Path) -> None:
 INDEXES: list[tuple[tuple[str | int, ...], Any, str]] = [  # what is changed in it, the new value, and the error
     (("shards",), [], "lists no files of samples"),
     (("shards", 0, "samples"), 4, "does not hold the 4 samples that index.json lists"),
-    *((("shards", 0, "samples"), count, "cannot read .*shard.00000.mds") for count in (-3, 1 << 62, 1 << 99)),
+    *((("shards", 0, "samples"), count, "shard.00000.mds is damaged") for count in (-3, 1 << 62, 1 << 99)),
     *((("shards", 0, "samples"), count, "index.json is damaged, or of a newer version") for count in (None, float("inf"))),
-    (("shards", 0, "column_sizes"), [8], "index.json is damaged|cannot read"),
+    (("shards", 0, "column_sizes"), [8], "is damaged"),
     (("shards", 0, "column_sizes", 0), -9, "a sample is larger than its place"),
-    (("shards", 0, "column_sizes", 0), 4, "cannot read"),
+    (("shards", 0, "column_sizes", 0), 4, "shard.00000.mds is damaged"),
     (("shards", 1, "format"), "csv", "has shards of format csv, version 2"),
     (("shards", 1, "column_names", 1), "file", "has other image or label columns"),
     (("shards", 0, "column_encodings", 1), "pil", r"image files .* there are cls \(int64\), image \(pil\)"),
@@ -110,7 +110,7 @@ def test_a_file_that_was_cut_short_is_an_error(tmp_path: Path, name: str, file: 
     data = (root / file).read_bytes()
     for size in range(0, len(data), 7):
         (root / file).write_bytes(data[:size])
-        with pytest.raises(PrepError, match=rf"cannot read .*{file}"):
+        with pytest.raises(PrepError, match=rf"{file} is damaged, or was cut short .*; copy it again"):
             list_sources(root)
 
 
