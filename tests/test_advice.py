@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastdata import CenterCrop, LMDBDataset, RAMDataset, RandomResizedCrop, Resize, Trainer, prep
+from fastdata import CenterCrop, LMDBDataset, RAMDataset, RandomResizedCrop, Resize, prep
 from fastdata.loader.stats import Stats
 from fastdata.monitor.bottleneck import Bottleneck, untried
 from support import write_pictures
@@ -57,40 +55,6 @@ def test_there_is_no_advice_that_can_not_help(stores: Path) -> None:
     assert spent(LMDBDataset(stores / "jpeg.fds", crop=RandomResizedCrop(280, antialias=False)), resize_s=3.0, workers=2) == ""
     assert spent(LMDBDataset(stores / "jpeg.fds", crop=CenterCrop(280)), resize_s=3.0, workers=2) == ""
     assert spent([], workers=2) == ""
-
-
-class Timed:
-    """A loader of batches that takes a share of the time."""
-
-    def __init__(self, *shares: float) -> None:
-        self.shares = list(shares)
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        share = self.shares.pop(0)
-        time.sleep(share / (1 - share) * 0.4)
-        yield torch.zeros(2, 2)
-
-
-class Takes(nn.Linear):
-    """A model that takes 0.4 s."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.4)
-        return super().forward(x)
-
-
-@pytest.mark.slow
-def test_a_run_says_what_a_perfect_loader_would_bring_when_that_is_news(capsys: pytest.CaptureFixture[str]) -> None:
-    model = Takes(2, 1)
-    trainer = Trainer(model, lambda model, x: model(x).square(), torch.optim.SGD(model.parameters(), 0.1), compile=False)
-    trainer.fit(Timed(0.3, 0.3, 0.8, 0.8), epochs=4)
-    said = [text for text in capsys.readouterr().out.splitlines() if text.startswith("epoch")]
-    assert ["perfect" in text for text in said] == [True, False, True, False]
-    assert "A perfect loader would bring 1." in said[0] and "bottleneck" not in said[0]
-    assert "The loader is the bottleneck: a perfect one would bring " in said[2]
 
 
 class Advises:

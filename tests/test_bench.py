@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import random
-import re
 import signal
 import subprocess
 import sys
@@ -23,11 +21,9 @@ import torch
 import fastdata
 import stores
 from fastdata.bench import harness
-from fastdata.bench.by_hand import ByHand
 from fastdata.bench.command import run_bench
 from fastdata.bench.harness import Run, interleave, summarize, tree_cpu_s, tree_pss
-from fastdata.bench.loaders import Check, Streamed, Task, agree
-from fastdata.bench.report import verdict
+from fastdata.bench.loaders import Check, Streamed, agree
 from fastdata.bench.watch import Failed, Watched
 from fastdata.errors import LoaderError
 from support import MAIN, run, until, write_pictures
@@ -148,29 +144,6 @@ def test_contestants_must_agree() -> None:
         agree({"a": _check((120, 110, 90)), "b": _check((120, 110, 90), (3, 8, 8))})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"gray": True},
-        {"codec": "png"},
-        {"codec": "rgb", "gray": True},
-        {"codec": "png", "bits": 16},
-    ],
-)
-def test_the_hand_written_dataset_reads_every_kind_of_store(options: dict[str, Any], tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in", 2)
-    task = Task(str(fastdata.prep(tmp_path / "in", tmp_path / "x.fds", size=48, workers=1, **options).out), None, 24, 2)
-    ours, by_hand = task.dataset()[1], ByHand(task)[1]
-    assert (by_hand[0].shape, by_hand[0].dtype, by_hand[1]) == (ours[0].shape, ours[0].dtype, ours[1])
-    torch.manual_seed(0)
-    random.seed(0)
-    many = torch.stack([ByHand(task)[1][0].float() for _ in range(60)]).mean((0, 2, 3))
-    expected = torch.stack([task.dataset()[1][0].float() for _ in range(60)]).mean((0, 2, 3))
-    assert torch.allclose(many, expected, rtol=0.15)
-
-
 # The command
 
 
@@ -229,17 +202,6 @@ def test_bench(store: Path, tmp_path: Path) -> None:
 def test_wrong_arguments(store: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"--{next(iter(wrong)).replace('_', '-')} is "):
         run_bench(store, echo=pytest.fail, **wrong)
-
-
-@pytest.mark.slow
-def test_what_does_not_fit_into_memory_is_refused(store: Path) -> None:
-    done = run(*MAIN, "bench", store, "--crop", 99999, "--batch-size", 40, "--workers", 2)
-    assert done.returncode == 2 and done.stdout == ""
-    assert re.search(
-        r"--crop 99999 and --batch-size 40 take [0-9,]+ MB in \d+ processes, but [0-9,]+ MB are free: .* --crop", done.stderr
-    )
-    assert "fewer --workers" not in run(*MAIN, "bench", store, "--crop", 99999, "--batch-size", 40, "--workers", 0).stderr
-    assert "fewer --workers" in run(*MAIN, "bench", store, "--crop", 99999, "--batch-size", 40, "--workers", 999).stderr
 
 
 @pytest.mark.slow
@@ -313,38 +275,6 @@ def test_who_fails_takes_no_further_part() -> None:
 
     runs = interleave({"a": failing, "b": fine}, seconds=1, repeats=3, failure=Failed)
     assert list(runs) == ["b"] and len(runs["b"]) == 3 and calls.count("failing") == 2
-
-
-def _row(kind: str, name: str, ratio: float, busy: float = 2.0, spread: float = 1.1) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "name": name,
-        "workers": 2,
-        "images_per_s": {"median": 100 * ratio, "min": 100 * ratio, "max": 100 * ratio * spread},
-        "ratio": {"median": ratio, "min": ratio - 0.02, "max": ratio + 0.05},
-        "cores_busy": busy,
-    }
-
-
-@pytest.mark.parametrize(
-    ("loader", "ram", "busy", "spread", "says"),
-    [
-        (0.93, 0.95, 1.9, 1.1, "reaches 0.93 of what decoding alone allows on these 2 cores: decoding is the limit; more cores"),
-        (0.60, 0.62, 1.9, 1.1, "reaches 0.60 .* handing them over is the limit"),
-        (0.60, 0.90, 1.9, 1.1, "reading the store is the limit; RAMDataset reaches 0.90"),
-        (
-            0.50,
-            0.55,
-            0.4,
-            1.1,
-            "keeps only 0.4 cores busy; the disk or other programs are the limit: try RAMDataset, or a quieter",
-        ),
-        (0.93, 0.95, 1.9, 2.1, r"^Too noisy to tell: from round to round, LMDB made 93 to 195 images/s\. End other"),
-    ],
-)
-def test_the_bottleneck_is_named(loader: float, ram: float, busy: float, spread: float, says: str) -> None:
-    ours = [_row("ours", "LMDB 1", 0.4), _row("ours", "LMDB", loader, spread=spread), _row("ours", "RAM", ram)]
-    assert re.search(says, verdict([_row("limit", "limit", 1.0, busy), *ours], 2))
 
 
 @pytest.mark.slow

@@ -6,12 +6,9 @@ import hashlib
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import fastdata
 from fastdata import Loader, doctor
-from fastdata.diagnosis.diagnosis import Diagnosis
-from fastdata.diagnosis.load import OtherLoad
 from fastdata.diagnosis.parts import Parts
-from fastdata.machine import available_cores
 from support import MAIN, encode, picture, run, write_pictures
 
 SECONDS = 2.0  # of a diagnosis: enough for effects of a factor
@@ -118,50 +112,6 @@ def test_a_heavy_model_is_the_model() -> None:
     assert "limit      model: the step is the limit" in str(found)
 
 
-@pytest.mark.parametrize(
-    ("rate", "copy_s", "step_s", "overlap", "workers", "limit"),
-    [
-        (100.0, 0.0, 0.01, False, 1, "nothing"),
-        (100.0, 0.0, 0.01, False, 0, "CPU"),  # they take turns: either would help
-        (100.0, 0.006, 0.008, False, 1, "model"),
-        (100.0, 0.006, 0.008, True, 1, "CPU"),
-        (100.0, 0.008, 0.006, False, 0, "CPU"),
-        (100.0, 0.012, 0.006, False, 0, "copy"),
-        (1000.0, 0.005, 0.001, True, 2, "copy"),
-        (100.0, 0.0, None, False, 2, "CPU"),
-    ],
-)
-def test_the_slower_side_is_the_limit(
-    rate: float, copy_s: float, step_s: float | None, overlap: bool, workers: int, limit: str
-) -> None:
-    found = Diagnosis("x", None, 4, workers, 2, {"decode": 0.01}, {workers: rate}, copy_s, step_s, overlap, None, ())
-    assert found.limit == limit
-
-
-@contextmanager
-def burning(count: int) -> Iterator[None]:
-    """Programs that are no descendants of this one keep cores busy."""
-    command = f"for k in $(seq {count}); do '{sys.executable}' -c 'while True: pass' >/dev/null 2>&1 & echo $!; done"
-    pids = [int(pid) for pid in subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, check=True).stdout.split()]
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.slow
-def test_other_load_is_said() -> None:
-    cores = available_cores()
-    with burning(2 * cores):
-        time.sleep(0.2)
-        load = OtherLoad()
-        time.sleep(0.5)
-        assert load.cores() > 0.7 * cores
-        found = doctor(rigged(rounds=4), seconds=SECONDS)
-    assert any(text.startswith("other programs keep") for text in found.findings)
-
-
 # ------------------------------------------------------------------------------------------------------------ the measures
 
 
@@ -241,17 +191,6 @@ def test_errors_of_a_dataset_are_raised_here() -> None:
         doctor(DataLoader(Dying(), 4), seconds=0.1)
 
 
-@pytest.mark.parametrize(
-    ("loader", "step", "error"),
-    [(3, None, "a DataLoader, a Loader or another iterable"), ([], None, "no batches"), (rigged(), "x", "a function of a batch")],
-)
-def test_what_cannot_be_measured(loader: Any, step: Any, error: str) -> None:
-    with pytest.raises((TypeError, fastdata.FastDataError), match=error):
-        doctor(loader, step, seconds=0.1)
-    with pytest.raises(ValueError, match="seconds is 0"):
-        doctor(rigged(), seconds=0)
-
-
 # ------------------------------------------------------------------------------------------------- folders, stores, commands
 
 
@@ -282,24 +221,6 @@ def test_a_store_and_a_model_by_name(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for said in ("limit ", "| decode", "step alone, on one batch", "loader and step together", "<- yours"):
         assert said in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ([], "nothing to measure: give a store"),
-        (["--loader", "no.such:thing"], "no module 'no.such'"),
-        (["--loader", "train.py:make"], "try train:make"),
-        (["--loader", "json:dumps", "--crop", "8"], "--crop is about a loader that doctor makes"),
-    ],
-)
-def test_wrong_use(options: list[str], error: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastdata.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["fastdata", "doctor", *options])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2 and error in capsys.readouterr().err
 
 
 MINE = """

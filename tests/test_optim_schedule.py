@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import math
-import random
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,7 +20,6 @@ from torch.optim import lr_scheduler as lrs
 
 from fastdata.optim.rates import cosine, linear, multistep, onecycle, scale_lr
 from fastdata.optim.schedule import Schedule
-from support import torchs_scheduler
 
 EPOCHS, UPDATES = 6, 4  # per epoch
 LOSSES = [1.0, 0.9, 0.95, 0.97, 0.96, 0.96]  # of the evaluations: a plateau after the second
@@ -227,43 +225,6 @@ def test_a_state_is_of_plain_values_and_a_copy(name: str) -> None:
     assert state == before
 
 
-def test_tensors_as_rates_stay_the_same_tensors() -> None:
-    optimizer = SGD([nn.Parameter(torch.ones(2))], lr=torch.tensor(0.5))
-    schedule = Schedule(linear(4), optimizer)
-    rate = optimizer.param_groups[0]["lr"]
-    schedule.updated(0)
-    assert optimizer.param_groups[0]["lr"] is rate
-    assert schedule.rates() == [0.375] == [float(rate)]
-    again = SGD([nn.Parameter(torch.ones(2))], lr=torch.tensor(0.5))
-    assert resumed(lambda o: linear(4), again, saved(schedule)).rates() == [0.375]
-    torchs = Schedule(lrs.MultiStepLR(again, [1]), again)
-    assert any(isinstance(v, Tensor) for v in values(torchs.state_dict()))
-    assert not any(
-        v is w for v in values(torchs.state_dict()) for w in values(torchs_scheduler(torchs).state_dict()) if isinstance(v, Tensor)
-    )
-
-
-def test_a_scheduler_that_keeps_functions_resumes_and_one_that_keeps_objects_says_so() -> None:
-    class Bare(lrs.LRScheduler):
-        def __init__(self, optimizer: Optimizer, kept: object) -> None:
-            self.kept = kept
-            super().__init__(optimizer)
-
-        def get_lr(self) -> list[float]:
-            return [group["lr"] / 2 for group in self.optimizer.param_groups]
-
-    optimizer = adam()
-    assert "kept" not in Schedule(Bare(optimizer, math.cos), optimizer).state_dict()["state"]
-    kept = [np.float64(0.5), (np.int64(2), np.bool_(True), {"inside": np.float32(3)}), torch.ones(1)]
-    schedule = Schedule(Bare(optimizer, kept), optimizer)
-    plain = saved(schedule)["schedule"]["state"]["kept"]
-    assert plain == kept
-    assert [type(v) for v in values(plain)] == [float, int, bool, str, float, Tensor]
-    assert schedule.state_dict()["state"]["kept"] is not kept
-    with pytest.raises(TypeError, match="the state of Bare holds a Random, which a checkpoint does not: give it"):
-        Schedule(Bare(optimizer, random.Random(0)), optimizer).state_dict()
-
-
 def test_a_pair_overrides_when_a_scheduler_is_stepped() -> None:
     for name, every in (("exponential", "update"), ("onecycle", "epoch"), ("sequential", "update"), ("restarts", "update")):
         make, usual, optimizer = CASES[name]
@@ -383,15 +344,6 @@ def test_formulas_in_numbers() -> None:
     assert scale_lr(0.1, 1024) == pytest.approx(0.4)
     assert scale_lr(1e-3, 64, base=16, rule="sqrt") == pytest.approx(2e-3)
     assert scale_lr(0.3, 32, base=32) == 0.3 == scale_lr(0.3, 32, base=32, rule="sqrt")
-
-
-@pytest.mark.parametrize("name", ["cosine", "linear", "multistep", "onecycle"])
-def test_a_function_through_schedule_is_torchs_lambda(name: str) -> None:
-    factor = {"cosine": cosine(20, warmup=4), "linear": linear(20), "multistep": multistep([3, 9]), "onecycle": onecycle(20)}[name]
-    by_hand, own = sgd(), sgd()
-    expected = plain_loop(by_hand, lrs.LambdaLR(by_hand, factor), "update")
-    assert list(through_schedule(Schedule(factor, own), EVENTS)) == expected
-    assert [group["initial_lr"] for group in own.param_groups] == [0.1, 0.03]
 
 
 def test_no_scheduler_leaves_the_rates_alone() -> None:

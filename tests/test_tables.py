@@ -225,15 +225,6 @@ def test_times_and_decimals() -> None:
     assert dataset.column("m").tolist() == [1250, -1] and dataset.columns["m"].scale == 2
 
 
-def test_int96_timestamps_are_microseconds() -> None:
-    """Nanoseconds would wrap before 1677 and after 2262."""
-    moments = [datetime.datetime(1, 1, 1), datetime.datetime(2024, 2, 29, 1, 2, 3, 456_789), datetime.datetime(9999, 12, 31)]
-    path = parquet(with_target(t=pa.array(moments, pa.timestamp("us"))), use_deprecated_int96_timestamps=True)
-    dataset = make(path)
-    assert dataset.columns["t"].unit == "us"
-    assert [np.datetime64(k, "us").item() for k in dataset.column("t").tolist()] == moments
-
-
 def test_the_columns_of_several_files_are_joined() -> None:
     tables = [
         pa.table({"a": pa.array([1, 2], pa.int8()), "f": [1, 2], "n": pa.nulls(2), "s": ["x", "y"], "y": [0, 1]}),
@@ -438,12 +429,6 @@ def test_a_table_that_changes_while_it_is_read(others: list[str | None], monkeyp
     monkeypatch.setattr(tables, "_labels", changed)
     with pytest.raises(StoreError, match=r"t.parquet(, column '.')? (has changed while it was read|cannot be read)"):
         make(path)
-
-
-def test_a_table_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.tables.free_memory", lambda: 1000)
-    with pytest.raises(StoreError, match=r"takes 4000 bytes in memory, but 1000 are free: leave columns out"):
-        make(pa.table({"x": np.arange(500) % 100}), None, shared=False)
 
 
 # ------------------------------------------------------------------------------------------------------------------ CSV
