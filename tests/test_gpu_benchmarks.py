@@ -58,28 +58,6 @@ def test_all_parts_run_to_their_end(rehearsed):
         assert f"## {part['name']}: " in text
 
 
-@pytest.mark.slow
-def test_what_is_asked_is_in_the_report(rehearsed):
-    report, text, _ = rehearsed
-    asked = {one["what"]: one for part in report["parts"] for one in part["result"]["asked"]}
-    assert len(asked) == 7 and all(f"- {what}: asked at" in text for what in asked)
-    for one in asked.values():
-        assert (
-            one["met"] is (one["found"] is not None and (one["found"] <= one["bound"]) is one["most"])
-            or one["found"] == one["bound"]
-        )
-
-
-@pytest.mark.slow
-def test_who_can_not_take_part_is_named(rehearsed):
-    report, text, _ = rehearsed
-    loaders = next(part["result"] for part in report["parts"] if part["name"] == "loaders")
-    took = {row["name"] for row in loaders["rows"]}
-    assert "`Loader`, backend torch" in took
-    assert len(took) + len(loaders["left_out"]) == 5
-    assert all(why and f"Left out: {name}: {why}" in text for name, why in loaders["left_out"].items())
-
-
 class Contestant:
     """Delivers the centre of each file, as Pillow makes it; and can be made to do it wrong."""
 
@@ -103,13 +81,6 @@ def setting_of(module: Any, work: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_crops_are_compared_with_pillow(rehearsed, module):
-    setting, result = setting_of(module, rehearsed[2]), module("part").Result([])
-    module("loaders").check(setting, "right", iter(Contestant(setting.inputs)), 8, 64, result)
-    assert "99.0 dB" in result.checked[0]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "said"), [({"shift": 60}, "dB PSNR"), ({"first": 1}, "each sample once"), ({"dtype": torch.int16}, "delivers")]
 )
@@ -117,57 +88,3 @@ def test_wrong_crops_are_seen(rehearsed, module, wrong, said):
     setting, result = setting_of(module, rehearsed[2]), module("part").Result([])
     with pytest.raises(module("part").Wrong, match=said):
         module("loaders").check(setting, "wrong", iter(Contestant(setting.inputs, **wrong)), 8, 64, result)
-
-
-@pytest.mark.slow
-def test_wrong_floats_are_seen(rehearsed, module):
-    normalize, setting = module("normalize"), setting_of(module, rehearsed[2])
-    x = torch.arange(48, dtype=torch.uint8).reshape(1, 3, 4, 4)
-    right = normalize.one_by_one(setting, torch.float32)
-    result = module("part").Result([])
-    normalize.Taker(setting, right, x, normalize.reference(x), 3e-3).compare("right", result)
-    with pytest.raises(module("part").Wrong, match="off"):
-        normalize.Taker(setting, lambda x: right(x) * 1.01, x, normalize.reference(x), 3e-3).compare("wrong", result)
-
-
-def test_loaders_that_differ_are_seen(module):
-    batches = [(torch.zeros(2), torch.ones(2)), (torch.zeros(2), torch.ones(2))]
-    module("fed").same(batches, batches, 2)
-    with pytest.raises(module("part").Wrong, match="batch 1"):
-        module("fed").same(batches, [batches[0], (torch.zeros(2), torch.zeros(2))], 2)
-
-
-FAILING = """
-import sys
-sys.path.insert(0, sys.argv.pop(1))
-import run
-does = {
-    "copies": "print('it broke'); raise SystemExit(3)",
-    "normalize": "import time; time.sleep(60)",
-    "loaders": "import json, sys; json.dump(dict(about=['All went well.'], rows=[], asked=[], checked=['everything'], "
-    "left_out={}, found={}), open(sys.argv[1], 'w'))",
-}
-run.command = lambda part, args, work, scratch: [sys.executable, "-c", does.get(part.name, ""), str(scratch / f"{part.name}.json")]
-run.PARTS = tuple(part._replace(limit=1.0) for part in run.PARTS)
-run.main()
-"""
-
-
-@pytest.mark.slow
-def test_failures_are_told_and_do_not_stop_the_others(tmp_path):
-    names = [word for name in ("copies", "normalize", "loaders") for word in ("--only", name)]
-    options = ["--device", "cpu", "--out", tmp_path, *names]
-    done = run(sys.executable, "-c", FAILING, GPU, *options)
-    assert done.returncode == 1, done.stderr
-    (written,) = tmp_path.glob("*.json")
-    report, text = json.loads(written.read_text()), written.with_suffix(".md").read_text()
-    states = {part["name"]: part["state"] for part in report["parts"]}
-    assert states == {
-        "inputs": "ok",
-        "copies": "failed with exit code 3",
-        "normalize": "ended when its 1 s were over",
-        "loaders": "ok",
-    }
-    assert "it broke" in text and "All went well." in text and "Checked: everything." in text
-    said = written.with_suffix(".log").read_text()
-    assert said.startswith("copies\n") and "it broke" in said and "loaders" not in said

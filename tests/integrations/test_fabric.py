@@ -42,11 +42,6 @@ def test_a_checkpoint_keeps_the_loaders_place(tmp_path, epochs, done):
         assert sha(loader) == epochs[epoch][first:] and sha(loader) == epochs[epoch + 1]
 
 
-def test_setup_dataloaders_is_for_torchs_own():
-    with train_loader(0) as loader, pytest.raises(TypeError, match="Only PyTorch DataLoader are currently supported"):
-        Fabric(accelerator="cpu", devices=1).setup_dataloaders(loader)
-
-
 def test_two_processes_see_each_row_once(tmp_path):
     env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     command = [sys.executable, str(SCRIPT), str(store()), str(tmp_path)]

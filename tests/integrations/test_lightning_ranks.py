@@ -17,7 +17,7 @@ from stores import COUNT, once
 SCRIPT = Path(__file__).with_name("lightning_ranks.py")
 
 
-@pytest.fixture(scope="module", params=["ddp local", "ddp_fork local", "ddp merged", "ddp remote", "ddp_fork remote"])
+@pytest.fixture(scope="module", params=["ddp local", "ddp merged", "ddp_fork remote"])
 def run(request, tmp_path_factory):
     """What the two ranks saw, and the store and the options of a Loader by hand."""
     folder = tmp_path_factory.mktemp("ranks")

@@ -140,12 +140,6 @@ def test_a_resumed_run_goes_on_with_the_next_row_and_ends_with_the_same_bits(tmp
             assert torch.equal(tensor, resumed.state_dict()[name]), name
 
 
-def test_ignore_data_skip_begins_the_epoch_anew(tmp_path, expected):
-    run(tmp_path, stop=9)
-    resumed = run(tmp_path, resume=str(tmp_path / "checkpoint-8"), ignore_data_skip=True)
-    assert resumed.seen[:6] == expected[6:12]
-
-
 def test_evaluation_weights_each_row_alike(tmp_path):
     net = Net()
     dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
@@ -157,15 +151,6 @@ def test_evaluation_weights_each_row_alike(tmp_path):
         assert found["eval_one_loss"] == pytest.approx(expected, rel=1e-5)
         assert found["eval_other_loss"] == found["eval_one_loss"]
         assert trainer.evaluate(eval_dataset=val)["eval_loss"] == found["eval_one_loss"]
-
-
-@pytest.mark.parametrize(("stage", "rows"), [("train", 9), ("eval", 17)])
-def test_another_batch_size_than_the_loaders_is_refused(tmp_path, stage, rows):
-    with val_loader(batch_size=8) as train, val_loader() as val:
-        args = arguments(tmp_path, **{f"per_device_{stage}_batch_size": rows})
-        trainer = LoaderTrainer(Net(), args, train_dataset=train, eval_dataset=val)
-        with pytest.raises(ValueError, match=f"per_device_{stage}_batch_size is {rows}, but the Loader has batches of {rows - 1}"):
-            trainer.train() if stage == "train" else trainer.evaluate()
 
 
 def test_two_processes_see_each_row_once(tmp_path):
