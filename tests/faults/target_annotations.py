@@ -37,7 +37,7 @@ def worked_on(found: SourceList) -> Any:
     values = [read_fields(found.root, source, found.fields) for source in good]
     for one in values:
         with suppress(CodecError):
-            in_pixels(found.fields, one, (9, 9), reject=False, counts=Counter())
+            in_pixels(found.fields, one, (9, 9), Counter())
     return [source.problem for source in found.sources]
 
 

@@ -75,12 +75,6 @@ class ImageOptions(PairOptions, LabelOptions):
         type="folder",
         group="Labels",
     )
-    bad_boxes: str = option(
-        "What to do with boxes that reach outside of their image: clip them, or reject the image.",
-        "clip",
-        choices=("clip", "reject"),
-        group="Labels",
-    )
     palette: StrPath | None = option(
         "File that maps mask colours to classes: a line of red, green, blue and a name for each.", type="file", group="Masks"
     )

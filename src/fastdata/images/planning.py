@@ -24,7 +24,6 @@ from fastdata.sources.several import list_several
 from fastdata.sources.table_file import is_path_table
 from fastdata.sources.urls import AnyPath, to_path
 from fastdata.sources.yolo import with_yolo
-from fastdata.store.column import SOURCE_SIZE
 
 __all__ = ["plan_images"]
 
@@ -54,7 +53,6 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         images=tuple(image for image, _ in images),
         order=options.order or "listed",
         shard_samples=options.shard_samples,
-        bad_boxes=options.bad_boxes,
     )
     others = tuple[AnyPath, ...]()
     if images:
@@ -62,10 +60,6 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
     else:
         found = list_sources(source, options, options.fields)
     found = with_groups(with_meanings(found))
-    if options.bad_boxes != "clip" and options.coco is None and options.yolo is None and SOURCE_SIZE not in found.columns:
-        raise ValueError(
-            f"--bad-boxes is {options.bad_boxes}, but there are no boxes: give --coco or --yolo too, or --fields NAME:xyxy"
-        )
     for path, annotate in ((options.coco, with_coco), (options.yolo, with_yolo)):
         if path is not None:
             found = annotate(found, to_path(path))

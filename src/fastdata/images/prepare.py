@@ -40,7 +40,6 @@ class ImageRecipe:
         images: the images of a sample, if it has several. The first has the codec, bits and gray of the recipe.
         order: "listed" or "shuffled", of the samples in the store.
         shard_samples: the most in a shard; None: as `make_plan` chooses.
-        bad_boxes: "clip" boxes that reach outside of their image, or "reject" the image.
     """
 
     kind: ClassVar[str] = "images"
@@ -58,7 +57,6 @@ class ImageRecipe:
     images: tuple[NamedImage, ...] = field(default=(), metadata={"newer": True})
     order: str = field(default="listed", metadata={"newer": True})
     shard_samples: int | None = field(default=None, metadata={"newer": True})
-    bad_boxes: str = field(default="clip", metadata={"newer": True})
 
     def __post_init__(self) -> None:
         sizes = self.sizes

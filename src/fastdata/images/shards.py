@@ -143,8 +143,7 @@ def _try(
         others = [_read_other(*found) for found in zip(images, job.others, source.others, strict=True)]
         records = prepare_image(data, job.options, scratch=_scratch(), mask=mask, others=others, room=room)
         values = read_fields(job.root, source, job.fields)
-        reject = job.options.bad_boxes == "reject"
-        values = in_pixels(job.fields, values, records[0].source, reject=reject, counts=counts)
+        values = in_pixels(job.fields, values, records[0].source, counts)
         return records, encode_columns(job.columns, values, job.files, counts)
     except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, the file is listed and the run continues
         return reject_of(error), []

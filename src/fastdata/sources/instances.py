@@ -138,9 +138,7 @@ def with_groups(inputs: SourceList) -> SourceList:
     return replace(inputs, fields=tuple(fields), notes=(*inputs.notes, *notes))
 
 
-def in_pixels(
-    fields: Sequence[FieldSource], values: Sequence[Any], size: tuple[int, int], *, reject: bool, counts: Counter[str]
-) -> list[Any]:
+def in_pixels(fields: Sequence[FieldSource], values: Sequence[Any], size: tuple[int, int], counts: Counter[str]) -> list[Any]:
     """Return the values of an image with boxes and keypoints in pixels of the upright file.
 
     Boxes are clipped to the image. Instances whose boxes have no area inside of it are dropped from all columns of their group.
@@ -149,11 +147,10 @@ def in_pixels(
         fields: what the values are.
         values: one for each field; of SOURCE_SIZE, the (height, width) that the annotations are about, or None.
         size: (height, width) of the upright file.
-        reject: whether an image with a box that reaches outside of it is rejected.
         counts: counts the boxes that are "clipped" and "dropped".
 
     Raises:
-        CodecError: lists of the instances differ in length, the image has another size, or a box is rejected.
+        CodecError: lists of the instances differ in length, or the image has another size.
     """
     lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}
     if len(set(lengths.values())) > 1:
@@ -181,8 +178,6 @@ def in_pixels(
             boxes = _as_corners(values[k], field.layout) * ((width, height) * 2 if field.fractions else 1)
             out[k] = inside = np.clip(boxes, 0, (width, height) * 2)
             outside = (abs(boxes - inside) > np.maximum(ROUNDING_PX, ROUNDING * np.array((width, height) * 2))).any(axis=1)
-            if reject and outside.any():
-                raise CodecError("one of its boxes reaches outside of it", "box-outside")
             counts["clipped"] += int(outside.sum())
             remain &= (inside[:, 2:] > inside[:, :2]).all(axis=1)
     if not remain.all():
@@ -206,9 +201,6 @@ def _as_corners(boxes: Array, layout: str) -> Array:
 def box_notes(counts: Counter[str]) -> Iterator[str]:
     """Yield what became of the boxes that were counted."""
     if count := counts["clipped"]:
-        yield (
-            f"{number_of(count, 'box')} reached outside of the image and {was(count)} clipped; --bad-boxes reject "
-            "rejects such images"
-        )
+        yield f"{number_of(count, 'box')} reached outside of the image and {was(count)} clipped"
     if count := counts["dropped"]:
         yield f"{number_of(count, 'box')} without area inside of the image {was(count)} dropped"
