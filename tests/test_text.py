@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import random
@@ -21,7 +22,7 @@ from pyarrow import parquet
 
 import fastdata
 from corpora import as_bytes, documents, jsonl, lines, sentences, store, tokenizer, tokens
-from fastdata.errors import PrepError, StoreError
+from fastdata.errors import FastDataError, PrepError, StoreError
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from fastdata.text.documents import Cutting
@@ -252,24 +253,17 @@ def test_files_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
     (root / "empty.txt").write_bytes(b"")
     (root / "latin.txt").write_bytes("café".encode("latin-1"))
     (root / "cut.txt.gz").write_bytes(gzip.compress(random.Random(0).randbytes(5000).hex().encode())[:-2000])
-    (root / "cut.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "first"}\n' * 3 + random.Random(0).randbytes(9000))[:-20])
-    for name in ("zero.jsonl.gz", "zero.txt.zst"):
-        (root / name).write_bytes(b"")
-    (root / "no.parquet").write_bytes(b"PAR1 is not enough")
-    parquet.write_table(pyarrow.table({"text": ["first", "second"]}), root / "name.parquet")
-    (root / "name.parquet").write_bytes((root / "name.parquet").read_bytes().replace(b"text", b"t\xf4xt"))
+    (root / "zero.txt.zst").write_bytes(b"")
+    (root / "pointer.txt").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     (root / "gone.txt").symlink_to(tmp_path / "nowhere")
     (root / "picture.jpg").write_bytes(b"")
     summary = fastdata.prep(root, tmp_path / "o.fds", tokenizer="bytes")
     assert dict(rejects(tmp_path / "o.fds")) == {
-        "cut.jsonl.zst": "truncated",
         "cut.txt.gz": "truncated",
         "empty.txt": "empty",
         "gone.txt": "broken-link",
         "latin.txt": "not-utf8",
-        "name.parquet": "undecodable",
-        "no.parquet": "undecodable",
-        "zero.jsonl.gz": "truncated",
+        "pointer.txt": "pointer",
         "zero.txt.zst": "truncated",
     }
     assert summary.skipped == {".jpg": 1} and "fine" in fastdata.TokenDataset(tmp_path / "o.fds", 2, mode="document").decode(
@@ -277,16 +271,46 @@ def test_files_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
     )
 
 
+def test_a_file_of_many_documents_that_is_not_whole_ends_the_run(tmp_path: Path) -> None:
+    lines = b"".join(b'{"text": "%d"}\n' % k for k in range(2000))
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table({"text": [str(k) for k in range(2000)]}), buffer, compression="none", use_dictionary=False)
+    table = buffer.getvalue()
+    for name, data in (
+        ("a.jsonl.gz", gzip.compress(lines)[:500]),
+        ("b.jsonl.zst", zstandard.compress(lines)[:-20]),
+        ("c.jsonl.gz", b""),
+        ("d.jsonl.gz", b"version https://git-lfs.github.com/spec/v1\n"),
+        ("e.parquet", table[:-100]),
+        ("f.parquet", table[:8] + b"\xff" * 60 + table[68:]),
+        ("g.parquet", table.replace(b"text", b"t\xf4xt")),
+    ):
+        (tmp_path / name).write_bytes(data)
+        for options in ({}, {"limit": 1999}):
+            with pytest.raises(FastDataError, match=rf"{name} (.*; copy it again|is a pointer of Git LFS)"):
+                fastdata.prep(tmp_path / name, tmp_path / f"{name}.fds", tokenizer="bytes", workers=1, **options)
+    assert not [*tmp_path.glob("*.fds/manifest.json")]
+
+
+@pytest.mark.parametrize("kind", ["string_view", "large_string", "dictionary"])
+def test_a_column_of_any_type_of_text(tmp_path: Path, kind: str) -> None:
+    texts = pyarrow.array(["first", "second", None, "first"])
+    column = texts.dictionary_encode() if kind == "dictionary" else texts.cast(getattr(pyarrow, kind)())
+    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    summary = fastdata.prep(tmp_path / "a.parquet", tmp_path / "o.fds", tokenizer="bytes", workers=1)
+    assert (summary.kept, len(summary.rejected)) == (3, 1)
+    assert np.array_equal(tokens(summary.out), as_bytes(["first", "second", "first"]))
+
+
 def test_a_file_with_nothing_in_it_has_no_documents_and_is_told(tmp_path: Path) -> None:
-    """Compressed or not; nothing compressed is some bytes, so a compressed file of none is damaged."""
+    """Compressed or not."""
     root = tmp_path / "in"
     root.mkdir()
     (root / "a.jsonl").write_text('{"text": "fine"}\n\n' * 50)
     (root / "b.jsonl").write_bytes(b"")
     (root / "c.jsonl.gz").write_bytes(gzip.compress(b""))
-    (root / "d.jsonl.gz").write_bytes(b"")
     summary = fastdata.prep(root, tmp_path / "o.fds", tokenizer="bytes")
-    assert (summary.kept, summary.rejected) == (50, {"truncated": 1})
+    assert (summary.kept, summary.rejected) == (50, {})
     assert "2 files without a byte of text, and so without a document" in summary.notes
 
 

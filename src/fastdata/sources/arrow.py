@@ -36,7 +36,7 @@ from fastdata.sources.options import NO_LABELS
 from fastdata.sources.urls import AnyPath, is_inside, seekable
 from fastdata.store.column import NUMBERS, Column
 
-__all__ = ["CONTAINERS", "column_of", "holds_images"]
+__all__ = ["CONTAINERS", "column_of", "holds_images", "is_text"]
 
 LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
@@ -85,6 +85,11 @@ def column_of(name: str, kind: Any, names: tuple[str, ...] = ()) -> Column:
     if not text:
         raise field_error(name, f"it is of Arrow's type {kind}, which no column holds; write it as a number, or as text")
     return make_column(name, text)
+
+
+def is_text(kind: Any) -> bool:
+    """Return whether an Arrow type is that of text, also where each value is stored once."""
+    return str(getattr(kind, "value_type", kind) if kind.__class__.__name__ == "DictionaryType" else kind) in TEXTS
 
 
 def _features(schema: Any) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
@@ -44,6 +44,7 @@ __all__ = [
     "list_tables",
     "make_list",
     "open_once",
+    "pointer_of",
     "read_range",
     "read_source",
     "release",
@@ -304,17 +305,24 @@ def unreadable(path: AnyPath, error: Exception) -> PrepError:
     """Make the error for a file that cannot be read at all."""
     if isinstance(error, OSError) and error.strerror:
         return PrepError(f"cannot read {path}: {error.strerror}")
-    return damaged_file(path, f"is damaged, or was cut short ({type(error).__name__}: {error})")
+    said = str(error).partition("\n")[0]  # pyarrow writes more
+    return damaged_file(path, f"is damaged, or was cut short ({type(error).__name__}: {said})")
 
 
 def damaged_file(path: AnyPath, why: str) -> PrepError:
     """Make the error for a file of inputs that is not whole, which may be a pointer to one."""
-    with path.open("rb") as file:
-        begin = file.read(POINTER_BYTES)
+    pointer = ""
+    with suppress(OSError, ValueError), path.open("rb") as file:  # ValueError: a damaged index names it
+        pointer = pointer_of(file.read(POINTER_BYTES))
+    return PrepError(f"{path} is {pointer}" if pointer else f"{path} {why}; copy it again")
+
+
+def pointer_of(begin: bytes) -> str:
+    """Return what the first bytes of a file point to, if they are a pointer instead of its contents; else ""."""
     for pattern, program, command in POINTERS:
         if pattern.match(begin):
-            return PrepError(f"{path} is a pointer of {program}, and not the file itself: fetch it, as `{command}` does")
-    return PrepError(f"{path} {why}; copy it again")
+            return f"a pointer of {program}, and not the file itself: fetch it, as `{command}` does"
+    return ""
 
 
 # The kinds

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, needs
+from fastdata.sources.base import damaged_file, pointer_of, unreadable
 from fastdata.sources.encodings import HEAD, not_utf8, utf16_of
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.words import number_of
@@ -109,6 +110,8 @@ def _documents(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str]
         make, separator = partial(_field, field=cutting.field), b"\n"
     else:
         make, separator = partial(_text, ending=b"\r" if cutting.separator == "\n" else b""), cutting.separator.encode()
+    if separator:
+        blocks = _whole_file(blocks, root / piece.name)
     first = next(blocks, b"")
     if separator and not first:
         seen["hollow"] += 1
@@ -116,6 +119,16 @@ def _documents(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str]
     parts = _filled(_split(blocks, separator, piece.start, seen, most), seen) if separator else [(0, _whole(blocks, most))]
     for at, part in parts:
         yield at, part if isinstance(part, CodecError) else _made(make, part, at)
+
+
+def _whole_file(blocks: Iterator[bytes], path: AnyPath) -> Iterator[bytes]:
+    """Yield blocks. Damage is an error of the run: nobody knows how many documents the rest of the file has held."""
+    try:
+        yield from blocks
+    except CodecError as error:
+        if error.reason != "truncated":
+            raise
+        raise damaged_file(path, str(error).removeprefix("it ")) from None
 
 
 def _made(make: Callable[[bytes, int], str | CodecError], part: bytes, at: int) -> str | CodecError:
@@ -137,12 +150,12 @@ def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
                 raise CodecError("it has 0 bytes, which no compressed file has", "truncated")
         blocks = filter(None, _gzip(path) if packed == "gzip" else _zstd(path))
         for head in islice(blocks, 1):
-            _refuse_utf16(path, head)
+            _refuse_head(path, head)
             yield head
         yield from blocks
         return
     with path.open("rb") as file:
-        _refuse_utf16(path, file.read(HEAD))
+        _refuse_head(path, file.read(HEAD))
         file.seek(piece.start)
         left = piece.stop - piece.start
         while block := file.read(BLOCK if piece.stop < 0 else min(BLOCK, left)):
@@ -150,7 +163,9 @@ def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
             yield block
 
 
-def _refuse_utf16(path: AnyPath, head: bytes) -> None:
+def _refuse_head(path: AnyPath, head: bytes) -> None:
+    if pointer := pointer_of(head):
+        raise CodecError(f"it is {pointer}", "pointer")
     if encoding := utf16_of(head[:HEAD]):
         raise CodecError(not_utf8(path.name, encoding), "not-utf8")
 
@@ -286,13 +301,14 @@ def _rows(path: AnyPath, piece: Piece, field: str, most: int) -> Iterator[Found]
             groups = list(range(piece.start, file.num_row_groups if piece.stop < 0 else piece.stop))
             for batch in file.iter_batches(ROWS, row_groups=groups, columns=[field], use_threads=False):
                 if not batch.num_columns:
-                    raise CodecError(f"it can't be read on: a part of it lacks the column {field!r}", "truncated")
+                    raise damaged_file(path, f"is damaged: a part of it lacks the column {field!r}")
                 column = batch.column(0)
+                column = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
                 for k in range(len(column)):
                     yield first + k, _value(column[k], most)
                 first += len(column)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last is about names of columns
-        raise CodecError(f"it can't be read on: {error}", "truncated") from None
+        raise unreadable(path, error) from None
 
 
 def _value(scalar: Any, most: int) -> str | CodecError:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from fastdata.errors import MissingExtraError, PrepError, RemoteError, needs
+from fastdata.sources.arrow import is_text
+from fastdata.sources.base import unreadable
 from fastdata.sources.inputs import SPLITS, look, splits_error
 from fastdata.sources.urls import AnyPath, explain_missing, seekable, to_path
 from fastdata.sources.walk import Walk, walk_files
@@ -147,7 +149,7 @@ def _sizes(root: AnyPath, piece: Piece, cutting: Cutting, end: int | None, most:
         else:
             for _, text in documents(root, piece, cutting, most=most):
                 yield len(text.encode()) if isinstance(text, str) else 0
-    except (MissingExtraError, RemoteError):
+    except (MissingExtraError, PrepError, RemoteError):
         raise
     except Exception:  # noqa: BLE001  a library may raise anything for a bad file; the worker rejects it
         yield 0
@@ -203,10 +205,9 @@ def _row_groups(root: AnyPath, name: str, size: int, field: str, at_most: int) -
         with parquet.ParquetFile(seekable(root / name)) as file:
             schema = file.schema_arrow
             count = file.num_row_groups
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError):  # the last is about names of columns
-        yield Piece(name, 0, -1, size, "undecodable")
-        return
-    text = [f.name for f in schema if pyarrow.types.is_string(f.type) or pyarrow.types.is_large_string(f.type)]
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last is about names of columns
+        raise unreadable(root / name, error) from error
+    text = [f.name for f in schema if is_text(f.type)]
     if field not in text:
         if not text:
             yield Piece(name, 0, -1, size, "no-field")
