@@ -20,7 +20,6 @@ from fastdata.sources.base import (
     Columns,
     Container,
     Folder,
-    Item,
     Selection,
     Table,
     ends_in,
@@ -31,7 +30,7 @@ from fastdata.sources.base import (
     unreadable,
 )
 from fastdata.sources.fields import field_error, make_column
-from fastdata.sources.inputs import SPLITS, SourceList, splits_error
+from fastdata.sources.inputs import SPLITS, Source, SourceList, splits_error
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.urls import AnyPath, is_inside, seekable
 from fastdata.store.column import NUMBERS, Column
@@ -276,8 +275,10 @@ def _inputs(opener: Opener, kind: str, root: AnyPath, files: list[AnyPath], sele
         file = open_once(path, opener)
         columns, sizes = _columns(file.schema, path, selection), even_sizes(path, len(file))
         paths = file.column(columns.image, "path") if columns.has_path else [None] * len(file)
-        items: list[Item] = [(_row_name(name, k, paths[k]), sizes[k], "", (kind, name, columns.image, k)) for k in range(len(file))]
-        return columns, items, file.column(columns.label) if columns.label else [None] * len(file)
+        inputs = [
+            Source(_row_name(name, k, paths[k]), -1, sizes[k], place=(kind, name, columns.image, k)) for k in range(len(file))
+        ]
+        return columns, inputs, file.column(columns.label) if columns.label else [None] * len(file)
 
     return list_tables(table, root, files, selection, (OSError, ValueError, _arrow().ArrowException))
 

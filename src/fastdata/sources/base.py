@@ -11,14 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.inputs import SPLITS, Place, Source, SourceList, is_image, splits_error
+from fastdata.sources.inputs import SPLITS, Source, SourceList, is_image, splits_error
 from fastdata.sources.labels import Value, encode_labels, read_classes
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
@@ -31,7 +30,6 @@ __all__ = [
     "Columns",
     "Container",
     "Folder",
-    "Item",
     "Selection",
     "Table",
     "damaged_file",
@@ -57,8 +55,6 @@ POINTERS = (
     (re.compile(rb"/?annex/objects/"), "git-annex", "git annex get"),
 )
 FEW = 1 << 20  # inputs that an archive may have whatever its size: empty images take no bytes where they are compressed
-
-Item = tuple[str, int, str, Place]  # name, size, problem and place of an input
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class Columns(NamedTuple):
     has_path: bool = False
 
 
-Table = tuple[Columns, list[Item], list[Any]]  # the columns, items and labels of a file
+Table = tuple[Columns, list[Source], list[Any]]  # the columns, the inputs and their labels, of a file
 
 
 def _no_archives(folder: Folder) -> list[AnyPath]:
@@ -201,7 +197,7 @@ def even_sizes(path: AnyPath, count: int) -> list[int]:
 
 def make_list(
     root: AnyPath,
-    items: Iterable[Item],
+    inputs: Iterable[Source],
     labels: Sequence[Value],
     names: Sequence[str] = (),
     skipped: Counter[str] | None = None,
@@ -209,15 +205,13 @@ def make_list(
     by: str,
     selection: Selection,
     notes: tuple[str, ...] = (),
-    parts: Iterable[tuple[tuple[int, int] | None, ...]] | None = None,
 ) -> SourceList:
-    """Make the list of inputs from items and their labels.
+    """Make the list of inputs from those without a label, and their labels.
 
     Args:
         names: of the classes, if they are known.
         by: what the labels were read from.
         selection: which labels the caller asked for.
-        parts: of each item, where a tar has the members of `--fields`.
 
     Raises:
         PrepError: the labels do not fit together, or look like captions.
@@ -231,10 +225,9 @@ def make_list(
         by=by,
         sure=bool(selection.label),
     )
-    each = zip(items, map(encode, labels), repeat((), len(labels)) if parts is None else parts, strict=True)
+    encoded = zip(inputs, map(encode, labels), strict=True)
     sources = PackedInputs(
-        Source(name, label, size, problem or unlabelled, place=place, parts=own)
-        for (name, size, problem, place), (label, unlabelled), own in each
+        replace(source, label=label, problem=source.problem or unlabelled) for source, (label, unlabelled) in encoded
     )
     return SourceList(root, meaning, sources, skipped or Counter(), by, notes)
 
@@ -252,7 +245,7 @@ def list_tables(
         read_table: reads the path of each, its name, and the selection.
         errors: what it raises for a file that cannot be read.
     """
-    items, labels, first = Packed[Item](), Packed[Value](), None
+    inputs, labels, first = PackedInputs[Source](), Packed[Value](), None
     for path in files:
         try:
             columns, rows, values = read_table(path, str(path.relative_to(root)), selection)
@@ -261,14 +254,14 @@ def list_tables(
         if first not in (None, columns):
             raise PrepError(f"{path} has other image or label columns, or other classes, than {files[0]}; prepare them separately")
         first = columns
-        items.extend(rows)
+        inputs.extend(rows)
         labels.extend(_plain(value, columns.label) for value in values)
     if first is None:
         raise PrepError(f"SOURCE {root} lists no files of samples")
     by = f"column {first.label}" if first.label else ""
     stored = f"images come from {first.image}" + (f", labels from {first.label}" if first.label else "")
     notes = (not_stored(first.others, stored),) if first.others else ()
-    return make_list(root, items, labels, () if selection.regression else first.names, by=by, selection=selection, notes=notes)
+    return make_list(root, inputs, labels, () if selection.regression else first.names, by=by, selection=selection, notes=notes)
 
 
 def _plain(value: Any, column: str) -> Value:

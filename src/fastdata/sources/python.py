@@ -34,8 +34,8 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import CodecError, MachineError, PrepError
-from fastdata.sources.base import Container, Item, Selection, ends_in, make_list, open_once
-from fastdata.sources.inputs import SourceList
+from fastdata.sources.base import Container, Selection, ends_in, make_list, open_once
+from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.labels import Value
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.patterns import FUNCTION, function_of
@@ -325,7 +325,7 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
             values.append(label)
     place = "python", f"{path.name}@{digest.hexdigest()[:16]}"
     size = total // max(len(sampled), 1)
-    each: list[Item] = [(f"{k:06d}", size, problems.get(k, ""), (*place, k)) for k in range(count)]
+    each = (Source(f"{k:06d}", -1, size, problems.get(k, ""), place=(*place, k)) for k in range(count))
     names = () if selection.regression else items.classes
     encoded = [_value(label, k) for k, label in enumerate(values)]
     return make_list(root, each, encoded, names, by="source", selection=replace(selection, label=selection.label or "label"))

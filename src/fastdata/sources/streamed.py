@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import PrepError
-from fastdata.sources.base import Columns, Container, Item, Selection, Table, list_tables, read_range
-from fastdata.sources.inputs import SourceList, look, read_bytes
+from fastdata.sources.base import Columns, Container, Selection, Table, list_tables, read_range
+from fastdata.sources.inputs import Source, SourceList, look, read_bytes
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.urls import AnyPath
 
@@ -90,15 +90,15 @@ def _table(path: AnyPath, archive: str, file: _File, selection: Selection) -> Ta
     label = next((name for name in wanted if columns.get(name) in LABELS), "")
     if selection.label not in ("", NO_LABELS, label):
         raise PrepError(f"--label-column {selection.label}: {path.parent} has no such column of numbers or texts; it has {listed}")
-    items, labels = list[Item](), list[Any]()
+    inputs, labels = list[Source](), list[Any]()
     for k, cells in enumerate(_samples(path, file)):
         offset, data = cells[images[0]]
-        items.append((f"{archive}/{k:06d}", len(data), "", ("streamed", archive, offset, len(data))))
+        inputs.append(Source(f"{archive}/{k:06d}", -1, len(data), place=("streamed", archive, offset, len(data))))
         if label:
             cell, encoding = bytes(cells[label][1]), columns[label]
             labels.append(cell.decode() if encoding == "str" else np.frombuffer(cell, np.dtype(encoding).newbyteorder("<")).item())
     others = tuple(name for name in columns if name not in (images[0], label))
-    return Columns(images[0], label, others), items, labels or [None] * len(items)
+    return Columns(images[0], label, others), inputs, labels or [None] * len(inputs)
 
 
 def _samples(path: AnyPath, file: _File) -> Iterator[dict[str, tuple[int, memoryview]]]:

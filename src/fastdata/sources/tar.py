@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
-from fastdata.sources.base import Container, Folder, Item, Selection, damaged_file, files_in, make_list, read_range, unreadable
+from fastdata.sources.base import Container, Folder, Selection, damaged_file, files_in, make_list, read_range, unreadable
 from fastdata.sources.inputs import Source, SourceList, is_image, read_bytes
 from fastdata.sources.labels import Value
 from fastdata.sources.packed import Packed, PackedInputs
@@ -36,17 +36,7 @@ MASKS = (
     "fastdata-prep DIR/images --masks DIR/masks"
 )
 
-Members = tuple[tuple[int, int] | None, ...]  # the offset and the size of those that --fields names
-
-
-class Sample(NamedTuple):
-    """An input, its label, the names of that, the members that --fields names, and its other images."""
-
-    item: Item
-    label: Value = None
-    names: Sequence[str] = ()
-    parts: Members = ()
-    others: tuple[Source, ...] = ()
+Sample = tuple[Source, Value, Sequence[str]]  # an input, its label, and the names of the numbers of that
 
 
 def _takes(path: AnyPath) -> bool:
@@ -58,49 +48,22 @@ def _inside(folder: Folder) -> list[AnyPath]:
 
 
 def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
-    labels, names, skipped = Packed[Value](), list[str](), Counter[str]()
-
-    def unlabelled() -> Iterator[Source]:
-        for path in files:
-            if COMPRESSED.search(path.name):
-                raise PrepError(
-                    f"{path} is compressed, so it can only be read from its beginning; decompress it to a .tar "
-                    "(gunzip, unxz, zstd -d)"
-                )
-            try:
-                for (name, size, problem, place), label, own, parts, others in _samples(
-                    path, str(path.relative_to(root)), skipped, selection
-                ):
-                    labels.append(label)
-                    if not names:
-                        names.extend(own)
-                    yield Source(name, -1, size, problem, place=place, parts=parts, others=others)
-            except OSError as error:
-                raise unreadable(path, error) from error
-
-    found = PackedInputs(unlabelled())
+    inputs, labels, names, skipped = PackedInputs[Source](), Packed[Value](), list[str](), Counter[str]()
+    for path in files:
+        if COMPRESSED.search(path.name):
+            raise PrepError(
+                f"{path} is compressed, so it can only be read from its beginning; decompress it to a .tar (gunzip, unxz, zstd -d)"
+            )
+        try:
+            for source, label, own in _samples(path, str(path.relative_to(root)), skipped, selection):
+                inputs.append(source)
+                labels.append(label)
+                names = names or [*own]
+        except OSError as error:
+            raise unreadable(path, error) from error
+    names = names or _class_names(files[0].parent, labels)
     by, notes = "the .cls or .json of each sample", (MASKS,) if skipped[MASK] else ()
-    inputs = make_list(
-        root,
-        ((one.name, one.size, one.problem, one.place) for one in found),
-        labels,
-        names or _class_names(files[0].parent, labels),
-        skipped,
-        by=by,
-        selection=selection,
-        notes=notes,
-        parts=(one.parts for one in found),
-    )
-    if not selection.images:
-        return inputs
-    pairs = zip(inputs.sources, found, strict=True)
-    return replace(inputs, sources=PackedInputs(_with_others(source, one.others) for source, one in pairs))
-
-
-def _with_others(source: Source, others: tuple[Source, ...]) -> Source:
-    problems = [source.problem, *(other.problem for other in others)]
-    size = source.size + sum(other.size for other in others)
-    return replace(source, others=others, size=size, problem=next(filter(None, problems), ""))
+    return make_list(root, inputs, labels, names, skipped, by=by, selection=selection, notes=notes)
 
 
 class Member(NamedTuple):
@@ -197,21 +160,22 @@ def _sample(
     skipped.update(ending for ending in by_ending if ending not in chosen)
     if len(images) != 1:
         problem = "two-images" if images else "no-image"
-        return Sample((f"{name}/{key}", 0, problem, ("tar", name, 0, 0)), label, names, (), others)
-    image = images[0]
-    place = "tar", name, image.offset, image.size
+        return Source(f"{name}/{key}", -1, 0, problem, place=("tar", name, 0, 0), others=others), label, names
+    first = _input(name, images[0])
     wanted = [by_ending.get(ending) for ending in endings]
     parts = tuple(None if member is None or member.problem else (member.offset, member.size) for member in wanted)
-    size = image.size + sum(part[1] for part in parts if part)
-    return Sample((f"{name}/{image.name}", size, image.problem, place), label, names, parts, others)
+    size = first.size + sum(part[1] for part in parts if part) + sum(other.size for other in others)
+    problem = next(filter(None, (one.problem for one in (first, *others))), "")
+    return replace(first, size=size, problem=problem, parts=parts, others=others), label, names
+
+
+def _input(name: str, member: Member) -> Source:
+    return Source(f"{name}/{member.name}", -1, member.size, member.problem, place=("tar", name, member.offset, member.size))
 
 
 def _other(name: str, found: list[Member]) -> Source:
     """Return another image of a sample: the only member with its ending."""
-    if not found:
-        return Source("", -1, 0, "no-partner", place=("tar", name, 0, 0))
-    (member,) = found
-    return Source(f"{name}/{member.name}", -1, member.size, member.problem, place=("tar", name, member.offset, member.size))
+    return _input(name, found[0]) if found else Source("", -1, 0, "no-partner", place=("tar", name, 0, 0))
 
 
 def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
