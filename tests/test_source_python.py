@@ -216,6 +216,14 @@ def test_a_function_on_the_command_line(tmp_path: Path) -> None:
     done = run(*PREP, "pictures:pictures", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(Store(tmp_path / "pictures.fds")) == 40
+    for *task, folder in (
+        ("plan", "pictures:Pictures", "o.fds", tmp_path),
+        ("run", tmp_path / "o.fds", "/"),
+        ("finish", tmp_path / "o.fds", "/"),
+    ):
+        done = run(*PREP, *task, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    assert tree(tmp_path / "o.fds").keys() == tree(tmp_path / "pictures.fds").keys()
 
 
 class Image_:

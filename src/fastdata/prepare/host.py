@@ -60,7 +60,9 @@ def check_host(work: Work) -> None:
 
 
 def _path_of(root: AnyPath, source: Any) -> AnyPath | None:
-    """Return the file or archive that an input lies in; None: it was missing when it was planned."""
+    """Return the file or archive that an input lies in; None: it was missing when it was planned, or lies in a Python module."""
+    if getattr(source, "place", ("",))[:1] == ("python",):
+        return None
     archive, files = getattr(source, "place", ()), getattr(source, "files", ())
     return None if getattr(source, "problem", "") else root / str(archive[1] if archive else files[0] if files else source.name)
 
