@@ -314,11 +314,6 @@ def test_errors_name_what_is_wrong(root: Path, bucket: FaultStore, tmp_path: Pat
         fastdata.prep("s3://bucket/in", tmp_path / "a.fds")
     with pytest.raises(PrepError, match="SOURCE s3://bucket/none does not exist"):
         fastdata.prep("s3://bucket/none", tmp_path / "a.fds")
-    source, _ = tars(root / "t")
-    with pytest.raises(
-        PrepError, match=r"order is shuffled, but s-\d.tar is in object storage, and would be fetched whole for each"
-    ):
-        fastdata.prep(f"s3://bucket/t/{source}", tmp_path / "a.fds", order="shuffled")
     bucket.always = {"LIST": "403"}
     with pytest.raises(RemoteError, match="s3://bucket/in: the credentials have expired"):
         fastdata.prep("s3://bucket/in", tmp_path / "a.fds")

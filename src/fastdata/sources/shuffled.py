@@ -8,7 +8,6 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import Source
 from fastdata.sources.packed import PackedInputs
 
 __all__ = ["UnpackedWholeError", "shuffled"]
@@ -31,12 +30,13 @@ def shuffled(sources: PackedInputs[Any], *, remote: bool = False) -> PackedInput
     """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list.
 
     Raises:
-        UnpackedWholeError: they lie in archives of which much has to be unpacked, or fetched, to read one input.
+        UnpackedWholeError: they lie in archives of which much has to be unpacked, or copied, to read one input.
     """
     for source in sources:
-        if remote and source.place:
-            raise UnpackedWholeError(f"{source.place[1]} is in object storage, and would be fetched whole for each input")
-        if isinstance(source, Source) and source.place and source.place[0] == "parquet":
-            raise UnpackedWholeError(f"{source.place[1]} is unpacked in large pieces, and would be so once for each input")
+        kind, file = getattr(source, "place", ())[:2] or ("", "")
+        if kind == "parquet":
+            raise UnpackedWholeError(f"{file} is unpacked in large pieces, and would be so once for each input")
+        if kind == "arrow" and remote:
+            raise UnpackedWholeError(f"{file} is in object storage, and would be copied whole for each input")
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SEED) for k in range(len(sources)))
     return PackedInputs(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))
