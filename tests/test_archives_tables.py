@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 from archives import all_pixels, equal, pixels_of, png, problems
 from fastdata import MissingExtraError, PrepError, prep
@@ -46,25 +46,38 @@ def wanted(first: int, count: int) -> list[Any]:
     return [png(k)[0] for k in range(first, first + count)]
 
 
+def write(path: Path, table: Any, rows: int = 100) -> Path:
+    """A file of the kind that its name says, in pieces of so many rows."""
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=rows)
+    elif path.suffix == ".feather":
+        feather.write_feather(table, path, chunksize=rows)
+    else:
+        with (pa.ipc.new_stream if "stream" in path.name else pa.ipc.new_file)(str(path), table.schema) as file:
+            file.write_table(table, max_chunksize=rows)
+    return path
+
+
 @pytest.mark.parametrize("per_group", [1, 7, 100])
-def test_a_hugging_face_dataset(tmp_path: Path, per_group: int) -> None:
+@pytest.mark.parametrize("ending", [".parquet", "-stream.arrow", "-file.arrow"])
+def test_a_hugging_face_dataset(tmp_path: Path, ending: str, per_group: int) -> None:
     labels = [k % 3 for k in range(50)]
     for part in range(2):
         one = table(rows(25 * part, 25), labels[25 * part : 25 * part + 25], ["cat", "dog", "eel"])
-        pq.write_table(one, tmp_path / f"train-0000{part}-of-00002.parquet", row_group_size=per_group)
+        write(tmp_path / f"train-0000{part}-of-00002{ending}", one, per_group)
     found = list_sources(tmp_path)
     assert found.labels.names == ("cat", "dog", "eel") and [s.label for s in found.sources] == labels
-    assert found.sources[26].name == "train-00001-of-00002.parquet/000001-n26.png"
-    assert sum(s.size for s in found.sources) == sum(p.stat().st_size for p in tmp_path.glob("*.parquet"))
-    equal(all_pixels(str(tmp_path / "train-*.parquet")), wanted(0, 50))
+    assert found.sources[26].name == f"train-00001-of-00002{ending}/000001-n26.png"
+    assert sum(s.size for s in found.sources) == sum(p.stat().st_size for p in tmp_path.iterdir())
+    equal(all_pixels(str(tmp_path / f"train-*{ending}")), wanted(0, 50))
     made = Store(prep(tmp_path, tmp_path.parent / "o.fds", codec="rgb", workers=2, overwrite=True).out)
     assert made.samples["label"].tolist() == labels
     equal(whole(made.path), wanted(0, 50))
 
 
-def test_rows_can_be_read_in_any_order(tmp_path: Path) -> None:
-    pq.write_table(table(rows(0, 60)), tmp_path / "x.parquet", row_group_size=40)
-    found = list_sources(tmp_path / "x.parquet")
+@pytest.mark.parametrize("name", ["x.parquet", "stream.arrow", "file.arrow", "x.feather"])
+def test_rows_can_be_read_in_any_order(tmp_path: Path, name: str) -> None:
+    found = list_sources(write(tmp_path / name, table(rows(0, 60)), 40))
     for k in (59, 0, 41, 39, 3, 3, 2, 40, 59):
         assert read_source(found.root, found.sources[k]) == png(k)[1]
     assert found.labels.kind == "none"
@@ -115,7 +128,8 @@ def test_a_lone_class_label_of_any_name_counts(tmp_path: Path) -> None:
     assert found.labels.names == ("a", "b") and [s.label for s in found.sources] == [1, 0]
 
 
-def test_null_images_and_images_that_are_only_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
+def test_null_images_and_images_that_are_only_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/here.png").write_bytes(png(9)[1])
     (tmp_path / "secret.png").write_bytes(png(8)[1])
@@ -123,8 +137,7 @@ def test_null_images_and_images_that_are_only_named(tmp_path: Path) -> None:
     given += [
         {"bytes": None, "path": p} for p in ("here.png", "gone.png", "../secret.png", str(tmp_path / "secret.png"), "in", "\0")
     ]
-    pq.write_table(table(given), tmp_path / "in/x.parquet")
-    found = list_sources(tmp_path / "in/x.parquet")
+    found = list_sources(write(tmp_path / "in" / name, table(given)))
     assert problems(found) == ["no-image", "no-image", "empty", "", "", "missing", "missing", "missing", "missing", "missing"]
     assert read_source(found.root, found.sources[4]) == png(9)[1]
 
@@ -159,25 +172,31 @@ def test_tables_that_do_not_go_together(tmp_path: Path) -> None:
 
 
 def test_a_table_cut_after_it_was_listed_ends_the_run(tmp_path: Path) -> None:
-    for name, write in (("x.parquet", pq.write_table), ("x.feather", pa.feather.write_feather)):
-        write(table(rows(0, 40), list(range(40))), tmp_path / name)
-        found = list_sources(tmp_path / name)
+    for name in ("x.parquet", "x.feather"):
+        found = list_sources(write(tmp_path / name, table(rows(0, 40), list(range(40)))))
         equal([pixels_of(found, k) for k in (39, 0)], [wanted(39, 1)[0], wanted(0, 1)[0]])
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-20])
         with pytest.raises(PrepError, match=rf"{name} is damaged, or was cut short .*; copy it again"):
             read_source(found.root, found.sources[1])
 
 
-def test_damaged_tables(tmp_path: Path) -> None:
+def test_tables_that_are_not_whole_are_errors(tmp_path: Path) -> None:
+    """A stream of Arrow may end behind any batch, as far as pyarrow is concerned."""
+    for name in ("x.parquet", "x.feather", "file.arrow", "stream.arrow"):
+        path = write(tmp_path / name, table(rows(0, 40), list(range(40))), 10)
+        good = path.read_bytes()
+        cuts = [good[:size] for size in (*range(0, len(good), 997), len(good) - 8, len(good) - 1)]
+        for wrong in (*cuts, b"PAR1" * 10, good[:-8] + b"\xff" * 4 + b"PAR1"):
+            path.write_bytes(wrong)
+            with pytest.raises(PrepError, match=rf"{name} is damaged, or was cut short .*; copy it again"):
+                list_sources(path)
+
+
+def test_a_damaged_page_leaves_the_other_row_groups(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(table(rows(0, 40), list(range(40))), path, row_group_size=20, compression="none", use_dictionary=False)
-    good = path.read_bytes()
-    for wrong in (good[: len(good) // 2], b"", b"PAR1" * 10, good[:-8] + b"\xff" * 4 + b"PAR1"):
-        path.write_bytes(wrong)
-        with pytest.raises(PrepError, match=r"x\.parquet is damaged, or was cut short .*; copy it again"):
-            list_sources(path)
-    damaged = bytearray(good)
-    at = good.index(png(0)[1])
+    damaged = bytearray(path.read_bytes())
+    at = damaged.index(png(0)[1])
     damaged[at - 60 : at] = b"\xff" * 60  # the header of the first page
     path.write_bytes(damaged)
     summary = prep(path, tmp_path / "o.fds", workers=1)

@@ -15,7 +15,6 @@ import fastdata
 from archives import equal
 from fastdata import PrepError, TableDataset
 from fastdata.store.store import Store
-from fastdata.store.verify import verify
 from stores import whole
 from support import PREP, encode, picture, run
 
@@ -36,17 +35,6 @@ def write(path: Path, table: pa.Table, kind: str) -> Path:
     with make(str(path), table.schema) as file:
         file.write_table(table, max_chunksize=3)
     return path
-
-
-@pytest.mark.parametrize("kind", ["stream", "file"])
-def test_images_and_classes(tmp_path: Path, kind: str) -> None:
-    path = write(tmp_path / "beans-train.arrow", images(note=["x"] * 7), kind)
-    summary = fastdata.prep(path, tmp_path / "o.fds", codec="rgb", workers=1)
-    store = Store(summary.out)
-    equal(whole(store.path), IMAGES)
-    assert store.manifest.labels.names == ("cat", "dog", "eel") and store.samples["label"].tolist() == [k % 3 for k in range(7)]
-    assert store.names() == [f"beans-train.arrow/{k:06d}-{k}.png" for k in range(7)]
-    assert any("1 column is not stored: note" in note for note in summary.notes) and list(verify(store.path)) == []
 
 
 def test_several_files_and_another_column(tmp_path: Path) -> None:
@@ -73,26 +61,6 @@ def test_splits_are_not_mixed(tmp_path: Path) -> None:
         command = next(line for line in str(caught.value).splitlines() if "fastdata-prep" in line).strip()
         source = command.split(" ")[1].strip("'")
         equal(whole(fastdata.prep(source, tmp_path / f"{folder}.fds", codec="rgb", workers=1).out), IMAGES)
-
-
-def test_a_row_without_an_image_or_with_a_path_only(tmp_path: Path) -> None:
-    rows = [{"bytes": encode(IMAGES[0], ".png"), "path": None}, {"bytes": None, "path": "/elsewhere/a.jpg"}, None]
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    path = write(tmp_path / "a.arrow", pa.table({"image": pa.array(rows, kind)}), "stream")
-    summary = fastdata.prep(path, tmp_path / "o.fds", workers=1)
-    assert (summary.kept, summary.rejected) == (1, {"missing": 1, "no-image": 1})
-    assert "embed_table_storage" in Store(summary.out).rejects()[0]["detail"]
-
-
-def test_files_that_are_none(tmp_path: Path) -> None:
-    whole_file = write(tmp_path / "a.arrow", images(), "stream").read_bytes()
-    for data in (b"", b"no arrow at all", whole_file[: len(whole_file) // 2]):
-        (tmp_path / "b.arrow").write_bytes(data)
-        with pytest.raises(PrepError, match=r"b\.arrow is damaged, or was cut short .*; copy it again"):
-            fastdata.prep(tmp_path / "b.arrow", tmp_path / "o.fds")
-    write(tmp_path / "c.arrow", pa.table({"x": [1, 2]}), "file")
-    with pytest.raises(PrepError, match=r"a column of images .* is needed.*TableDataset reads it"):
-        fastdata.prep(tmp_path / "c.arrow", tmp_path / "o.fds")
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 CACHES = "cache-"  # how the files begin that `map` of Hugging Face's datasets writes next to those they were computed from
 SPLITS_FILE = "dataset_dict.json"  # next to the folders of the splits, if datasets saved several
+END_OF_STREAM = bytes([255] * 4 + [0] * 4)
 BATCH_ROWS = 16  # of Parquet that are in memory at once
 
 NAMES = {"halffloat": "float16", "float": "float32", "double": "float64", "uint64": "int64", "bool": "bool"}
@@ -233,7 +234,10 @@ class _ArrowFile:
             self._rows = pyarrow.ipc.open_file(self._map).read_all()
         except pyarrow.ArrowInvalid:  # without an index at its end, the file is a stream
             self._map.seek(0)
-            self._rows = pyarrow.ipc.open_stream(self._map).read_all()
+            self._rows = pyarrow.ipc.open_stream(self._map).read_all()  # which ends silently where a batch is missing
+            begin, end = (self._map.read_at(len(END_OF_STREAM), at) for at in (0, self._map.size() - len(END_OF_STREAM)))
+            if begin[:4] == END_OF_STREAM[:4] and end != END_OF_STREAM:
+                raise ValueError("the stream has no end") from None
         self.schema = self._rows.schema
         self._checked = dict[str, Any]()
 
