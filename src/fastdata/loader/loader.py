@@ -23,7 +23,7 @@ from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Reply
 from fastdata.loader.order import Part
 from fastdata.loader.plan import Plan, Planner, whole
-from fastdata.loader.ranks import cores_of, default_workers
+from fastdata.loader.ranks import default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.sampler import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sizes import Sizes
@@ -154,7 +154,7 @@ class Loader(Fixed, fixed=FIXED):
         self._sizes = Sizes.of(schedule).check(dataset)
         self._epoch, self._consumed, self._pass = 0, 0, 0
         self._begun = False  # whether a batch was delivered since the position was set
-        self._stats = Stats(dataset)
+        self._stats = Stats()
         self._engine: Engine | None = None
         self._plan: Plan | None = None
         with suppress(LoaderError):  # the rank may become known only later
@@ -277,7 +277,7 @@ class Loader(Fixed, fixed=FIXED):
     def stats(self) -> Stats:
         """Return what was delivered so far, and where the time went."""
         slots = self._engine and self._engine.slots
-        stats = replace(self._stats, workers=self.num_workers, cores=cores_of(self.part))
+        stats = replace(self._stats)
         if slots:
             stats.slots, stats.slots_in_use, stats.slot_bytes = slots.count, slots.in_use, slots.nbytes
             stats.copies += slots.copies

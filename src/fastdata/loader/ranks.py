@@ -11,7 +11,7 @@ from fastdata.errors import LoaderError
 from fastdata.loader.order import Part
 from fastdata.machine import available_cores
 
-__all__ = ["cores_of", "default_workers", "find_part"]
+__all__ = ["default_workers", "find_part"]
 
 T = TypeVar("T")
 
@@ -77,10 +77,10 @@ def _number(name: str, default: T) -> int | T:
 
 def default_workers(part: Part, batches: int) -> int:
     """Return one worker for each core of this rank, and no more than an epoch has batches."""
-    return min(cores_of(part), max(1, batches))
+    return min(_cores_of(part), max(1, batches))
 
 
-def cores_of(part: Part) -> int:
+def _cores_of(part: Part) -> int:
     """Return the cores of this machine for each of its ranks, at least 1."""
     gpus = torch.cuda.device_count() or part.world_size
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", min(part.world_size, gpus)))  # unset: a rank for each GPU

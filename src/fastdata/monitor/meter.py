@@ -11,7 +11,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fastdata.monitor.bottleneck import Bottleneck
 from fastdata.monitor.logged import Sums, added, means
 
 __all__ = ["Meter"]
@@ -45,15 +44,13 @@ class Meter:
 
     Args:
         shown: whether to draw the bar and print lines; False on ranks other than 0.
-        switch: what to try if the model is the bottleneck.
 
     Attributes:
         resumed_at: the update at which this process resumed within the epoch; None: it trains the whole epoch.
     """
 
-    def __init__(self, *, shown: bool, switch: str) -> None:
+    def __init__(self, *, shown: bool) -> None:
         self._shown = shown
-        self._bottleneck = Bottleneck(switch)
         self._bar: Any = None
         self._last_line = time.monotonic()
         self._place = ""
@@ -68,9 +65,8 @@ class Meter:
     def _spans(self) -> tuple[Span, ...]:
         return self.span, self.epoch_span, self._line_span
 
-    def begin(self, epoch: int, done: int, updates: int | None, loader: Any) -> None:
+    def begin(self, epoch: int, done: int, updates: int | None) -> None:
         """Start an epoch, counted from 0, or continue it after `done` of its updates."""
-        self._bottleneck.begin(loader)
         self._start()
         self._done = done
         self._updates = updates
@@ -148,7 +144,7 @@ class Meter:
         return "" if self.resumed_at is None else f", resumed at update {self.resumed_at}"
 
     def end(self, epoch: int, results: dict[str, float]) -> dict[str, Any]:
-        """End an epoch: print its line, with the bottleneck if that has changed, and return its record."""
+        """End an epoch: print its line, and return its record."""
         self.close()
         record = self.epoch_span.record()
         values = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
@@ -156,8 +152,7 @@ class Meter:
         if not self.epoch_span.updates:
             self.tell(f"epoch {epoch}: trained before this run was resumed{evaluation}.")
         else:
-            limit = self._bottleneck.end(record["wait"])
-            self.tell(f"epoch {epoch}{self._resumed()}: {line(record)}{evaluation}.{limit and ' '}{limit}")
+            self.tell(f"epoch {epoch}{self._resumed()}: {line(record)}{evaluation}.")
         if self.resumed_at is not None:
             record["resumed_at"] = self.resumed_at
             self.resumed_at = None

@@ -28,7 +28,6 @@ class Records:
         metrics: names of the metrics.
         shown: draw a progress line, and print one line per epoch.
         tensorboard: write TensorBoard's files too.
-        switch: what to suggest if the model is the bottleneck.
 
     Attributes:
         meter: counts rows and updates, and prints lines.
@@ -45,7 +44,6 @@ class Records:
         *,
         shown: bool,
         tensorboard: bool,
-        switch: str,
     ) -> None:
         if unknown := sorted(set(hooks) - set(HOOKS)):
             raise ValueError(f"hooks has {', '.join(unknown)}, but there are {', '.join(HOOKS)}")
@@ -54,7 +52,7 @@ class Records:
         self._trainer = trainer
         self._hooks = dict(hooks)
         self.main = trainer.world.rank == 0
-        self.meter = Meter(shown=shown and self.main, switch=switch)
+        self.meter = Meter(shown=shown and self.main)
         self.logged = Logged(metrics)
         self._log = Log(folder if self.main else None, tensorboard=tensorboard)
         self._last = 0  # the update of the last line

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from fastdata.checkpoint.files import Checkpoints
 from fastdata.errors import FastDataError
 from fastdata.monitor.best import Best
-from fastdata.monitor.bottleneck import untried
 from fastdata.monitor.checks import CudnnBenchmark, GraphCheck
 from fastdata.monitor.logged import NOTHING, means
 from fastdata.monitor.profiler import StepProfiler
@@ -158,8 +157,7 @@ class Trainer:
         self.dir = None if dir is None else Path(dir)
         folder = None if profile else self.dir  # a profile is no run to resume
         self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
-        switch = untried(self.model, self.device, precision=precision, channels_last=channels_last, compile=bool(compile))
-        self.records = Records(self, folder, hooks or {}, names, shown=progress, tensorboard=tensorboard, switch=switch)
+        self.records = Records(self, folder, hooks or {}, names, shown=progress, tensorboard=tensorboard)
         self._meter = self.records.meter
         self._logged = self.records.logged
         self.totals = self._step.totals
@@ -237,7 +235,7 @@ class Trainer:
         self._pass = epoch = Epoch(train, self.epoch, self._place(train), self.world)
         self._resumed = None
         total = None if epoch.left is None else math.ceil((epoch.used + epoch.left) / self.accumulate)
-        self._meter.begin(self.epoch, epoch.used // self.accumulate, total, train)
+        self._meter.begin(self.epoch, epoch.used // self.accumulate, total)
         self._logged.kind = "train"
         if not self.model.training:  # otherwise keep modules that the user has frozen in eval mode
             self._step.model.train()
