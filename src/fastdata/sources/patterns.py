@@ -8,8 +8,6 @@ import re
 from itertools import islice
 from pathlib import Path
 
-from braceexpand import braceexpand
-
 from fastdata.errors import PrepError
 from fastdata.sources.options import StrPath
 from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, look_at_all, to_path
@@ -77,6 +75,10 @@ def _matching(pattern: AnyPath) -> list[AnyPath]:
 
 def _expand_braces(text: str) -> list[str]:
     """Return what braces stand for, as in WebDataset: `{000..099}` counts, with leading zeros to one width; `{a,b}` is a list."""
+    if "{" not in text:
+        return [text]
+    from braceexpand import braceexpand
+
     large = any(abs(int(last) - int(first)) >= MAX_FILES for first, last in re.findall(r"\{(\d+)\.\.(\d+)", text))
     try:
         names = [] if large else [*islice(braceexpand(text, escape=False), MAX_FILES + 1)]
