@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,9 +15,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import TensorDataset
 
-from fastdata import FastDataError, Loader, Prefetcher, Trainer
+from fastdata import FastDataError, Loader, Trainer
 from fastdata.optim.rates import cosine
 from support import evaluation_of, step_of
 from training import Batch, Switch, cut, data, net, summed, trainer, values
@@ -77,30 +76,6 @@ def ignoring(rank: int, size: int) -> list[Batch]:
         if rank == 0 and k == 1:
             y.fill_(-100)
     return made
-
-
-def splits(rank: int, size: int) -> list[tuple[str, str]]:
-    """What is said of loaders that give each rank all samples, or those of other ranks: the name of the exception, and its text."""
-    dataset = TensorDataset(*data(8))
-    loaders = [
-        DataLoader(dataset, 4, shuffle=True),
-        Prefetcher(DataLoader(dataset, 4), "cpu"),
-        DataLoader(dataset, 4, sampler=DistributedSampler(dataset)),
-        Loader(dataset, 4, num_workers=0, rank=0, world_size=1),
-        Loader(dataset, 4, num_workers=0, rank=(rank + 1) % size, world_size=size),
-        Loader(dataset, 4, num_workers=0, rank=rank, world_size=size),
-    ]
-    found = []
-    for part in loaders:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                trainer(net(), MOMENTUM).fit(part, epochs=1)
-            except FastDataError as error:
-                found.append(("error", str(error)))
-                continue
-        found.append(("; ".join(warning.category.__name__ for warning in caught), "".join(str(each.message) for each in caught)))
-    return found
 
 
 def exchanges(rank: int, size: int) -> dict[str, Any]:
@@ -272,7 +247,7 @@ def main(size: int, root: Path, rank: int) -> None:
             for fused in (True, False):
                 found[f"inf {kind} {fused} {precision}"] = infinite(rank, size, kind, fused, precision)
     found["rates"], found["statistics"] = rates(rank, size), statistics(rank, size)
-    found["masked"], found["splits"], found["unequal"] = masked(rank, size), splits(rank, size), unequal(rank, size)
+    found["masked"], found["unequal"] = masked(rank, size), unequal(rank, size)
     found |= {f"sharded {precision}": sharded(rank, size, precision) for precision in ("fp32", "fp16")}
     torch.save(found, root / f"{rank}.pt")
     dist.barrier()  # or the threads of one may take the end of the other for a failure

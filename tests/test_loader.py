@@ -205,15 +205,6 @@ def test_a_pass_that_was_overtaken_says_so(other, workers):
             assert next(iter(loader)).position == ((3, 8) if other == "set_epoch" else (0, 16))
 
 
-def test_an_iterator_that_never_began_disturbs_nobody():
-    with Loader(augmented(), 8, num_workers=0) as loader:
-        idle, used = iter(loader), iter(loader)
-        assert next(used).position == (0, 8)
-        with pytest.raises(LoaderError):
-            next(idle)
-        assert next(used).position == (0, 16)
-
-
 def test_set_size_between_epochs_keeps_the_workers():
     dataset = LMDBDataset(store(), crop=CenterCrop(60))
     want = {
@@ -313,23 +304,6 @@ def test_wrong_arguments():
             Loader(augmented(), 8, num_workers=0).set_epoch(epoch)
     with pytest.raises(LoaderError, match=r"the sampler ended after 7 indices, but its len\(\) is 10"):
         list(Loader(augmented(), 4, sampler=Short(), num_workers=0))
-
-
-FIXED = {
-    "batch_size": 4,
-    "shuffle": False,
-    "order": "lanes",
-    "device": "cpu",
-}
-
-
-@pytest.mark.parametrize("name", FIXED)
-def test_what_a_loader_was_made_with_cannot_be_set_later(name):
-    loader = Loader(augmented(), 8, shuffle=True, num_workers=0)
-    before = getattr(loader, name)
-    with pytest.raises(AttributeError, match=f"{name} of a Loader is fixed when it is made: make another Loader, with {name}="):
-        setattr(loader, name, FIXED[name])
-    assert getattr(loader, name) is before
 
 
 @pytest.mark.parametrize("into", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])

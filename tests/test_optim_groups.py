@@ -82,16 +82,6 @@ def test_every_parameter_is_there_once_and_in_the_models_order() -> None:
     assert torch.optim.AdamW(decay_groups(model, 0.05)).param_groups[1]["weight_decay"] == 0.0
 
 
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_a_weight_that_is_also_a_norms_does_not_decay(norm_first: bool) -> None:
-    linear, norm = nn.Linear(4, 3, bias=False), nn.LayerNorm([3, 4], bias=False)
-    norm.weight = linear.weight
-    model = nn.Sequential(norm, linear) if norm_first else nn.Sequential(linear, norm)
-    (group,) = decay_groups(model, 0.1)
-    assert group["weight_decay"] == 0.0
-    assert group["params"] == [linear.weight]
-
-
 # The optimizers of the extra `optimizers`.
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {

@@ -21,7 +21,6 @@ import fastdata
 import stores
 from fastdata import prep
 from fastdata.cli import cli
-from fastdata.report.charts import histogram
 from fastdata.report.store_report import store_report
 from support import MAIN, encode, picture, run, write_pictures
 
@@ -134,18 +133,6 @@ def test_every_kind_has_a_report(name: str) -> None:
         "several": lambda: len(page.attributes("img", "src")) >= 12,
     }
     assert values.get(name, lambda: True)()
-
-
-def test_bars_of_a_histogram_are_the_values() -> None:
-    titles = Page(histogram(np.array([1, 1, 2, 5]), "x")).attributes("i", "title")
-    assert titles == ["1: 2", "2: 1", "3: 0", "4: 0", "5: 1"]
-    values = np.random.default_rng(0).integers(-500, 7000, 3000)
-    found = [re.fullmatch(r"(\S+) to (\S+): (\S+)", title) for title in Page(histogram(values, "x")).attributes("i", "title")]
-    spans = [[int(text.replace(",", "")) for text in span.groups()] for span in found if span is not None]
-    assert len(spans) == len(found) and [count for *_, count in spans] == [
-        ((values >= a) & (values <= b)).sum() for a, b, _ in spans
-    ]
-    assert sum(count for *_, count in spans) == 3000
 
 
 def test_text_is_shown_and_counted(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import random
-import re
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from fastdata.store.verify import verify
 from fastdata.text.documents import Cutting
 from fastdata.text.documents import documents as read_documents
 from fastdata.text.listing import list_text
-from support import MAIN, PREP, kill_group, run, start, tables, tree, until
+from support import PREP, kill_group, run, start, tables, tree, until
 
 TEXTS = sentences(60)
 
@@ -380,18 +379,6 @@ def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stderr
     assert rejects(tmp_path / "o.fds") == [("1.txt", "crashed"), *[("2.txt", "crashed")] * 3]
     assert np.array_equal(tokens(tmp_path / "o.fds"), as_bytes([*sentences(50, seed=0), *sentences(50, seed=3)]))
-
-
-@pytest.mark.slow
-def test_what_the_command_says(tmp_path: Path) -> None:
-    dry = run(*PREP, lines(), tmp_path / "o.fds", "--tokenizer", "bytes", "--split-lines", "--dry-run")
-    assert dry.returncode == 0 and re.match(r"50\d inputs: about", dry.stdout) and not (tmp_path / "o.fds").exists()
-    done = run(*PREP, lines(), tmp_path / "o.fds", "--tokenizer", "bytes", "--split-lines")
-    assert "500 of 500 documents kept, 0 rejected" in done.stdout and f"{len(as_bytes(sentences(500)))} tokens" in done.stdout
-    info = run(*MAIN, "info", tmp_path / "o.fds").stdout
-    assert "500 documents" in info and "bytes (bytes), 257 tokens, end token 256" in info and "uint16" in info
-    refused = run(*MAIN, "bench", tmp_path / "o.fds")
-    assert refused.returncode == 1 and f"not {tmp_path / 'o.fds'}, which holds tokens" in refused.stderr
 
 
 def test_the_format_s_second_opinion(tmp_path: Path) -> None:

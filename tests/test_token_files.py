@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -84,23 +83,3 @@ def test_splits_side_by_side_are_refused_with_commands_that_work(tmp_path: Path)
     for _, *arguments in commands:
         assert run(*PREP, *arguments, "--end-token", "0", cwd=tmp_path).returncode == 0
     assert sorted(path.name for path in tmp_path.glob("*.fds")) == ["bin-train.fds", "bin-val.fds"]
-
-
-@pytest.mark.parametrize(
-    ("names", "refused"),
-    [
-        (["web_train_000001.bin", "web_train_000002.bin", "web_val_000000.bin"], True),
-        (["train/0.bin", "val/0.bin"], True),
-        (["train.bin", "val.bin", "more.bin"], True),
-        (["train.txt", "valid.txt", "test.txt"], True),
-        (["train.md", "test.md", "about.md"], False),
-        (["train_0.bin", "train_1.bin"], False),
-    ],
-)
-def test_what_counts_as_splits(names: list[str], refused: bool, tmp_path: Path) -> None:
-    for name in names:
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "in" / name).write_bytes(b"ab" * 8)
-    how = {"tokenizer": "bytes"} if not names[0].endswith(".bin") else {"end_token": "none"}
-    with pytest.raises(fastdata.PrepError, match="side by side") if refused else nullcontext():
-        fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1, **how)

@@ -86,19 +86,6 @@ def test_losses_with_masks_are_the_mean_over_all_ranks(size):
 
 
 @RANKS
-def test_loaders_that_are_not_split_for_these_ranks_are_told(size):
-    for number, rank in enumerate(found(size)):
-        shuffled, prefetched, split, whole, another, own = rank["splits"]
-        for kind, text in (shuffled, prefetched):
-            assert kind == ("UserWarning" if number == 0 else "")
-            assert not text or (f"has every sample {size} times" in text and "DistributedSampler" in text)
-        assert split == own == ("", "")
-        assert whole[0] == another[0] == "error"
-        assert f"samples of rank 0 of 1, but this is rank {number} of {size}: leave rank= and world_size= out" in whole[1]
-        assert f"samples of rank {(number + 1) % size} of {size}, but this is rank {number} of {size}" in another[1]
-
-
-@RANKS
 def test_ranks_with_different_numbers_of_batches_say_so_and_do_not_wait(size):
     counts = ", ".join(str(5 - rank) for rank in range(size))
     for rank in found(size):

@@ -296,17 +296,3 @@ def test_the_profiler_writes_a_trace_says_the_shares_and_ends_the_run(tmp_path, 
     run = trainer(net(), MOMENTUM, profile=20, cprofile=True)
     run.fit(batches[:5], epochs=1)
     assert sys.getprofile() is None, "it ends with a run that ends before"
-
-
-def test_a_profile_in_the_dir_of_a_run_leaves_the_run_as_it_is(tmp_path, capsys):
-    batches = cut(data(40), (4,) * 10)
-    trainer(net(), MOMENTUM, dir=tmp_path).fit(batches, epochs=1)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    profiled = trainer(net(), MOMENTUM, dir=tmp_path, profile=2, save_every=1, best="loss:min")
-    profiled.fit(batches, batches, epochs=3)
-    assert profiled.update == 5 and (tmp_path / "trace.json").is_file(), "it begins anew"
-    assert {path: path.read_bytes() for path in before} == before
-    again = trainer(net(), MOMENTUM, dir=tmp_path)
-    again.fit(batches, epochs=2)
-    assert again.update == 20
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["update-00000010.pt", "update-00000020.pt"]
