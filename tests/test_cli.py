@@ -195,6 +195,7 @@ def test_summary_and_a_finished_store(tmp_path: Path) -> None:
     assert again.stdout.splitlines()[5] == "already finished"
 
 
+@pytest.mark.slow
 def test_json_progress(large: Path, tmp_path: Path) -> None:
     found = run(*PREP, large, tmp_path / "o.fds", "--size", "300", "--progress", "json")
     states = [json.loads(line) for line in found.stderr.splitlines()]

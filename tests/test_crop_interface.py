@@ -181,7 +181,7 @@ def test_memory_holds_several_sizes_and_a_schedule_chooses(workers, decoded):
             loader.set_size(96)
             return [*found, sha(loader)]
 
-    crop = RandomResizedCrop(24)
+    crop = RandomResizedCrop(26)  # from 96 pixels by less than four: a JPEG is decoded whole
     held = RAMDataset(store("jpeg"), size=(64, 96), crop=crop, decoded=decoded)
     assert epochs(held) == epochs(LMDBDataset(store("jpeg"), crop=crop))
     assert torch.equal(held.with_crop(None)[3][0], LMDBDataset(store("jpeg"), size=64)[3][0]), "the first is its own"

@@ -204,6 +204,7 @@ def test_batches_of_a_dataset_on_the_device_are_its_samples(patterns: Path) -> N
     assert orders[0] != orders[1]
 
 
+@pytest.mark.slow
 def test_a_model_learns_from_a_dataset_on_the_device(patterns: Path) -> None:
     store = fastdata.prep(patterns, patterns.with_suffix(".fds"), workers=1).out
     done = run(sys.executable, ROOT / "examples/dataset_on_device.py", store, cwd=patterns.parent)

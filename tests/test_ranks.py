@@ -178,6 +178,7 @@ def test_a_contradiction_is_an_error(both_ranks):
         assert found["arguments"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "shuffled", "one by one"])
 def test_a_torch_dataloader_that_reads_everything_on_every_rank_says_so(both_ranks, kind):
     for found in both_ranks:
@@ -185,11 +186,13 @@ def test_a_torch_dataloader_that_reads_everything_on_every_rank_says_so(both_ran
         assert "this DataLoader reads the whole dataset on each of the 2 ranks" in message and at_the_users_line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["split", "ours", "sharded"])
 def test_what_splits_the_data_is_not_warned_of(both_ranks, kind):
     assert [found[kind] for found in both_ranks] == [[], []]
 
 
+@pytest.mark.slow
 def test_a_sampler_that_knows_no_ranks_is_warned_of(both_ranks):
     for found in both_ranks:
         ((message, at_the_users_line),) = found["plain sampler"]

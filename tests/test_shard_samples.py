@@ -21,7 +21,7 @@ def shards(store: Path) -> list[int]:
     return list(read_manifest(store).shard_samples)
 
 
-@pytest.mark.parametrize(("most", "count"), [(1, 42), (5, 9), (41, 2), (42, 1), (1000, 1)])
+@pytest.mark.parametrize(("most", "count"), [(1, 42), (5, 9), (1000, 1)])
 def test_no_shard_has_more(most: int, count: int, tmp_path: Path) -> None:
     out = prepared(tmp_path / "a.fds", shard_samples=most)
     assert len(shards(out)) == count and sum(shards(out)) == 42 and max(shards(out)) <= most

@@ -72,6 +72,7 @@ def test_ids_beyond_the_vocabulary_are_a_reject(tmp_path: Path) -> None:
         fastdata.prep(tmp_path / "a.bin", tmp_path / "o.fds", tokenizer="bytes")
 
 
+@pytest.mark.slow
 def test_splits_side_by_side_are_refused_with_commands_that_work(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("train", "val"):
