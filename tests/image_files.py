@@ -74,19 +74,21 @@ def _paeth(left: Array, above: Array, corner: Array) -> Array:
 # ----------------------------------------------------------------------------------------------------------------- TIFF
 
 
-def tiff(a: Array, photometric: int, *, order: str = "<", **extra: Any) -> bytes:
-    """A TIFF of [H, W, samples]; extra: planar, tile, deflate, orientation, alpha, tags."""
+def tiff(a: Array, photometric: int, *, order: str = "<", big: bool = False, **extra: Any) -> bytes:
+    """A TIFF, or BigTIFF, of [H, W, samples]; extra: planar, tile, rows, deflate, orientation, alpha, tags, pieces for its own."""
     height, width, samples = a.shape
     a = a.astype(a.dtype.newbyteorder(order))
-    tile, pieces = extra.get("tile"), []
-    for plane in np.split(a, samples, axis=2) if extra.get("planar") else [a]:
-        for top in range(0, height, tile or height):
+    tile, rows = extra.get("tile"), extra.get("tile") or extra.get("rows") or height
+    pieces = list(extra.get("pieces", ()))
+    for plane in [] if pieces else np.split(a, samples, axis=2) if extra.get("planar") else [a]:
+        for top in range(0, height, rows):
             for left in range(0, width, tile or width):
-                piece = plane[top : top + (tile or height), left : left + (tile or width)]
+                piece = plane[top : top + rows, left : left + (tile or width)]
                 if tile:
                     piece = np.pad(piece, ((0, tile - piece.shape[0]), (0, tile - piece.shape[1]), (0, 0)))
                 pieces.append(zlib.compress(piece.tobytes()) if extra.get("deflate") else piece.tobytes())
-    starts = np.cumsum([8, *[len(piece) for piece in pieces]])
+    word, size = ("Q", 8) if big else ("I", 4)
+    starts = np.cumsum([16, *[len(piece) for piece in pieces]])
     tags: dict[int, tuple[str, list[int]]] = {
         256: ("I", [width]),
         257: ("I", [height]),
@@ -96,22 +98,67 @@ def tiff(a: Array, photometric: int, *, order: str = "<", **extra: Any) -> bytes
         274: ("H", [extra.get("orientation", 1)]),
         277: ("H", [samples]),
         284: ("H", [2 if extra.get("planar") else 1]),
-        324 if tile else 273: ("I", starts[:-1].tolist()),
-        325 if tile else 279: ("I", [len(piece) for piece in pieces]),
+        324 if tile else 273: (word, starts[:-1].tolist()),
+        325 if tile else 279: (word, [len(piece) for piece in pieces]),
     }
-    tags.update({322: ("H", [tile]), 323: ("H", [tile])} if tile else {278: ("I", [height])})
+    tags.update({322: ("H", [tile]), 323: ("H", [tile])} if tile else {278: ("I", [rows])})
     if "alpha" in extra:
         tags[338] = ("H", [extra["alpha"]])
     tags.update(extra.get("tags", {}))
     spill, at, entries = b"", int(starts[-1]), b""
     for tag, (code, values) in sorted(tags.items()):
         packed = struct.pack(f"{order}{len(values)}{code}", *values)
-        field = packed.ljust(4, b"\0")
-        if len(packed) > 4:
-            field, spill = struct.pack(order + "I", at + len(spill)), spill + packed
-        entries += struct.pack(order + "HHI", tag, {"H": 3, "I": 4}[code], len(values)) + field
-    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", at + len(spill))
-    return head + b"".join(pieces) + spill + struct.pack(order + "H", len(tags)) + entries + b"\0" * 4
+        field = packed.ljust(size, b"\0")
+        if len(packed) > size:
+            field, spill = struct.pack(order + word, at + len(spill)), spill + packed
+        entries += struct.pack(order + "HH" + word, tag, {"B": 7, "H": 3, "I": 4, "Q": 16}[code], len(values)) + field
+    at += len(spill)
+    head = struct.pack(order + "HHHQ", 43, 8, 0, at) if big else struct.pack(order + "HI8x", 42, at)
+    start = ((b"II" if order == "<" else b"MM") + head)[:16] + b"".join(pieces) + spill
+    return start + struct.pack(order + ("Q" if big else "H"), len(tags)) + entries + b"\0" * size
+
+
+TIFF_JPEGS: dict[str, tuple[int, dict[str, Any]]] = {  # photometric interpretation, and how the JPEGs are written
+    "rgb": (2, {"keep_rgb": True, "subsampling": 0}),
+    "ycc": (6, {"subsampling": 0}),
+    "ycc-420": (6, {"subsampling": 2}),
+    "ycc-422": (6, {"subsampling": 1}),
+    "ycc-progressive": (6, {"subsampling": 2, "progressive": True}),
+    "gray": (1, {}),
+    "white-is-0": (0, {}),
+}
+
+
+def tiff_of_jpegs(a: Array, name: str, layout: str, *, split: bool = False, big: bool = False) -> bytes:
+    """A TIFF of JPEGs of [33, 40, 3], as one strip, strips or tiles; split: their tables are in a tag."""
+    photometric, options = TIFF_JPEGS[name]
+    pixels = a if photometric in (2, 6) else a[..., :1]
+    rows, tile = {"one": 33}.get(layout, 16), 16 if layout == "tiles" else None
+    padded = np.pad(pixels, ((0, 15), (0, 8), (0, 0)))
+    parts = [padded[top : top + 16, left : left + 16] for top in (0, 16, 32) for left in (0, 16, 32)]
+    if tile is None:
+        parts = [pixels[top : top + rows] for top in range(0, 33, rows)]
+    jpegs = [saved(part if part.shape[2] == 3 else part[..., 0], "JPEG", quality=90, **options) for part in parts]
+    tags: dict[int, Any] = {259: ("H", [7])}
+    if photometric == 6:
+        tags[530] = ("H", {0: [1, 1], 1: [2, 1], 2: [2, 2]}[options["subsampling"]])
+    if split:
+        tables, _ = _split_jpeg(jpegs[0])
+        tags[347], jpegs = ("B", list(tables)), [_split_jpeg(jpeg)[1] for jpeg in jpegs]
+    return tiff(pixels, photometric, big=big, tile=tile, rows=rows, pieces=jpegs, tags=tags)
+
+
+def _split_jpeg(jpeg: bytes) -> tuple[bytes, bytes]:
+    """(tables, the rest) of a JPEG, both with SOI and EOI."""
+    at, tables, rest = 2, b"", b""
+    while jpeg[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
+        if jpeg[at + 1] in (0xDB, 0xC4):
+            tables += jpeg[at:end]
+        else:
+            rest += jpeg[at:end]
+        at = end
+    return b"\xff\xd8" + tables + b"\xff\xd9", b"\xff\xd8" + rest + jpeg[at:]
 
 
 # ------------------------------------------------------------------------------------------------------------------ PNM

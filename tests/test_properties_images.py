@@ -181,13 +181,34 @@ def by_opencv(p: Picture, channels: int, largest: int, compression: int) -> Made
     return Made(data.tobytes(), colors(pixels), 8 if largest == 255 else 16)
 
 
-def tiff(p: Picture, samples: int, largest: int, order: str, **layout: Any) -> Made:
-    """samples: 1, 3, or 4 with alpha."""
+TIFFS = {"white-is-0": (0, 1), "gray": (1, 1), "rgb": (2, 3), "rgb-unused": (2, 4), "rgb-unsaid": (2, 4), "rgba": (2, 4)}
+TIFFS |= {"premultiplied": (2, 4), "cmyk": (5, 4)}  # photometric interpretation, samples
+
+
+def tiff(p: Picture, kind: str, largest: int, order: str, **layout: Any) -> Made:
+    """rgb-unsaid: a fourth sample that nothing explains, which is alpha, as in Pillow."""
+    pytest.importorskip("tifffile")
+    photometric, samples = TIFFS[kind]
     pixels = p.values(samples, largest)
-    alpha = {"alpha": 2} if samples == 4 else {}
-    data = image_files.tiff(pixels, 1 if samples == 1 else 2, order=order, **layout, **alpha)
-    shown = p.blend(pixels[..., :3], pixels[..., 3:], largest) if samples == 4 else colors(pixels)
-    return Made(data, shown, 8 if largest == 255 else 16)
+    if kind == "premultiplied":
+        pixels[..., :3] = np.minimum(pixels[..., :3], pixels[..., 3:])
+    extra = {"rgb-unused": {"alpha": 0}, "rgba": {"alpha": 2}, "premultiplied": {"alpha": 1}}.get(kind, {})
+    data = image_files.tiff(pixels, photometric, order=order, **layout, **extra)
+    shown, apart = colors(pixels[..., :1] if samples == 1 else pixels[..., :3]), 0
+    if kind == "premultiplied":  # Pillow divides by alpha first, and rounds
+        ground = np.array(p.background) * (largest // 255)
+        shown, apart = (
+            np.floor(shown + ground * (1 - pixels[..., 3:] / largest) + 0.5),
+            1 if largest > 255 or "planar" in layout else 2,
+        )
+    elif kind == "cmyk":
+        light = 1 - pixels / largest
+        shown, apart = np.floor(largest * light[..., :3] * light[..., 3:] + 0.5), 1
+    elif kind == "white-is-0":
+        shown = largest - shown.astype(int)
+    elif samples == 4 and kind != "rgb-unused":
+        shown = p.blend(pixels[..., :3], pixels[..., 3:], largest)
+    return Made(data, shown, 8 if largest == 255 else 16, apart=apart)
 
 
 def gif(p: Picture, count: int, *, interlace: int, clear: bool) -> Made:
@@ -283,10 +304,8 @@ FORMS: dict[str, Form] = {
         for compression in (1, 5, 8, 32773)
     },
     **{
-        f"tiff-{samples}-{largest}-{order}-{'-'.join(layout)}": partial(
-            tiff, samples=samples, largest=largest, order=order, **layout
-        )
-        for samples in (1, 3, 4)
+        f"tiff-{kind}-{largest}-{order}-{'-'.join(layout)}": partial(tiff, kind=kind, largest=largest, order=order, **layout)
+        for kind in TIFFS
         for largest in (255, 65535)
         for order in "<>"
         for layout in (
@@ -407,6 +426,17 @@ def test_every_form_is_read_and_its_cuts_are_noticed(name: str) -> None:
     if name in CHECKED:
         for place in range(0, total, total // 100 + 1):
             check_flip(made, whole, place, 1 << place % 8, ground)
+
+
+COMMON = [*(f"jpeg{kind}" for kind in ("", "-progressive", "-restarts", "-cmyk")), "png-2-8", "png-3-8-clear", "webp"]
+COMMON += ["webp-lossless-alpha", "gif-200-clear", "bmp-RGB", "bmp-P200", "tiff-rgba-255-<-tile"]
+COMMON += [f"tiff-RGB-{compression}" for compression in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits")]
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_a_common_file_that_ends_early_is_called_truncated(name: str) -> None:
+    data = FORMS[name](Picture(37, 53, 0)).data
+    assert {read(data[: int(len(data) * part)], 8) for part in (0.3, 0.5, 0.75, 0.95)} == {"truncated"}
 
 
 @settings(max_examples=400, deadline=None)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -34,79 +32,19 @@ def _read(data: bytes) -> Array | str:
     return pixels
 
 
-# WebP
-
-
-def _webp(pixels: Array, *, exif: bool, others: int = 0, **options: Any) -> bytes:
-    tags = Image.Exif()
-    tags[0x10E] = "a caption " * 300
-    more = [Image.fromarray(pixels[::-1])] * others
-    return saved(pixels, "WEBP", save_all=bool(more), append_images=more, **({"exif": tags} if exif else {}), **options)
-
-
-def _plain(kind: bytes, body: bytes) -> bytes:
-    """A WebP of one chunk."""
-    chunk = kind + struct.pack("<I", len(body)) + body + b"\0" * (len(body) % 2)
-    return b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk
-
-
-@pytest.mark.parametrize("others", [0, 1])
-@pytest.mark.parametrize(("kind", "options"), [(b"VP8 ", {"quality": 80}), (b"VP8L", {"lossless": True})])
-def test_damage_in_a_webp_is_not_hidden_by_what_follows(kind: bytes, options: dict[str, Any], others: int) -> None:
-    """EXIF, or another frame, behind the picture does not lend it the bytes that it lacks."""
-    rng = np.random.default_rng(0)
-    data = _webp(picture(1, 96, 128), exif=True, others=others, **options)
-    start = data.index(kind) + 8
-    size = int.from_bytes(data[start - 4 : start], "little")
-    refused = 0
-    for _ in range(100):
-        at, run = rng.integers(10, size), rng.integers(1, 40)
-        body = bytearray(data[start : start + size])
-        body[at : at + run] = rng.bytes(len(body[at : at + run]))
-        alone = _read(_plain(kind, bytes(body)))
-        found = _read(data[:start] + bytes(body) + data[start + size :])
-        assert isinstance(found, str) == isinstance(alone, str)
-        assert isinstance(found, str) or np.array_equal(found, alone)
-        refused += isinstance(alone, str)
-    assert refused
-
-
-def test_a_webp_of_28_bytes_is_read() -> None:
-    """The smallest: one colour, as prefix codes of one symbol each, which is 0 or 1."""
-    bits = f"{W - 1:014b}"[::-1] + f"{H - 1:014b}"[::-1] + "0" + "000"  # no alpha, version 0
-    bits += "000" + "".join("100" + symbol for symbol in "10100")  # nothing fancy; green, red, blue, alpha, distance
-    body = b"\x2f" + int(bits[::-1], 2).to_bytes(7, "little")
-    data = _plain(b"VP8L", body)
-    assert len(data) == 28
-    np.testing.assert_array_equal(_read(data), np.full((H, W, 3), (0, 1, 1)))
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")), np.full((H, W, 3), (0, 1, 1)))
-
-
-@pytest.mark.parametrize("exif", [False, True])
-@pytest.mark.parametrize("options", [{"quality": 90}, {"lossless": True, "exact": True}])
-def test_webp_with_alpha_and_exif_is_what_pillow_reads(options: dict[str, Any], exif: bool) -> None:
-    rgba = np.dstack([picture(1, H, W), np.arange(H * W).reshape(H, W) % 256]).astype(np.uint8)
-    for others in (0, 1):
-        data = _webp(rgba, exif=exif, others=others, **options)
-        shown = np.asarray(Image.open(io.BytesIO(data)).convert("RGBA")).astype(float)
-        alpha = shown[..., 3:] / 255
-        expected = np.floor(shown[..., :3] * alpha + 255 * (1 - alpha) + 0.5 + 1e-9)
-        np.testing.assert_array_equal(_read(data), expected)
-        for size in range(len(data)):
-            found = _read(data[:size])
-            assert isinstance(found, str) and found in ("truncated", "unsupported", "undecodable", "empty", "not-an-image")
-
-
-# Every format
-
-
 def _photo(mode: str) -> Image.Image:
     return Image.fromarray(picture(3, H, W)).convert(mode)
 
 
+def _turned() -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x112] = 6
+    return exif
+
+
 SMALL: dict[str, Callable[[], bytes]] = {
     "png": lambda: saved(_photo("RGBA"), "PNG"),
-    "png-palette": lambda: saved(_photo("P"), "PNG", transparency=3),
+    "png-palette": lambda: saved(_photo("P"), "PNG", transparency=3, exif=_turned()),
     "jpeg": lambda: saved(_photo("RGB"), "JPEG"),
     "jpeg-progressive": lambda: saved(_photo("RGB"), "JPEG", progressive=True),
     "jpeg-cmyk": lambda: saved(_photo("CMYK"), "JPEG"),
@@ -117,6 +55,10 @@ SMALL: dict[str, Callable[[], bytes]] = {
     "bmp": lambda: saved(_photo("RGB"), "BMP"),
     "tiff": lambda: image_files.tiff(np.asarray(_photo("RGB")), 2, tile=16, planar=True, deflate=True),
     "tiff-lzw": lambda: saved(_photo("RGB"), "TIFF", compression="tiff_lzw"),
+    "tiff-end": lambda: image_files.tiff(np.asarray(_photo("RGBA")), 2, tile=16, alpha=2),
+    "big-tiff": lambda: image_files.tiff(np.asarray(_photo("RGB")), 2, big=True),
+    "tiff-jpeg": lambda: image_files.tiff_of_jpegs(picture(3, 33, 40), "ycc-420", "strips", split=True),
+    "tiff-jpeg-gray": lambda: image_files.tiff_of_jpegs(picture(3, 33, 40), "gray", "one", split=True, big=True),
     "ppm": lambda: image_files.pnm(6, np.asarray(_photo("RGB")), 255),
     "jp2": lambda: saved(_photo("RGB"), "JPEG2000"),
     "avif": lambda: saved(_photo("RGB"), "AVIF", speed=10),

@@ -1,0 +1,834 @@
+"""SourceImage: layouts, orientation, sizes, oddities, reasons; against Pillow, OpenCV, numpy and libjpeg-turbo.
+
+`test_properties_images.py` has formats, modes and cuts, `test_image_damage.py` damage and memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import struct
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image, ImageFile, ImageOps, features
+
+import image_files
+from fastdata import LMDBDataset, prep
+from fastdata.errors import CodecError
+from fastdata.images.image_file import SourceImage
+from fastdata.images.jpeg import decode_buffer
+from fastdata.store.store import Store
+from image_files import heif, jxl, png_chunk, pnm, saved
+from image_files import tiff as _tiff
+from support import Array
+
+H, W = 37, 53
+needs_jp2 = pytest.mark.skipif(not features.check("jpg_2000"), reason="this Pillow writes no JPEG 2000")
+
+
+def _rgb(h: int = H, w: int = W) -> Array:
+    y, x = np.mgrid[:h, :w]
+    rgb = np.stack([x * 4 % 256, y * 6 % 256, (x + y) * 3 % 256], axis=2).astype(np.uint8)
+    rgb[5:20, 5:20] = np.random.default_rng(0).integers(0, 256, (15, 15, 3))
+    return rgb
+
+
+def _small() -> Array:
+    return _rgb()[:13, :21].copy()
+
+
+def _alpha() -> Array:
+    alpha = (np.mgrid[:H, :W][1] * 5 % 256).astype(np.uint8)
+    alpha[:5], alpha[5:9] = 0, 255
+    return alpha
+
+
+def _image(mode: str) -> Image.Image:
+    rgb = _rgb()
+    if mode == "RGBA":
+        return Image.fromarray(np.dstack([rgb, _alpha()]))
+    if mode == "P":
+        return Image.fromarray(rgb).quantize(200)
+    if mode == "CMYK":
+        return Image.frombytes("CMYK", (W, H), np.dstack([rgb, _alpha()]).tobytes())
+    return Image.fromarray(rgb).convert(mode)
+
+
+def _encode(mode: str, kind: str, **options: Any) -> bytes:
+    return saved(_image(mode), kind, **options)
+
+
+def _decoded(data: bytes, **options: Any) -> Array:
+    source = SourceImage(data)
+    decoded = source.decode(**options)
+    assert decoded.shape[:2] == (source.height, source.width) and decoded.flags.c_contiguous
+    return decoded
+
+
+def _pillow(data: bytes) -> Array:
+    return np.array(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
+
+
+def _opencv(data: bytes, flags: int = cv2.IMREAD_COLOR_RGB) -> Array:
+    decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    if decoded is None and data.startswith(b"GIF"):
+        pytest.skip("this version of OpenCV, which the pixels are compared with, reads no GIF")
+    return decoded
+
+
+def _apart(a: Array, b: Array) -> int:
+    assert a.shape == b.shape
+    return int(np.abs(a.astype(int) - b.astype(int)).max())
+
+
+def _reason(data: bytes, **options: Any) -> str:
+    with pytest.raises(CodecError) as caught:
+        SourceImage(data, **options).decode()
+    return caught.value.reason
+
+
+def _random(samples: int, dtype: Any, full: int) -> Array:
+    return np.random.default_rng(samples).integers(0, full + 1, (40, 33, samples)).astype(dtype)
+
+
+@pytest.mark.parametrize("mode", ["P", "L"])
+def test_gif_first_frame_smaller_than_its_screen(mode: str) -> None:
+    data = bytearray(_encode(mode, "GIF"))
+    struct.pack_into("<HH", data, 6, W + 9, H + 4)
+    at = data.index(struct.pack("<BHHHH", 0x2C, 0, 0, W, H))
+    struct.pack_into("<HH", data, at + 1, 6, 2)
+    decoded = SourceImage(bytes(data)).decode(background=(1, 2, 3))
+    assert decoded.shape == (H + 4, W + 9, 3)
+    assert _apart(decoded[2 : 2 + H, 6 : 6 + W], _opencv(_encode(mode, "GIF"))) == 0
+    decoded[2 : 2 + H, 6 : 6 + W] = (1, 2, 3)
+    assert (decoded == (1, 2, 3)).all()
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])
+def test_first_of_several_pictures(kind: str) -> None:
+    out = io.BytesIO()
+    options = {"lossless": True} if kind == "WEBP" else {}
+    first, other = _image("RGB"), ImageOps.mirror(_image("RGB"))
+    first.save(out, kind, save_all=True, append_images=[other], **options)
+    reference = _opencv(out.getvalue()) if kind == "GIF" else _rgb()
+    assert _apart(SourceImage(out.getvalue()).decode(), reference) == 0
+
+
+def _bmp(bits: int, masks: tuple[int, ...], pixels: bytes, height: int, width: int) -> bytes:
+    size = 56 if masks else 40
+    info = struct.pack("<IiiHHIIiiII", size, width, height, 1, bits, 3 if masks else 0, 0, 0, 0, 0, 0)
+    info += struct.pack(f"<{len(masks)}I", *masks)
+    return b"BM" + struct.pack("<III", 0, 0, 14 + len(info)) + info + pixels
+
+
+@pytest.mark.parametrize(
+    ("bits", "masks"),
+    [(16, ()), (16, (0xF800, 0x7E0, 0x1F, 0)), (32, ()), (32, (0xFF, 0xFF00, 0xFF0000, 0xFF000000)), (24, ())],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bmp_layouts(bits: int, masks: tuple[int, ...], sign: int) -> None:
+    pixels = np.random.default_rng(bits).integers(0, 256, (6, 24), dtype=np.uint8)
+    data = _bmp(bits, masks, pixels.tobytes(), 6 * sign, 24 * 8 // bits)
+    expected = _unpacked_bmp(pixels, bits, masks or ((0x7C00, 0x3E0, 0x1F, 0) if bits == 16 else (0xFF0000, 0xFF00, 0xFF, 0)))
+    assert _apart(SourceImage(data).decode(), expected if sign < 0 else expected[::-1]) <= (1 if bits == 16 else 0)
+
+
+def _unpacked_bmp(pixels: Array, bits: int, masks: tuple[int, ...]) -> Array:
+    """On white; rows as they are stored."""
+    if bits == 24:
+        return pixels.reshape(6, -1, 3)[..., ::-1]
+    packed = pixels.view(f"<u{bits // 8}")
+    color = np.stack([(packed & mask) / mask * 255 for mask in masks[:3]], axis=2)
+    alpha = (packed & masks[3]) / masks[3] if masks[3] else np.ones(packed.shape)
+    return np.floor(color * alpha[..., None] + 255 * (1 - alpha[..., None]) + 0.5 + 1e-9).astype(int)
+
+
+def test_bmp_with_an_alpha_of_zeros_is_opaque() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 5, 4), dtype=np.uint8)
+    pixels[..., 3] = 0
+    data = _bmp(32, (0xFF, 0xFF00, 0xFF0000, 0xFF000000), pixels.tobytes(), -6, 5)
+    assert _apart(SourceImage(data).decode(), pixels[..., :3]) == 0
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_bmp_of_runs_and_its_cuts(bits: int) -> None:
+    rng = np.random.default_rng(0)
+    indices = rng.integers(0, 1 << bits, (7, 9)).repeat(3, axis=1)[:, :26]
+    palette = rng.integers(0, 256, (1 << bits, 4), dtype=np.uint8)
+    packed = b""
+    for row in indices:
+        for start in range(0, 24, 3):
+            packed += bytes([3, int(row[start]) * (17 if bits == 4 else 1)])
+        packed += bytes([2, int(row[24]) * (17 if bits == 4 else 1), 0, 0])
+    packed += b"\0\1"
+    info = struct.pack("<IiiHHIIiiII", 40, 26, 7, 1, bits, 1 if bits == 8 else 2, len(packed), 0, 0, 0, 0)
+    start = 14 + len(info) + palette.size
+    data = b"BM" + struct.pack("<III", start + len(packed), 0, start) + info + palette.tobytes() + packed
+    expected = palette[indices[::-1]][..., 2::-1]
+    assert _apart(SourceImage(data).decode(), expected) == 0
+    for size in range(start, len(data)):
+        with contextlib.suppress(CodecError):
+            assert _apart(SourceImage(data[:size]).decode(), expected) == 0
+
+
+def _upright(a: Array, orientation: int) -> Array:
+    turned = [a, a[:, ::-1], a[::-1, ::-1], a[::-1], a.swapaxes(0, 1), np.rot90(a, -1), np.rot90(a, 2).swapaxes(0, 1), np.rot90(a)]
+    return np.ascontiguousarray(turned[orientation - 1])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_orientation(kind: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = _encode("RGB", kind, exif=exif, **options)
+    reference = _pillow(data) if kind == "JPEG" else _upright(_rgb(), orientation)
+    source = SourceImage(data)
+    decoded = source.decode()
+    assert (source.height, source.width) == reference.shape[:2] == decoded.shape[:2]
+    assert _apart(decoded, reference) == 0 and decoded.flags.c_contiguous
+    if kind == "JPEG":
+        least = (reference.shape[0] // 2, reference.shape[1] // 2)
+        half = source.decode(at_least=least)
+        assert half.shape[:2] == (-(-reference.shape[0] // 2), -(-reference.shape[1] // 2))
+
+
+XMP = (
+    b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="r">'
+    b'<rdf:Description xmlns:tiff="t" tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>'
+)
+
+
+def test_an_orientation_outside_of_exif_is_ignored() -> None:
+    """In XMP, and as text in a PNG from before there was eXIf."""
+    exif = Image.Exif()
+    exif[0x112] = 6
+    block = exif.tobytes()
+    old = b"\nexif\n%8d\n" % len(block) + block.hex().encode() + b"\n"
+    png = _encode("RGB", "PNG")
+    jpeg = _jpeg(_rgb())
+    packet = b"http://ns.adobe.com/xap/1.0/\0" + XMP
+    for plain, data in (
+        (png, png[:33] + png_chunk(b"tEXt", b"Raw profile type exif\0" + old) + png[33:]),
+        (png, png[:33] + png_chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(old)) + png[33:]),
+        (png, png[:33] + png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP) + png[33:]),
+        (jpeg, jpeg[:2] + b"\xff\xe1" + struct.pack(">H", 2 + len(packet)) + packet + jpeg[2:]),
+        (_encode("RGB", "WEBP", lossless=True), _encode("RGB", "WEBP", lossless=True, xmp=XMP)),
+    ):
+        assert _pillow(data).shape == (W, H, 3)  # which turns them
+        assert _apart(SourceImage(data).decode(), SourceImage(plain).decode()) == 0
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_damaged_exif_turns_an_image_where_pillow_turns_it(kind: str) -> None:
+    """A wrong count, a type that does not exist, a value behind the end, and EXIF that is cut at every byte."""
+    exif = Image.Exif()
+    exif[0x10E], exif[0x112], exif[0x131] = "a caption", 6, "a program"
+    whole = exif.tobytes()
+    at = whole.index(b"\x01\x12\0\x03\0\0\0\1" if b"MM" in whole[:9] else b"\x12\1\3\0\1\0\0\0")
+    broken = [whole[: at + k] + bytes([value]) + whole[at + k + 1 :] for k in range(-12, 24) for value in (0, 2, 255)]
+    turned = 0
+    for block in [whole, *broken, *(whole[:size] for size in range(6, len(whole)))]:
+        data = _encode("RGB", kind, exif=block, **({"lossless": True} if kind == "WEBP" else {}))
+        expected = 1
+        with warnings.catch_warnings(), contextlib.suppress(SyntaxError, struct.error):
+            warnings.simplefilter("ignore")
+            expected = Image.open(io.BytesIO(data)).getexif().get(0x112, 1)
+        source = SourceImage(data)
+        assert source.header.orientation == (expected if expected in range(1, 9) else 1)
+        turned += source.height == W
+    assert 20 < turned < len(broken) + len(whole)
+
+
+def _jpeg(rgb: Array, **options: Any) -> bytes:
+    return saved(rgb, "JPEG", **options)
+
+
+@pytest.mark.parametrize("size", [(37, 53), (64, 64), (9, 200), (7, 8), (1, 1), (6, 6)])
+@pytest.mark.parametrize("gray", [False, True])
+def test_scaled_jpeg_is_the_smallest_power_that_is_large_enough(size: tuple[int, int], gray: bool) -> None:
+    data = _jpeg(_rgb(64, 200)[: size[0], : size[1]])
+    source = SourceImage(data)
+    for least in [(1, 1), (size[0] // 4 + 1, 1), (1, size[1] // 2), size, (size[0] + 1, 1), (0, 0), (10**6, 10**6)]:
+        decoded = source.decode(at_least=least, gray=gray)
+        fits = [d for d in (2, 4, 8) if -(-size[0] // d) >= least[0] and -(-size[1] // d) >= least[1]]
+        den = max(fits, default=1) if max(least) > 0 and max(size) > 8 else 1
+        image = Image.open(io.BytesIO(data))
+        image.draft("L" if gray else "RGB", (-(-size[0] // den), -(-size[1] // den))[::-1])
+        assert decoded.shape[:2] == (-(-size[0] // den), -(-size[1] // den))
+        if den > 1 and image.size == decoded.shape[1::-1]:
+            assert _apart(decoded, np.array(image)) == 0
+
+
+def test_scratch_is_used_when_large_enough() -> None:
+    rgb = _rgb()
+    source = SourceImage(_jpeg(rgb))
+    fresh = source.decode()
+    scratch = decode_buffer(3 * H * W + 5)
+    view = source.decode(scratch=scratch)
+    assert np.shares_memory(view, scratch) and _apart(view, fresh) == 0
+    assert _apart(source.decode(scratch=decode_buffer(3 * H * W - 1)), fresh) == 0
+
+
+def test_cmyk_jpeg_with_and_without_adobe_and_as_ycck() -> None:
+    plain = _encode("CMYK", "JPEG", quality=95)
+    at = plain.index(b"\xff\xee")
+    for data in (plain, plain[:at] + plain[at + 16 :], plain[: at + 15] + b"\x02" + plain[at + 16 :]):
+        assert _apart(SourceImage(data).decode(), _pillow(data)) <= 2
+
+
+def _mid(data: bytes) -> int:
+    return data.index(b"\xff\xda") + 2
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_harmless_oddities_of_jpegs_are_read(progressive: bool) -> None:
+    data = _jpeg(_rgb(), progressive=progressive)
+    clean = SourceImage(data).decode()
+    version = data.index(b"JFIF\0") + 5
+    oddities = {
+        "junk after EOI": data + b"junk" * 9,
+        "another JPEG after it": data + data,
+        "filler before EOI": data[:-2] + b"\0" * 24 + b"\xff\xd9",
+        "junk between segments": data[:20] + b"\0\1\2" + data[20:],
+        "fill bytes": data[:20] + b"\xff\xff" + data[20:],
+        "unknown JFIF": data[:version] + b"\x03" + data[version + 1 :],
+    }
+    if not progressive:
+        last = _mid(data) + int.from_bytes(data[_mid(data) : _mid(data) + 2], "big") - 1
+        oddities["odd spectral parameters"] = data[:last] + b"\x03" + data[last + 1 :]
+        oddities["no EOI"] = data[:-2]
+        oddities["half an EOI"] = data[:-1]
+    for name, odd in oddities.items():
+        assert _apart(SourceImage(odd).decode(), clean) == 0, name
+
+
+def _icc(number: int, count: int, body: bytes = b"profile") -> bytes:
+    """A piece of an ICC profile, as a segment of a JPEG."""
+    return b"\xff\xe2" + struct.pack(">H12sBB", 16 + len(body), b"ICC_PROFILE", number, count) + body
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_profiles_and_previews_of_jpegs_are_ignored_whatever_they_say(progressive: bool) -> None:
+    data = _jpeg(_rgb(), progressive=progressive)
+    clean = SourceImage(data).decode()
+    for name, segments in {
+        "whole": _icc(1, 1),
+        "one of two": _icc(1, 2),
+        "number zero": _icc(0, 0),
+        "twice": _icc(1, 1) * 2,
+        "two counts": _icc(1, 2) + _icc(2, 3),
+        "empty": _icc(1, 1, b""),
+        "previews of a phone": b"\xff\xe2\0\x0eMPF\0MM\0*\0\0\0\x08",
+        "previews and a profile": b"\xff\xe2\0\x06MPF\0" + _icc(2, 2),
+        "filler before EOI too": _icc(1, 2),
+    }.items():
+        end = b"\0" * 24 + data[-2:] if "filler" in name else data[-2:]
+        odd = data[:20] + segments + data[20:-2] + end
+        assert _apart(SourceImage(odd).decode(), clean) == 0, name
+        assert _reason(odd[: len(odd) * 3 // 4]) == "truncated", name
+
+
+def test_damage_behind_a_harmless_oddity_is_found() -> None:
+    data = _jpeg(_rgb())
+    for odd in (data[:20] + b"\0\1\2" + data[20:], data[:20] + _icc(1, 2) + data[20:]):
+        assert _reason(odd[: len(odd) * 3 // 4]) == "truncated"
+        assert _reason(odd[: len(odd) * 3 // 4] + b"\xff\xd9") == "truncated"
+    assert _reason(data[:-2] + bytes(range(1, 99)) + b"\xff\xd9") == "undecodable"  # the decoder lost its place
+    progressive = _jpeg(_rgb(), progressive=True)
+    assert _reason(progressive[:-2]) == "truncated"
+    assert _reason(progressive[: progressive.rindex(b"\xff\xda")]) == "truncated"
+
+
+def test_a_strip_of_tiff_that_lost_its_end_is_refused() -> None:
+    """Its checksum is cut off."""
+    whole = _tiff(_random(3, np.uint8, 255), 2, deflate=True)
+    at = whole.rindex(struct.pack("<HHI", 279, 4, 1)) + 8
+    count = struct.unpack_from("<I", whole, at)[0]
+    for lost in (9, 100, count - 2):
+        assert _reason(whole[:at] + struct.pack("<I", count - lost) + whole[at + 4 :]) == "undecodable"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b"hello, world", "not-an-image"),
+        (b"\xff\xd8", "truncated"),
+        (b"\x89PNG\r\n\x1a\n", "truncated"),
+        (b"P6 60000 60000 255\n", "too-large"),
+        (b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)), "truncated"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "truncated"),
+        (b"#?RADIANCE\n", "unsupported"),
+        (b"8BPS\0\1", "unsupported"),
+        (b"qoif\0\0\0\1", "unsupported"),
+        (b"\x59\xa6\x6a\x95", "unsupported"),
+        (_encode("F", "TIFF"), "unsupported"),
+        (_tiff(_random(1, np.uint8, 255), 1, tags={339: ("H", [2])}), "unsupported"),
+        (_tiff(_random(3, np.uint8, 255), 8), "unsupported"),
+        (_tiff(_random(3, np.float32, 1), 2, tags={339: ("H", [3, 3, 3])}), "unsupported"),
+        (_tiff(_random(1, np.uint8, 255), 1, tags={259: ("H", [6])}), "unsupported"),
+        (_tiff(_random(1, np.uint8, 255), 1, tags={259: ("H", [33005])}), "unsupported"),
+        (_tiff(_random(3, np.uint8, 255), 2, tags={254: ("I", [1])}), "unsupported"),
+        (_tiff(_random(3, np.uint16, 9), 2, tags={284: ("H", [33])}), "unsupported"),
+        (_tiff(_random(1, np.uint8, 9), 0, planar=True, tags={258: ("H", [1])}), "unsupported"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "not-an-image"),
+        (b"/annex/objects/SHA256E-s1--00.jpg\n", "not-an-image"),
+        (b"P7\nWIDTH 1\nHEIGHT 1\nDEPTH 3\nMAXVAL 255\nENDHDR\nabc", "unsupported"),
+    ],
+)
+def test_what_is_refused(data: bytes, reason: str) -> None:
+    assert _reason(data) == reason
+
+
+# PNM
+
+
+def _values(channels: int, largest: int) -> Array:
+    values = np.random.default_rng(largest).integers(0, largest + 1, (13, 21, channels))
+    values[0, 0], values[0, 1] = 0, largest
+    return values
+
+
+@pytest.mark.parametrize("largest", [1, 7, 100, 254, 256, 4095, 65534])
+@pytest.mark.parametrize("kind", [2, 3])
+def test_a_number_above_the_largest_is_refused(kind: int, largest: int) -> None:
+    values = _values(1 if kind == 2 else 3, largest)
+    values[5, 5] = largest + 1
+    assert _reason(pnm(kind, values, largest)) == ("unsupported" if kind == 3 and largest > 255 else "undecodable")
+
+
+def test_text_of_pnm_in_every_shape() -> None:
+    for data in (
+        b"P2 3 1 255 0 128 255 ",
+        b"P2 #c\n3 #c 7\n1 255 #c\n0 #c\n128\t255\n#end",
+        b"P2\r\n3 1\r\n255\r\n000\r\n0128\r\n255\r\nx".replace(b"x", b""),
+        b"P2 3 1 255 0 128 255\n7 7 7\n",
+    ):
+        assert _apart(_decoded(data, gray=True), np.array([[0, 128, 255]])) == 0
+    for data in (b"P1 3 1 101", b"P1 3 1\n1 0 1\n", b"P1 3 1\n1 #\n0 #101\n1", b"P1 3 1 1011111"):
+        assert _apart(_decoded(data, gray=True), np.array([[0, 255, 0]])) == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"P2 3 1 255 0 128 25", "truncated"),  # of 255?
+        (b"P2 3 1 255 0 128 ", "truncated"),
+        (b"P2 1 1 255 \n", "truncated"),
+        (b"P2 3 1 255 0 -1 255 ", "undecodable"),
+        (b"P2 3 1 255 0 1.5 255 ", "undecodable"),
+        (b"P2 3 1 255 0 1 99999999999999999999999999999 ", "undecodable"),
+        (b"P1 3 1 102", "undecodable"),
+        (b"P1 3 1 1/1", "undecodable"),
+        (b"P1 3 1 10", "truncated"),
+        (b"P5 3 1 0 abc", "undecodable"),
+        (b"P5 3 1 65536 abcdef", "undecodable"),
+        (b"P5 0 1 255 abcdef", "undecodable"),
+        (b"P5 3 1 ", "truncated"),
+        (b"P5 3 # a com", "truncated"),
+        (b"P1 was a car by McLaren", "undecodable"),
+        (b"P2 9 9 255" + b"#c\n" * 10**6 + b"1 ", "unsupported"),
+        (b"P2 60000 60000 255\n", "too-large"),
+        (b"P1 60000 60000\n", "too-large"),
+        (b"P7\nWIDTH 1\nHEIGHT 1\nDEPTH 3\nMAXVAL 255\nENDHDR\nabc", "unsupported"),
+        (b"P7 332\n", "unsupported"),
+        (b"Pf\n1 1\n-1.0\nabcd", "unsupported"),
+    ],
+)
+def test_pnm_that_is_refused(data: bytes, reason: str) -> None:
+    assert _reason(data) == reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", [b"P2 5000 2000 999" + b" 123" * 10**7 + b"\n", b"P1 5000 2000 " + b"01" * (5 * 10**6)])
+def test_ten_megapixels_of_text_take_seconds(data: bytes) -> None:
+    start = time.perf_counter()
+    assert _decoded(data).shape == (2000, 5000, 3)
+    assert time.perf_counter() - start < 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [b"P5 ", b"P2 1 1 1\n", b"P5 1 "])
+@pytest.mark.parametrize("filler", [b" ", b"#\n", b"1", b"# ", b"1 ", b"\n"])
+def test_senseless_text_takes_no_time(start: bytes, filler: bytes) -> None:
+    begun = time.perf_counter()
+    with contextlib.suppress(CodecError):
+        SourceImage(start + filler * 10**6 + b"x").decode()
+    assert time.perf_counter() - begun < 5
+
+
+# JPEG 2000
+
+
+def _jp2(pixels: Array, mode: str | None = None, **options: Any) -> bytes:
+    out = io.BytesIO()
+    image = Image.fromarray(pixels) if mode is None else Image.frombytes(mode, (21, 13), pixels.tobytes())
+    image.save(out, "JPEG2000", **options)
+    return out.getvalue()
+
+
+def _gray16() -> Array:
+    return _small()[..., 0].astype(np.uint16) * 250 + _small()[..., 1]
+
+
+@needs_jp2
+def test_jpeg_2000_with_alpha_and_of_16_bits() -> None:
+    rgba = np.dstack([_small(), _small()[..., 2]])
+    alpha = rgba[..., 3:] / 255
+    expected = np.floor(rgba[..., :3] * alpha + np.array([9, 8, 7]) * (1 - alpha) + 0.5 + 1e-9)
+    data = _jp2(rgba)
+    assert _apart(_decoded(data, background=(9, 8, 7)), expected) == 0
+    assert _apart(_decoded(_jp2(rgba, no_jp2=True), background=(9, 8, 7)), expected) == 0
+    at = data.index(b"cdef") + 4 + 2 + 3 * 6  # the channel definition of alpha
+    assert struct.unpack_from(">HHH", data, at) == (3, 1, 0)
+    premultiplied = data[: at + 2] + b"\0\2" + data[at + 4 :]
+    assert _reason(premultiplied) == "unsupported"
+    assert _reason(data[: at + 2] + b"\xff\xff" + data[at + 4 :]) == "unsupported"
+    assert _reason(data[: at - 2] + b"\0\1" + data[at:]) == "unsupported"
+    assert _apart(_decoded(_jp2(_gray16()), gray=True, bits=16), _gray16()) == 0
+
+
+@needs_jp2
+def test_jpeg_2000_of_many_colours() -> None:
+    rgb = _small()
+    assert np.abs(_decoded(_jp2(np.asarray(Image.fromarray(rgb).convert("YCbCr")), "YCbCr")).astype(int) - rgb).max() <= 3
+    ink = np.dstack([rgb, rgb[..., 0]])
+    light = 1 - ink / 255
+    assert _apart(_decoded(_jp2(ink, "CMYK")), np.floor(255 * light[..., :3] * light[..., 3:] + 0.5)) == 0
+    gray, alpha = rgb[..., :1].astype(int), rgb[..., 1:2] / 255
+    assert (
+        _apart(
+            _decoded(_jp2(rgb[..., :2].copy(), "LA"), gray=True), np.floor(gray * alpha + 255 * (1 - alpha) + 0.5 + 1e-9)[..., 0]
+        )
+        == 0
+    )
+
+
+@needs_jp2
+def test_jpeg_2000_that_is_refused() -> None:
+    rgb, data, bare = _small(), _jp2(_small()), _jp2(_small(), no_jp2=True)
+    deep = _jp2(_gray16(), no_jp2=True)
+    assert deep[42] == 15 and _reason(deep[:42] + b"\x0b" + deep[43:]) == "unsupported"  # 12 bits
+    deep = bytearray(bare)
+    deep[42:51:3] = b"\x0f" * 3
+    assert _reason(bytes(deep)) == "unsupported"  # colours of 16 bits
+    assert _reason(_jp2(rgb, signed=True)) == "unsupported"
+    assert _reason(_jp2(rgb, offset=(8, 8), tile_size=(16, 16), tile_offset=(4, 4), no_jp2=True)) == "unsupported"
+    assert _reason(bare[:43] + b"\2\2" + bare[45:]) == "unsupported"  # subsampled
+    assert _reason(bare[:42] + b"\x87" + bare[43:]) == "unsupported"  # signed
+    assert _reason(bare[:6] + b"\x40" + bare[7:]) == "unsupported"  # Part 15
+    assert _reason(bare[:8] + struct.pack(">II", 60000, 60000) + bare[16:]) in ("too-large", "truncated")
+    siz = data.index(b"\xff\x4f\xff\x51") + 8
+    assert _reason(data[:siz] + struct.pack(">II", 60000, 60000) + data[siz + 8 :]) == "undecodable"
+    assert _reason(bare, max_pixels=100) == _reason(data, max_pixels=100) == "too-large"
+    inside = data.index(b"jp2h")  # a palette of one entry
+    size, palette = struct.unpack_from(">I", data, inside - 4)[0], struct.pack(">I4sHBBB", 13, b"pclr", 1, 1, 7, 0)[:13]
+    with_palette = data[: inside - 4] + struct.pack(">I4s", size + 13, b"jp2h") + palette + data[inside + 4 :]
+    assert _reason(with_palette) == "unsupported"
+    at = data.index(b"colr") - 4  # a profile instead of an enumerated space
+    for space, reason in ((b"RGB ", ""), (b"Lab ", "unsupported")):
+        box = struct.pack(">I4sBBB", 31, b"colr", 2, 0, 0) + b"\0" * 16 + space
+        changed = data[: inside - 4] + struct.pack(">I", size + 16) + data[inside:at] + box + data[at + 15 :]
+        if reason:
+            assert _reason(changed) == reason
+        else:
+            assert _apart(_decoded(changed), rgb) == 0
+
+
+@needs_jp2
+def test_open_ends_and_lost_tiles_of_jpeg_2000() -> None:
+    rgb = _small()
+    data, bare, tiled = _jp2(rgb), _jp2(rgb, no_jp2=True), _jp2(rgb, no_jp2=True, tile_size=(16, 8))
+    at = data.index(b"jp2c") - 4
+    assert _apart(_decoded(data[:at] + b"\0\0\0\0" + data[at + 4 :]), rgb) == 0  # the box ends with the file
+    assert (
+        _apart(_decoded(data[:at] + struct.pack(">I4sQ", 1, b"jp2c", len(data) - at + 8) + data[at + 8 :]), rgb) == 0
+    )  # a size of eight bytes
+    assert _apart(_decoded(data + b"\0\0\0\x0cuuidabcd"), rgb) == 0
+    first = bare.index(b"\xff\x90\0\x0a")
+    open_end = bare[: first + 6] + b"\0\0\0\0" + bare[first + 10 :]
+    assert _apart(_decoded(open_end), rgb) == 0
+    assert _reason(open_end[:-2]) == _reason(open_end[: len(open_end) * 2 // 3]) == "truncated"
+    tiles = [k for k in range(len(tiled)) if tiled.startswith(b"\xff\x90\0\x0a", k)]
+    assert len(tiles) == 4
+    assert _reason(tiled[: tiles[1]] + tiled[tiles[2] :]) == "truncated"
+    assert _reason(tiled[: tiles[3]] + b"\xff\xd9") == "truncated"
+    assert _reason(bare[: len(bare) // 2] + b"\0" * (len(bare) - len(bare) // 2)) in ("truncated", "undecodable")
+
+
+# TIFF
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("layout", [{"rows": 5}, {"tile": 16}])
+def test_big_tiff(layout: dict[str, Any], order: str) -> None:
+    rgb = _small()
+    for big in (False, True):
+        data = _tiff(rgb, 2, big=big, order=order, orientation=6, **layout)
+        if big and order == ">":  # Pillow does not read these
+            assert _reason(data) == "unsupported"
+            continue
+        assert SourceImage(data).format == "tiff"
+        assert _apart(_decoded(data), np.rot90(rgb, -1)) == 0
+
+
+@pytest.mark.parametrize("bits", [1, 8, 16])
+def test_tiff_with_its_bits_in_reverse(bits: int) -> None:
+    gray = _gray16() if bits == 16 else _small()[..., 0]
+    stored = {1: np.packbits(gray > 100, axis=1), 8: gray, 16: gray}[bits]
+    raw = np.packbits(np.unpackbits(np.frombuffer(stored.tobytes(), np.uint8)).reshape(-1, 8)[:, ::-1], axis=1).tobytes()
+    data = _tiff(gray[..., None], 1, pieces=[raw], tags={258: ("H", [bits]), 266: ("H", [2])})
+    expected = {1: np.where(gray > 100, 65535, 0), 8: gray.astype(int) * 257, 16: gray}[bits]
+    assert _apart(_decoded(data, gray=True, bits=16), expected) == 0
+
+
+@pytest.mark.parametrize("layout", ["one", "strips", "tiles"])
+@pytest.mark.parametrize("name", image_files.TIFF_JPEGS)
+def test_jpeg_in_tiff_is_what_opencv_reads(name: str, layout: str) -> None:
+    rgb = _rgb(40, 40)[:33]
+    whole = image_files.tiff_of_jpegs(rgb, name, layout)
+    decoded = _decoded(whole)
+    assert _apart(decoded, _opencv(whole)) == 0
+    if name != "ycc-progressive":  # which has other tables for each piece
+        assert _apart(_decoded(image_files.tiff_of_jpegs(rgb, name, layout, split=True)), decoded) == 0
+    assert _apart(_decoded(image_files.tiff_of_jpegs(rgb, name, layout, big=True)), decoded) == 0
+    if name == "gray":
+        assert np.abs(decoded[..., 0].astype(int) - rgb[..., 0]).mean() < 8
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "YCbCr", "CMYK", "RGBA"])
+def test_jpeg_in_tiff_as_libtiff_writes_it(mode: str) -> None:
+    image = Image.fromarray(_rgb()).convert(mode)
+    assert np.abs(_decoded(saved(image, "TIFF", compression="jpeg")) - np.asarray(image.convert("RGB")).astype(int)).mean() < 12
+
+
+def test_jpeg_in_tiff_that_is_refused() -> None:
+    rgb = _small()
+    piece = _jpeg(rgb, subsampling=0)
+
+    def reason(jpeg: bytes = piece, a: Array = rgb, photometric: int = 6, **tags: list[int]) -> str:
+        numbers = {259: ("H", [7])} | {int(tag[1:]): ("H", values) for tag, values in tags.items()}
+        return _reason(_tiff(a, photometric, pieces=[jpeg], tags=numbers))
+
+    assert _apart(_decoded(_tiff(rgb, 6, pieces=[piece], tags={259: ("H", [7])})), simplejpeg.decode_jpeg(piece)) == 0
+    assert reason(a=rgb[..., :1], photometric=1) == reason(_256=[22]) == reason(_257=[14], _278=[14]) == "undecodable"
+    assert reason(_jpeg(_rgb(500, 500))) == reason(b"") == "undecodable"
+    assert reason(_284=[2]) == reason(_259=[6]) == reason(_259=[1]) == reason(_258=[12] * 3) == "unsupported"
+    for cut in (piece[:-2], piece[: len(piece) * 4 // 5], piece[:165], piece[: len(piece) // 2] + bytes(99)):
+        assert reason(cut) == "truncated"
+
+
+# JPEG of four inks
+
+
+@pytest.mark.parametrize("subsampling", [1, 2])
+def test_cmyk_jpeg_with_subsampled_ink_is_refused_by_name(subsampling: int) -> None:
+    data = _encode("CMYK", "JPEG", subsampling=subsampling)
+    at = data.index(b"Adobe") + 11
+    for transform in (b"\0", b"\2"):
+        with pytest.raises(CodecError, match="4 components with these sampling factors") as caught:
+            SourceImage(data[:at] + transform + data[at + 1 :]).decode()
+        assert caught.value.reason == "unsupported"
+
+
+# Pillow's formats
+
+
+@pytest.mark.parametrize("orientation", [3, 6, 8])
+def test_turned_avif_heic_and_jpegs_in_jpeg_xl(orientation: int, tmp_path: Path) -> None:
+    upright = {3: np.rot90(_rgb(), 2), 6: np.rot90(_rgb(), -1), 8: np.rot90(_rgb())}[orientation]
+
+    def exif() -> Image.Exif:
+        tags = Image.Exif()
+        tags[0x112] = orientation
+        return tags
+
+    made = [saved(_rgb(), "AVIF", quality=100, subsampling="4:4:4", exif=exif()), heif(_rgb(), exif=exif().tobytes())]
+    pytest.importorskip("pillow_jxl")
+    import pillow_jxl  # noqa: F401
+
+    (tmp_path / "a.jpg").write_bytes(saved(_rgb(), "JPEG", quality=100, subsampling=0, exif=exif()))
+    with Image.open(tmp_path / "a.jpg") as image:
+        made.append(saved(image, "JXL", lossless_jpeg=True))
+    for data in made:
+        source = SourceImage(data)
+        assert (source.height, source.width) == upright.shape[:2]
+        assert np.abs(source.decode().astype(int) - upright).mean() < 2
+    assert np.array_equal(SourceImage(made[2]).decode(), SourceImage((tmp_path / "a.jpg").read_bytes()).decode())
+
+
+def test_sizes_in_jpeg_xl() -> None:
+    for height, width in (
+        (64, 64),
+        (40, 48),
+        (30, 40),
+        (40, 60),
+        (36, 64),
+        (40, 50),
+        (40, 80),
+        (30, 41),
+        (1, 1),
+        (16, 8),
+        (900, 300),
+    ):
+        source = SourceImage(jxl(np.resize(_rgb(), (height, width, 3))))
+        assert (source.height, source.width) == (height, width)
+
+
+def test_more_bits_than_are_read_are_refused_for_16_bits() -> None:
+    pytest.importorskip("pillow_heif")
+    from pillow_heif import from_bytes
+
+    out = io.BytesIO()
+    from_bytes("RGB;16", (W, H), (_rgb().astype("<u2") * 257).tobytes()).save(out, quality=100, chroma=444)
+    source = SourceImage(out.getvalue())
+    assert np.abs(source.decode().astype(int) - _rgb()).max() <= 5
+    with pytest.raises(
+        CodecError, match="heif has more than 8 bits, and is read with 8: convert it to PNG, or do without --bits 16"
+    ):
+        source.decode(bits=16)
+
+
+def test_tifffile_reads_what_pillow_cannot() -> None:
+    tifffile: Any = pytest.importorskip("tifffile")
+    deep = _rgb().astype(np.uint16) * 255 + 3
+    for options in (
+        {},
+        {"compression": "zlib"},
+        {"compression": "zlib", "predictor": True},
+        {"tile": (16, 16)},
+        {"planarconfig": "separate"},
+    ):
+        for order in "<>":
+            out = io.BytesIO()
+            stored = np.moveaxis(deep, 2, 0) if "planarconfig" in options else deep
+            tifffile.imwrite(out, stored, photometric="rgb", byteorder=order, **options)
+            data = out.getvalue()
+            np.testing.assert_array_equal(SourceImage(data).decode(bits=16), deep)
+            for size in range(0, len(data), 97):
+                with contextlib.suppress(CodecError):
+                    np.testing.assert_array_equal(SourceImage(data[:size]).decode(bits=16), deep)
+
+
+def test_extras_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    ftyp, jxl = b"\0\0\0\x18ftypheic" + bytes(12), b"\xff\x0a" + bytes(40)
+    deep = _tiff(np.zeros((2, 2, 3), np.uint16), 2)
+    for module, data, package in (
+        ("pillow_heif", ftyp, "pillow-heif"),
+        ("pillow_jxl", jxl, "pillow-jxl-plugin"),
+        ("tifffile", deep, "tifffile"),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(
+            CodecError, match=rf"is read with {package}, which is not installed: pip install 'fastdata-torch\[formats\]'"
+        ) as caught:
+            SourceImage(data).decode()
+        assert caught.value.reason == "unsupported"
+
+
+# Pillow's settings
+
+
+@pytest.fixture
+def settings() -> Iterator[None]:
+    before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+    yield
+    Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+@pytest.mark.usefixtures("settings")
+@pytest.mark.parametrize("kind", ["TIFF", "BMP", "GIF", "PPM", "JPEG2000"])
+@pytest.mark.parametrize("limit", [None, 10, W * H - 1])
+def test_pillow_s_settings_play_no_part(kind: str, limit: int | None) -> None:
+    options = {"compression": "tiff_lzw"} if kind == "TIFF" else {}
+    data = saved(_rgb(), kind, **options)
+    expected = SourceImage(data).decode()
+    Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = limit, True
+    filters = list(warnings.filters)
+    np.testing.assert_array_equal(SourceImage(data).decode(), expected)
+    with pytest.raises(CodecError):
+        SourceImage(data[: len(data) * 3 // 4]).decode()
+    assert (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES) == (limit, True)
+    assert warnings.filters == filters
+
+
+def test_pillow_warns_of_nothing_here_and_still_does_elsewhere() -> None:
+    tags = {256: W, 257: H, 258: 8, 259: 1, 262: 1, 273: 8, 277: 1, 278: H, 279: H * W}
+    odd = struct.pack("<HHII", 700, 1, 99999, 1)  # a tag that lies outside of the file
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items()) + odd
+    gray = _rgb()[..., 0].tobytes()
+    data = b"II*\0" + struct.pack("<I", 8 + len(gray)) + gray + struct.pack("<H", len(tags) + 1) + entries + bytes(4)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        np.testing.assert_array_equal(SourceImage(data).decode(gray=True), _rgb()[..., 0])
+        assert not caught
+        with Image.open(io.BytesIO(data)):
+            assert caught
+
+
+@pytest.mark.usefixtures("settings")
+def test_threads_put_the_settings_back() -> None:
+    data, limit = saved(_rgb(), "BMP"), Image.MAX_IMAGE_PIXELS
+
+    def decode() -> None:
+        for _ in range(50):
+            SourceImage(data).decode()
+
+    threads = [threading.Thread(target=decode) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Image.MAX_IMAGE_PIXELS == limit
+
+
+def test_pillow_is_loaded_for_its_formats_only() -> None:
+    code = """
+import sys
+from fastdata.images.image_file import SourceImage
+SourceImage(sys.stdin.buffer.read()).decode()
+print("PIL" in sys.modules)
+"""
+    for kind, loaded in (("JPEG", "False"), ("PNG", "False"), ("BMP", "True")):
+        done = subprocess.run([sys.executable, "-c", code], input=saved(_rgb(), kind), capture_output=True, check=True)
+        assert done.stdout.decode().strip() == loaded
+
+
+def test_a_folder_of_many_formats_becomes_a_store(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = {
+        "fax.tif": saved(Image.fromarray(_rgb()[..., 0] > 100), "TIFF", compression="group4"),
+        "a.gif": saved(_rgb()[..., 0], "GIF"),
+        "b.ppm": saved(_rgb(), "PPM"),
+        "c.avif": saved(_rgb(), "AVIF"),
+        "d.bmp": saved(_rgb(), "BMP"),
+        "e.png": saved(_rgb(), "PNG"),
+        "cut.avif": saved(_rgb(), "AVIF")[:-99],
+        "cut.tif": saved(_rgb(), "TIFF")[:-99],
+        "large.bmp": saved(np.resize(_rgb(), (500, 500, 3)), "BMP"),
+    }
+    (tmp_path / "in").mkdir()
+    for name, data in files.items():
+        (tmp_path / "in" / name).write_bytes(data)
+    done = prep(tmp_path / "in", tmp_path / "o.fds", codec="png", max_pixels=10_000, workers=2)
+    reasons = {row["name"]: row["reason"] for row in map(json.loads, (done.out / "rejects.jsonl").read_text().splitlines())}
+    assert done.kept == 6 and reasons["large.bmp"] == "too-large" and reasons["cut.tif"] == "truncated" and "cut.avif" in reasons
+    assert "Warning" not in capfd.readouterr().err
+    dataset = LMDBDataset(done.out)
+    for k in range(len(dataset)):
+        np.testing.assert_array_equal(dataset[k][0].permute(1, 2, 0).numpy(), SourceImage(files[dataset.name(k)]).decode())
+    assert "pillow" in Store(done.out).manifest.libraries
