@@ -153,8 +153,8 @@ def shard(model: nn.Module) -> nn.Module:
 
 
 SWITCHES = (
-    *("device", "precision", "accumulate", "clip_norm", "clip_value", "channels_last", "compile", "ema", "dir", "profile"),
-    *("tf32", "save_every", "keep_last", "log_every", "tensorboard", "cprofile"),
+    *("device", "precision", "accumulate", "clip_norm", "channels_last", "compile", "ema", "dir", "profile"),
+    *("tf32", "save_every", "keep_last", "log_every", "tensorboard"),
 )
 
 
@@ -185,7 +185,6 @@ def arguments() -> argparse.Namespace:
     add("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
     add("--accumulate", type=int, default=1, metavar="MICRO-BATCHES")
     add("--clip-norm", type=float)
-    add("--clip-value", type=float)
     add("--ema", type=float, metavar="DECAY", help="evaluate an average of the weights")
     add("--channels-last", action=switch, default=True)
     add("--compile", action="store_true")
@@ -200,7 +199,6 @@ def arguments() -> argparse.Namespace:
     add("--log-every", type=int, default=50, metavar="UPDATES")
     add("--tensorboard", action="store_true")
     add("--profile", type=int, metavar="UPDATES", help="profile so many updates, then stop")
-    add("--cprofile", action="store_true")
     add("--quiet", action="store_true")
     args = parser.parse_args()
     if args.batch_size % args.accumulate:

@@ -209,7 +209,7 @@ def test_an_infinite_gradient_changes_nothing_and_is_counted(make, precision, ba
 
         switch.on = bad == 0
         hooks = {"step": step, "epoch": lambda run, record: records.append(record)}
-        run = trainer(model, make, precision=precision, ema=0.9, clip_norm=0.5, clip_value=0.1, hooks=hooks)
+        run = trainer(model, make, precision=precision, ema=0.9, clip_norm=0.5, hooks=hooks)
         run.fit(batches, epochs=1)
         return seen, run
 
@@ -329,7 +329,7 @@ class Waits(TorchDispatchMode):
 @pytest.mark.parametrize(("make", "waits_for"), [*((FUSED[f"{name}, fused"], 0) for name in OPTIMIZERS), (MOMENTUM, 1)])
 def test_between_lines_of_the_log_the_host_waits_for_nothing(make, waits_for, precision):
     counts, batches = list[int](), cut(data(160, torch.float32), (4,) * 40)
-    options = {"ema": 0.9, "clip_norm": 1.0, "clip_value": 1.0, "precision": precision, "scheduler": cosine(20)}
+    options = {"ema": 0.9, "clip_norm": 1.0, "precision": precision, "scheduler": cosine(20)}
     with Waits() as waits:
         run = trainer(net(torch.float32), make, of_tokens, accumulate=2, log_every=5, **options)
         for _ in run.steps(batches):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import cProfile
-import io
-import pstats
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,17 +20,15 @@ class StepProfiler:
 
     Args:
         updates: number of updates to profile.
-        folder: folder of trace.json, for chrome://tracing or Perfetto, and with `python` of python.prof.
-        python: profile Python functions too, with cProfile.
+        folder: folder of trace.json, for chrome://tracing or Perfetto.
         rank: ranks above 0 write into a folder of their own, such as rank1.
     """
 
-    def __init__(self, updates: int, folder: Path, *, python: bool, rank: int = 0) -> None:
+    def __init__(self, updates: int, folder: Path, *, rank: int = 0) -> None:
         self._updates = updates
         self._left = WARMUP + updates
         self._folder = folder / f"rank{rank}" if rank else folder
         self._torch: Any = None
-        self._python = cProfile.Profile() if python else None
 
     def span(self, name: str) -> AbstractContextManager[Any]:
         """Mark a part of an update in the trace, and as an NVTX range."""
@@ -50,16 +45,12 @@ class StepProfiler:
             gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
             self._torch = profile(activities=[ProfilerActivity.CPU, *gpu])
             self._torch.__enter__()
-            if self._python:
-                self._python.enable()
         return self._finish() if self._left == 0 else None
 
     def close(self) -> None:
         """Stop profiling."""
         if self._torch is not None and self._left >= 0:
             self._left = -1
-            if self._python:
-                self._python.disable()
             self._torch.__exit__(None, None, None)
 
     def _finish(self) -> str:
@@ -74,12 +65,4 @@ class StepProfiler:
         shares = ", ".join(f"{name} {spent.get(name, 0) / total:.0%}" for name in SPANS)
         by = "self_device_time_total" if gpu else "self_cpu_time_total"
         text = f"{self._updates} updates: {shares}\n{events.table(sort_by=by, row_limit=12, max_name_column_width=40)}"
-        return text + self._python_report() + f"{self._folder / 'trace.json'}: open it with https://ui.perfetto.dev"
-
-    def _python_report(self) -> str:
-        if self._python is None:
-            return ""
-        self._python.dump_stats(self._folder / "python.prof")
-        out = io.StringIO()
-        pstats.Stats(self._python, stream=out).sort_stats("cumulative").print_stats(15)
-        return out.getvalue()
+        return text + f"{self._folder / 'trace.json'}: open it with https://ui.perfetto.dev"

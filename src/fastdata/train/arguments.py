@@ -9,13 +9,12 @@ from typing import Any
 __all__ = ["check_arguments", "check_counts"]
 
 
-def check_arguments(*, clip_norm: float | None, clip_value: float | None, resume: Any, dir: Any) -> None:
+def check_arguments(*, clip_norm: float | None, resume: Any, dir: Any) -> None:
     """Raise a ValueError for values that would run, but not do what they say."""
-    for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
-        if limit is not None and not 0 < limit < math.inf:
-            raise ValueError(
-                f"{name} is {limit}, which would leave nothing or all of each gradient: give a number above 0, or None"
-            )
+    if clip_norm is not None and not 0 < clip_norm < math.inf:
+        raise ValueError(
+            f"clip_norm is {clip_norm}, which would leave nothing or all of each gradient: give a number above 0, or None"
+        )
     if resume not in (True, False, "require") or (resume == "require" and dir is None):
         raise ValueError(f"resume is {resume!r} and dir is {dir}; resume must be True, False, or 'require', which needs a dir")
 

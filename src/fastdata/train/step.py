@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from fastdata.optim.ema import EMA
 from fastdata.parallel.totals import Totals
@@ -48,7 +48,6 @@ class Step:
         ema: EMA | None,
         precision: str,
         clip_norm: float | None,
-        clip_value: float | None,
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"precision is {precision!r}, but must be one of {', '.join(PRECISIONS)}")
@@ -60,7 +59,6 @@ class Step:
         self._ema = ema
         self._dtype = PRECISIONS[precision]
         self._clip_norm = clip_norm
-        self._clip_value = clip_value
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self._fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         self.totals = Totals(world, device)
@@ -166,8 +164,6 @@ class Step:
                 flag.copy_(skip)  # so that all ranks change their scale alike
         if self._clip_norm is not None:
             clip_grads_with_norm_(weights, self._clip_norm, norm)
-        if self._clip_value is not None:
-            clip_grad_value_(weights, self._clip_value)
         return skip
 
     def _norm(self, grads: list[Tensor]) -> Tensor:

@@ -61,7 +61,7 @@ class Trainer:
             on the CPU; otherwise the model stays, and batches go to the device of its first weight.
         precision: "fp32", "bf16" or "fp16". The last two use autocast; fp16 also a GradScaler.
         accumulate: micro-batches per update. The last update of an epoch takes what is left.
-        clip_norm, clip_value: limits of the gradient, above 0, applied before each update.
+        clip_norm: limit of the norm of the gradient, above 0, applied before each update.
         scheduler: a function of the update's index, or any of torch.optim.lr_scheduler. The functions of `fastdata.optim`, such as
             ``cosine(warmup=500)``, get the number of updates from `fit`.
         channels_last: memory layout of 4-D batches and, without `parallelize`, of 4-D weights.
@@ -88,7 +88,7 @@ class Trainer:
         cudnn_benchmark: let cuDNN time its algorithms. It is switched off after three input shapes.
         save_every, keep_last: updates between checkpoints, besides one at the end of each epoch; number of checkpoints to keep.
         log_every: updates between lines of the log. Between two lines the host does not wait for the device.
-        tensorboard, cprofile: write TensorBoard's files into `dir` too; with `profile`, profile Python's functions too.
+        tensorboard: write TensorBoard's files into `dir` too.
         progress: draw a progress line, and print one line per epoch.
 
     Attributes:
@@ -109,7 +109,6 @@ class Trainer:
         precision: str = "fp32",
         accumulate: int = 1,
         clip_norm: float | None = None,
-        clip_value: float | None = None,
         scheduler: SchedulerLike = None,
         channels_last: bool = False,
         compile: bool | str = False,
@@ -129,11 +128,10 @@ class Trainer:
         keep_last: int = 3,
         log_every: int = 50,
         tensorboard: bool = False,
-        cprofile: bool = False,
         progress: bool = True,
     ) -> None:
         check_counts(accumulate=accumulate, log_every=log_every, save_every=save_every, profile=profile)
-        check_arguments(clip_norm=clip_norm, clip_value=clip_value, resume=resume, dir=dir)
+        check_arguments(clip_norm=clip_norm, resume=resume, dir=dir)
         if tf32 is not None:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
@@ -146,7 +144,7 @@ class Trainer:
         self.optimizer = build_optimizer(optimizer, self.model, self.device)
         self.schedule = Schedule(scheduler, self.optimizer)
         self._cudnn = CudnnBenchmark() if cudnn_benchmark and self.device.type == "cuda" else None
-        self._step = Step(wrapped, loss_fn, self.optimizer, self.world, self.device, self.ema, precision, clip_norm, clip_value)
+        self._step = Step(wrapped, loss_fn, self.optimizer, self.world, self.device, self.ema, precision, clip_norm)
         self._evaluation = Evaluation(self._step, eval_loss_fn or loss_fn, metrics or {}, channels_last=channels_last)
         names = ("loss", *(metrics or {}))
         self.best = Best(best, names)
@@ -165,7 +163,7 @@ class Trainer:
         self._graphs = GraphCheck()
         if self.world.rank == 0:
             self._step.see_losses = self._graphs.see
-        self._profiler = StepProfiler(profile, self.dir or Path(), python=cprofile, rank=self.world.rank) if profile else None
+        self._profiler = StepProfiler(profile, self.dir or Path(), rank=self.world.rank) if profile else None
         self.profiling = self._profiler is not None
         if self._profiler:
             self._step.span = self._profiler.span
@@ -175,7 +173,7 @@ class Trainer:
         self.epoch_open = False
         self.validated = -1
         self.stopping = False
-        own = {"precision": precision, "accumulate": accumulate, "clip_norm": clip_norm, "clip_value": clip_value, "ema": ema}
+        own = {"precision": precision, "accumulate": accumulate, "clip_norm": clip_norm, "ema": ema}
         self._options = Options(self.optimizer, self.schedule, **own)
         self._resuming = Resuming(resume, self._checkpoints, self._options, self.records)
         self._saved: Any = None  # the counters at the last save
