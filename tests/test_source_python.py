@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from image_files import saved
 from stores import whole
-from support import PREP, Array, encode, kill_group, picture, run, start, tables, tree, until
+from support import PREP, Array, encode, kill_group, picture, run, small_shards, start, tables, tree, until
 
 IMAGES = [picture(k, 20 + k, 30) for k in range(5)]
 
@@ -209,6 +211,22 @@ def test_a_sequence_gives_the_same_store_by_every_way_and_after_a_kill(tmp_path:
     store = Store(tmp_path / "0.fds")
     equal(whole(store.path), [np.random.default_rng(k).integers(0, 256, (60, 50, 3), np.uint8) for k in range(40)])
     assert store.manifest.labels.names == ("apple", "pear") and store.samples["label"].tolist() == [0, 1] * 20
+
+
+class Slow(Fruit):
+    """Read in this process, an item at a time, for which workers wait in turn."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        time.sleep(0.4)
+        return super().__getitem__(index)
+
+
+def test_waiting_for_items_of_others_is_no_decoder_that_hangs(tmp_path: Path) -> None:
+    with small_shards(1):
+        assert fastdata.prep(Slow(), tmp_path / "o.fds", workers=4, timeout=0.5).kept == 5
 
 
 def test_a_function_on_the_command_line(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.labels import Value
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.patterns import FUNCTION, function_of
-from fastdata.sources.urls import AnyPath
+from fastdata.sources.urls import AnyPath, waiting
 
 __all__ = ["CONTAINERS", "share"]
 
@@ -345,7 +345,9 @@ def _value(label: Any, index: int) -> Value:
 
 
 def _read(path: AnyPath, index: int) -> bytes:
-    data: bytes = open_once(path, _open, str(path)).image(index)
+    with waiting():  # imports take a while
+        items = open_once(path, _open, str(path))
+    data: bytes = items.image(index)
     return data
 
 
@@ -505,7 +507,8 @@ class _Remote:
             if self._connection is None:
                 self._connection = Client(self._address, authkey=self._key)
             self._connection.send(index)
-            kind, *arguments = self._connection.recv()
+            with waiting():  # for the items of other workers
+                kind, *arguments = self._connection.recv()
         except (OSError, EOFError) as error:
             raise PrepError(f"the process that reads SOURCE does not answer: {error}") from None
         if isinstance(kind, bytes):

@@ -45,6 +45,7 @@ __all__ = [
     "seekable",
     "to_path",
     "versions_of",
+    "waiting",
 ]
 
 FOLDER = -1  # the size of a folder
@@ -358,6 +359,11 @@ def read_planned(
     global _waiting, _planned
     _waiting, _planned = waiting, {url: Version(*version) for url, version in versions.items()}
     _storage.set(storage)
+
+
+def waiting() -> AbstractContextManager[None]:
+    """Return what to enter while this process waits for another: in a worker, its clock of decoders that hang stands still."""
+    return _waiting()
 
 
 def _client() -> Client:
