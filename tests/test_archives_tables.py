@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -140,22 +139,6 @@ def test_null_images_and_images_that_are_only_named(tmp_path: Path, name: str) -
     found = list_sources(write(tmp_path / "in" / name, table(given)))
     assert problems(found) == ["no-image", "no-image", "empty", "", "", "missing", "missing", "missing", "missing", "missing"]
     assert read_source(found.root, found.sources[4]) == png(9)[1]
-
-
-@pytest.mark.slow
-def test_splits_side_by_side_are_refused_with_commands_that_work(tmp_path: Path) -> None:
-    (tmp_path / "my data").mkdir()
-    for split in ("train", "validation"):
-        for part in range(2):
-            pq.write_table(table(rows(part, 1), [1 - part], ["a", "b"]), tmp_path / f"my data/{split}-0000{part}-of-00002.parquet")
-    refused = run(*PREP, "my data", cwd=tmp_path)
-    assert refused.returncode == 2 and "train and validation side by side" in refused.stderr
-    commands = [line.strip() for line in refused.stderr.splitlines() if line.strip().startswith("fastdata-prep ")]
-    assert len(commands) == 2
-    for command in commands:
-        done = run(*PREP, *shlex.split(command)[1:], cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    assert [len(Store(p)) for p in sorted(tmp_path.glob("*.fds"))] == [2, 2]
 
 
 def test_tables_that_do_not_go_together(tmp_path: Path) -> None:

@@ -111,8 +111,12 @@ def test_wrong_use(tmp_path: Path) -> None:
         found = run(*MAIN, "export", path, tmp_path / "bin", f"--val-fraction={fraction}")
         assert found.returncode == 2 and "must be from 0 to less than 1" in found.stderr and not (tmp_path / "bin").exists()
     export(path, tmp_path / "bin", to="nanogpt")
+    assert [*fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer=str(path), end_token="none").splits] == ["train", "val"]
+    for name in ("train", "val"):
+        (tmp_path / f"texts/{name}.txt").parent.mkdir(exist_ok=True)
+        (tmp_path / f"texts/{name}.txt").write_text(name)
     with pytest.raises(PrepError, match="holds train and val side by side"):
-        fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer=str(path), end_token="none")
+        fastdata.prep(tmp_path / "texts", tmp_path / "c.fds", tokenizer="chars")
     train = tmp_path / "bin" / "train.bin"
     with pytest.raises(PrepError, match="tokenizer chars takes its characters from text, but SOURCE holds tokens"):
         fastdata.prep(train, tmp_path / "b.fds", tokenizer="chars")

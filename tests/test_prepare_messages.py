@@ -48,7 +48,7 @@ def test_commands_in_messages_stay_commands_in_python(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write_pictures(tmp_path / "in" / split / "ant", 1)
     with pytest.raises(fastdata.PrepError, match=r"fastdata-prep .*in-val\.fds --classes in-train\.fds"):
-        fastdata.prep(tmp_path / "in", tmp_path / "o.fds")
+        fastdata.prep_plan(tmp_path / "in", tmp_path / "o.fds")
 
 
 def test_text_without_a_tokenizer_is_told_what_it_needs(tmp_path: Path) -> None:

@@ -120,10 +120,3 @@ def test_a_cell_that_is_no_image_is_a_reject(tmp_path: Path) -> None:
     (root / "shard.00000.mds").write_bytes(data.replace(b"\xff\xd8\xff", bytes(3), 1))
     summary = fastdata.prep(root, tmp_path / "o.fds", workers=1)
     assert summary.kept == 4 and sum(summary.rejected.values()) == 1
-
-
-def test_splits_are_not_mixed(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        shutil.copytree(FOREIGN / "mds-jpeg", tmp_path / "in" / split)
-    with pytest.raises(PrepError, match="holds train and val side by side"):
-        list_sources(tmp_path / "in")

@@ -207,25 +207,6 @@ def test_wrong_label_files_are_errors(tmp_path: Path, text: str, message: str) -
     assert not (tmp_path / "o.fds").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("first", "second"), [("train", "val"), ("Train", "TEST"), ("dev", "training")])
-def test_splits_side_by_side_are_refused_with_commands_that_work(tmp_path: Path, first: str, second: str) -> None:
-    for split in (first, second):
-        for name in ("ant", "bee"):
-            write_pictures(tmp_path / "my photos" / split / name, 1)
-    refused = run(*PREP, "my photos", cwd=tmp_path)
-    assert refused.returncode == 2 and "side by side" in refused.stderr
-    commands = [line.strip() for line in refused.stderr.splitlines() if line.strip().startswith("fastdata-prep ")]
-    assert len(commands) == 2
-    for command in commands:
-        done = run(
-            "bash", "-c", "fastdata-prep() { " + " ".join(f"'{part}'" for part in PREP) + ' "$@"; }; ' + command, cwd=tmp_path
-        )
-        assert done.returncode == 0, done.stderr
-    stores = [Store(path) for path in sorted(tmp_path.glob("*.fds"))]
-    assert [s.manifest.labels.names for s in stores] == [("ant", "bee")] * 2 and [len(s) for s in stores] == [2, 2]
-
-
 def test_classes_of_another_store(tmp_path: Path) -> None:
     for name in ("ant", "bee", "cat"):
         write_pictures(tmp_path / "train" / name, 2)
@@ -360,16 +341,6 @@ def test_two_hundred_thousand_files_in_one_folder_are_listed(tmp_path: Path) -> 
         shutil.rmtree(folder)
     assert [s.name for s in sources] == [f"{k:06d}.jpg" for k in range(200_000)]
     assert {(s.label, s.size, s.problem) for s in sources} == {(-1, 0, "")}
-
-
-def test_splits_reuse_the_classes_of_the_training_set(tmp_path: Path) -> None:
-    """Also where another split's name stands before it in the alphabet, and has no classes."""
-    for name in ("dev", "test", "train/ant", "train/bee"):
-        _put(tmp_path / "in" / name / "x.jpg", b"")
-    with pytest.raises(
-        PrepError, match=r"in-train\.fds\n.*dev in-dev\.fds --classes in-train\.fds\n.*test .*--classes in-train\.fds"
-    ):
-        list_sources(tmp_path / "in")
 
 
 def test_spaces_around_a_label_do_not_make_another_class(tmp_path: Path) -> None:

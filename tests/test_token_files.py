@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ from corpora import documents, lines, tokenizer, tokens
 from fastdata.errors import PrepError
 from fastdata.store.export import export
 from fastdata.store.store import Store
-from support import PREP, run
 
 RNG = np.random.default_rng(5)
 DOCUMENTS = [RNG.integers(1, 50_000, n).astype(np.uint16) for n in (5, 1, 700, 3, 90)]
@@ -72,15 +71,22 @@ def test_ids_beyond_the_vocabulary_are_a_reject(tmp_path: Path) -> None:
         fastdata.prep(tmp_path / "a.bin", tmp_path / "o.fds", tokenizer="bytes")
 
 
-@pytest.mark.slow
-def test_splits_side_by_side_are_refused_with_commands_that_work(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    for name in ("train", "val"):
-        WHOLE.tofile(tmp_path / f"bin/{name}.bin")
-    refused = run(*PREP, "bin", "--end-token", "0", cwd=tmp_path)
-    assert refused.returncode == 2 and "holds train and val side by side, which would be mixed" in refused.stderr
-    commands = [shlex.split(line) for line in refused.stderr.splitlines() if line.strip().startswith("fastdata-prep ")]
-    assert len(commands) == 2
-    for _, *arguments in commands:
-        assert run(*PREP, *arguments, "--end-token", "0", cwd=tmp_path).returncode == 0
-    assert sorted(path.name for path in tmp_path.glob("*.fds")) == ["bin-train.fds", "bin-val.fds"]
+@pytest.mark.parametrize(
+    ("names", "stores"),
+    [
+        (["web_train_000001.bin", "web_train_000002.bin", "web_val_000000.bin"], None),
+        (["train/0.bin", "val/0.bin"], ["train", "val"]),
+        (["train.bin", "val.bin", "more.bin"], None),
+        (["train.txt", "valid.txt", "test.txt"], ["train", "test", "valid"]),
+        (["train.md", "test.md", "about.md"], []),
+        (["train_0.bin", "train_1.bin"], []),
+    ],
+)
+def test_what_counts_as_splits(names: list[str], stores: list[str] | None, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(b"ab" * 8)
+    how = {"tokenizer": "bytes"} if not names[0].endswith(".bin") else {"end_token": "none"}
+    with pytest.raises(fastdata.PrepError, match="side by side") if stores is None else nullcontext():
+        made = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1, **how)
+        assert [*made.splits] == stores

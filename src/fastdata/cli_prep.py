@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -85,8 +85,8 @@ def _folder_of(part: str) -> str:
 @run_option("--address", metavar="HOST:PORT", help="Of the Ray cluster. Default: RAY_ADDRESS, or a new one on this machine.")
 @with_options(HELP)
 def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
-    """Make a store from SOURCE: images, text or arrays. OUT, a folder or a URL, defaults to
-    SOURCE's name + ".fds" in the working folder. To continue after an interruption, run it again. In tasks: plan, run, finish.
+    """Make a store from SOURCE: images, text or arrays; or one for each of train/, val/. OUT, a folder or a URL, defaults
+    to SOURCE's name + ".fds" in the working folder. To continue after an interruption, run it again. In tasks: plan, run, finish.
     """
     from fastdata.prepare.spawn import spares
 
@@ -118,15 +118,17 @@ def _prepare(dry_run: bool, max_reject_rate: float, options: dict[str, Any]) -> 
         command = shlex.join(["fastdata-prep", *_arguments()])
         click.echo(f"\ninterrupted; finished work is kept. To continue: {command}", err=True)
         sys.exit(143 if isinstance(error, _Terminated) else 130)
-    for line in report.summary_lines(summary):
-        click.echo(line)
-    _check_rejects(summary, max_reject_rate)
+    stores = list(summary.splits.values()) or [summary]
+    for one in stores:
+        for line in report.summary_lines(one):
+            click.echo(line)
+    _check_rejects(stores, max_reject_rate)
 
 
-def _check_rejects(summary: Summary, max_reject_rate: float) -> None:
-    """End with code 3 if too many inputs were rejected."""
-    if summary.reject_rate > max_reject_rate:
-        rejects = f"{summary.out}/rejects.jsonl"
+def _check_rejects(stores: Iterable[Summary], max_reject_rate: float) -> None:
+    """End with code 3 if too many inputs of a store were rejected."""
+    if bad := [store for store in stores if store.reject_rate > max_reject_rate]:
+        rejects = " and ".join(f"{store.out}/rejects.jsonl" for store in bad)
         click.echo(
             f"more than {max_reject_rate:.2%} of the inputs were rejected: see {rejects}; --max-reject-rate allows more", err=True
         )
@@ -213,4 +215,4 @@ def _finish(out: str, max_reject_rate: float, **options: Any) -> None:
     summary = prep_finish(out, **options)
     for line in report.store_lines(summary):
         click.echo(line)
-    _check_rejects(summary, max_reject_rate)
+    _check_rejects([summary], max_reject_rate)

@@ -311,7 +311,7 @@ def test_errors_name_what_is_wrong(root: Path, bucket: FaultStore, tmp_path: Pat
     with pytest.raises(
         PrepError, match=r"s3://bucket/in holds train and val side by side[^\n]*\n  fastdata-prep s3://bucket/in/train in-train.fds"
     ):
-        fastdata.prep("s3://bucket/in", tmp_path / "a.fds")
+        fastdata.prep_plan("s3://bucket/in", tmp_path / "a.fds")
     with pytest.raises(PrepError, match="SOURCE s3://bucket/none does not exist"):
         fastdata.prep("s3://bucket/none", tmp_path / "a.fds")
     bucket.always = {"LIST": "403"}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import build_plan, check_positive
+from fastdata.prepare.plan import Work
 from fastdata.prepare.remote_out import place_of
 from fastdata.prepare.run import BACKLOG
+from fastdata.prepare.splits import plan_stores
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
 from fastdata.sources.python import share
@@ -64,18 +67,33 @@ def estimate(
 ) -> Estimate:
     """Prepare a few evenly spaced inputs in this process, write nothing, and extrapolate. The arguments are those of `prep`."""
     check_positive(workers=workers)
+    cores = workers or available_cores()
     with share(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage):
-        work = build_plan(path, out, None, storage, labels=labels, **options)
-        plan, started = work.plan, time.perf_counter()
-        probed = work.kind.probe(plan, work.roots)
-        seconds = (time.perf_counter() - started) * probed.scale / (workers or available_cores())
+
+        def plan(source: Any, out: Any, **options: Any) -> Work:
+            return build_plan(source, out, None, storage, **options)
+
+        works = plan_stores(plan, path, out, {**options, "labels": labels})
+        found = [_estimate(work, cores, scratch, remote=is_url(place_of(out))) for work in works.values()]
+    whole = sum((Counter(one.rejected) for one in found), Counter[str]())
+    notes = tuple(f"{name}: {note}" if name else note for name, one in zip(works, found, strict=True) for note in one.notes)
+    inputs, size, probes, waiting = (
+        sum(values) for values in zip(*((e.inputs, e.bytes, e.probes, e.waiting) for e in found), strict=True)
+    )
+    return Estimate(inputs, size, sum(e.seconds for e in found), found[0].free_bytes, probes, dict(whole), notes, waiting)
+
+
+def _estimate(work: Work, cores: int, scratch: StrPath | None, *, remote: bool) -> Estimate:
+    """Estimate one store."""
+    plan, started = work.plan, time.perf_counter()
+    probed = work.kind.probe(plan, work.roots)
+    seconds = (time.perf_counter() - started) * probed.scale / cores
     fixed = SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
-    is_remote = is_url(place_of(out))
-    place = work.out if scratch is None or not is_remote else Path(scratch).absolute()
+    place = work.out if scratch is None or not remote else Path(scratch).absolute()
     disk = next(p for p in (place, *place.parents) if p.exists())
     size = int(sum(map(stored_bytes, probed.records)) * probed.scale) + fixed
-    shards = min(plan.num_shards, (BACKLOG + 1) * (workers or available_cores()))
-    waiting = -(-size * shards // plan.num_shards) if is_remote else 0
+    shards = min(plan.num_shards, (BACKLOG + 1) * cores)
+    waiting = -(-size * shards // plan.num_shards) if remote else 0
     free = shutil.disk_usage(disk).free
     return Estimate(probed.inputs, size, seconds, free, probed.tried, dict(probed.rejected), work.notes, waiting)
 

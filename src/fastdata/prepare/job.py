@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.remote_out import check_storage, opened, place_of, refuse_overwrite
 from fastdata.prepare.replacing import is_settled
 from fastdata.prepare.run import Engine, run_shards
+from fastdata.prepare.splits import plan_stores
 from fastdata.prepare.summary import Summary
 from fastdata.prepare.tasks import describe, lay_plan, make_all, plan_tasks
 from fastdata.remote.url import Storage
@@ -47,6 +49,9 @@ def prep(
     **options: Any,
 ) -> Summary:
     r"""Make a store of images, arrays or text. After an interruption, the same call continues the run.
+
+    Of a source with splits, such as a folder with train/ and val/ or a table with a column `split`, it makes a store for each, with
+    the classes of train: photos-train.fds and photos-val.fds. The summary is that of train; its `splits` has all by name.
 
     Args:
         source: the inputs.
@@ -94,25 +99,31 @@ def prep(
         raise ValueError(f"source is a {type(source).__name__}, which the nodes of Ray cannot read: give it as 'module:function'")
     check_storage(storage, source, out)
     refuse_overwrite(out, overwrite)
-    with (
-        share(source, out, options.pop("labels", None)) as (path, labels),
-        opened(place_of(out), storage, scratch) as remote,
-        reading_urls(storage),
-    ):
-        work, started = build_plan(path, out, remote, storage, limit=limit, labels=labels, **options), time.monotonic()
-        with writing(work.place):
-            if not overwrite and is_stored(work) and not (work.out / WORK / PLAN).exists() and is_settled(work.out):
-                return _already(work)
-            with _laid(work, overwrite, share=engine == "ray") as laid:
-                if laid is None:
+    with share(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage), ExitStack() as stack:
+
+        def plan(source: Any, out: Any, **options: Any) -> Work:
+            remote = stack.enter_context(opened(place_of(out), storage, scratch))
+            return build_plan(source, out, remote, storage, limit=limit, **options)
+
+        def make(work: Work) -> Summary:
+            started = time.monotonic()
+            with writing(work.place):
+                if not overwrite and is_stored(work) and not (work.out / WORK / PLAN).exists() and is_settled(work.out):
                     return _already(work)
-                make: Engine
-                if engine == "ray":
-                    make = partial(run_on_ray, work=laid, workers=workers, timeout_s=timeout, address=address, scratch=scratch)
-                else:
-                    where = None if scratch is None or remote is not None else Path(scratch).absolute()
-                    make = partial(run_shards, work=laid, workers=workers or available_cores(), timeout_s=timeout, scratch=where)
-                return make_all(laid, make, progress, started)
+                with _laid(work, overwrite, share=engine == "ray") as laid:
+                    if laid is None:
+                        return _already(work)
+                    run: Engine
+                    if engine == "ray":
+                        run = partial(run_on_ray, work=laid, workers=workers, timeout_s=timeout, address=address, scratch=scratch)
+                    else:
+                        where = None if scratch is None or work.remote is not None else Path(scratch).absolute()
+                        run = partial(run_shards, work=laid, workers=workers or available_cores(), timeout_s=timeout, scratch=where)
+                    return make_all(laid, run, progress, started)
+
+        made = {name: make(work) for name, work in plan_stores(plan, path, out, {**options, "labels": labels}).items()}
+        first = next(iter(made.values()))
+        return first if "" in made else replace(first, splits=made)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ class Summary:
         tokens: number of tokens in a store of tokens.
         originals: for codec "original", how many images of each size kept their bytes; the others were encoded.
         kind: the kind of data: "images", "tokens" or "arrays".
+        splits: of a source with splits, the summary of each by its name; this one is the first of them.
     """
 
     out: Path | str
@@ -49,6 +50,7 @@ class Summary:
     originals: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     first_reject: str = ""
+    splits: dict[str, Summary] = field(default_factory=dict)
 
     @property
     def inputs_per_s(self) -> float:

@@ -30,7 +30,7 @@ from fastdata.sources.base import (
     unreadable,
 )
 from fastdata.sources.fields import field_error, make_column
-from fastdata.sources.inputs import SPLITS, Source, SourceList, splits_error
+from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.urls import AnyPath, is_inside, seekable
 from fastdata.store.column import NUMBERS, Column
@@ -346,7 +346,8 @@ def _inside(endings: tuple[str, ...], folder: Folder) -> list[AnyPath]:
         for part in set(re.split(r"[-_.]", path.stem)) & SPLITS:
             splits[part] = str(folder.path / f"*{part}*{path.suffix}")
     if len(splits) > 1:
-        raise splits_error(folder.path, splits)
+        beside = next((path.name for path in files if not set(re.split(r"[-_.]", path.stem)) & SPLITS), "")
+        raise SplitsError(folder.path, splits, beside=beside)
     return files
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.inputs import SPLITS, Source, SourceList, is_image, splits_error
+from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError, is_image
 from fastdata.sources.labels import Value, encode_labels, read_classes
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
@@ -290,7 +290,8 @@ def files_in(folder: Folder, ending: str) -> list[AnyPath]:
         if first.lower() in SPLITS:
             splits[first] = str(folder.path / f"{first}[-_.0-9]*{name[-len(ending) :]}")
     if len(splits) > 1:
-        raise splits_error(folder.path, splits)
+        beside = next((name for name in files if re.split(r"[-_.\d]", name)[0] not in splits), "")
+        raise SplitsError(folder.path, splits, beside=beside)
     return [folder.path / name for name in files]
 
 

@@ -18,8 +18,8 @@ from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
 from fastdata.store.format import Labels
 
-__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "FieldSource", "Label", "Place", "Source", "SourceList"]
-__all__ += ["fits_float", "have_commas", "is_image", "is_number", "look", "read_bytes", "splits_error"]
+__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "FieldSource", "Label", "Place", "Source", "SourceList", "SplitsError"]
+__all__ += ["fits_float", "have_commas", "is_image", "is_number", "look", "read_bytes"]
 
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .avifs .heic "
@@ -156,21 +156,33 @@ def read_bytes(path: AnyPath) -> bytes:
     return path.read_bytes()
 
 
-def splits_error(source: AnyPath, splits: dict[str, str], *, column: bool = False, classes: bool = True) -> PrepError:
-    """Make the error for a SOURCE that holds several splits. It lists the commands to type.
+class SplitsError(PrepError):
+    """A SOURCE holds several splits, which would be mixed. The message lists the commands to type for each.
 
     Args:
+        source: SOURCE.
         splits: what to give as SOURCE for each split, by its name.
         column: whether a column of a table names the splits, so that --split chooses one.
         classes: whether there may be classes, which all splits must share.
+        beside: an input that belongs to no split, or "".
+
+    Attributes:
+        splits: as given, train first.
+        stem: what the names of the stores begin with.
     """
-    names = sorted(splits, key=lambda name: not name.lower().startswith("train"))  # the others reuse the classes of train
-    stem = source.stem if column else source.absolute().name
-    outs = [f"{stem}-{name}.fds" for name in names]
-    commands = [["fastdata-prep", splits[name], out] for name, out in zip(names, outs, strict=True)]
-    for name, command in zip(names, commands, strict=True):
-        command += ["--split", name] * column + ["--classes", outs[0]] * (classes and name != names[0])
-    return PrepError(
-        f"{source} holds {' and '.join(names)} side by side, which would be mixed; prepare each by itself, with your options:\n"
-        + "\n".join(f"  {shlex.join(command)}" for command in commands)
-    )
+
+    def __init__(
+        self, source: AnyPath, splits: dict[str, str], *, column: bool = False, classes: bool = True, beside: str = ""
+    ) -> None:
+        names = sorted(splits, key=lambda name: not name.lower().startswith("train"))  # the others reuse the classes of train
+        self.splits, self.column, self.beside = {name: splits[name] for name in names}, column, beside
+        self.stem = source.stem if column else source.absolute().name
+        outs = [f"{self.stem}-{name}.fds" for name in names]
+        commands = [["fastdata-prep", splits[name], out] for name, out in zip(names, outs, strict=True)]
+        for name, command in zip(names, commands, strict=True):
+            command += ["--split", name] * column + ["--classes", outs[0]] * (classes and name != names[0])
+        more = f", and beside them {beside}" if beside else ""
+        super().__init__(
+            f"{source} holds {' and '.join(names)} side by side{more}, which would be mixed; prepare each by itself, with your "
+            "options:\n" + "\n".join(f"  {shlex.join(command)}" for command in commands)
+        )

@@ -23,6 +23,7 @@ from fastdata.store.format import Labels, read_current
 __all__ = [
     "Encode",
     "NoClassesError",
+    "UnknownClassError",
     "Value",
     "encode_labels",
     "read_classes",
@@ -42,6 +43,10 @@ WHOLE = re.compile(r"0|[1-9][0-9]*")
 
 class NoClassesError(PrepError):
     """Classes are given for inputs that have no labels."""
+
+
+class UnknownClassError(PrepError):
+    """Labels have a class that is not among the given ones."""
 
 
 def encode_labels(
@@ -114,7 +119,7 @@ def encode_labels(
     number = {_normal(name): k for k, name in enumerate(order)} | {name: k for k, name in enumerate(order)}
     found = {value: number.get(name, number.get(_normal(name), -1)) for value, name in named.items()}
     if unknown := sorted({named[value] for value, k in found.items() if k < 0}):
-        raise PrepError(
+        raise UnknownClassError(
             f"{by} has classes that --classes does not have: {', '.join(unknown[:5])}; it has {len(order)} classes: "
             f"{', '.join(order[:5])}"
         )

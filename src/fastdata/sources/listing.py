@@ -11,7 +11,7 @@ from itertools import chain
 from fastdata.errors import PrepError
 from fastdata.sources.base import list_archives
 from fastdata.sources.fields import Field, parse_fields
-from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, splits_error
+from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError
 from fastdata.sources.labels import read_classes, with_folder_classes, with_pattern, without_labels
 from fastdata.sources.mask_folders import refuse_mask_folders
 from fastdata.sources.options import LabelOptions, StrPath
@@ -118,7 +118,10 @@ def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceLi
     folders = list(walk.folders())
     splits = {name: str(root / name) for name, _ in folders if name.lower() in SPLITS}
     if len(splits) > 1:
-        raise splits_error(root, splits)
+        above = chain(
+            walk.files(), (file for name, below in folders if name not in splits for one in below for file in walk.files(one))
+        )
+        raise SplitsError(root, splits, beside=next((name for name, _, _ in above if _ending(name) in endings), ""))
     skipped: Counter[str] = Counter()
     top = PackedInputs(Source(n, -1, s, p) for n, s, p in _images(walk, "", skipped, endings))
     inner = (

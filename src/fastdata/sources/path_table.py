@@ -15,7 +15,7 @@ import xxhash
 
 from fastdata.errors import PrepError
 from fastdata.sources.fields import Field
-from fastdata.sources.inputs import FieldSource, Source, SourceList, look, splits_error
+from fastdata.sources.inputs import FieldSource, Source, SourceList, SplitsError, look
 from fastdata.sources.labels import Encode, Value, encode_labels, read_classes, relabelled
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions
@@ -120,7 +120,8 @@ def _select_split(table: PathTable, column: int, wanted: str | None) -> PathTabl
     names = sorted(set(splits))
     if wanted is None:
         if len(names) > 1:
-            raise splits_error(table.path, {name: str(table.path) for name in names}, column=True)
+            odd = next((f"rows of split {name!r}" for name in names if not name or "/" in name), "")
+            raise SplitsError(table.path, {name: str(table.path) for name in names}, column=True, beside=odd)
         return table
     if wanted not in names:
         raise PrepError(f"--split {wanted}: {table.path} has no such rows; its splits are {', '.join(names)}")

@@ -13,7 +13,7 @@ from itertools import islice
 from fastdata.errors import MissingExtraError, PrepError, RemoteError, needs
 from fastdata.sources.arrow import is_text
 from fastdata.sources.base import unreadable
-from fastdata.sources.inputs import SPLITS, look, splits_error
+from fastdata.sources.inputs import SPLITS, SplitsError, look
 from fastdata.sources.urls import AnyPath, explain_missing, seekable, to_path
 from fastdata.sources.walk import Walk, walk_files
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, documents, format_of
@@ -108,7 +108,9 @@ def _refuse_splits(path: AnyPath, names: list[str], *, tokens: bool) -> None:
             f"{path} holds {' and '.join(sorted(splits))} side by side, which would be mixed; put each in a folder of its own, and "
             "prepare each by itself"
         )
-    raise splits_error(path, {split: str(path / top.pop()) for split, top in tops.items()}, classes=False)
+    raise SplitsError(
+        path, {split: str(path / top.pop()) for split, top in tops.items()}, classes=False, beside="".join(others[:1])
+    )
 
 
 def first_documents(

@@ -1,0 +1,147 @@
+"""A SOURCE of train/ and val/, or with a column of splits, is a store for each, with the same classes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import fastdata
+from fastdata.errors import PrepError
+from fastdata.store.store import Store
+from support import PREP, encode, picture, run, tree
+
+IMAGE = encode(picture(0, 12, 16), ".png")
+
+
+def put(root: Path, *names: str, image: bytes = IMAGE) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(image)
+    return root
+
+
+def folders(root: Path) -> Path:
+    """val has its classes in other places than train; test has none."""
+    return put(
+        root / "my photos", *(f"train/{c}/{k}.png" for c in "abc" for k in range(2)), "val/c/0.png", "val/b/0.png", "test/0.png"
+    )
+
+
+def table(root: Path, ending: str) -> Path:
+    rows = [("train", 0), ("train", 2), ("val", 2), ("train", 1), ("val", 1)]
+    put(root / "my photos", *(f"{k}.png" for k in range(len(rows))))
+    lines = [{"path": f"{k}.png", "label": label, "split": split} for k, (split, label) in enumerate(rows)]
+    path = root / f"my photos/my photos.{ending}"
+    if ending == "jsonl":
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    elif ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(lines), path)
+    else:
+        path.write_text("path,label,split\n" + "".join(",".join(map(str, line.values())) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(("first", "second"), [("Train", "TEST"), ("dev", "training")])
+def test_names_of_splits(tmp_path: Path, first: str, second: str) -> None:
+    """And tables with images, which lie side by side; each by itself, as the message of a plan says."""
+    put(tmp_path / "in", f"{first}/a/0.png", f"{second}/a/0.png")
+    assert {*fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1).splits} == {first, second}
+    (tmp_path / "tables").mkdir()
+    for split in (first, second):
+        for part in range(2):
+            rows = pa.table({"image": [{"bytes": IMAGE}] * 3, "label": ["x", "y", "z"]})
+            pq.write_table(rows, tmp_path / f"tables/{split}-0000{part}-of-00002.parquet")
+    with pytest.raises(PrepError, match="side by side") as caught:
+        fastdata.prep_plan(tmp_path / "tables", tmp_path / "t.fds")
+    commands = [shlex.split(line) for line in str(caught.value).splitlines() if "fastdata-prep " in line]
+    for (_, source, out, *options), name in zip(
+        commands, sorted((first, second), key=lambda name: name[:1].lower() != "t"), strict=True
+    ):
+        classes = {"classes": tmp_path / options[1]} if options else {}
+        alone = fastdata.prep(source, tmp_path / out, workers=1, **classes)
+        assert alone.kept == 6 and tree(alone.out) == tree(
+            Path(fastdata.prep(tmp_path / "tables", tmp_path / "t.fds", workers=1).splits[name].out)
+        )
+
+
+@pytest.mark.parametrize("how", ["folders", "csv", "jsonl", "parquet"])
+def test_each_split_is_a_store_with_the_classes_of_train(tmp_path: Path, how: str) -> None:
+    source = folders(tmp_path) if how == "folders" else table(tmp_path, how)
+    (tmp_path / "out").mkdir()
+    made = fastdata.prep(source, tmp_path / "out/o.fds", workers=1)
+    assert [*made.splits] == (["train", "test", "val"] if how == "folders" else ["train", "val"])
+    assert made.out == made.splits["train"].out == tmp_path / "out/o-train.fds"
+    train, val = (Store(made.splits[name].out) for name in ("train", "val"))
+    assert len(train.manifest.labels.names) == 3 and train.manifest.labels == val.manifest.labels
+    assert val.samples["label"].tolist() == ([1, 2] if how == "folders" else [2, 1])
+    assert sorted(set(train.samples["label"].tolist())) == [0, 1, 2]
+    if how == "folders":
+        assert Store(tmp_path / "out/o-test.fds").manifest.labels.kind == "none"
+
+
+def test_the_command_makes_all_and_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    folders(tmp_path)
+    done = run(*PREP, "my photos", cwd=tmp_path)
+    names = [f"my photos-{split}.fds" for split in ("test", "train", "val")]
+    assert done.returncode == 0 and sorted(path.name for path in tmp_path.glob("*.fds")) == names
+    assert [line.split(":")[0].rpartition("/")[2] for line in done.stdout.splitlines() if " kept" in line] == [
+        names[1],
+        names[0],
+        names[2],
+    ]
+    before = [tree(tmp_path / name) for name in names]
+    shutil.rmtree(tmp_path / names[2])
+    again = run(*PREP, "my photos", cwd=tmp_path)
+    assert again.returncode == 0 and again.stdout.count("already finished") == 2
+    assert [tree(tmp_path / name) for name in names] == before
+    tried = run(*PREP, "my photos", "--dry-run", cwd=tmp_path)
+    assert tried.returncode == 0 and tried.stdout.startswith("9 inputs: about ") and "val: labels: 3 classes" in tried.stdout
+
+
+def test_a_class_that_train_lacks_is_an_error_before_anything_is_made(tmp_path: Path) -> None:
+    put(tmp_path / "in", "train/a/0.png", "train/b/0.png", "val/b/0.png", "val/d/0.png")
+    with pytest.raises(
+        PrepError, match=r"val has classes that (--)?classes does not have: d; .* the classes of train: list those of"
+    ):
+        fastdata.prep(tmp_path / "in", tmp_path / "o.fds")
+    assert not [*tmp_path.glob("*.fds")]
+    (tmp_path / "names.txt").write_text("d\nb\na\n")
+    made = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1, classes=tmp_path / "names.txt")
+    assert [Store(one.out).samples["label"].tolist() for one in made.splits.values()] == [[2, 1], [1, 0]]
+
+
+def test_masks_of_splits_lie_in_folders_of_their_names(tmp_path: Path) -> None:
+    put(tmp_path / "in", "train/0.png", "val/1.png")
+    put(tmp_path / "masks", "train/0.png", "val/1.png", image=encode(picture(0, 12, 16)[..., 0] // 99, ".png"))
+    made = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
+    assert [(one.kept, one.rejected) for one in made.splits.values()] == [(1, {}), (1, {})]
+    shutil.rmtree(tmp_path / "masks/val")
+    with pytest.raises(PrepError, match="holds train and val side by side"):
+        fastdata.prep(tmp_path / "in", tmp_path / "p.fds", masks=tmp_path / "masks")
+
+
+OTHERS: list[tuple[str, dict[str, Any], str]] = [
+    ("a/0.png", {}, r"train and val side by side, and beside them a/0\.png, which would be mixed"),
+    ("0.png", {}, r"and beside them 0\.png"),
+    ("train/0.png", {"labels": "t.csv"}, "side by side, which would be mixed; prepare each by itself"),
+]
+
+
+@pytest.mark.parametrize(("other", "options", "message"), OTHERS)
+def test_what_cannot_be_divided_is_refused_with_the_commands(
+    tmp_path: Path, other: str, options: dict[str, Any], message: str
+) -> None:
+    put(tmp_path / "in", "train/a/0.png", "val/a/0.png", other)
+    (tmp_path / "t.csv").write_text("path,label\ntrain/0.png,1\n")
+    for name, value in options.items():
+        options = {name: tmp_path / value}
+    with pytest.raises(PrepError, match=message) as caught:
+        fastdata.prep(tmp_path / "in", tmp_path / "o.fds", **options)
+    assert str(caught.value).count("\n  fastdata-prep ") == 2
