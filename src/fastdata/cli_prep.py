@@ -85,8 +85,8 @@ def _folder_of(part: str) -> str:
 @run_option("--address", metavar="HOST:PORT", help="Of the Ray cluster. Default: RAY_ADDRESS, or a new one on this machine.")
 @with_options(HELP)
 def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
-    """Make a store from SOURCE: images, text or arrays; or one for each of train/, val/. OUT, a folder or a URL, defaults
-    to SOURCE's name + ".fds" in the working folder. To continue after an interruption, run it again. In tasks: plan, run, finish.
+    """Make a store from SOURCE (of train/ and val/: two). OUT, a folder or a URL, defaults to SOURCE's name + ".fds" here.
+    To continue after an interruption, run it again. In tasks: plan, run, finish.
     """
     from fastdata.prepare.spawn import spares
 
