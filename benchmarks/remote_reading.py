@@ -3,8 +3,8 @@
     python benchmarks/remote_reading.py --images 20000
 
 The server is tests/scale/faults.py on this machine, so its CPU time counts too. Run it on a quiet machine: on one with two cores,
-the server, the fetcher and two workers share them. With `--workers 1`, a core is left for the server and the fetcher, as on larger
-machines. Ratios come from the same round; medians over the rounds are printed.
+the server, the downloader and two workers share them. With `--workers 1`, a core is left for the first two, as on larger machines.
+Ratios come from the same round; medians over the rounds are printed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fastdata import LMDBDataset, Loader, RandomResizedCrop, StoreError
 from fastdata.store.format import read_manifest
 from faults import FaultServer, serving
 
-FETCHER_S = 3.0  # in which a fetcher notices that its Loader is gone
+DOWNLOADER_S = 3.0  # in which a downloader notices that its Loader is gone
 
 PLAIN = """
 import json, os, sys, time
@@ -126,7 +126,7 @@ def beside_download(store: Path, workers: int, url: str, sizes: dict[str, int], 
 def temporary(folder: Path) -> Iterator[Path]:
     """Yield a folder, and remove it, so that nothing is written to it while something else is measured."""
     yield folder
-    time.sleep(FETCHER_S)
+    time.sleep(DOWNLOADER_S)
     shutil.rmtree(folder)
 
 

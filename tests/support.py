@@ -97,8 +97,8 @@ def children(pid: int, *, zombies: bool = False) -> list[int]:
     return _living(1, pid, zombies=zombies)
 
 
-def fetchers(cache: Path) -> list[int]:
-    """The processes that fetch for a cache of remote stores."""
+def downloaders(cache: Path) -> list[int]:
+    """The processes that download for a cache of remote stores."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208  as below
         try:
@@ -106,7 +106,7 @@ def fetchers(cache: Path) -> list[int]:
                 words = file.read().split(b"\0")
         except OSError:
             continue
-        if os.fsencode(cache) in words and any(b"fastdata.remote.fetcher" in word for word in words):
+        if os.fsencode(cache) in words and any(b"fastdata.remote.downloader" in word for word in words):
             found.append(int(pid))
     return found
 

@@ -6,181 +6,159 @@ import fcntl
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import stores
 from fastdata.errors import StoreError
-from fastdata.remote.cache import Cache, CacheFullError
-from fastdata.remote.schedule import Schedules
-from fastdata.remote.stores import RemoteStore
+from fastdata.remote.cache import CacheFullError, ShardCache
+from fastdata.remote.prefetch import Schedule, Schedules
 from fastdata.remote.url import is_url, parse_bytes
-from fastdata.shared_memory import SharedArray
+
+XXH3 = "0123456789abcdef" * 2
 
 
 def never(path: Path) -> float:
     return float("inf")
 
 
-def put(cache: Cache, name: str, size: int, next_use=never, **options) -> Path:
+def cache_of(folder: Path, limit: int | None = None) -> ShardCache:
+    cache = ShardCache(folder)
+    cache.limit = limit
+    return cache
+
+
+def put(cache: ShardCache, name: str, size: int, next_use=never, **options) -> bool:
     path = cache.folder / "f" / "v" / f"shard-{name}.mdb"
-    with cache.reserved(path, size, next_use, **options) as descriptor:
-        if descriptor is not None:
-            os.pwrite(descriptor, b"x" * size, 0)
-    return path
+    descriptor = cache.begin(path, size, next_use, **options)
+    if descriptor is None:
+        return False
+    os.pwrite(descriptor, b"x" * size, 0)
+    cache.finish(descriptor, path, XXH3)
+    return True
 
 
-def names(cache: Cache) -> set[str]:
-    return {path.stem.removeprefix("shard-") for path in cache.files()}
+def names(cache: ShardCache) -> set[str]:
+    return {path.name.removeprefix("shard-").removesuffix(".mdb") for path in cache.folder.glob("*/*/shard-*")}
 
 
 def test_it_never_takes_more_than_its_limit_and_what_is_used_last_goes(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "c", 1000)
+    cache = cache_of(tmp_path / "c", 1000)
     uses = {"a": 30.0, "b": 10.0, "c": 20.0, "d": 5.0}
 
     def next_use(path: Path) -> float:
         return uses[path.stem.removeprefix("shard-")]
 
     for name in "abc":
-        put(cache, name, 300, next_use)
+        assert put(cache, name, 300, next_use)
     assert cache.used() == 900
-    put(cache, "d", 300, next_use)
+    assert put(cache, "d", 300, next_use)
     assert names(cache) == {"b", "c", "d"} and cache.used() == 900
-    with pytest.raises(CacheFullError, match=r"cache_size is 1.0 kB"):  # nothing that is used later than in 25 samples is there
-        put(cache, "e", 300, next_use, spared=lambda path: next_use(path) <= 25.0)
+    assert not put(cache, "e", 300, next_use, spare=lambda path: next_use(path) <= 25.0)  # nothing that is used later is there
     assert names(cache) == {"b", "c", "d"}
+    with pytest.raises(CacheFullError, match="cache_size is 1000, but one shard takes 1001 bytes"):
+        put(cache, "f", 1001, next_use)
 
 
 def test_without_a_schedule_what_was_read_longest_ago_goes(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "c", 1000)
-    for k, name in enumerate("abc"):
-        os.utime(put(cache, name, 300), (k, k))
-    os.utime(cache.folder / "f" / "v" / "shard-a.mdb", (9, 9))
-    put(cache, "d", 300)
-    assert names(cache) == {"a", "c", "d"}
-
-
-def test_what_was_read_before_the_clock_was_set_back_goes_first(tmp_path: Path) -> None:
-    """Else it would stay for years, and the room for all that is read now would be what it leaves."""
-    cache = Cache(tmp_path / "c", 1000)
-    later = time.time() + 1e8
-    for name in "ab":
-        os.utime(put(cache, name, 300), (later, later))
-    for name in "cde":
+    """What was read before the clock was set back goes first: else it would stay for years."""
+    cache = cache_of(tmp_path / "c", 1000)
+    for name, read in zip("abc", (time.time() + 1e8, 9, 8), strict=True):
         put(cache, name, 300)
-    assert names(cache) == {"c", "d", "e"}
+        path = cache.folder / "f" / "v" / f"shard-{name}.mdb"
+        os.utime(path, (read, path.stat().st_mtime))
+    put(cache, "d", 300)
+    assert names(cache) == {"b", "c", "d"}
+    put(cache, "e", 300)
+    assert names(cache) == {"b", "d", "e"}
 
 
-def test_a_store_that_is_opened_again_is_scheduled_anew() -> None:
-    """What a Loader had scheduled before hid the uses that come sooner."""
-    clock = SharedArray(3, np.int64)
-    schedules, who = Schedules(), clock.__getstate__()[:3]
-    opened = [RemoteStore(object(), stores.store()) for _ in range(2)]  # type: ignore[arg-type]
-    for store, first in zip(opened, (500, 20), strict=True):
-        schedules.extend(0, who, store, "96", [(0, first, first + 10)], restart=True)
-        assert schedules.next_use(store.file("96", 0)) == first
-
-
-def test_a_shard_that_a_reader_maps_stays(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "c", 700)
-    path = put(cache, "a", 300)
-    with path.open("rb") as reader:
+def test_a_shard_that_a_reader_maps_counts_until_it_lets_go(tmp_path: Path) -> None:
+    cache = cache_of(tmp_path / "c", 700)
+    put(cache, "a", 300)
+    with (cache.folder / "f" / "v" / "shard-a.mdb").open("rb") as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
-        before = int.from_bytes((cache.folder / "turn").read_bytes(), sys.byteorder)
         put(cache, "b", 300)
-        put(cache, "c", 300)
-        assert names(cache) == {"a", "c"}
-        with pytest.raises(CacheFullError, match="is full: a shard needs 500 B, and readers use all of the"):
-            put(cache, "d", 500, wait_s=0.2)
-        assert int.from_bytes((cache.folder / "turn").read_bytes(), sys.byteorder) > before  # readers were asked to let go
-    put(cache, "d", 500)
-    assert names(cache) == {"d"}
+        assert not put(cache, "c", 300, patient=True)
+        assert names(cache) == {"b"} and reader.read(1) == b"x"  # it has no name any more, and can be read
+        assert int.from_bytes((cache.folder / "evictions").read_bytes(), sys.byteorder) == 1  # readers see that
+        assert not put(cache, "c", 300, patient=True) and names(cache) == {"b"}
+        assert put(cache, "c", 300) and names(cache) == {"c"}
+        assert "readers use all of the 600 B in it; cache_size is 700" in str(cache.full(500))
+    assert put(cache, "d", 300) and names(cache) == {"c", "d"}
 
 
-@pytest.mark.parametrize("trial", range(5))
-def test_many_writers_at_once_keep_the_limit_and_fetch_each_shard_once(trial: int, tmp_path: Path) -> None:
-    caches = [Cache(tmp_path / "c", 1500) for _ in range(6)]
-    written, most = [], []
-
-    def work(cache: Cache, k: int) -> None:
-        for name in range(12):
-            path = cache.folder / "f" / "v" / f"shard-{name:02d}.mdb"
-            with cache.reserved(path, 100, never) as descriptor:
-                if descriptor is not None:
-                    written.append(name)
-                most.append(cache.used())
-
-    threads = [threading.Thread(target=work, args=(cache, k)) for k, cache in enumerate(caches)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    assert sorted(written) == list(range(12)) and max(most) <= 1500 and names(caches[0]) == {f"{k:02d}" for k in range(12)}
+def test_a_shard_that_another_downloader_writes_is_left_to_it(tmp_path: Path) -> None:
+    caches = [cache_of(tmp_path / "c", 700) for _ in range(2)]
+    path = caches[0].folder / "f" / "v" / "shard-a.mdb"
+    descriptor = caches[0].begin(path, 400, never)
+    assert descriptor is not None and caches[1].begin(path, 300, never) is None
+    assert not put(caches[1], "b", 400)  # its bytes count from the beginning
+    caches[1].sweep()
+    caches[0].finish(descriptor, path, XXH3)
+    assert names(caches[1]) == {"a"}
 
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from fastdata.remote.cache import Cache
-cache = Cache(Path(sys.argv[1]))
-with cache.reserved(cache.folder / "f" / "v" / "shard-a.mdb", 300, lambda path: 0.0):
-    os.kill(os.getpid(), 9)
+from fastdata.remote.cache import ShardCache
+cache = ShardCache(Path(sys.argv[1]))
+cache.begin(cache.folder / "f" / "v" / "shard-a.mdb", 300, lambda path: 0.0)
+os.kill(os.getpid(), 9)
 """
 
 
-def test_what_a_killed_writer_leaves_is_written_again(tmp_path: Path) -> None:
+def test_what_a_killed_downloader_leaves_is_swept(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", KILLED, tmp_path / "c"], check=False).returncode == -9
-    cache = Cache(tmp_path / "c", 400)
-    assert [path.name for path in cache.files()] == ["shard-a.mdb.tmp"]
-    put(cache, "b", 300)
-    assert names(cache) == {"b"}
-    put(cache, "a", 300)
-    assert names(cache) == {"a"}
+    cache = cache_of(tmp_path / "c", 400)
+    assert names(cache) == {"a.mdb.tmp"}
+    cache.sweep()
+    assert names(cache) == set()
 
 
-def test_a_file_of_any_name_is_kept(tmp_path: Path) -> None:
-    """An object whose own name is that of a temporary file was waited for without an end."""
-    cache = Cache(tmp_path / "c", kept="*/*/*")
-    path = cache.folder / "aa" / "bb" / "photos.tmp"
-    with cache.reserved(path, 5, never) as descriptor:
-        assert descriptor is not None
-        os.pwrite(descriptor, b"12345", 0)
-    with cache.reserved(path, 5, never) as descriptor:
-        assert descriptor is None
-    assert path.read_bytes() == b"12345" and cache.files() == [path]
-
-
-@pytest.mark.parametrize("name", ["turn", "lock", "f/v/shard-a.mdb.tmp"])
+@pytest.mark.parametrize("name", ["evictions", "lock", "f/v/shard-a.mdb.tmp"])
 def test_a_link_in_a_cache_leads_nowhere(name: str, tmp_path: Path) -> None:
-    cache, outside = Cache(tmp_path / "c", 400), tmp_path / "thesis.tex"
+    cache, outside = cache_of(tmp_path / "c", 400), tmp_path / "thesis.tex"
     outside.write_text("x")
     (cache.folder / name).unlink(missing_ok=True)
     (cache.folder / name).parent.mkdir(parents=True, exist_ok=True)
     (cache.folder / name).symlink_to(outside)
     with pytest.raises((StoreError, OSError), match=r"symbolic links|cannot be used"):
-        put(Cache(tmp_path / "c", 400), "a", 300)
+        put(cache_of(tmp_path / "c", 400), "a", 300)
     assert outside.read_text() == "x"
-
-
-def test_an_error_leaves_nothing(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "c")
-    with pytest.raises(RuntimeError), cache.reserved(cache.folder / "f" / "v" / "shard-a.mdb", 10, never):
-        raise RuntimeError
-    assert cache.files() == []
 
 
 def test_nothing_is_deleted_in_a_folder_of_others(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(StoreError, match=r"holds other files \(thesis.tex\): give an empty or a new folder"):
-        Cache(tmp_path)
-    cache = Cache(tmp_path / "c", 100)
+        ShardCache(tmp_path)
+    (tmp_path / "volume" / "lost+found").mkdir(parents=True)
+    ShardCache(tmp_path / "volume")
+    cache = cache_of(tmp_path / "c", 100)
     put(cache, "a", 90)
     (cache.folder / "CACHEDIR.TAG").unlink()
     with pytest.raises(StoreError, match="is no cache any more"):
         put(cache, "b", 90)
     assert names(cache) == {"a"} and (tmp_path / "thesis.tex").read_text() == "x"
+
+
+def test_the_next_use_is_that_of_the_loader_that_comes_to_it_first(tmp_path: Path) -> None:
+    schedules, (a, b) = Schedules(), (Path("a"), Path("b"))
+    for name, (now, under_way), uses in (
+        ("x", (100, 1), {a: [(0, 50), (300, 310)], b: [(90, 120)]}),
+        ("y", (0, 0), {a: [(20, 30)]}),
+    ):
+        (tmp_path / name).write_bytes(np.array([now, under_way, now], np.int64).tobytes())
+        schedules[name] = Schedule(tmp_path / name, {path: (path.name, stretches) for path, stretches in uses.items()})
+    assert [schedules.next_use(path) for path in (a, b)] == [20.0, 0.0]
+    assert [schedules.next_use(path, after=25.0) for path in (a, b)] == [20.0, float("inf")]
+    assert [(path, shard) for path, shard, _ in schedules.coming(lambda path: False)] == [(b, "b"), (a, "a")]
+    assert [path for path, _, _ in schedules.coming(lambda path: path == b)] == [a]
+    del schedules["x"]
+    assert not schedules.wants(a) and schedules.coming(lambda path: False) == []  # its pass is not under way
 
 
 def test_sizes_and_urls() -> None:

@@ -10,12 +10,11 @@ from random import Random
 from typing import Any
 
 from fastdata import LMDBDataset, Loader, RandomCrop
-from fastdata.remote.wire import address_of
 from kills import ORPHANS, disturb, end_of, forked, killed, lose, photos, two_epochs
 from load_remote import Remote, remote, small_shards
-from support import MAIN, PREP, children, fetchers, run, start, tree, until
+from support import MAIN, PREP, children, downloaders, run, start, tree, until
 
-FETCHER = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 RATE = 500_000  # bytes a second, so that there is always a shard on its way
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 URL = "s3://bucket/{}.fds"
@@ -33,10 +32,10 @@ def remote_loading(rng: Random, folder: Path) -> None:
         def make() -> Loader:
             return Loader(store.images(), 4, shuffle=True, num_workers=workers, seed=5)
 
-        to_fetcher = rng.random() < 0.7
-        victims = (lambda pid: fetchers(store.cache)) if to_fetcher else children
-        lost = lose(rng, make, expected, victims, deadly=FETCHER if to_fetcher else FETCHER[:3])
-        assert not (lost and to_fetcher), lost
+        to_downloader = rng.random() < 0.7
+        victims = (lambda pid: downloaders(store.cache)) if to_downloader else children
+        lost = lose(rng, make, expected, victims, deadly=SIGNALS if to_downloader else SIGNALS[:3])
+        assert not (lost and to_downloader), lost
         with forked(lambda say: [say(line) for epoch in two_epochs(make()) for line in epoch] and None) as (pid, lines):
             assert [line.rstrip("\n") for line in lines] == expected[0] + expected[1], "the next process gets other batches"
             end_of(pid)
@@ -44,9 +43,8 @@ def remote_loading(rng: Random, folder: Path) -> None:
 
 
 def left_in(store: Remote) -> list[Any]:
-    """The processes, sockets and files that are left of a store that nobody reads."""
-    sockets = [line for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(f"@{address_of(store.cache)[1:]}")]
-    return [*fetchers(store.cache), *sockets, *store.parts()]
+    """The processes and files that are left of a store that nobody reads."""
+    return [*downloaders(store.cache), *store.parts(), *store.cache.glob("readers/*/*.*")]
 
 
 def _written(rng: Random, folder: Path, *words: str | Path) -> None:

@@ -19,7 +19,7 @@ import fastdata
 import stores
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, StoreError
 from load import PARTS, documents, flat, interrupted, load, passes
-from support import fetchers, until
+from support import downloaders, until
 
 __all__ = ["Remote", "remote", "small_shards"]
 
@@ -54,7 +54,7 @@ class Remote:
                 return str(error)
             raise AssertionError("a cache of one byte is enough")
 
-        with ThreadPoolExecutor(1) as thread:  # whose end is that of the fetcher
+        with ThreadPoolExecutor(1) as thread:  # whose end is that of the downloader
             return int(re.findall(r"cache_size=(\d+)", thread.submit(refuse).result())[0])
 
     def images(self) -> Any:
@@ -99,7 +99,7 @@ def remote_epochs(size: float) -> None:
             passes(loader, count // PARTS)
             assert store.used() <= store.least, "more in the cache than it may hold"
 
-        flat(part, lambda: fetchers(store.cache))
+        flat(part, lambda: downloaders(store.cache))
         local = store.loader(LMDBDataset(small_shards(), crop=RandomCrop(24)), order="lanes")
         for one in (loader, local):
             one.set_epoch(7)
@@ -110,27 +110,27 @@ def remote_epochs(size: float) -> None:
 
 @load
 def remote_loaders(size: float) -> None:
-    """200 Loaders of stores of four kinds, from a cache and in memory, some of which are left in the middle of a pass."""
+    """200 Loaders of stores of three kinds, from a cache and in memory, some of which are left in the middle of a pass."""
     count = int(200 * size)
     published = [small_shards(), documents(), stores.masked_arrays()]
-    options = [{"crop": RandomCrop(24)}, {"block_size": 64}, {}, {"crop": RandomCrop((8, 8, 8))}]
+    options = [{"crop": RandomCrop(24)}, {"block_size": 64}, {"crop": RandomCrop((8, 8, 8))}]
     with remote(*published) as store:
 
         def part() -> None:
             for k in range(count // PARTS):
-                url, chosen = store.url(k % 4), options[k % 4]
-                dataset = RAMDataset(url, **chosen) if k % 8 < 4 else fastdata.open(url, cache=store.cache, **chosen)
+                url, chosen = store.url(k % 3), options[k % 3]
+                dataset = RAMDataset(url, **chosen) if k % 6 < 3 else fastdata.open(url, cache=store.cache, **chosen)
                 with store.loader(dataset, num_workers=k % 3) as loader:
                     for _ in islice(loader, 3 if k % 5 else 100):
                         pass
 
-        flat(part, lambda: fetchers(store.cache))
+        flat(part, lambda: downloaders(store.cache))
         until(lambda: not store.parts())
 
 
 @load
-def remote_fetchers(size: float) -> None:
-    """40 fetchers that come and go: a thread reads, and ends, or its fetcher is ended."""
+def remote_downloaders(size: float) -> None:
+    """40 downloaders that come and go: a thread reads, and ends, or its downloader is ended."""
     count = int(40 * size)
     with remote(small_shards()) as store:
 
@@ -138,15 +138,15 @@ def remote_fetchers(size: float) -> None:
             with store.loader(num_workers=1) as loader:
                 passes(loader, 1)
                 if end:
-                    for pid in fetchers(store.cache):
+                    for pid in downloaders(store.cache):
                         os.kill(pid, signal.SIGTERM)
 
         def part() -> None:
             for k in range(max(count // PARTS, 2)):
                 with ThreadPoolExecutor(1) as thread:
                     thread.submit(read, end=bool(k % 2)).result()
-                until(lambda: not fetchers(store.cache))
-                assert not store.parts(), "a fetcher has left a file"
+                until(lambda: not downloaders(store.cache))
+                assert not store.parts(), "a downloader has left a file"
 
         flat(part)
 

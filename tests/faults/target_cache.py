@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ from typing import Any
 import stores
 from fastdata.errors import RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
-from fastdata.remote.cache import Cache
-from fastdata.remote.reader import Mirror
-from fastdata.remote.stores import RemoteStore, mirror
+from fastdata.remote.cache import ShardCache
+from fastdata.remote.downloader import Shard, fill
+from fastdata.remote.reader import RemoteStore
+from fastdata.remote.store import Origin, copy_tables
 from fastdata.store.store import Store
 from target import Case, target
 from target_stores import files_of
@@ -47,16 +48,12 @@ class Answers(Bucket):
     """A bucket whose answers come from a function of (name, start, length): its class does the rest, as for a server."""
 
     def __init__(self, answer: Callable[[str, int, int | None], bytes]) -> None:
-        self.url, self.plain = URL, True
-
-        def ranges(_: Any, name: str, *, starts: Sequence[int], lengths: Sequence[int], coalesce: int) -> list[bytes]:
-            return [answer(name, start, length) for start, length in zip(starts, lengths, strict=True)]
+        self.url, self.plain, self._prefix = URL, True, ""
 
         self._api = SimpleNamespace(
             head=lambda _, name: {"size": len(answer(name, 0, None))},
             get=lambda _, name: SimpleNamespace(bytes=lambda: answer(name, 0, None)),
             get_range=lambda _, name, start, length: answer(name, start, length),
-            get_ranges=ranges,
         )
         self._store = None
 
@@ -68,24 +65,26 @@ class Answers(Bucket):
         yield
 
 
-@dataclass(frozen=True)
-class Here(Mirror):
-    """A store in a bucket that this process fetches by itself."""
+@dataclass
+class OwnSession:
+    """Fetches shards in this process, as a downloader does when it is asked."""
 
     bucket: Bucket
+    folder: Path
+    process: int = os.getpid()
 
-    def ask(self, what: str, **more: Any) -> Any:
-        assert what == "take"
-        found = RemoteStore(self.bucket, self.root)
-        where = more["variant"], more["shard"]
-        with as_fetcher(), Cache(self.cache).reserved(found.file(*where), found.file_bytes(*where), lambda path: 0.0) as descriptor:
-            if descriptor is not None:
-                found.fill(*where, descriptor, AtOnce())
+    def ask(self, root: str, variant: str, shard: int) -> Any:
+        wanted = Shard(Origin(self.bucket, self.folder / root), variant, shard)
+        with as_downloader():
+            cache = ShardCache(self.folder)
+            descriptor = cache.begin(wanted.path, wanted.total.bytes, lambda path: 0.0)
+            assert descriptor is not None
+            fill(cache, wanted, descriptor, AtOnce())
 
 
 @contextmanager
-def as_fetcher() -> Iterator[None]:
-    """Turn an error of the disk into one of fastdata, as the fetcher does."""
+def as_downloader() -> Iterator[None]:
+    """Turn an error of the disk into one of fastdata, as the downloader does."""
     try:
         yield
     except OSError as error:
@@ -94,12 +93,13 @@ def as_fetcher() -> Iterator[None]:
 
 def read_all(bucket: Bucket, folder: Path) -> Any:
     """Open a store through a cache, and return its labels and all of its records."""
-    Cache(folder)
-    with as_fetcher():
-        found = mirror(bucket, folder, AtOnce(), AtOnce())
-    here = Here(URL, {}, folder, None, in_memory=False, root=found.root, bucket=bucket)
-    store = Store(here, kind=None, check="first")
-    readers = [store.reader(variant) for variant in store.manifest.variants]
+    ShardCache(folder)
+    with as_downloader():
+        root = copy_tables(bucket, folder, AtOnce(), AtOnce())
+    remote = RemoteStore(URL, {}, folder, None, root=root)
+    remote._session = OwnSession(bucket, folder)  # type: ignore[assignment]
+    store = Store(remote, kind=None)
+    readers = [store.reader(variant, check=True) for variant in store.manifest.variants]
     records = [[bytes(reader.get(k)) for k in range(len(reader))] for reader in readers]
     return store.samples["label"].tolist(), store.names(), records
 
@@ -135,15 +135,25 @@ def taken(files: dict[str, bytes]) -> Callable[[str, int, int | None], bytes]:
     return answer
 
 
-def cache_files() -> dict[str, bytes]:
-    """The files of a cache in which everything is."""
+@cache
+def whole_cache() -> Path:
+    """A cache in which everything is."""
     folder = stores.folder() / "cache"
     read_all(Answers(taken(published())), folder)
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".tmp"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    return folder
 
 
-whole = cache(cache_files)
+@cache
+def whole() -> dict[str, bytes]:
+    """Its files."""
+    paths = [path for path in sorted(whole_cache().rglob("*")) if path.is_file() and path.suffix != ".tmp"]
+    return {str(path.relative_to(whole_cache())): path.read_bytes() for path in paths}
+
+
+def write(path: Path, data: bytes, name: str) -> None:
+    """Write a file of the cache without a change of its times, as when a disk loses its bytes."""
+    path.write_bytes(data)
+    shutil.copystat(whole_cache() / name, path)
 
 
 def disturb(path: Path, case: Case) -> None:
@@ -158,9 +168,9 @@ def disturb(path: Path, case: Case) -> None:
     elif what == 2:
         os.mkfifo(path)
     elif what in (3, 4):
-        path.write_bytes(rng.choice(list(whole().values())))
+        write(path, rng.choice(list(whole().values())), case.name)
     elif what > 5:
-        path.write_bytes(case.data)
+        write(path, case.data, case.name)
     if what in (6, 7):  # and the temporary file of a shard that is fetched again leads elsewhere
         path.unlink()
         path.with_name(f"{path.name}.tmp").symlink_to(path.parents[len(Path(case.name).parts)] / "outside")
@@ -173,7 +183,7 @@ def cached(case: Case) -> Any:
     if not folder.exists():
         for name, data in whole().items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
+            write(folder / name, data, name)
     outside.write_bytes(OUTSIDE)
     changed = folder / case.name
     disturb(changed, case)
@@ -186,7 +196,7 @@ def cached(case: Case) -> Any:
             shutil.rmtree(changed)
         changed.unlink(missing_ok=True)
         changed.with_name(f"{changed.name}.tmp").unlink(missing_ok=True)
-        changed.write_bytes(case.original)
+        write(changed, case.original, case.name)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Targets: what a run reads back: checkpoints, states of a Loader, messages of the fetcher, stores from a bucket; and commands."""
+"""Targets: what a run reads back: checkpoints, states of a Loader, stores from a bucket; and commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +23,7 @@ from fastdata.checkpoint.files import Checkpoints
 from fastdata.cli import cli
 from fastdata.errors import FastDataError
 from fastdata.parallel.world import World
-from fastdata.remote.stores import mirror
-from fastdata.remote.wire import HEADER, receive
+from fastdata.remote.store import copy_tables
 from fastdata.store.files import sum_of
 from target import TARGETS, Case, Target, target
 from target_stores import STORES, damaged_store, files_of, restore
@@ -65,23 +63,6 @@ def loader_state(case: Case) -> Any:
     return batch.ids
 
 
-@target(
-    lambda: {"message.json": json.dumps({"do": "get", "shard": 7, "names": ["a", "b"]}).encode()},
-    exact="truncated",
-    cases=3000,
-    allowed=(EOFError, ValueError, RecursionError),
-)
-def wire(case: Case) -> Any:
-    """What a fetcher says, and where it ends. It is a process of the same user, so that the lengths it says are believed."""
-    head = HEADER.pack(len(case.original), 5)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(head + case.data[:50_000] + b"12345")
-        theirs.shutdown(socket.SHUT_WR)
-        found = receive(ours)
-    return found.body, bytes(found.data)
-
-
 class Bytes:
     """A bucket of a store in which one object has other bytes."""
 
@@ -111,7 +92,7 @@ def mirrored(case: Case) -> Any:
     folder = case.folder / "cache"
     try:
         with ThreadPoolExecutor(1) as requests, ThreadPoolExecutor(1) as downloads:
-            root = mirror(Bytes(objects), folder, requests, downloads).root  # type: ignore[arg-type]
+            root = copy_tables(Bytes(objects), folder, requests, downloads)  # type: ignore[arg-type]
         body = json.loads((root / "manifest.json").read_bytes())
         for name, total in body["files"].items():
             assert sum_of((root / name).read_bytes()).xxh3_128 == total["xxh3_128"], "another checksum"

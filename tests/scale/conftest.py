@@ -50,12 +50,11 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_fetcher_stays() -> Iterator[None]:
-    """End the fetchers that this process has started: those of a test must not answer in the next."""
+def _no_downloader_stays() -> Iterator[None]:
+    """End the downloaders that this process has started: those of a test must not answer in the next."""
     from fastdata.remote import client
 
     yield
-    client._own().clear()
     for process in client._started:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -102,10 +102,6 @@ class ConcatImages:
         found = [(places, use) for images, places, local in self._parts_of(ids) for use in images.uses(local)]
         return [use._replace(samples=places[use.samples]) for places, use in found]
 
-    def expect(self, ids: Array) -> None:
-        for images, _, local in self._parts_of(ids):
-            images.expect(local)
-
     def _find(self, index: int) -> tuple[Images, int]:
         k = bisect.bisect_right(self._starts, index) - 1
         images, rows = self._parts[k]

@@ -164,8 +164,6 @@ class ImageDataset(ColumnsDataset):
         `allocate(shape, dtype)` returns the memory for the images, then for masks. Times are added to `timing`.
         """
         keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
-        for source in (*self._sources, self._masks.source) if self._masks else self._sources:
-            source.expect(rows)
         if self.views.transform is None:
             images = [b for one in self._sources for b in self._render(one, rows, plans, allocate, timing)]
         else:

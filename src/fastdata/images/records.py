@@ -98,9 +98,6 @@ class Images(Protocol):
     def uses(self, ids: Array) -> list[Use]:
         """Return which shards of remote stores images lie in."""
 
-    def expect(self, ids: Array) -> None:
-        """Prepare for reading images, if they are remote."""
-
     def with_size(self, size: int | None) -> Images:
         """Return the same images in another stored size."""
 
@@ -251,10 +248,6 @@ class StoreImages(_Holdable):
         held = 0 if self.records is None else len(self.records)
         return self.store.uses(self.variant, ids, held)
 
-    def expect(self, ids: Array) -> None:
-        held = 0 if self.records is None else len(self.records)
-        self._reader.expect(ids[ids >= held])
-
     def with_size(self, size: int | None) -> StoreImages:
         if not self.by_size:
             return self.like(size, mask=self.mask, image=self.image)
@@ -369,9 +362,6 @@ class FileImages(_Holdable):
 
     def uses(self, ids: Array) -> list[Use]:
         return []
-
-    def expect(self, ids: Array) -> None:
-        pass
 
     def with_size(self, size: int | None) -> NoReturn:
         raise StoreError("image files have one size; prepare a store with several")

@@ -19,7 +19,7 @@ from fastdata.loader.lanes import LaneOrder
 from fastdata.loader.order import EpochOrder, Part
 from fastdata.loader.sizes import Sizes, sized
 from fastdata.loader.slots import Slots
-from fastdata.remote.ahead import Ahead
+from fastdata.remote.prefetch import ScheduleWriter
 
 __all__ = ["Requests"]
 
@@ -65,7 +65,7 @@ class Requests:
         self._batch_sampler: Any = batch_sampler
         self._among = among
         self.slots: Slots | None = None
-        self._ahead: Ahead | None = None
+        self._schedule: ScheduleWriter | None = None
         self.generation = 0
         self.restart(0, 0, Sizes.of(None))
 
@@ -86,15 +86,17 @@ class Requests:
         self._ready: deque[Request] = deque()
         self._drawn: Array | None = None
         self._drawn_batches: list[Any] | None = None
-        if self._ahead is not None:
-            self._ahead.restart(epoch, start)
+        if self._schedule is not None:
+            self._schedule.restart(epoch, start)
 
     def announce(self, dataset: Any) -> None:
         """Tell where a remote dataset comes from which of its shards will be read."""
         if self._batch_sampler is None and isinstance(dataset, SlotDataset) and dataset.remote:
             own = weakref.proxy(self)  # no cycle: the fetcher is to see at once that these requests are gone
-            self._ahead = Ahead(lambda epoch, ids: sized(dataset, own.sizes.at(epoch)).uses(ids), lambda *at: own._chunk(*at))
-            self._ahead.restart(self._epoch, self._start)
+            self._schedule = ScheduleWriter(
+                lambda epoch, ids: sized(dataset, own.sizes.at(epoch)).uses(ids), lambda *at: own._chunk(*at)
+            )
+            self._schedule.restart(self._epoch, self._start)
 
     def _chunk(self, epoch: int, start: int) -> tuple[Array, int, int]:
         """Return some thousand of this rank's samples of an epoch, and the epoch and the place after them."""
@@ -109,17 +111,17 @@ class Requests:
 
     def during(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Return the batches of a pass. Where a remote dataset comes from learns when the pass begins and ends."""
-        return batches if self._ahead is None else self._ahead.during(batches)
+        return batches if self._schedule is None else self._schedule.during(batches)
 
     def end(self) -> None:
         """Give the slots up, and expect nothing more. A restart follows before the next batch."""
         self.slots = None
-        if self._ahead is not None:
-            self._ahead.end()
+        if self._schedule is not None:
+            self._schedule.end()
 
     def _handed_out(self, request: Request) -> Request:
-        if self._ahead is not None:
-            self._ahead.draw(len(request.indices))
+        if self._schedule is not None:
+            self._schedule.draw(len(request.indices))
         return request
 
     def rewind(self) -> None:
@@ -170,10 +172,10 @@ class Requests:
             last = min(first + batch, stop)
             repeat = None if repeats is None else repeats[part]
             self._ready.append(Request(self.generation, epoch, first, last, indices[part], repeat, valid, size, self._order.seed))
-        if self._ahead is not None:
+        if self._schedule is not None:
             at_once = rows * (1 if self.slots is None else self.slots.in_flight + 1)
             end = max(self._stop - AHEAD // rows * batch, 0) // batch * batch
-            self._ahead.extend(epoch, at_once, end)
+            self._schedule.extend(epoch, at_once, end)
 
     def _drawn_request(self) -> Request:
         """Return the request for the batch sampler's next batch."""

@@ -19,7 +19,7 @@ from fastdata.errors import FastDataError, FormatError, PrepError, StoreError
 from fastdata.prepare.scratch import temporary_folder
 from fastdata.prepare.worker import Made, shard_place, shard_table, strikes_path
 from fastdata.remote.agent import REQUESTS, Agent
-from fastdata.remote.stores import TablesOnly
+from fastdata.remote.store import TablesOnly
 from fastdata.remote.url import Storage, is_url, local_path, scheme
 from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, is_own, write_atomic
 from fastdata.store.format import Manifest, read_manifest

@@ -1,1 +1,1 @@
-"""Stores in object storage: a bucket behind one interface, a fetcher process, and a cache on a local disk."""
+"""Stores in object storage: a bucket behind one interface, a downloader process, and a cache on a local disk."""

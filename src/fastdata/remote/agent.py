@@ -14,7 +14,7 @@ import xxhash
 from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.remote.bucket import RANGE, Bucket
 from fastdata.remote.child import Child
-from fastdata.remote.stores import TRIES, fetch
+from fastdata.remote.store import TRIES, fetch
 from fastdata.remote.url import Storage
 from fastdata.remote.wire import Message
 from fastdata.store.files import FileSum, file_sum, sum_of, write_atomic

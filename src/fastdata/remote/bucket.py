@@ -22,12 +22,11 @@ from typing import Any
 import xxhash
 
 from fastdata.errors import RemoteError, lacking, needs
-from fastdata.remote.url import Storage, scheme
+from fastdata.remote.url import Storage, local_path, scheme, split_url
 
 __all__ = ["NO_OBJECT", "RANGE", "Bucket", "is_plain"]
 
 RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
-NEAR = 1 << 16  # bytes between two ranges that come in one request
 AHEAD = 4  # requests of one download in flight
 PART = 8 << 20  # of a multipart upload
 TRIES = 4  # to write an object
@@ -99,9 +98,12 @@ class Bucket:
     def __init__(self, url: str, storage: Storage | None = None, *, create: bool = False) -> None:
         with needs("obstore"):
             import obstore
-            from obstore.store import from_url
+            from obstore.store import LocalStore, from_url
         self.url = url.rstrip("/")
         self._api = obstore
+        base, key = split_url(f"{self.url}/-")
+        base = base.replace("#", "%23").replace("?", "%3F")  # they are characters of a key, and no parts of a URL
+        self._prefix = "" if scheme(url) == "file" else key[:-1].rstrip("/")
         self.plain = is_plain(self.url, storage or {})
         with self._explained(""), _sound_options(self.url, storage or {}):
             options = _options(self.url, storage or {}, create=create)
@@ -110,27 +112,31 @@ class Bucket:
                 if "client_options" in options:
                     options["client_options"]["read_timeout"] = timedelta(seconds=seconds)
                     options["retry_config"]["max_retries"] = retries
-                return from_url(self.url, **options)
+                return LocalStore(local_path(self.url), **options) if scheme(url) == "file" else from_url(base, **options)
 
             self._quick, self._store = (client(*reader) for reader in READERS)
             self._writers = [(client(seconds, READERS[-1][1]), parts) for seconds, parts in WRITERS]
             self._late = self._late_reads = 0
 
+    def _key(self, path: str) -> str:
+        """Return the key of an object below the URL, which is text."""
+        return f"{self._prefix}/{path}".strip("/")
+
     def size(self, path: str) -> int:
         """Return the size of an object in bytes."""
         with self._explained(path):
-            return int(self._api.head(self._store, path)["size"])
+            return int(self._api.head(self._store, self._key(path))["size"])
 
     def version(self, path: str) -> tuple[int, str]:
         """Return the size of an object in bytes, and what changes when it is replaced: its ETag, or its time."""
         with self._explained(path):
-            found = self._api.head(self._store, path)
+            found = self._api.head(self._store, self._key(path))
         return int(found["size"]), str(found.get("e_tag") or found.get("version") or found["last_modified"].isoformat())
 
     def read(self, path: str) -> bytes:
         """Return a small object."""
         with self._explained(path):
-            return bytes(self._api.get(self._store, path).bytes())
+            return bytes(self._api.get(self._store, self._key(path)).bytes())
 
     def read_twice(self, path: str, pool: Executor) -> bytes:
         """Return a small object of which no checksum is known; two readings are equal, unless TLS notices changed bytes."""
@@ -148,24 +154,18 @@ class Bucket:
     def read_tagged(self, path: str) -> tuple[bytes, str]:
         """Return an object and its ETag, or ""."""
         with self._explained(path):
-            found = self._api.get(self._store, path)
+            found = self._api.get(self._store, self._key(path))
             return bytes(found.bytes()), found.meta["e_tag"] or ""
 
     def read_range(self, path: str, start: int, length: int) -> memoryview:
         """Return a range of an object."""
         with self._explained(path):
-            found = memoryview(self._in_time(lambda store: self._api.get_range(store, path, start=start, length=length)))
+            found = memoryview(self._in_time(lambda store: self._api.get_range(store, self._key(path), start=start, length=length)))
         if len(found) != length:
             raise RemoteError(
                 f"{self.url}/{path}: {len(found)} bytes came for a range of {length} at {start}: the object is too short"
             )
         return found
-
-    def read_ranges(self, path: str, starts: Sequence[int], lengths: Sequence[int]) -> list[memoryview]:
-        """Return several ranges of an object; near ones come in one request."""
-        with self._explained(path):
-            found = self._in_time(lambda store: self._api.get_ranges(store, path, starts=starts, lengths=lengths, coalesce=NEAR))
-            return [memoryview(part) for part in found]
 
     def _in_time(self, read: Callable[[Any], Any]) -> Any:
         """Return what a function reads with a client. One that waits long for bytes is taken after one that does not."""
@@ -246,7 +246,7 @@ class Bucket:
             writer, parts = self._writers[attempt > 0 or self._late >= LATE]
             mode = "overwrite" if replace else "create"
             try:
-                self._api.put(writer, path, data, mode=mode, chunk_size=PART, max_concurrency=parts)
+                self._api.put(writer, self._key(path), data, mode=mode, chunk_size=PART, max_concurrency=parts)
             except AlreadyExistsError:
                 return False
             except GenericError as error:
@@ -261,9 +261,9 @@ class Bucket:
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the path below the URL, and the size in bytes, of each object whose path begins with a folder's."""
         with self._explained(prefix):
-            for batch in self._api.list(self._store, prefix or None, chunk_size=1000):
+            for batch in self._api.list(self._store, self._key(prefix) or None, chunk_size=1000):
                 for found in batch:
-                    yield found["path"], int(found["size"])
+                    yield found["path"].removeprefix(f"{self._prefix}/"), int(found["size"])
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove objects; those that do not exist are no error."""
@@ -271,7 +271,7 @@ class Bucket:
 
         def delete(names: str | list[str], attempt: int) -> bool:
             try:
-                self._api.delete(self._store, names)
+                self._api.delete(self._store, self._key(names) if isinstance(names, str) else [*map(self._key, names)])
             except (NotFoundError, FileNotFoundError):
                 return False
             return True

@@ -1,153 +1,243 @@
-"""A reader's side of a fetcher: it is started when it is needed, by whoever needs it, and again if it was killed."""
+"""The protocol of a cache: readers and the one process that downloads for them share files, and nothing else.
+
+    CACHEDIR.TAG                                   marks the folder: nothing is deleted in one without it
+    lock                                           locked by whoever makes room for a shard
+    evictions                                      8 bytes, mapped by all: how often shards were evicted
+    FINGERPRINT/SUM/manifest.json ...              all of a store but its shards
+    FINGERPRINT/VARIANT/shard-00007.XXH3.mdb       a shard: verified and flushed before it gets this name
+    FINGERPRINT/VARIANT/shard-00007.XXH3.mdb.tmp   a shard on its way, locked by its downloader
+    readers/ID/downloader                          locked by the downloader for life, touched each second, says which process it is
+    readers/ID/log                                 what the downloader printed
+    readers/ID/NAME.reader                         a store that a process reads, and its cache_size; locked by that process
+    readers/ID/NAME.K.request, NAME.K.answer       what it waits for, and what became of it; it removes both
+    readers/ID/NAME.K.schedule, NAME.K.clock       which shards a Loader will read, and how far it is (prefetch.py)
+
+ID stands for a user, a version and a set of credentials; there is one downloader for each. A reader that waits takes the lock of
+the downloader if it is free, and starts one that inherits it; so two are never there. It ends when no NAME.reader is locked.
+All locks are flock, which works between containers that share only the folder, and which the kernel frees, so every kill ends well:
+
+- of a reader: the downloader takes its lock and removes its files;
+- of the downloader: whoever waits starts the next one, which removes the .tmp files that nobody locks, and finds all requests;
+- of both, or of the machine: the next reader starts a downloader, which does both.
+
+Whoever evicts a shard removes its name. Readers that map it, which lock it shared, read on; when they see the count of evictions
+change, they unmap what has no name any more. Until then its bytes count for `cache_size`.
+"""
 
 from __future__ import annotations
 
 import atexit
+import errno
+import fcntl
+import hashlib
+import itertools
+import json
 import os
-import socket
 import subprocess
 import sys
-import threading
 import time
+import weakref
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fastdata import errors
-from fastdata.errors import MissingExtraError, RemoteError, StoreError, lacking
-from fastdata.remote.cache import OPENING
-from fastdata.remote.wire import Message, address_of, answer_of, is_own, peer, send
+from fastdata._version import __version__
+from fastdata.errors import MissingExtraError, RemoteError, StoreError, lacking, warn_user
+from fastdata.store.files import unique
 
-__all__ = ["ask"]
+__all__ = ["ANSWER", "CLOCK", "DOWNLOADER", "READER", "REQUEST", "SCHEDULE", "Session", "write_whole"]
 
-START = "import sys; from fastdata.remote.fetcher import main; main(*sys.argv[1:])"
-LOG = "fetcher.log"
+READER, REQUEST, ANSWER, SCHEDULE, CLOCK = ".reader", ".request", ".answer", ".schedule", ".clock"
+DOWNLOADER, LOG = "downloader", "log"
+CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_", "FASTDATA_")  # variables that make clients differ
 LOG_BYTES = 1 << 20
-START_S = 30.0
-TRIES = 4  # how often a fetcher may die while it answers one question
+STARTS = 4  # of downloaders, while one answer is waited for
+POLL_S = 0.001, 0.005  # between two looks for an answer, at first and later
+LOOK_S = 0.1  # between two looks for the downloader
+DISK_FULL_S = 10.0  # until that is an error
+PATIENCE_S = 30.0  # without a sign of the downloader, before the user is warned
+CODE = """import sys
+sys.path[:0] = [sys.argv[1]]
+sys.path += sys.argv[5:]
+from fastdata.remote.downloader import main
+main(*sys.argv[2:5])
+"""
 
-_connections = threading.local()
-
-
-class _Connection(socket.socket):
-    """A socket that is closed with its last user: a thread, or the process that a child was forked from."""
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def ask(folder: Path, body: dict[str, Any]) -> Message:
-    """Ask the fetcher of a cache, and wait for its answer.
-
-    Raises:
-        FastDataError: what went wrong there.
-        RemoteError: there is no fetcher, and none can be started, or files or memory ran out.
-        MissingExtraError: obstore is not installed.
-    """
-    try:
-        return _ask(folder, body)
-    except OSError as error:
-        raise RemoteError(f"the process that fetches for {folder} cannot be asked: {lacking(error) or error}") from error
-
-
-def _ask(folder: Path, body: dict[str, Any]) -> Message:
-    if body["ask"] == "open":
-        _forget(folder)  # the environment may name other credentials now, and so another fetcher
-    for attempt in range(TRIES):
-        connection = _connected(folder)
-        try:
-            send(connection, Message({**body, "process": os.getpid()}))
-            found = answer_of(peer(connection)[0], connection, f"the process that fetches for {folder}")
-        except (OSError, EOFError) as error:
-            _forget(folder)
-            if lacking(error):
-                raise
-            time.sleep(0.1 * attempt)
-            continue
-        except BaseException:
-            _forget(folder)  # Ctrl-C, for instance: the answer would be taken for that of the next question
-            raise
-        if "error" in found.body:
-            raise getattr(errors, found.body["error"], StoreError)(found.body["message"])
-        return found
-    raise RemoteError(f"the process that fetches for {folder} ended {TRIES} times while it was asked; {folder / LOG} may say why")
-
-
-def _own() -> dict[Path, socket.socket]:
-    """Return the connections of this thread; a forked child has none."""
-    if getattr(_connections, "process", 0) != os.getpid():
-        _connections.process = os.getpid()
-        _connections.opened = {}
-    opened: dict[Path, socket.socket] = _connections.opened
-    return opened
-
-
-def _forget(folder: Path) -> None:
-    if (connection := _own().pop(folder, None)) is not None:
-        connection.close()
-
-
-def _connected(folder: Path) -> socket.socket:
-    opened = _own()
-    if folder not in opened:
-        opened[folder] = _connect(folder)
-    return opened[folder]
-
-
-def _connect(folder: Path) -> socket.socket:
-    """Connect to the fetcher of a cache; start one if there is none."""
-    if sys.platform != "linux":
-        raise StoreError("reading from object storage needs Linux")
-    address = address_of(folder)
-    end = time.monotonic() + START_S
-    process: subprocess.Popen[bytes] | None = None
-    while time.monotonic() < end:
-        connection = _Connection(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.connect(address)
-        except OSError:
-            connection.close()
-        else:
-            if is_own(connection):
-                return connection
-            raise StoreError(f"a process of another user answers in place of the fetcher of {folder}")
-        if process is None or process.poll() is not None:
-            process = _start(folder, address)
-        time.sleep(0.01)
-    raise RemoteError(f"the process that fetches for {folder} does not start; {folder / LOG} may say why")
-
-
-def _start(folder: Path, address: str) -> subprocess.Popen[bytes]:
-    if find_spec("obstore") is None:
-        raise MissingExtraError("obstore")
-    for ended in [process for process in _started if process.poll() is not None]:  # which is a zombie until then
-        with suppress(ValueError):  # another thread has
-            _started.remove(ended)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    log = folder / LOG
-    flags = os.O_WRONLY | os.O_APPEND | OPENING
-    descriptor = os.open(log, flags | (os.O_TRUNC if log.exists() and log.stat().st_size > LOG_BYTES else 0), 0o600)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", START, address[1:], os.fspath(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=descriptor,
-            stderr=descriptor,
-            env=env,
-            start_new_session=True,
-        )
-    finally:
-        os.close(descriptor)
-    _started.append(process)
-    return process
-
-
+_sessions = weakref.WeakSet["Session"]()
+_starting = set[int]()  # locks of downloaders that are being started
 _started = list[subprocess.Popen[bytes]]()
 
 
+class Session:
+    """Asks the downloader of a cache for a store and its shards, on behalf of this process.
+
+    Args:
+        cache: the folder.
+        url, storage: of the store.
+        limit: the most bytes of shards in the cache that this reader allows; None: what the disk has.
+
+    Attributes:
+        process: the one that it belongs to: a forked child needs a session of its own.
+
+    Raises:
+        StoreError: the cache cannot be written.
+    """
+
+    def __init__(self, cache: Path, url: str, storage: dict[str, Any], limit: int | None) -> None:
+        self.process = os.getpid()
+        self._cache = cache
+        self._name = unique()
+        self._numbers = itertools.count()
+        words = [os.getuid(), __version__, sorted(item for item in os.environ.items() if item[0].startswith(CREDENTIALS))]
+        try:
+            (cache / "readers").mkdir(exist_ok=True)
+            self._folder = cache / "readers" / hashlib.blake2b(json.dumps(words).encode(), digest_size=8).hexdigest()
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            temporary = self._folder / f"{self._name}.tmp"
+            self.descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            _sessions.add(self)
+            weakref.finalize(self, _end, self.process, self.descriptor, self._folder, self._name)
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+            process, _, _ = self._name.rpartition("-")
+            body = {"process": process, "opened": time.monotonic_ns(), "url": url, "storage": storage, "limit": limit}
+            os.write(self.descriptor, json.dumps(body).encode())
+            temporary.rename(self._folder / f"{self._name}{READER}")
+        except OSError as error:
+            raise StoreError(f"the cache {cache} cannot be used: {lacking(error) or error.strerror}") from error
+
+    def path(self, suffix: str) -> Path:
+        """Return the path of a new file of this reader."""
+        return self._folder / f"{self._name}.{next(self._numbers)}{suffix}"
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Return the downloader's answer. It is started if there is none, and again if it was killed.
+
+        Raises:
+            FastDataError: what went wrong there.
+            RemoteError: there is no downloader, and none can be started, or files or memory ran out.
+            MissingExtraError: obstore is not installed.
+        """
+        asked = self.path(REQUEST)
+        answer = asked.with_suffix(ANSWER)
+        try:
+            self._write(asked, json.dumps(request).encode())
+            body: dict[str, Any] = self._wait(answer)
+        except OSError as error:
+            raise RemoteError(f"the downloader of {self._cache} cannot be asked: {lacking(error) or error}") from error
+        finally:
+            for path in (asked, answer):
+                with suppress(OSError):
+                    path.unlink()
+        if "error" in body:
+            kind = getattr(errors, body["error"], StoreError)
+            raise kind(body["message"], **({"missing": True} if body.get("missing") else {}))
+        return body
+
+    def _write(self, path: Path, data: bytes) -> None:
+        end = time.monotonic() + DISK_FULL_S
+        while True:
+            try:
+                return write_whole(path, data)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or time.monotonic() > end:
+                    raise
+            time.sleep(POLL_S[1])  # the downloader evicts a shard soon
+
+    def _wait(self, answer: Path) -> Any:
+        pause, look, starts = POLL_S[0], 0.0, 0
+        sign, since = 0, time.monotonic()
+        while True:
+            with suppress(FileNotFoundError):
+                return json.loads(answer.read_bytes())
+            now = time.monotonic()
+            if now >= look:
+                look = now + LOOK_S
+                starts += _start_downloader(self._cache, self._folder)
+                if starts > STARTS:
+                    log = self._folder / LOG
+                    raise RemoteError(f"the downloader of {self._cache} ended {STARTS} times while it was asked; {log} may say why")
+                last = (self._folder / DOWNLOADER).stat().st_mtime_ns
+                if last != sign:
+                    sign, since = last, now
+                elif now >= since + PATIENCE_S:
+                    since = now + 1e9
+                    self._warn()
+            time.sleep(pause)
+            pause = min(1.1 * pause, POLL_S[1])
+
+    def _warn(self) -> None:
+        process, _, host = (self._folder / DOWNLOADER).read_text().partition(" ")
+        warn_user(
+            f"the downloader of {self._cache} (process {process} on {host}) gives no sign of life: it was stopped, or "
+            f"its disk hangs; kill -CONT {process} lets a stopped one go on, kill -KILL {process} has another one started"
+        )
+
+
+def _end(process: int, descriptor: int, folder: Path, name: str) -> None:
+    """Remove the files of a session."""
+    if process == os.getpid():  # and not a process that was forked from it
+        for path in folder.glob(f"{name}.*"):
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _after_fork() -> None:
+    """Close the locks that a child inherits: they are its parent's."""
+    for descriptor in (*_starting, *(session.descriptor for session in _sessions)):
+        os.close(descriptor)
+    _starting.clear()
+    _sessions.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that others see whole or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def _start_downloader(cache: Path, folder: Path) -> bool:
+    """Start a downloader unless there is one, and return whether it was started. It inherits its lock."""
+    if sys.platform != "linux":
+        raise StoreError("reading from object storage needs Linux")
+    for ended in [process for process in _started if process.poll() is not None]:  # which is a zombie until then
+        with suppress(ValueError):  # another thread has
+            _started.remove(ended)
+    lock = os.open(folder / DOWNLOADER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    _starting.add(lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if find_spec("obstore") is None:
+            raise MissingExtraError("obstore")
+        with (folder / LOG).open("ab") as log:
+            if log.tell() > LOG_BYTES:
+                log.truncate(0)
+            root = Path(errors.__file__).parents[1]
+            words = [root, cache, folder.name, lock, *filter(None, sys.path)]
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-c", CODE, *map(str, words)],  # files in the working folder are no modules
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[lock],
+                start_new_session=True,
+            )
+        _started.append(process)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        _starting.discard(lock)
+        os.close(lock)
+
+
 def _leave_running() -> None:
-    """Keep Python from warning of a fetcher that runs for other processes."""
+    """Keep Python from warning of a downloader that runs for other processes."""
     for process in _started:
         if process.poll() is None:
             process.returncode = 0

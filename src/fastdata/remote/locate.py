@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
-from fastdata.remote.cache import Cache
-from fastdata.remote.client import ask
-from fastdata.remote.reader import Mirror
-from fastdata.remote.url import Storage, cache_default, is_url, local_path, parse_bytes, scheme
+from fastdata.remote.reader import RemoteStore
+from fastdata.remote.url import Storage, is_url, local_path, parse_bytes, scheme
 
 __all__ = ["locate"]
 
@@ -24,14 +21,14 @@ def locate(
     *,
     in_memory: bool = False,
 ) -> StrPath:
-    """Return a path of a store's files: what was given, or for a URL a Mirror of the store.
+    """Return a path of a store's files: what was given, or for a URL a RemoteStore.
 
     Args:
-        path: a folder, a URL, or a Mirror.
+        path: a folder, a URL, or a RemoteStore.
         cache: the folder for shards; None: the environment's FASTDATA_CACHE.
         cache_size: the most bytes of shards in it, such as "200GB"; None: FASTDATA_CACHE_SIZE, or what the disk has.
         storage: options of the client: endpoint, region, anonymous and others.
-        in_memory: without a cache, shards are fetched into memory.
+        in_memory: what is read is held in memory: without a cache, shards pass through a folder of the user, which keeps none.
 
     Raises:
         ValueError: an argument is wrong, or a URL has no cache.
@@ -51,8 +48,4 @@ def locate(
         raise ValueError(f"{url} is read through a cache: give cache=FOLDER, on a local disk, or set FASTDATA_CACHE")
     size = cache_size if cache_size is not None else os.environ.get("FASTDATA_CACHE_SIZE")
     limit = None if size is None else parse_bytes(size, "cache_size")
-    home = Path(cache_default() if folder is None else folder).absolute()
-    Cache(home)
-    options: dict[str, Any] = dict(storage or {})
-    found = ask(home, {"ask": "open", "url": url, "storage": options})
-    return Mirror(url, options, home, limit, folder is None, Path(found.body["root"]))
+    return RemoteStore(url, dict(storage or {}), folder, limit)

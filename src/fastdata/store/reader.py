@@ -154,9 +154,6 @@ class ShardReader:
         """Return what to do about a record that cannot be used, as the end of a message."""
         return self._shards.advice(bisect_right(self._starts, row) - 1)
 
-    def expect(self, rows: Array) -> None:
-        """Do nothing: records are read when they are needed."""
-
     def lengths(self) -> Array:
         """Return the bytes of each record, int64 [n]."""
         return self._index.lengths

@@ -1,0 +1,275 @@
+"""Which shards a Loader will read, and when: it says so in a file, from which its downloader knows what to fetch and to evict.
+
+A schedule is a JSON object: {"root": of the store, "clock": a file beside it, "uses": {variant: [[shard, first, last], ...]}}: a
+shard is used from one sample to another, counted from the beginning of the schedule. A file is replaced as a whole. The clock has
+three int64, which the Loader changes in place: how many samples its workers have read, whether a pass is under way, and how many
+samples the workers were given.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import StoreError
+from fastdata.remote.client import CLOCK, SCHEDULE, Session, write_whole
+from fastdata.remote.reader import RemoteStore
+from fastdata.store.uses import Use
+
+__all__ = ["Schedule", "ScheduleWriter", "Schedules"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Chunks = Callable[[int, int], tuple[Array, int, int]]
+
+SAMPLES_AT_START = 1 << 16  # scheduled before the first batch
+SAMPLES_MORE = 1 << 16  # scheduled each time that more batches are made
+MOST_SAMPLES = 1 << 20  # scheduled ahead
+GAPS_PER_CHUNK = 4  # at most, between the uses of a shard
+CHUNKS = 3  # enough for the end of an epoch, its last batch and the beginning of the next
+CLOCK_BYTES = 24
+PACE_S = 1.0  # over which a reader's pace is measured
+SLOWER = 0.9  # of the pace before, which a reader keeps at least: it may only pause
+INF = float("inf")
+
+
+class ScheduleWriter:
+    """Tells the downloaders of a dataset's remote stores which shards one rank will read, in the order of its samples.
+
+    Args:
+        uses: returns what a dataset reads of remote stores for the samples of an epoch.
+        chunk: returns this rank's samples of an epoch from a position on, some ten thousand, and the epoch and the position after
+            them; no samples: they are not known yet.
+    """
+
+    def __init__(self, uses: Callable[[int, Array], Sequence[Use]], chunk: Chunks) -> None:
+        self._uses = uses
+        self._chunk = chunk
+        self._files: dict[RemoteStore, _ScheduleFile] = {}
+        self._at = 0, 0
+        self._scheduled = self._drawn = self._at_once = 0
+        self._fresh = True
+        self._pass: object = None
+
+    def restart(self, epoch: int, start: int) -> None:
+        """Begin a new schedule at a position of an epoch; `extend` writes it."""
+        self._at = epoch, start
+        self._scheduled = self._drawn = 0
+        self._fresh = True
+
+    def extend(self, epoch: int, at_once: int, end: int) -> None:
+        """Write more of the schedule, or the beginning of a new one: a million samples, or what is left of this epoch and the next.
+
+        Args:
+            epoch: of the samples that are drawn next.
+            at_once: how many samples are read at once, those of all workers.
+            end: a position some ten thousand samples before the end of the epoch, where more shards may be read at once.
+
+        Raises:
+            StoreError: the cache is too small for this order.
+        """
+        self._at_once = at_once
+        if self._fresh:
+            for position in {self._at[1], max(self._at[1], end)}:
+                self._check_room(epoch, position)
+            for file in self._files.values():
+                file.clear()
+            self._tick(under_way=1)
+        until = min(self._scheduled + (SAMPLES_AT_START if self._fresh else SAMPLES_MORE), self._drawn + MOST_SAMPLES)
+        while self._scheduled < until and self._at[0] <= epoch + 1:
+            ids, *after = self._chunk(*self._at)
+            if not len(ids):
+                break
+            for (store, variant), (samples, shards) in self._by_store(after[0], ids).items():
+                if store not in self._files:
+                    self._files[store] = _ScheduleFile(store)
+                self._files[store].add(variant, samples + self._scheduled, shards, len(ids) // GAPS_PER_CHUNK)
+            self._scheduled += len(ids)
+            self._at = after[0], after[1]
+            self._fresh = False
+        self._tick(under_way=1)
+        for file in self._files.values():
+            file.write(self._drawn - self._at_once)
+
+    def draw(self, samples: int) -> None:
+        """Say that a batch of so many samples is handed to the workers."""
+        self._drawn += samples
+        self._tick()
+
+    def _tick(self, under_way: int | None = None) -> None:
+        for file in self._files.values():
+            file.clock[0] = max(self._drawn - self._at_once, 0)
+            file.clock[2] = self._drawn
+            if under_way is not None:
+                file.clock[1] = under_way
+
+    def during(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches of a pass. When it ends, or is dropped, nothing more is fetched until the next one."""
+        self._tick(under_way=1)
+        this_pass = self._pass = object()
+        try:
+            yield from batches
+        finally:
+            if self._pass is this_pass:
+                self._tick(under_way=0)
+
+    def end(self) -> None:
+        """End the schedule."""
+        self._files = {}
+
+    def _by_store(self, epoch: int, ids: Array) -> dict[tuple[RemoteStore, str], tuple[Array, Array]]:
+        """Return the samples that lie in each variant of a remote store, in order, and the shard of each."""
+        grouped: dict[tuple[RemoteStore, str], tuple[Array, Array]] = {}
+        for use in self._uses(epoch, ids):
+            if isinstance(use.place, RemoteStore):
+                samples, shards = grouped.get((use.place, use.variant), (use.samples[:0], use.shards[:0]))
+                samples, shards = np.append(samples, use.samples), np.append(shards, use.shards)
+                order = np.argsort(samples, kind="stable")
+                grouped[use.place, use.variant] = samples[order], shards[order]
+        return grouped
+
+    def _check_room(self, epoch: int, start: int) -> None:
+        """Raise a StoreError if a cache has no room for the shards that are used within `at_once` samples, some chunks long."""
+        chunks: dict[RemoteStore, dict[str, list[Array]]] = {}
+        count = 0
+        for _ in range(CHUNKS):
+            ids, epoch, start = self._chunk(epoch, start)
+            for (store, variant), (samples, shards) in self._by_store(epoch, ids).items() if len(ids) else ():
+                uses = np.stack([shards, samples + count, samples + count], axis=1)
+                chunks.setdefault(store, {}).setdefault(variant, []).append(uses)
+            count += len(ids)
+        for store, variants in chunks.items():
+            need = sum(
+                sum(sorted(store.shard_bytes(name))[-_most_within(np.concatenate(uses), self._at_once) - 1 :])
+                for name, uses in variants.items()
+            )
+            if store.limit is not None and need > store.limit:
+                raise StoreError(
+                    f"cache_size is {store.limit}, but the shards that this order reads at once take {need} bytes: give "
+                    f"cache_size={need} or more, or read fewer batches ahead (num_workers, prefetch_factor)"
+                )
+
+
+class _ScheduleFile:
+    """What one Loader will read of one store, written for its downloader. The files go with the object."""
+
+    def __init__(self, store: RemoteStore) -> None:
+        self._session: Session = store.session
+        self._root = store.relative_root
+        self._path, clock = self._session.path(SCHEDULE), self._session.path(CLOCK)
+        clock.write_bytes(bytes(CLOCK_BYTES))
+        with clock.open("r+b") as file:
+            self.clock = memoryview(mmap.mmap(file.fileno(), CLOCK_BYTES)).cast("q")
+        self._clock_name = clock.name
+        self._uses: dict[str, Array] = {}
+        weakref.finalize(self, _remove, os.getpid(), self._path, clock)
+
+    def clear(self) -> None:
+        self._uses = {}
+
+    def add(self, variant: str, samples: Array, shards: Array, gap: int) -> None:
+        """Add the shards of some samples. Uses of a shard up to `gap` samples apart are one."""
+        more = np.stack([shards, samples, samples], axis=1)
+        self._uses[variant] = _merged(np.concatenate([self._uses.get(variant, more[:0]), more]), gap)
+
+    def write(self, now: int) -> None:
+        """Write what is used at a sample or later."""
+        self._uses = {variant: uses[uses[:, 2] >= now] for variant, uses in self._uses.items()}
+        body = {"root": self._root, "clock": self._clock_name, "uses": {name: uses.tolist() for name, uses in self._uses.items()}}
+        write_whole(self._path, json.dumps(body).encode())
+
+
+def _remove(process: int, *paths: Path) -> None:
+    if process == os.getpid():  # and not a process that was forked from it
+        for path in paths:
+            with suppress(OSError):
+                path.unlink()
+
+
+def _merged(uses: Array, gap: int) -> Array:
+    """Return uses of shards, (shard, first sample, last sample), int64 [n, 3], of which those up to `gap` samples apart are one."""
+    uses = uses[np.lexsort((uses[:, 1], uses[:, 0]))]
+    begins = np.append(True, (uses[1:, 0] != uses[:-1, 0]) | (uses[1:, 1] - uses[:-1, 2] > gap))
+    ends = np.append(begins[1:], True)
+    return np.stack([uses[begins, 0], uses[begins, 1], uses[ends, 2]], axis=1)
+
+
+def _most_within(uses: Array, window: int) -> int:
+    """Return the most shards that are used within so many samples."""
+    _, first, last = _merged(uses, window).T
+    begins, ends = np.sort(first - window + 1), np.sort(last)  # of the windows that have a shard
+    return int((np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, "left")).max())
+
+
+class Schedule:
+    """What one Loader will read of one store, as its downloader knows it.
+
+    Args:
+        clock: the file of its clock.
+        shards: for each file in the cache, the shard, and the first and last sample of each stretch in which it is used, in order.
+    """
+
+    def __init__(self, clock: Path, shards: dict[Path, tuple[Any, list[tuple[int, int]]]]) -> None:
+        with clock.open("rb") as file:
+            self._clock = memoryview(mmap.mmap(file.fileno(), CLOCK_BYTES, prot=mmap.PROT_READ)).cast("q")
+        self.shards = shards
+        self._pace = INF  # samples a second; inf: not known yet
+        self._seen: tuple[float, int] | None = None  # when the pace was last looked at, and how many samples had been given
+
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._clock[1])
+
+    def next_use(self, path: Path, after: float = 0.0) -> float:
+        """Return in how many samples a shard is used, by those that are read so many samples from now or later."""
+        _, stretches = self.shards.get(path, (None, []))
+        now = self._clock[0]
+        while stretches and stretches[0][1] < now:
+            stretches.pop(0)
+        return next((float(max(first - now, 0)) for first, last in stretches if last >= now + after), INF)
+
+    def seconds(self, use: float) -> float:
+        """Return how long it takes the Loader to come to a use."""
+        return max(use + self._clock[0] - self._clock[2], 0.0) / self._pace if self._pace else INF
+
+    def measure(self, now: float) -> None:
+        """Measure the pace."""
+        given = self._clock[2]
+        if not self.is_under_way or self._seen is None or given < self._seen[1]:
+            self._seen = now, given
+        elif now >= self._seen[0] + PACE_S:
+            pace = (given - self._seen[1]) / (now - self._seen[0])
+            self._pace = pace if self._pace == INF else max(pace, SLOWER * self._pace)
+            self._seen = now, given
+
+
+class Schedules(dict[str, Schedule]):
+    """The schedules of all Loaders, by the names of their files. A time is a number of samples from now."""
+
+    def next_use(self, path: Path, after: float = 0.0) -> float:
+        """Return when a shard is used next by any Loader, `after` or later; inf: no schedule has it."""
+        return min((schedule.next_use(path, after) for schedule in self.values()), default=INF)
+
+    def wants(self, path: Path) -> bool:
+        """Return whether a pass under way will use a shard."""
+        return any(schedule.is_under_way and schedule.next_use(path) != INF for schedule in self.values())
+
+    def coming(self, skip: Callable[[Path], bool]) -> list[tuple[Path, Any, float]]:
+        """Return the shards of passes under way, the next ones first: the file, the shard, and the seconds until it is used."""
+        uses: dict[Path, tuple[float, Any, float]] = {}
+        now = time.monotonic()
+        for schedule in self.values():
+            schedule.measure(now)
+            for path, (shard, _) in schedule.shards.items() if schedule.is_under_way else ():
+                use = schedule.next_use(path)
+                if use != INF and (path not in uses or use < uses[path][0]) and not skip(path):
+                    uses[path] = use, shard, schedule.seconds(use)
+        return [(path, shard, seconds) for path, (_, shard, seconds) in sorted(uses.items(), key=lambda item: item[1][0])]

@@ -1,0 +1,125 @@
+"""A store in object storage as its downloader sees it: its tables are copied into a cache, and its shards when they are needed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from concurrent.futures import Executor
+from functools import cached_property
+from pathlib import Path
+
+import xxhash
+
+from fastdata.errors import FormatError, RemoteError, StoreError
+from fastdata.remote.bucket import Bucket
+from fastdata.store.files import MANIFEST, FileSum, file_sum, sum_of, unique, write_atomic
+from fastdata.store.format import Variant, read_manifest
+from fastdata.store.store import Store
+
+__all__ = ["TRIES", "Origin", "TablesOnly", "copy_tables", "fetch"]
+
+TRIES = 4  # to get bytes with the right checksum
+
+
+class Origin:
+    """A store in a bucket.
+
+    Args:
+        bucket: has it.
+        root: the folder in a cache that has all of it but the shards.
+    """
+
+    def __init__(self, bucket: Bucket, root: Path) -> None:
+        self.bucket = bucket
+        self.root = root
+
+    @cached_property
+    def variants(self) -> dict[str, Variant]:
+        return {variant.name: variant for variant in read_manifest(self.root).variants}
+
+
+def copy_tables(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Path:
+    """Copy all of a store but its shards into a cache, unless it is there; return the folder that has it.
+
+    Args:
+        pool, files: threads for requests, and for files.
+
+    Raises:
+        RemoteError: there is no store, or it cannot be fetched.
+        FormatError: it is damaged.
+    """
+    try:
+        raw = bucket.read_twice(MANIFEST, pool)
+    except RemoteError as error:
+        if error.missing:
+            raise RemoteError(f"no store at {bucket.url}: {error}; prepare one there, or publish one to it", missing=True) from None
+        raise
+    try:
+        body = json.loads(raw)
+        fingerprint = body["fingerprint"] if body["format"] == "fastdata" else ""
+        sums = {name: FileSum(total["bytes"], total["xxh3_128"]) for name, total in body["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise FormatError(f"{bucket.url}/{MANIFEST} is not the manifest of a store") from None
+    names = r"[\w.-]+(/[\w.-]+)?"
+    if not (isinstance(fingerprint, str) and re.fullmatch(r"[0-9a-f]{8,64}", fingerprint)) or not all(
+        re.fullmatch(names, name) and ".." not in name for name in sums
+    ):
+        raise FormatError(f"{bucket.url}/{MANIFEST} is damaged: its fingerprint or the names of its files are wrong")
+    root = folder / fingerprint / xxhash.xxh3_64_hexdigest(raw)
+    missing = [name for name, total in sums.items() if not _has(root / name, total)]
+    list(files.map(lambda name: _copy(bucket, name, sums[name], root / name, pool), missing))
+    if not _has(root / MANIFEST, sum_of(raw)):
+        root.mkdir(parents=True, exist_ok=True)
+        write_atomic(root / MANIFEST, raw, durable=False)
+    read_manifest(root)
+    return root
+
+
+def _has(path: Path, total: FileSum) -> bool:
+    """Return whether a file in the cache is what was written."""
+    try:
+        return file_sum(path) == total
+    except OSError:
+        return False
+
+
+def _copy(bucket: Bucket, name: str, total: FileSum, path: Path, pool: Executor) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{unique()}.tmp")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # or another downloader would remove it
+        fetch(bucket, name, total, descriptor, pool)
+        temporary.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
+        temporary.unlink(missing_ok=True)
+
+
+def fetch(bucket: Bucket, name: str, total: FileSum, descriptor: int, pool: Executor) -> None:
+    """Fetch an object into a file, and compare its checksum.
+
+    Raises:
+        RemoteError: it cannot be fetched, or its checksum stays wrong.
+    """
+    digest = bucket.download(name, total.bytes, descriptor, pool)
+    for _ in range(TRIES - 1):
+        if digest == total.xxh3_128:
+            return
+        digest = bucket.mend(name, total.bytes, descriptor, pool)
+    if digest != total.xxh3_128:
+        raise RemoteError(
+            f"{bucket.url}/{name} came {TRIES} times with another checksum than the manifest says: the object is damaged, or was "
+            "replaced; publish the store again"
+        )
+
+
+class TablesOnly(Store):
+    """The tables of a store, whose shards are elsewhere."""
+
+    def _check_sizes(self) -> None:
+        pass
