@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset
 import fastdata
 import stores
 from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop, TableDataset
-from stores import COUNT, floats, folder, sha, store, unlabelled
+from stores import COUNT, folder, sha, store, unlabelled
 from support import encode, picture
 
 
@@ -98,18 +98,11 @@ def test_weights_of_masks_are_those_of_the_pixels_that_a_loss_sees():
     np.testing.assert_allclose(ArrayDataset(volumes()).class_weights("median")[[0, 2, 10, 11]], [300 / 2250, 1, 1, 2], rtol=1e-6)
 
 
-def test_weights_have_a_place_for_every_name():
-    palette = "".join(f"{k} {k} {k} class{k}\n" for k in range(7))
-    dataset = MaskDataset(masked((2, 300), palette=palette))
-    assert dataset.class_weights().tolist() == [1, 0, 1, 0, 0, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("call", "says"),
     [
         (lambda: LMDBDataset(store()).class_weights("log"), "kind is 'log', but must be one of inverse, median"),
         (lambda: LMDBDataset(store()).class_weights(num_classes=2), "num_classes is 2, but there are samples of class 2: give 3"),
-        (lambda: LMDBDataset(floats()).class_weights(), "needs classes.*'vector'"),
         (lambda: LMDBDataset(unlabelled()).class_weights(), "labels of kind 'none'"),
     ],
 )
@@ -142,22 +135,6 @@ def test_pixels_of_the_default_ignore_index_may_be_meant_to_be_learnt(make, argu
         dataset = make(path, ignore_index=chosen, crop=CenterCrop(40))
         assert dataset.ignore_index == chosen and int(dataset[0][1][0, 0]) == chosen
         assert (dataset.class_weights(num_classes=largest + 1)[largest] > 0) == (chosen == free)
-
-
-def test_a_class_of_255_beside_others_is_void():
-    assert MaskDataset(masked((255, 100), (1, 9))).ignore_index == 255
-    with pytest.raises(ValueError, match="ignore_index is 300, but a uint8 mask holds 0 to 255"):
-        MaskDataset(masked((255, 100), (1, 9)), ignore_index=300)
-
-
-def test_arrays_of_two_classes_of_which_one_is_the_default(tmp_path):
-    for kind in ("in", "masks"):
-        (tmp_path / kind).mkdir()
-        np.save(tmp_path / kind / "a.npy", np.array([0, 255] * 32, np.uint8).reshape(4, 4, 4))
-    fastdata.prep(tmp_path / "in", tmp_path / "out.fds", masks=tmp_path / "masks", workers=1)
-    with pytest.raises(ValueError, match="32 pixels of the masks have class 255"):
-        ArrayDataset(tmp_path / "out.fds")
-    assert ArrayDataset(tmp_path / "out.fds", ignore_index=9).ignore_index == 9
 
 
 @pytest.mark.parametrize("alike", [False, True])

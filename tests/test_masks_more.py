@@ -1,4 +1,4 @@
-"""Masks held in memory, under every start method and on several ranks; prepared with kills, limits and classes."""
+"""Masks held in memory and under every start method; their colours; prepared with kills and with classes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from fastdata import (
     CodecError,
     LMDBDataset,
     MaskDataset,
-    PrepError,
     RAMDataset,
     RandomResizedCrop,
     StoreError,
@@ -34,21 +33,21 @@ from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import folder, once, script, unlabelled
 from support import PREP, Array, encode, kill_group, picture, records_of, run, start, tables, tree, until
-from test_masks import COUNT, SHAPES, file, masked, pairs
+from test_masks import COUNT, SHAPES, file, masked
 
 
 @cache
-def photographed(codec: str, bits: int = 8) -> Path:
+def photographed(codec: str) -> Path:
     """A dozen pictures in three shapes, with masks that are noise."""
     root = folder()
     for kind in ("images", "masks"):
         (root / kind).mkdir()
     for k in range(COUNT):
         shape = SHAPES[k % len(SHAPES)]
-        mask = np.random.default_rng(k).integers(0, 1 << bits, shape).astype(np.uint8 if bits == 8 else np.uint16)
+        mask = np.random.default_rng(k).integers(0, 256, shape, np.uint8)
         (root / f"images/{k:02d}.png").write_bytes(encode(picture(k, *shape), ".png"))
         (root / f"masks/{k:02d}.png").write_bytes(file(mask))
-    fastdata.prep(root / "images", root / "o.fds", masks=root / "masks", codec=codec, mask_bits=bits, workers=1)
+    fastdata.prep(root / "images", root / "o.fds", masks=root / "masks", codec=codec, workers=1)
     return root / "o.fds"
 
 
@@ -88,16 +87,6 @@ def test_memory_gives_images_and_masks_as_the_disk_does(codec, decoded, share):
             items.append(dataset[k])
         assert all(map(torch.equal, *items))
         assert all(map(torch.equal, ram.with_crop(None)[k], disk.with_crop(None)[k]))
-
-
-def test_16_bit_masks_and_other_sizes_in_memory():
-    disk, ram = (kind(photographed("jpeg", 16), crop=CenterCrop(75)) for kind in (MaskDataset, RAMDataset))
-    assert ram.ignore_index == 65535 and ram[0][1].dtype == torch.uint16 and ram[0][1].numpy()[0, 0] == 65535
-    assert all(np.array_equal(a.numpy(), b.numpy()) for k in range(COUNT) for a, b in zip(ram[k], disk[k], strict=True))
-    small = RAMDataset(masked(size=(50, 30)), size=30)
-    assert small[0][1].shape == (30, 42) and torch.equal(small[0][0][0], MaskDataset(masked(size=(50, 30)), size=30)[0][0][0])
-    with pytest.raises(StoreError, match="size 50 is not held"):
-        small.with_size(50)
 
 
 def test_a_dataset_of_masks_in_memory_is_a_ramdataset():
@@ -147,16 +136,6 @@ def test_what_memory_cannot_do_for_masks(monkeypatch):
 # The Loader
 
 
-def test_a_batch_is_planned_once(monkeypatch):
-    planned = []
-    real = fastdata.images.view.View.plan
-    monkeypatch.setattr(fastdata.images.view.View, "plan", lambda *a, **k: planned.append(1) or real(*a, **k))
-    dataset = MaskDataset(masked(), crop=RandomResizedCrop(20))
-    dataset.read_batch(range(COUNT), seed=0, epoch=0)
-    dataset[0]
-    assert len(planned) == 2
-
-
 METHODS = """
 import json, sys
 import numpy as np
@@ -202,8 +181,7 @@ def colored(values: Array) -> bytes:
     return file(np.array(COLORS, np.uint8)[values])
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (7, 9), (1, 65_537), (140, 1001), (65_536, 2)], ids=str)
-@pytest.mark.parametrize("count", [1, 2, 256, 300])
+@pytest.mark.parametrize(("shape", "count"), [((7, 9), 1), ((1, 65_537), 256), ((140, 1001), 2), ((65_536, 2), 300)], ids=str)
 def test_colors_are_looked_up_in_bands(shape, count):
     values = np.random.default_rng(1).integers(0, count, shape)
     found = decode_mask(colored(values), colors=COLORS[:count], bits=16)
@@ -290,46 +268,6 @@ def test_kill_9_and_another_run_end_with_the_same_bytes(large: Path, scenes: Pat
         assert again.returncode == 0, again.stderr
         assert tree(out) == expected, f"round {k} ended otherwise"
         assert before.items() <= {str(p): (p.stat().st_ino, p.stat().st_mtime_ns) for p in out.rglob("*.mdb")}.items()
-
-
-@pytest.mark.slow
-def test_a_begun_store_refuses_other_masks(large: Path, scenes: Path, tmp_path: Path) -> None:
-    out, options = tmp_path / "o.fds", ("--size", "256", "--workers", "2", "--progress", "off")
-    process = start(*PREP, large, out, "--masks", scenes, *options)
-    until(lambda: tables(out))
-    kill_group(process)
-    for other in ((), ("--masks", scenes, "--mask-bits", "16")):
-        refused = run(*PREP, large, out, *other, *options)
-        assert refused.returncode == 2 and "mask" in refused.stderr, refused.stderr
-
-
-def test_overwrite_with_and_without_masks(tmp_path: Path) -> None:
-    given = {"masks": pairs() / "masks", "mask_suffix": "_mask"}
-
-    def made(name, **options):
-        return fastdata.prep(pairs() / "images", tmp_path / f"{name}.fds", size=40, workers=1, **options).out
-
-    with_masks, without = tree(made("with", **given)), tree(made("without"))
-    assert with_masks != without and not any("mask" in name for name in without)
-    with pytest.raises(PrepError, match="overwrite"):
-        made("without", **given)
-    assert tree(made("without", **given, overwrite=True)) == with_masks
-    assert tree(made("without", overwrite=True)) == without
-
-
-def test_a_limit_keeps_pairs_together(tmp_path: Path) -> None:
-    options = ("--masks", pairs() / "masks", "--mask-suffix", "_mask", "--codec", "rgb", "--gray", "--limit", "5")
-    assert run(*PREP, pairs() / "images", tmp_path / "o.fds", *options).returncode == 0
-    dataset = MaskDataset(tmp_path / "o.fds")
-    assert [dataset.name(k) for k in range(len(dataset))] == [f"{k * COUNT // 5:02d}.png" for k in range(5)]
-    for k in range(5):
-        with Image.open(pairs() / "masks" / dataset.name(k).replace(".png", "_mask.png")) as mask:
-            np.testing.assert_array_equal(dataset[k][1], np.asarray(mask))
-    total = {int(k): 0 for k in dataset.class_pixels}
-    for k in range(5):
-        for value, count in zip(*np.unique(dataset[k][1].numpy(), return_counts=True), strict=True):
-            total[int(value)] += int(count)
-    assert dataset.class_pixels == total, "of the masks that were kept"
 
 
 def test_classes_and_masks_of_the_same_images(tmp_path: Path) -> None:

@@ -107,24 +107,6 @@ def test_masks_several_sizes_and_images_without_labels(tmp_path: Path) -> None:
         merged_parts(tmp_path / "p.fds", one / "in", two / "in", each=[masks[0], {}], **options)
 
 
-def test_several_images_a_sample(tmp_path: Path) -> None:
-    for part, first in (("one", 0), ("two", 4)):
-        for k in range(4):
-            image = picture(first + k, 40, 30 + k)
-            for name, pixels in (("photo", image), ("depth", image[..., 0].astype(np.uint16) * 251)):
-                (tmp_path / part / name).mkdir(parents=True, exist_ok=True)
-                (tmp_path / part / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
-    images = ("photo=photo:rgb", "depth=depth:png:16:gray")
-    out = merged_parts(tmp_path / "o.fds", tmp_path / "one", tmp_path / "two", images=images)
-    dataset = LMDBDataset(out)
-    for k in range(8):
-        want = picture(k, 40, 30 + k % 4)
-        sample, _ = dataset[k]
-        assert np.array_equal(sample["photo"].permute(1, 2, 0), want)
-        assert np.array_equal(sample["depth"][0], want[..., 0].astype(np.uint16) * 251)
-    sound(out)
-
-
 FIELDS = ("caption", "score", "ids:int64[]", "embedding:float32[2]", "meta:json", "good:bool")
 
 
@@ -400,10 +382,3 @@ def test_what_does_not_merge(pool: dict[tuple[str, ...], Path], tmp_path: Path) 
         with pytest.raises((PrepError, ValueError), match=error):
             fastdata.merge(paths, out)
     assert tree(one) == before and not (tmp_path / "m.fds").exists()
-
-
-@pytest.mark.slow
-def test_the_command(pool: dict[tuple[str, ...], Path], tmp_path: Path) -> None:
-    merged = run(*MAIN, "merge", pool[("a",)], pool[("c", "d")], tmp_path / "m.fds")
-    assert merged.returncode == 0 and "6 samples of 2 stores" in merged.stdout, merged.stderr
-    assert run(*MAIN, "merge", pool[("a",)], stores.tokens(), tmp_path / "x.fds").returncode == 2
