@@ -159,7 +159,7 @@ def text(root: Path) -> tuple[str, dict[str, Any]]:
         zstandard.compress("\n".join(json.dumps({"text": t}) for t in texts[20:40]).encode())
     )
     pyarrow.parquet.write_table(pyarrow.table({"text": texts[40:]}), root / "in/c.parquet", row_group_size=5)
-    (root / "in/damaged.jsonl.zst").write_bytes(b"nothing")
+    (root / "in/damaged.jsonl").write_bytes(b"nothing")
     return "in", {"train_bpe": 300, "split_lines": True}
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
@@ -26,28 +25,9 @@ from fastdata.sources.patterns import expand, function_of, locate, split_key
 from fastdata.sources.urls import AnyPath, UrlPath, join, to_path
 from fastdata.store.column import Column
 
-__all__ = [
-    "Columns",
-    "Container",
-    "Folder",
-    "Selection",
-    "Table",
-    "damaged_file",
-    "ends_in",
-    "even_sizes",
-    "files_in",
-    "find",
-    "kind_of",
-    "list_archives",
-    "list_tables",
-    "make_list",
-    "open_once",
-    "pointer_of",
-    "read_range",
-    "read_source",
-    "release",
-    "unreadable",
-]
+__all__ = ["Columns", "Container", "Folder", "Selection", "Table", "damaged_file", "ends_in", "even_sizes", "files_in", "find"]
+__all__ += ["kind_of", "list_archives", "list_tables", "make_list", "open_once", "pointer_of", "read_range", "read_source"]
+__all__ += ["release", "unreadable"]
 
 POINTER_BYTES = 200
 POINTERS = (
@@ -166,20 +146,14 @@ def release() -> None:
 
 def read_range(path: AnyPath, offset: int, length: int) -> bytes:
     """Read `length` bytes of a file from `offset` on."""
-    data = path.read_range(offset, length) if isinstance(path, UrlPath) else _read_range(path, offset, length)
+    if isinstance(path, UrlPath):
+        data = path.read_range(offset, length)
+    else:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(length)
     if len(data) < length:
         raise CodecError(f"the archive ends inside the image: {len(data)} of {length} bytes are there", "truncated")
-    return data
-
-
-def _read_range(path: Path, offset: int, length: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = b""
-        while len(data) < length and (more := os.pread(descriptor, length - len(data), offset + len(data))):
-            data += more
-    finally:
-        os.close(descriptor)
     return data
 
 

@@ -20,20 +20,20 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import replace
 from itertools import chain
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cv2
 import numpy as np
 import xxhash
 
-from fastdata.errors import CodecError, MachineError, PrepError
+from fastdata.errors import CodecError, PrepError
 from fastdata.sources.base import Container, Selection, ends_in, make_list, open_once
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.labels import Value
@@ -103,8 +103,10 @@ class Items:
         """
         try:
             return _image_file(self.read(index)[0], f"item {index} of source")
-        except (CodecError, OSError, MemoryError):
+        except (CodecError, MemoryError):
             raise
+        except OSError as error:  # of a class that another process may not know
+            raise OSError(error.errno, error.strerror or str(error)) from error
         except Exception as error:
             raise CodecError(f"reading the item raised {type(error).__name__}: {error}", "item-error") from error
 
@@ -411,10 +413,10 @@ def share(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
     if labels is not None and len(labels) != len(items):
         raise ValueError(f"labels has {len(labels)} entries for {len(items)} images; give one for each")
     data = _pickled(source)
-    with tempfile.TemporaryDirectory(prefix="fastdata-") as folder, closing(_Server(items)) as server:
+    with tempfile.TemporaryDirectory(prefix="fastdata-") as folder, nullcontext() if data else _served(items) as remote:
         path = Path(folder) / SHARED
         search = [entry or str(Path.cwd()) for entry in sys.path]
-        path.write_bytes(pickle.dumps(search) + (pickle.dumps(server.start()) if data is None else data))
+        path.write_bytes(pickle.dumps(search) + (data or pickle.dumps(remote)))
         _shared[path] = source, None if labels is None else _cells(labels)
         try:
             yield path, None
@@ -438,64 +440,51 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _pickled(source: Any) -> bytes | None:
-    """Return a sequence as a pickle; None: it cannot be, or would be large."""
+def _pickled(source: Any) -> bytes:
+    """Return a sequence as a pickle; b"": it cannot be one, or would be large."""
     file = _Limited()
-    try:
-        if getattr(source, "nbytes", 0) > MAX_PICKLE_BYTES:
-            return None
-        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(source)
-    except Exception:  # noqa: BLE001  objects raise nearly anything
-        return None
-    return file.getvalue()
+    with suppress(Exception):  # objects raise nearly anything
+        if getattr(source, "nbytes", 0) <= MAX_PICKLE_BYTES:
+            _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(source)
+            return file.getvalue()
+    return b""
 
 
-class _Server:
-    """Reads items for other processes, one at a time, in threads of this one."""
+@contextmanager
+def _served(items: Items) -> Iterator[_Remote]:
+    """Yield what other processes read the items with: threads of this one read them, one item at a time."""
+    key, lock, closing = secrets.token_bytes(32), threading.Lock(), threading.Event()
+    listener = Listener(("127.0.0.1", 0), authkey=key)
+    remote = _Remote(listener.address, key)
 
-    def __init__(self, items: Items) -> None:
-        self._items = items
-        self._lock = threading.Lock()
-        self._key = secrets.token_bytes(32)
-        self._listener: Listener | None = None
-        self._closing = False
-
-    def start(self) -> _Remote:
-        self._listener = Listener(("127.0.0.1", 0), authkey=self._key)
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
-        return _Remote(self._listener.address, self._key)
-
-    def _accept(self, listener: Listener) -> None:
-        while not self._closing:
-            with suppress(OSError, EOFError, AuthenticationError):
-                threading.Thread(target=self._serve, args=(listener.accept(),), daemon=True).start()
-        listener.close()
-
-    def _serve(self, connection: Connection) -> None:
+    def answer(connection: Connection) -> None:
         with suppress(OSError, EOFError), connection:
             while True:
-                connection.send(self._answer(connection.recv()))
+                index, reply = connection.recv(), cast(Any, None)
+                try:
+                    with lock:
+                        reply = items.image(index)
+                except (CodecError, OSError, MemoryError) as error:
+                    reply = error
+                connection.send(reply)
 
-    def _answer(self, index: int) -> tuple[Any, ...]:
-        try:
-            with self._lock:
-                return (self._items.image(index),)
-        except CodecError as error:
-            return CodecError, str(error), error.reason
-        except OSError as error:
-            return OSError, error.errno, error.strerror or str(error)
-        except MemoryError:
-            return MachineError, "memory ran out in the process that reads SOURCE"
-
-    def close(self) -> None:
-        if self._listener is not None:
-            self._closing = True
+    def accept() -> None:
+        while not closing.is_set():
             with suppress(OSError, EOFError, AuthenticationError):
-                Client(self._listener.address, authkey=self._key).close()  # so that the thread wakes up
+                threading.Thread(target=answer, args=(listener.accept(),), daemon=True).start()
+        listener.close()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield remote
+    finally:
+        closing.set()
+        with suppress(OSError, EOFError, AuthenticationError):
+            Client(listener.address, authkey=key).close()  # so that the thread wakes up
 
 
 class _Remote:
-    """Images of a `_Server`, in another process."""
+    """Images of items in another process."""
 
     def __init__(self, address: Any, key: bytes) -> None:
         self._address = address
@@ -503,17 +492,18 @@ class _Remote:
         self._connection: Connection | None = None
 
     def image(self, index: int) -> bytes:
+        """Return an image file, as `Items.image` does."""
         try:
             if self._connection is None:
                 self._connection = Client(self._address, authkey=self._key)
             self._connection.send(index)
             with waiting():  # for the items of other workers
-                kind, *arguments = self._connection.recv()
+                reply = self._connection.recv()
         except (OSError, EOFError) as error:
             raise PrepError(f"the process that reads SOURCE does not answer: {error}") from None
-        if isinstance(kind, bytes):
-            return kind
-        raise kind(*arguments)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply  # type: ignore[no-any-return]
 
     def close(self) -> None:
         if self._connection is not None:
