@@ -228,8 +228,10 @@ def test_an_orientation_outside_of_exif_is_ignored() -> None:
         (png, png[:33] + png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP) + png[33:]),
         (jpeg, jpeg[:2] + b"\xff\xe1" + struct.pack(">H", 2 + len(packet)) + packet + jpeg[2:]),
         (_encode("RGB", "WEBP", lossless=True), _encode("RGB", "WEBP", lossless=True, xmp=XMP)),
+        (_encode("RGB", "TIFF"), _encode("RGB", "TIFF", tiffinfo={700: XMP})),
     ):
-        assert _pillow(data).shape == (W, H, 3)  # which turns them
+        if data[:2] != b"II":  # of which Pillow turns the pixels, when it loads them, but not the size
+            assert _pillow(data).shape == (W, H, 3)
         assert _apart(SourceImage(data).decode(), SourceImage(plain).decode()) == 0
 
 

@@ -24,7 +24,8 @@ SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259
 STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR = 273, 277, 278, 279, 284
 PALETTE, TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 320, 322, 323, 324, 325
 INKS, EXTRA, SAMPLE_FORMAT = 332, 338, 339
-USED_TAGS = {254, 256, 257, 258, 259, 262, 273, 274, 277, 278, 279, 284, 320, 322, 323, 324, 325, 332, 338, 339}
+USED_TAGS = {SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR, ORIENTATION}
+USED_TAGS |= {PALETTE, TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES, INKS, EXTRA, SAMPLE_FORMAT}
 WHITE_IS_0, BLACK_IS_0, RGB, INDEXED, CMYK, YCC = 0, 1, 2, 3, 5, 6
 COLORS = {WHITE_IS_0: 1, BLACK_IS_0: 1, RGB: 3, INDEXED: 1, CMYK: 4, YCC: 3}  # samples of colour
 PLAIN, JPEG = 1, 7
@@ -43,6 +44,7 @@ class TiffHeader(Header):
             return _by_tifffile(data, self.tags)
         with strict("TIFF"):
             image = open_image(data, "Tiff")
+            image.info.pop("xmp", None)  # Pillow turns TIFFs itself, also as XMP says
             if self.tags[PHOTOMETRIC] != INDEXED:
                 return pixels_of(image)
             image.load()
