@@ -20,15 +20,15 @@ import simplejpeg
 import torch
 from PIL import Image
 
+from fastdata.codecs import jpeg_grid
+from fastdata.codecs.decode import SourceImage
+from fastdata.codecs.form import PixelFormat
+from fastdata.codecs.jpeg_batch import jpeg_batches
+from fastdata.codecs.jpeg_crop import cut_jpeg
+from fastdata.codecs.jpeg_grid import encode_jpeg
+from fastdata.codecs.pixels import Window, decode_window
 from fastdata.data.random import uniforms
-from fastdata.images import jpeg
-from fastdata.images.batch_decode import jpeg_batches
 from fastdata.images.crops import CenterCrop, RandomResizedCrop, Resize
-from fastdata.images.form import PixelFormat
-from fastdata.images.image_file import SourceImage
-from fastdata.images.jpeg import encode_jpeg
-from fastdata.images.jpeg_cut import cut_jpeg
-from fastdata.images.pixels import Window, decode_window
 from fastdata.images.resample import resample
 from fastdata.images.resize import resize, target_shape
 from fastdata.images.view import View
@@ -158,9 +158,9 @@ def cells(photos: list[Array]) -> None:
     """Bytes and decoding of crops for cells of other sizes."""
     sizes, everything, stored = np.array([photo.shape[:2] for photo in photos]), np.arange(len(photos)), {}
     for side in (16, 32, 64):
-        jpeg.MIN_CELL = side
+        jpeg_grid.MIN_CELL = side
         stored[f"{side} pixels"] = [encode_jpeg(photo) for photo in photos]
-    jpeg.MIN_CELL = 16
+    jpeg_grid.MIN_CELL = 16
     plain = sum(len(cv2.imencode(".jpg", photo[:, :, ::-1], PLAIN)[1]) for photo in photos)
     print(
         "cells of so many pixels: "

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.codecs.decode import SourceImage
 from fastdata.errors import CodecError
-from fastdata.images.image_file import SourceImage
 from fastdata.sources.base import read_source, release
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.listing import list_sources

@@ -281,14 +281,14 @@ def read_through(dataset: Any, wrap: Any) -> Any:
 
 def with_index(jpeg: Any) -> Any:
     """A JPEG of the test's own, which OpenCV wrote on a grid, with the index that fastdata adds to its own ones."""
-    from fastdata.images import jpeg as module
+    from fastdata.codecs import jpeg_grid as module
 
     return module._with_index(jpeg)
 
 
 def index_of(lengths: Array) -> bytes:
     """The index of a JPEG whose segments would have these lengths, some of them too long for a file."""
-    from fastdata.images import jpeg as module
+    from fastdata.codecs import jpeg_grid as module
 
     return module.index_segments(lengths)
 

@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastdata import CenterCrop, LMDBDataset
+from fastdata.codecs import jpeg_batch
+from fastdata.codecs.jpeg_batch import jpeg_batches
+from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg
+from fastdata.codecs.pixels import Window
 from fastdata.errors import CodecError, FormatError
-from fastdata.images import batch_decode
-from fastdata.images.batch_decode import jpeg_batches
-from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg
-from fastdata.images.pixels import Window
 from stores import square, store
 from support import Array, images_of, picture
 
@@ -84,7 +84,7 @@ def test_cells_of_equal_width_tables_and_scale_share_a_batch(monkeypatch: pytest
     assert _decoded([INSIDE, wider, coarser, smaller], False, False)[2] == 4
     assert _decoded([INSIDE, ABOVE, BELOW, INSIDE], False, False)[2] == 3, "what depends on its image's edge stands alone"
     assert _decoded([INSIDE, ABOVE, BELOW, INSIDE], False, True)[2] == 1, "of a fast decode, nothing does"
-    monkeypatch.setattr(batch_decode, "MOST_PIXELS", 2 * 32 * 32)
+    monkeypatch.setattr(jpeg_batch, "MOST_PIXELS", 2 * 32 * 32)
     assert _decoded([INSIDE] * 5, False, False)[2] == 3
     shrunk = *INSIDE[:4], 4
     assert _decoded([shrunk] * 32, False, False)[2] == 1, "pixels are counted after decoding"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata import CenterCrop, LMDBDataset, LoaderError, RandomCrop, RandomResizedCrop, Resize
+from fastdata.codecs.form import PixelFormat
+from fastdata.codecs.pixels import decode_window, encode_record
 from fastdata.data.random import uniforms
-from fastdata.images.form import PixelFormat
-from fastdata.images.pixels import decode_window, encode_record
 from fastdata.images.resample import resample
 from fastdata.images.view import Sample, View
 from stores import deep, store, whole

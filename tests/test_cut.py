@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from fastdata.codecs.form import PixelFormat
+from fastdata.codecs.jpeg_crop import cut_jpeg, find_cells
+from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
+from fastdata.codecs.pixels import Window, decode_window, encode_record
 from fastdata.errors import CodecError
-from fastdata.images.form import PixelFormat
-from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
-from fastdata.images.jpeg_cut import cut_jpeg, find_cells
-from fastdata.images.pixels import Window, decode_window, encode_record
 from support import Array, picture, with_index
 
 SAMPLINGS = {

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 import image_files
+from fastdata.codecs.decode import SourceImage
 from fastdata.errors import CodecError
-from fastdata.images.image_file import SourceImage
 from image_files import saved
 from support import PEAK_MEMORY, Array, picture, run
 
@@ -95,7 +95,7 @@ def test_any_damage_is_refused_or_leaves_pixels_of_the_right_size(name: str) -> 
 OPEN = f"""{PEAK_MEMORY}
 import sys
 from fastdata.errors import CodecError
-from fastdata.images.image_file import SourceImage
+from fastdata.codecs.decode import SourceImage
 SourceImage(open(sys.argv[1], "rb").read())
 before = peak_memory()
 try:
@@ -118,7 +118,7 @@ def test_a_gif_with_a_huge_frame_is_refused_before_memory_is_taken(disposal: int
 
 PEAK = f"""{PEAK_MEMORY}
 import sys
-from fastdata.images.image_file import SourceImage
+from fastdata.codecs.decode import SourceImage
 data = sys.stdin.buffer.read()
 small = SourceImage(open(sys.argv[1], "rb").read())
 small.decode(bits=int(sys.argv[2]))

@@ -27,9 +27,9 @@ from PIL import Image, ImageFile, ImageOps, features
 
 import image_files
 from fastdata import LMDBDataset, prep
+from fastdata.codecs.decode import SourceImage
+from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.errors import CodecError
-from fastdata.images.image_file import SourceImage
-from fastdata.images.jpeg import decode_buffer
 from fastdata.store.store import Store
 from image_files import heif, jxl, png_chunk, pnm, saved
 from image_files import tiff as _tiff
@@ -802,7 +802,7 @@ def test_threads_put_the_settings_back() -> None:
 def test_pillow_is_loaded_for_its_formats_only() -> None:
     code = """
 import sys
-from fastdata.images.image_file import SourceImage
+from fastdata.codecs.decode import SourceImage
 SourceImage(sys.stdin.buffer.read()).decode()
 print("PIL" in sys.modules)
 """

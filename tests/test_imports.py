@@ -45,7 +45,9 @@ ARROWS = {
         "words",
     },
     "data": {"errors", "gpu", "kinds", "machine", "node_memory", "remote", "shared_memory", "store", "torch_private"},
+    "codecs": {"errors", "store"},
     "images": {
+        "codecs",
         "errors",
         "kinds",
         "machine",
@@ -108,7 +110,7 @@ ARROWS = {
     "monitor": {"errors", "machine", "torch_private"},
     "checkpoint": {"errors", "parallel"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint", "torch_private"},
-    "bench": {"_version", "errors", "machine", "words", "torch_private", "store", "data", "images", "gpu", "loader"},
+    "bench": {"_version", "codecs", "errors", "machine", "words", "torch_private", "store", "data", "images", "gpu", "loader"},
     "report": {"_version", "errors", "options", "store", "words"},
     "cli_report": {"report", "store", "words"},
     "diagnosis": {
@@ -188,7 +190,7 @@ def test_imports_go_one_way() -> None:
 
 
 def test_the_probe_sees_an_import_against_the_arrow() -> None:
-    assert _back_edges(Path("x.py"), "store", "def f():\n    from fastdata.images.pixels import Window")
+    assert _back_edges(Path("x.py"), "store", "def f():\n    from fastdata.codecs.pixels import Window")
     assert _back_edges(Path("x.py"), "store", "from fastdata import prepare")
     assert not _back_edges(Path("x.py"), "images", "from fastdata.store.store import Store")
 
@@ -241,6 +243,7 @@ def test_the_command_line_and_its_workers_never_load_torch(code: str) -> None:
 def test_workers_load_no_kind_of_data_before_they_know_theirs() -> None:
     """Nor what plans and joins stores: each worker would pay for it when it starts."""
     rooms = (
+        "fastdata.codecs",
         "fastdata.images",
         "fastdata.text",
         "fastdata.arrays",

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from fastdata.codecs.form import PixelFormat
+from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
+from fastdata.codecs.pixels import Window, decode_record, decode_window, encode_record
 from fastdata.errors import CodecError
-from fastdata.images.form import PixelFormat
-from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
-from fastdata.images.pixels import Window, decode_record, decode_window, encode_record
 from stores import script
 from support import Array, encode, index_of, picture
 
@@ -323,8 +323,8 @@ def test_damaged_records_are_codec_errors(codec: str, dtype: str) -> None:
 HUGE = """
 import json, resource, sys
 from fastdata.errors import CodecError
-from fastdata.images.form import PixelFormat
-from fastdata.images.pixels import decode_record
+from fastdata.codecs.form import PixelFormat
+from fastdata.codecs.pixels import decode_record
 from support import encode, picture
 
 resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))

@@ -23,8 +23,8 @@ from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
 from fastdata import prep
+from fastdata.codecs.pixels import decode_record
 from fastdata.errors import FormatError, PrepError, StoreError
-from fastdata.images.pixels import decode_record
 from fastdata.images.prepare import ImageRecipe, prepare_image
 from fastdata.machine import available_cores
 from fastdata.prepare.spawn import spares

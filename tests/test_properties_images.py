@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from PIL import Image, features
 
 import image_files
+from fastdata.codecs.decode import SourceImage
 from fastdata.errors import CodecError
-from fastdata.images.image_file import SourceImage
 from image_files import saved
 from support import Array
 

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from fastdata import CenterCrop, FormatError, LMDBDataset, RAMDataset, RandomResizedCrop, StoreError
-from fastdata.images.pixels import Window
+from fastdata.codecs.pixels import Window
 from fastdata.shared_memory import SharedArray
 from stores import COUNT, folder, script, sources, store
 from support import encode, images_of, memory_of, picture, records_of, until

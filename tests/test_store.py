@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata import prep
+from fastdata.codecs.pixels import decode_record
 from fastdata.errors import FastDataError, FormatError, StoreError
-from fastdata.images.pixels import decode_record
 from fastdata.store.contact_sheet import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.format import read_manifest

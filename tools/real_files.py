@@ -71,8 +71,8 @@ class Seen:
 
 def by_fastdata(data: bytes) -> tuple[str, Array | str, str]:
     """Return the format, the pixels or the reason, and the message."""
+    from fastdata.codecs.decode import SourceImage
     from fastdata.errors import CodecError
-    from fastdata.images.image_file import SourceImage
 
     name = ""
     try:

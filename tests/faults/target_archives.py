@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyarrow import ipc, parquet
 
 from archives import png, write_tar
+from fastdata.codecs.decode import SourceImage
 from fastdata.errors import PrepError
-from fastdata.images.image_file import SourceImage
 from fastdata.sources.base import read_source, release
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.listing import list_sources

@@ -11,11 +11,11 @@ import numpy as np
 from PIL import Image
 
 import image_files
-from fastdata.images.form import PixelFormat
-from fastdata.images.image_file import SourceImage
-from fastdata.images.jpeg import encode_jpeg
-from fastdata.images.jpeg_cut import cut_jpeg
-from fastdata.images.pixels import decode_record
+from fastdata.codecs.decode import SourceImage
+from fastdata.codecs.form import PixelFormat
+from fastdata.codecs.jpeg_crop import cut_jpeg
+from fastdata.codecs.jpeg_grid import encode_jpeg
+from fastdata.codecs.pixels import decode_record
 from support import encode, picture
 from target import TARGETS, Case, Target, target
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fastdata.bench.loaders import AHEAD, HFLIP, Streamed, Task
-from fastdata.images.pixels import decode_record
+from fastdata.codecs.pixels import decode_record
 from fastdata.images.records import StoreImages
 from fastdata.loader.fetch import quiet_worker
 

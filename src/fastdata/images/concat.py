@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.codecs.jpeg_crop import Cut
+from fastdata.codecs.pixels import Region, Window
 from fastdata.images.columns import ConcatValues, Values
 from fastdata.images.geometry import Placement
-from fastdata.images.jpeg_cut import Cut
-from fastdata.images.pixels import Region, Window
 from fastdata.images.records import Images, Scratch
 from fastdata.shared_memory import SharedArray
 from fastdata.store.uses import Use

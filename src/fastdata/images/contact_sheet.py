@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.codecs.pixels import decode_record
 from fastdata.images.drawn_columns import Boxes, Described, box_legend
-from fastdata.images.pixels import decode_record
 from fastdata.store.canvas import GAP, GREY, PALE, TITLE, Canvas, class_colors
 from fastdata.store.format import Variant
 from fastdata.store.store import Store

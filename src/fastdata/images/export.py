@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from fastdata.codecs.pixels import decode_record, encode_record
 from fastdata.images.export_columns import ExportColumns, as_json, warn_left_out, write_meanings
-from fastdata.images.pixels import decode_record, encode_record
 from fastdata.store.class_folders import make_folders, place_of, unused, write_labels
 from fastdata.store.format import Variant
 from fastdata.store.store import Store

@@ -70,7 +70,7 @@ class ImageKind(Kind):
 
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
         """Return the format of a variant's records; None: it is unknown."""
-        from fastdata.images.form import PixelFormat
+        from fastdata.codecs.form import PixelFormat
         from fastdata.images.options import CODECS
 
         known = codec in CODECS and channels in (1, 3) and dtype in ("uint8", "uint16")

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.codecs.channels import to_channels
+from fastdata.codecs.decode import SourceImage
+from fastdata.codecs.png_file import PngHeader
 from fastdata.errors import CodecError
-from fastdata.images.channels import to_channels
-from fastdata.images.image_file import SourceImage
-from fastdata.images.png_file import PngHeader
 
 __all__ = ["Color", "count_classes", "decode_mask"]
 

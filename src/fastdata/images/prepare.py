@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fastdata.codecs.decode import SourceImage
+from fastdata.codecs.form import PixelFormat
+from fastdata.codecs.jpeg_file import JpegHeader
+from fastdata.codecs.pillow_files import extras
+from fastdata.codecs.pixels import encode_record
 from fastdata.errors import CodecError
-from fastdata.images.form import PixelFormat
-from fastdata.images.image_file import SourceImage
-from fastdata.images.jpeg_file import JpegHeader
 from fastdata.images.mask_file import count_classes, decode_mask
 from fastdata.images.mask_recipe import MaskRecipe, resize_mask
 from fastdata.images.named import NamedImage
-from fastdata.images.pillow_files import extras
-from fastdata.images.pixels import encode_record
 from fastdata.images.resize import center, resize, target_shapes
 from fastdata.store.format import IMAGE, MASK
 

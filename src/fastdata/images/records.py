@@ -10,16 +10,16 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
+from fastdata.codecs.decode import SourceImage
+from fastdata.codecs.form import PixelFormat
+from fastdata.codecs.jpeg_crop import Cut
+from fastdata.codecs.jpeg_grid import decode_buffer
+from fastdata.codecs.pixels import Region, Window, decode_window, jpeg_window
 from fastdata.data.in_memory import InMemoryRecords, progress_bar
 from fastdata.data.shown import shown
 from fastdata.errors import CodecError, FormatError, StoreError, lacking
 from fastdata.images.columns import StoreValues, Values
-from fastdata.images.form import PixelFormat
 from fastdata.images.geometry import Placement, placement
-from fastdata.images.image_file import SourceImage
-from fastdata.images.jpeg import decode_buffer
-from fastdata.images.jpeg_cut import Cut
-from fastdata.images.pixels import Region, Window, decode_window, jpeg_window
 from fastdata.shared_memory import SharedArray
 from fastdata.store.column import SOURCE_SIZE
 from fastdata.store.format import Labels

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.codecs.jpeg_batch import JpegBatch, jpeg_batches
+from fastdata.codecs.jpeg_grid import decode_buffer
+from fastdata.codecs.pixels import Region, Window
 from fastdata.data.timing import Allocate, Timing
 from fastdata.errors import CodecError, LoaderError
-from fastdata.images.batch_decode import JpegBatch, jpeg_batches
-from fastdata.images.jpeg import decode_buffer
-from fastdata.images.pixels import Region, Window
 from fastdata.images.records import Images
 from fastdata.images.sharing import shared_parts
 from fastdata.images.view import Sample, View, Views, shorten

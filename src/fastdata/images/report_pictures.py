@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.codecs.decode import SourceImage
+from fastdata.codecs.jpeg_grid import decode_buffer
+from fastdata.codecs.pixels import LEAST_SHRUNK, Window, decode_record, decode_window
 from fastdata.errors import CodecError
 from fastdata.images.contact_sheet import label_text, rgb8
 from fastdata.images.drawn_columns import Described, box_categories, box_colors, category_numbers
 from fastdata.images.export_columns import ExportColumns
-from fastdata.images.image_file import SourceImage
-from fastdata.images.jpeg import decode_buffer
-from fastdata.images.pixels import LEAST_SHRUNK, Window, decode_record, decode_window
 from fastdata.report.html import Html, tag
 from fastdata.report.pictures import SIDE, Picture, sample, shrink
 from fastdata.store.canvas import class_colors

@@ -13,8 +13,8 @@ from typing import Any
 import cv2
 import numpy as np
 
+from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.errors import CodecError, MachineError
-from fastdata.images.jpeg import decode_buffer
 from fastdata.images.prepare import Record, Room, prepare_image, unlimited
 from fastdata.images.sections import Masks, samples_dtype
 from fastdata.images.tokens import encode_columns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fastdata.images.pixels import Window
+from fastdata.codecs.pixels import Window
 from fastdata.images.view import Sample
 
 __all__ = ["Part", "shared_parts"]

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
+from fastdata.codecs.pixels import Region, Window
 from fastdata.data.transforms import UserTransform
 from fastdata.errors import LoaderError
 from fastdata.images.crops import Crop
-from fastdata.images.pixels import Region, Window
 from fastdata.images.resample import pad, resample
 
 __all__ = ["Sample", "View", "Views", "shorten"]

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.codecs.channels import Pixels, cmyk_to_rgb, look_up
+from fastdata.codecs.header import Header, unsupported
+from fastdata.codecs.jpeg_file import END_OF_IMAGE, read_jpeg
+from fastdata.codecs.pillow_files import ORIENTATION, extra, open_image, pixels_of, strict
 from fastdata.errors import CodecError
-from fastdata.images.channels import Pixels, cmyk_to_rgb, look_up
-from fastdata.images.header import Header, unsupported
-from fastdata.images.jpeg_file import END_OF_IMAGE, read_jpeg
-from fastdata.images.pillow_files import ORIENTATION, extra, open_image, pixels_of, strict
 
 __all__ = ["TiffHeader", "read_tiff"]
 

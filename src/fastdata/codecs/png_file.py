@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import cv2
 import numpy as np
 
+from fastdata.codecs.channels import Pixels, look_up
+from fastdata.codecs.header import Header, unsupported
+from fastdata.codecs.pillow_files import exif_orientation
 from fastdata.errors import CodecError
-from fastdata.images.channels import Pixels, look_up
-from fastdata.images.header import Header, unsupported
-from fastdata.images.pillow_files import exif_orientation
 
 __all__ = ["PngHeader", "read_png"]
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.images.jpeg import read_index, scan_start
+from fastdata.codecs.jpeg_grid import read_index, scan_start
 
 __all__ = ["Cells", "Cut", "cut_jpeg", "find_cells", "join_cells"]
 

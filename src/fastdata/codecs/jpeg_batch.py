@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.images.jpeg import MAX_SIDE, decode_jpeg_into
-from fastdata.images.jpeg_cut import Cells, find_cells, join_cells
-from fastdata.images.pixels import LEAST_SHRUNK, Region, Window
+from fastdata.codecs.jpeg_crop import Cells, find_cells, join_cells
+from fastdata.codecs.jpeg_grid import MAX_SIDE, decode_jpeg_into
+from fastdata.codecs.pixels import LEAST_SHRUNK, Region, Window
 
 __all__ = ["JpegBatch", "jpeg_batches"]
 

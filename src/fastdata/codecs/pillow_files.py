@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.codecs.channels import Pixels, cmyk_to_rgb
+from fastdata.codecs.checks import CHECKS
+from fastdata.codecs.header import Header, unsupported
 from fastdata.errors import CodecError
-from fastdata.images.channels import Pixels, cmyk_to_rgb
-from fastdata.images.checks import CHECKS
-from fastdata.images.header import Header, unsupported
 
 __all__ = ["exif_orientation", "extra", "extras", "open_image", "pixels_of", "read_pillow", "strict"]
 

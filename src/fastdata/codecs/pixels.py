@@ -1,6 +1,6 @@
 """Records: one image as stored bytes, by codec.
 
-jpeg      a JPEG on the restart grid (fastdata.images.jpeg), uint8
+jpeg      a JPEG on the restart grid (fastdata.codecs.jpeg_grid), uint8
 original  such a JPEG, or an unchanged source JPEG of any layout that libjpeg decodes, uint8
 png       an ordinary PNG, uint8 or uint16
 rgb       raw pixels, [H, W, C] in C order, uint8 or little-endian uint16; samples.npy has the size
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
+from fastdata.codecs.form import PixelFormat
+from fastdata.codecs.jpeg_crop import Cut, cut_jpeg
+from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, jpeg_size
 from fastdata.errors import CodecError
-from fastdata.images.form import PixelFormat
-from fastdata.images.jpeg import decode_jpeg, decode_jpeg_into, encode_jpeg, jpeg_size
-from fastdata.images.jpeg_cut import Cut, cut_jpeg
 
 __all__ = [
     "LEAST_SHRUNK",

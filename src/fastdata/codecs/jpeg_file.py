@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import simplejpeg
 
+from fastdata.codecs.channels import Pixels, cmyk_to_rgb
+from fastdata.codecs.header import FIXED_BYTES, Header, unsupported
+from fastdata.codecs.jpeg_grid import decode_buffer, decode_jpeg
+from fastdata.codecs.pillow_files import exif_orientation
 from fastdata.errors import CodecError
-from fastdata.images.channels import Pixels, cmyk_to_rgb
-from fastdata.images.header import FIXED_BYTES, Header, unsupported
-from fastdata.images.jpeg import decode_buffer, decode_jpeg
-from fastdata.images.pillow_files import exif_orientation
 
 __all__ = ["END_OF_IMAGE", "JpegHeader", "read_jpeg"]
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fastdata.codecs.channels import Pixels
 from fastdata.errors import CodecError
-from fastdata.images.channels import Pixels
 
 __all__ = ["FIXED_BYTES", "Header", "unsupported"]
 

@@ -9,8 +9,8 @@ import re
 import struct
 from collections.abc import Callable
 
+from fastdata.codecs.header import unsupported
 from fastdata.errors import CodecError
-from fastdata.images.header import unsupported
 
 __all__ = ["CHECKS"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fastdata.codecs.channels import Pixels, upright
+from fastdata.codecs.header import Header, unsupported
+from fastdata.codecs.jpeg_file import read_jpeg
+from fastdata.codecs.pillow_files import extra, strict
 from fastdata.errors import CodecError
-from fastdata.images.channels import Pixels, upright
-from fastdata.images.header import Header, unsupported
-from fastdata.images.jpeg_file import read_jpeg
-from fastdata.images.pillow_files import extra, strict
 
 __all__ = ["read_jxl"]
 

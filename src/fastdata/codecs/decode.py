@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.codecs.channels import flatten, to_bits, to_channels, upright
+from fastdata.codecs.header import Header, unsupported
+from fastdata.codecs.jpeg_file import JpegHeader, read_jpeg
+from fastdata.codecs.jxl_file import read_jxl
+from fastdata.codecs.pillow_files import read_pillow
+from fastdata.codecs.png_file import read_png
+from fastdata.codecs.tiff_file import read_tiff
 from fastdata.errors import CodecError
-from fastdata.images.channels import flatten, to_bits, to_channels, upright
-from fastdata.images.header import Header, unsupported
-from fastdata.images.jpeg_file import JpegHeader, read_jpeg
-from fastdata.images.jxl_file import read_jxl
-from fastdata.images.pillow_files import read_pillow
-from fastdata.images.png_file import read_png
-from fastdata.images.tiff_file import read_tiff
 
 __all__ = ["SourceImage"]
 

@@ -1,0 +1,1 @@
+"""Encode and decode images: JPEG on a grid of cells, and files of every format; knows no dataset."""
