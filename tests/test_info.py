@@ -71,7 +71,7 @@ def test_every_kind_as_json() -> None:
         (stores.arrays(), "arrays", 1),
     ):
         found = facts(path)
-        assert (found["path"], found["kind"], found["samples"], found["format"]) == (str(path), kind, count, "1.0")
+        assert (found["path"], found["kind"], found["samples"], found["format"]) == (str(path), kind, count, "1.0-rc")
         assert found["options"] == Store(path, kind=None).manifest.options
     floats = facts(stores.floats())["labels"]
     assert floats["columns"][0] == {"name": "quarter", "min": 0.0, "mean": 0.625, "max": 1.25}

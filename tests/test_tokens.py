@@ -438,7 +438,7 @@ def test_a_table_that_does_not_fit_the_tokens_is_damage(tmp_path: Path) -> None:
     (tmp_path / "o.fds" / "manifest.json").write_text(json.dumps(body))
     with pytest.raises(FormatError, match="does not fit its tokens"):
         TokenDataset(tmp_path / "o.fds", 8)
-    body["tokens"]["counts"] = [body["tokens"]["counts"][0] + 1]
+    body["sections"]["tokens"]["counts"][0] += 1
     (tmp_path / "o.fds" / "manifest.json").write_text(json.dumps(body))
     with pytest.raises(FormatError, match="has records of other sizes than its manifest says"):
         TokenDataset(tmp_path / "o.fds", 8)[0]

@@ -56,7 +56,6 @@ class Tables:
     Attributes:
         samples: the rows of samples.npy.
         names: the lines of names.txt.
-        others: the rows of images.npy; None: the store has no such file.
         images: the names of the images of a sample, if it has several.
         counts: the number of samples of each shard.
         records: the number of records of each shard, if it differs.
@@ -72,7 +71,6 @@ class Tables:
     sections: dict[str, Any] = field(default_factory=dict)
     originals: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    others: Array | None = None
     images: tuple[str, ...] = ()
 
 
@@ -206,10 +204,10 @@ class Kind(Protocol):
     def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
         """Return the form of a variant's records, or of its masks; None: this version cannot read it."""
 
-    def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
-        """Read the manifest's sections of this kind. Raise ValueError, KeyError or TypeError if they are damaged."""
+    def section_types(self) -> dict[str, Any]:
+        """Return what the manifest has for this kind only: the type of each section."""
 
-    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
+    def samples_dtype(self, manifest: Any) -> Any:
         """Return the dtype of a row of samples.npy."""
 
     def check(self, store: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +70,16 @@ class ArrayKind(Kind):
         fits = codec == "chunks" and dtype in (CLASSES if mask else NUMBERS) and channels in ((1,) if mask else (1, 3))
         return Form(codec, channels, dtype) if fits else None
 
-    def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
-        """Read the sections on chunks and on the classes of masks."""
-        from fastdata.arrays.sections import parse_arrays
-        from fastdata.images.sections import parse_masks
+    def section_types(self) -> dict[str, Any]:
+        from fastdata.arrays.sections import Arrays
+        from fastdata.images.sections import Masks
 
-        return {"arrays": parse_arrays(body["arrays"], variants), "masks": parse_masks(body.get("masks"))}
+        return {"arrays": Arrays, "masks": Masks | None}
 
-    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
+    def samples_dtype(self, manifest: Any) -> Any:
         from fastdata.arrays.sections import samples_dtype
 
-        return samples_dtype(labels, variants)
+        return samples_dtype(manifest.labels)
 
     def check(self, store: Any) -> None:
         """Check the shapes against the chunks and bytes of the arrays and of their masks."""

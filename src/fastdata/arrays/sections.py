@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +10,11 @@ import numpy as np
 from fastdata.arrays.chunks import MAX_AXES
 from fastdata.errors import FormatError
 from fastdata.store.files import SAMPLES
-from fastdata.store.format import MASK, Labels, Variant, counted, sample_columns
+from fastdata.store.format import MASK, Labels, Variant, sample_columns
 from fastdata.store.store import Store
+from fastdata.store.strict import Count
 
-__all__ = ["Arrays", "check_shapes", "parse_arrays", "samples_dtype"]
+__all__ = ["Arrays", "check_shapes", "samples_dtype"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -24,28 +24,21 @@ class Arrays:
     """The section of a store of arrays. chunk: sides of the chunks. channels: whether there is an axis of channels, which comes
     first."""
 
-    chunk: tuple[int, ...]
+    chunk: tuple[Count, ...]
     channels: bool
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.chunk) <= MAX_AXES or not all(self.chunk):
+            raise ValueError(f"chunks of {self.chunk}")
 
     @property
     def dims(self) -> int:
         return len(self.chunk) + self.channels
 
 
-def parse_arrays(found: Any, variants: Sequence[Variant]) -> Arrays:
-    """Read the section."""
-    chunk, channels = counted(found["chunk"]), found["channels"]
-    if not 1 <= len(chunk) <= MAX_AXES or not all(chunk) or type(channels) is not bool:
-        raise ValueError(f"chunks of {chunk}, channels {channels}")
-    if [v.name for v in variants] not in (["array"], ["array", f"{MASK}array"]) or any(v.records is None for v in variants):
-        raise ValueError(f"arrays in variants {[v.name for v in variants]}")
-    return Arrays(chunk, channels)
-
-
-def samples_dtype(labels: Labels, variants: Iterable[str]) -> np.dtype[Any]:
+def samples_dtype(labels: Labels) -> np.dtype[Any]:
     """Return the dtype of a row of samples.npy: label, sides (channels first, padded with zeros), number of the first record."""
-    own = [("shape", "<u4", (MAX_AXES + 1,)), ("first", "<u8")]
-    return sample_columns(labels, variants, own, [])
+    return sample_columns(labels, [("shape", "<u4", (MAX_AXES + 1,)), ("first", "<u8")])
 
 
 def check_shapes(store: Store) -> None:
@@ -55,6 +48,9 @@ def check_shapes(store: Store) -> None:
         FormatError: they do not.
     """
     samples, manifest = store.samples, store.manifest
+    names = [variant.name for variant in manifest.variants]
+    if names not in (["array"], ["array", f"{MASK}array"]) or any(variant.records is None for variant in manifest.variants):
+        raise FormatError(f"{store.path} has arrays in the variants {', '.join(names)}; prepare it again")
     arrays: Arrays = manifest.section("arrays")
     sides = samples["shape"].astype(np.float64)  # exact below 2^53, and does not overflow
     chunks = np.ceil(sides[:, arrays.channels : arrays.dims] / arrays.chunk).prod(axis=1)

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from fastdata.images.sections import Masks
-from fastdata.store.format import Variant, parse_column
+from fastdata.store.column import Column
+from fastdata.store.format import Variant
 from fastdata.store.info_lines import Facts, label_lines, listed, span
 from fastdata.store.store import Store
+from fastdata.store.strict import from_json
 from fastdata.words import human_bytes, number_of
 
 __all__ = [
@@ -73,7 +75,7 @@ def image_lines(facts: Facts) -> Iterator[str]:
             line += f", {originals} with their files' own bytes, {facts['samples'] - originals} encoded"
         yield line + described_each(variant, facts, "an image")
     if columns := facts.get("columns", ()):
-        yield f"  columns: {', '.join(str(parse_column(column)) for column in columns)}"
+        yield f"  columns: {', '.join(str(from_json(Column, column)) for column in columns)}"
     yield from mask_lines(facts)
 
 

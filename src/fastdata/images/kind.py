@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,15 @@ class ImageKind(Kind):
 
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
         """Turn a manifest's options into command-line options."""
-        from fastdata.images.sections import parse_stored_images
+        from fastdata.images.named import NamedImage
+        from fastdata.store.strict import from_json
 
         found = dict[str, Any]()
         for key, value in options.items():
             if key == "mask":
                 found |= typed_masks(value) if isinstance(value, dict) else {}
             elif key == "images":
-                found[key] = [str(image) for image in parse_stored_images(options)]
+                found[key] = [str(image) for image in from_json(tuple[NamedImage, ...], value)]
             elif key == "upscale":
                 found["no-upscale"] = not value
             else:
@@ -77,17 +78,16 @@ class ImageKind(Kind):
         fits = not mask or (codec == "rgb" and channels == 1)
         return PixelFormat(codec, channels, dtype) if known and fits else None
 
-    def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
-        """Read the classes of masks."""
-        from fastdata.images.sections import parse_masks
+    def section_types(self) -> dict[str, Any]:
+        from fastdata.images.sections import Masks
 
-        return {"masks": parse_masks(body.get("masks"))}
+        return {"masks": Masks | None}
 
-    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
+    def samples_dtype(self, manifest: Any) -> Any:
         """Return the dtype of a row of samples.npy."""
         from fastdata.images.sections import samples_dtype
 
-        return samples_dtype(labels, variants)
+        return samples_dtype(manifest.labels, [variant.name for variant in manifest.variants])
 
     def check(self, store: Any) -> None:
         """Check that each image is one record."""

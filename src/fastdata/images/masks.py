@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import FormatError
 from fastdata.images.concat import ConcatImages
 from fastdata.images.records import Images, StoreImages
 from fastdata.shared_memory import SharedArray
@@ -40,12 +39,8 @@ class Masks:
         """Return the masks of a store's images. ignore_index: None: the largest class that their dtype holds.
 
         Raises:
-            FormatError: if their sizes differ from the images'.
             ValueError: if a mask cannot hold `ignore_index`, or it is the default and there are pixels of that class.
         """
-        everything = np.arange(len(images))
-        if not all(map(np.array_equal, images.sides(everything), source.sides(everything))):
-            raise FormatError(f"{images.store.place}: the masks differ in size from the images; prepare the store again")
         section = source.store.manifest.section("masks")
         names, pixels = (section.names, by_class(section.pixels)) if section else ((), {})
         outside = class_outside(ignore_index, source.form.dtype, pixels, names)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.images.named import NamedImage
-from fastdata.store.format import PIXELS, Labels, entry, sample_columns
+from fastdata.store.format import Labels, sample_columns
+from fastdata.store.strict import Count
 
-__all__ = ["Masks", "join_masks", "parse_masks", "parse_stored_images", "samples_dtype"]
+__all__ = ["Masks", "join_masks", "samples_dtype"]
 
 
 @dataclass(frozen=True)
@@ -25,27 +25,12 @@ class Masks:
     """
 
     names: tuple[str, ...]
-    pixels: dict[str, int]
+    pixels: dict[str, Count]
 
-
-def parse_masks(found: Any) -> Masks | None:
-    """Parse the section; None: there are no masks."""
-    if found is None:
-        return None
-    names = tuple(entry(name, str) for name in entry(found["names"], list))
-    pixels = {k: entry(n, int) for k, n in entry(found["pixels"], dict).items()}
-    for k in pixels:
-        if not (k.isascii() and k.isdigit()):
-            raise ValueError(f"found {k!r:.80}, expected the number of a class")
-    return Masks(names, pixels)
-
-
-def parse_stored_images(options: dict[str, Any]) -> list[NamedImage]:
-    """Parse how each of several images is stored, which the options say; []: samples have one image."""
-    return [
-        NamedImage(entry(one["name"], str), entry(one["codec"], str), entry(one["bits"], int), entry(one["gray"], bool))
-        for one in entry(options.get("images", []), list)
-    ]
+    def __post_init__(self) -> None:
+        for k in self.pixels:
+            if not (k.isascii() and k.isdigit()):
+                raise ValueError(f"found {k!r:.80}, expected the number of a class")
 
 
 def join_masks(found: Sequence[Masks | None]) -> Masks | None:
@@ -62,5 +47,6 @@ def join_masks(found: Sequence[Masks | None]) -> Masks | None:
 
 
 def samples_dtype(labels: Labels, variants: Iterable[str]) -> np.dtype[Any]:
-    """Return the dtype of samples.npy: a label, and sides, bytes and checksum of each variant."""
-    return sample_columns(labels, variants, [], PIXELS)
+    """Return the dtype of samples.npy: a label, and the height and width of each size, which masks and further images share."""
+    sizes = [name for name in variants if "-" not in name]
+    return sample_columns(labels, [(f"{name}/{side}", "<u4") for name in sizes for side in ("height", "width")])

@@ -6,9 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from fastdata.errors import FormatError
 from fastdata.images.concat import ConcatImages
 from fastdata.images.records import Images, StoreImages
 from fastdata.shared_memory import SharedArray
@@ -59,7 +56,6 @@ def open_images(
 
     Raises:
         StoreError: the store lacks an image, or the size.
-        FormatError: the images of a sample differ in size.
         ValueError: no image is chosen, or one twice.
     """
     if isinstance(chosen, str):
@@ -71,8 +67,4 @@ def open_images(
     if not names or len(set(names)) < len(names):
         raise ValueError(f"images is {chosen!r}, but must be the name of an image, or different names, such as ('left', 'right')")
     first, *others = (opened.like(size, image=name) for name in names)
-    everything = np.arange(len(first))
-    sides = first.sides(everything)
-    if any(not all(map(np.array_equal, sides, images.sides(everything))) for images in others):
-        raise FormatError(f"{path}: the images {', '.join(names)} differ in size; prepare the store again")
     return first, Several(names, tuple(others))

@@ -28,7 +28,6 @@ from fastdata.sources.instances import box_notes, in_pixels
 from fastdata.sources.parts import file_parts, read_fields
 from fastdata.sources.reasons import detail_of, reason_of
 from fastdata.sources.urls import AnyPath, join, read_ahead, to_path
-from fastdata.store.format import IMAGE, PIXELS, variant_columns
 from fastdata.words import number_of, was
 
 __all__ = ["kept", "make_shard", "probe", "tables"]
@@ -167,16 +166,15 @@ def kept(table: dict[str, Any]) -> int:
 def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Build samples.npy, with a row for each image, and the store's other tables."""
     variants = plan.options.variants()
-    names, others = ([name for name, _, _ in variants if name.startswith(IMAGE) == other] for other in (False, True))
-    counts, blocks = list[int](), list[tuple[Array, Array]]()
+    counts, blocks = list[int](), list[Array]()
     originals, classes, noted = [0] * len(variants), Counter[int](), Counter[str]()
     for shard, table in enumerate(found):
-        blocks.append(_rows(plan, shard, table["rows"], names, others))
+        blocks.append(_rows(plan, shard, table["rows"]))
         counts.append(kept(table))
         originals = [count + more for count, more in zip(originals, table["originals"], strict=True)]
         classes.update({int(k): count for k, count in table["classes"].items()})
         noted.update(table["counts"])
-    samples, others_rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    samples = np.concatenate(blocks)
     mask = plan.options.mask
     return Tables(
         samples=samples,
@@ -184,7 +182,6 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
         counts=tuple(counts),
         originals={name: originals[k] for k, (name, _, form) in enumerate(variants) if form.codec == "original"},
         sections={"masks": None if mask is None else Masks(mask.names, {str(k): classes[k] for k in sorted(classes)})},
-        others=others_rows if others else None,
         images=tuple(image.name for image in plan.options.images),
         notes=tuple(_notes(plan, noted)),
     )
@@ -197,18 +194,19 @@ def _names(plan: Plan, places: Array, counts: Sequence[int]) -> Iterator[str]:
         yield from (sources[place - first].name for place in places[end - counts[shard] : end].tolist())
 
 
-def _rows(plan: Plan, shard: int, rows: list[Any], names: list[str], others: list[str]) -> tuple[Array, Array]:
-    """Return the rows of samples.npy and of images.npy for a shard."""
-    samples = np.zeros(len(rows), samples_dtype(plan.labels, names))
-    others_rows = np.zeros(len(rows), variant_columns(others))
+def _rows(plan: Plan, shard: int, rows: list[Any]) -> Array:
+    """Return the rows of samples.npy for a shard."""
+    variants = [name for name, _, _ in plan.options.variants()]
+    samples = np.zeros(len(rows), samples_dtype(plan.labels, variants))
     samples["source"] = [row[0] for row in rows]
     label = samples["label"]
     sources, first = plan.shard(shard), plan.bounds[shard]
     label[...] = np.array([sources[row[0] - first].label for row in rows], label.dtype).reshape(label.shape)
-    for k, (name, _, _) in enumerate(plan.options.variants()):
-        for j, (column, _) in enumerate(PIXELS):
-            (others_rows if name in others else samples)[f"{name}/{column}"] = [row[1][k][j] for row in rows]
-    return samples, others_rows
+    for k, name in enumerate(variants):
+        for j, side in enumerate(("height", "width")):
+            if f"{name}/{side}" in samples.dtype.fields:
+                samples[f"{name}/{side}"] = [row[1][k][j] for row in rows]
+    return samples
 
 
 def _notes(plan: Plan, counts: Counter[str]) -> Iterator[str]:

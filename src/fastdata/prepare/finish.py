@@ -22,7 +22,6 @@ from fastdata.sources.reasons import nothing_kept
 from fastdata.store.columns import join_columns
 from fastdata.store.files import (
     COLUMNS,
-    IMAGES,
     MANIFEST,
     NAMES,
     REJECTS,
@@ -122,8 +121,6 @@ def finish(work: Work) -> tuple[str, ...]:
         raise _nothing_kept(rejects)
     tables: kinds.Tables = kind.tables(plan, shards)
     files = {SAMPLES: _write(out / SAMPLES, _npy(tables.samples))}
-    if tables.others is not None:
-        files[IMAGES] = _write(out / IMAGES, _npy(tables.others))
     files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
     files[REJECTS] = _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
     for name, rows in indices.items():

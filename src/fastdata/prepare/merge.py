@@ -22,7 +22,6 @@ from fastdata.store.column import Column
 from fastdata.store.columns import ColumnReader
 from fastdata.store.files import (
     COLUMNS,
-    IMAGES,
     MANIFEST,
     NAMES,
     REJECTS,
@@ -37,7 +36,7 @@ from fastdata.store.files import (
     sync,
     write_atomic,
 )
-from fastdata.store.format import VERSION, Labels, Manifest, Variant
+from fastdata.store.format import Labels, Manifest, Variant
 from fastdata.store.store import Store
 
 __all__ = ["merge"]
@@ -161,8 +160,6 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
     files = {}
     if SAMPLES in first.manifest.files:
         files[SAMPLES] = _write_array(folder / SAMPLES, rows)
-    if IMAGES in first.manifest.files:
-        files[IMAGES] = _write_array(folder / IMAGES, [np.load(store.path / IMAGES, mmap_mode="r") for store in stores])
     if NAMES in first.manifest.files:
         files[NAMES] = _write(folder / NAMES, b"".join((store.path / NAMES).read_bytes() for store in stores))
     for variant in first.manifest.variants:
@@ -194,7 +191,6 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
         fingerprint=_fingerprint(manifests),
         sections=sections,
         columns=tuple(columns),
-        version=VERSION,
     )
 
 

@@ -22,7 +22,8 @@ from fastdata.sources.packed import packed_inputs
 from fastdata.sources.shuffled import shuffled
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
-from fastdata.store.format import Form, Labels, parse_column
+from fastdata.store.format import Form, Labels
+from fastdata.store.strict import from_json
 from fastdata.tokenizer import LIBRARIES
 
 __all__ = ["Options", "Plan", "Roots", "Work", "describe_difference", "freeze", "make_plan", "rows_of", "version_of"]
@@ -266,7 +267,7 @@ def _plain(value: Any) -> str:
 
 def _listed(columns: list[dict[str, Any]]) -> str:
     """Name the columns of a manifest or a plan."""
-    return ", ".join(str(parse_column(one)) for one in columns) or "none"
+    return ", ".join(str(from_json(Column, one)) for one in columns) or "none"
 
 
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:

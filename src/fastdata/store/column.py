@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.store.files import COLUMNS
+from fastdata.store.strict import Count
 from fastdata.tokenizer import Spec
 
 __all__ = ["INSTANCES", "NUMBERS", "SOURCE_SIZE", "TEXTS", "Column", "ColumnTokens", "mirror_order"]
@@ -32,8 +33,8 @@ class ColumnTokens:
     """
 
     tokenizer: Spec
-    vocab_size: int
-    pad: int | None
+    vocab_size: Count
+    pad: Count | None
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Column:
 
     name: str
     type: str
-    shape: tuple[int, ...] = ()
+    shape: tuple[Count, ...] = ()
     many: bool = False
     geometry: str | None = None
     group: str | None = None
@@ -103,10 +104,7 @@ class Column:
 
     def as_json(self) -> dict[str, Any]:
         """Return the column as the manifest has it."""
-        found = asdict(self) | {"shape": list(self.shape), "names": list(self.names), "ids": list(self.ids)}
-        if self.tokens is None:
-            del found["tokens"]
-        return found
+        return asdict(self) | {"shape": list(self.shape), "names": list(self.names), "ids": list(self.ids)}
 
     def __str__(self) -> str:
         """The name and the type, such as "boxes (lists of float32[4])"."""

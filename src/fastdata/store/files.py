@@ -21,10 +21,10 @@ import xxhash
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, damaged, lacking
+from fastdata.store.strict import Count
 
 __all__ = [
     "COLUMNS",
-    "IMAGES",
     "LOCK",
     "MANIFEST",
     "NAMES",
@@ -62,7 +62,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.npy"
-IMAGES = "images.npy"  # of a store with several images a sample
 NAMES = "names.txt"
 REJECTS = "rejects.jsonl"
 COLUMNS = "columns"
@@ -76,7 +75,7 @@ PLAN = "plan.json"  # in that folder; it exists only if the plan is complete
 class FileSum:
     """Size and xxh3-128 (hex) of one file."""
 
-    bytes: int
+    bytes: Count
     xxh3_128: str
 
 
@@ -205,7 +204,7 @@ class Stamp:
             raise StoreError(f"{self._path} cannot be read: {lacking(error) or error.strerror}") from None
 
 
-_COMMON = r"(manifest\.json|samples\.npy|images\.npy|names\.txt|rejects\.jsonl"
+_COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl"
 _COMMON += r"|work/(plan|(shard|sources|strikes)-[0-9]+)\.json"
 _COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
 _COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|characters\.json)"

@@ -6,7 +6,7 @@ The manifest is the commit point. It is written last; a folder without one is no
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,9 +16,8 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, lacking
-from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column, ColumnTokens
+from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column
 from fastdata.store.files import (
-    IMAGES,
     MANIFEST,
     NAMES,
     NEXT,
@@ -31,18 +30,13 @@ from fastdata.store.files import (
     open_regular,
     sum_of,
 )
-from fastdata.tokenizer import Spec
+from fastdata.store.strict import Count, from_json
 
-__all__ = ["IMAGE", "MASK", "NUMBERS", "PIXELS", "Form", "Labels", "Manifest", "Variant", "counted", "entry", "parse_column"]
-__all__ += ["read_current", "read_manifest", "sample_columns", "variant_columns"]
+__all__ = ["IMAGE", "MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant", "read_current", "read_manifest", "sample_columns"]
 
-MAJOR = 1
-VERSION = "1.0"
-WITH_MORE = "1.1"  # of a store with columns or several images a sample; readers of 1.0 ignore them, and see the first image
+FORMAT, VERSION = "fastdata", "1.0-rc"
 MASK = "mask-"  # the prefix of the names of variants that hold masks
 IMAGE = "image-"  # the prefix of the names of variants that hold another image of each sample; then come its name and "-"
-PIXELS = [("height", "<u4"), ("width", "<u4")]  # what tables say of each image
-IN_ALL = ("masks", "tokens")  # sections that version 1.0 has in every manifest
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class Form:
     """The contents of a variant's records: the codec, the number of channels, and the name of a numpy dtype."""
 
     codec: str
-    channels: int
+    channels: Count
     dtype: str
 
 
@@ -71,17 +65,17 @@ class Variant:
 
     Attributes:
         size: the value of `--size`; None if images kept their size.
-        form: made by the kind from (codec, channels, dtype).
+        form: what its records hold; of the class that the kind makes of it.
         records: the number in each shard, if it differs from that of samples.
         originals: for codec "original", how many records are the unchanged bytes of a source file.
     """
 
     name: str
-    size: int | None
+    size: Count | None
     form: Any
     shards: tuple[FileSum, ...]
-    records: tuple[int, ...] | None = None
-    originals: int | None = None
+    records: tuple[Count, ...] | None = None
+    originals: Count | None = None
 
     @property
     def is_mask(self) -> bool:
@@ -92,52 +86,44 @@ class Variant:
         """The name of the image, if samples have several and this is not the first; else ""."""
         return self.name.split("-")[1] if self.name.startswith(IMAGE) else ""
 
+    @property
+    def of(self) -> str:
+        """The name of the variant of the first image that this one belongs to, which has the same heights and widths."""
+        return self.name.rpartition("-")[2]
+
 
 @dataclass(frozen=True)
 class Manifest:
     """What a store contains and how it was made.
 
     Attributes:
-        sections: the entries of its kind, by name.
+        kind: the kind of data.
         images: the names of the images of a sample, if it has several.
+        sections: what only its kind has, by name.
         xxh3_128: of the file that it was read from. No two stores have the same, though their fingerprints may be equal: inputs are
             known by their sizes, so that others may have replaced them.
     """
 
-    num_samples: int
-    num_rejects: int
+    kind: str
+    num_samples: Count
+    num_rejects: Count
     labels: Labels
-    shard_samples: tuple[int, ...]
+    shard_samples: tuple[Count, ...]
     variants: tuple[Variant, ...]
     files: dict[str, FileSum]
     options: dict[str, Any]
     libraries: dict[str, str]
     fingerprint: str
-    version: str = VERSION
-    kind: str = "images"
     sections: dict[str, Any] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()
     images: tuple[str, ...] = ()
+    version: str = VERSION
+    format: str = FORMAT
     xxh3_128: str = field(default="", compare=False)
 
     def to_json(self) -> bytes:
-        body = {"format": "fastdata", **dict.fromkeys(IN_ALL), **asdict(self)}
+        body = asdict(self)
         del body["xxh3_128"]
-        if self.columns or self.images:
-            body["version"] = WITH_MORE
-        if self.columns:
-            body["columns"] = [column.as_json() for column in self.columns]
-        else:
-            del body["columns"]
-        body |= {name: section for name, section in body.pop("sections").items() if section is not None}
-        for variant in body["variants"]:
-            if variant["originals"] is None:
-                del variant["originals"]
-        del body["images"]
-        if self.images:
-            others = [variant for variant in body["variants"] if variant["name"].startswith(IMAGE)]
-            body["images"] = {"names": self.images, "variants": others}
-            body["variants"] = [variant for variant in body["variants"] if variant not in others]
         return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
     def section(self, name: str) -> Any:
@@ -149,16 +135,10 @@ class Manifest:
         return self.shard_samples if variant.records is None else variant.records
 
 
-def sample_columns(labels: Labels, variants: Iterable[str], own: Sequence[Any], each: Sequence[tuple[str, str]]) -> np.dtype[Any]:
-    """Return the dtype of a row of samples.npy: `source` (the index of the input), `label`, the columns `own` of the kind, and
-    the (name, dtype) in `each` for every variant."""
+def sample_columns(labels: Labels, more: Sequence[Any]) -> np.dtype[Any]:
+    """Return the dtype of a row of samples.npy: `source` (the index of the input), `label`, and the columns of the kind."""
     label: Any = ("label", "<f4", (len(labels.names),)) if labels.kind == "vector" else ("label", "<i4")
-    return np.dtype([("source", "<u8"), label, *own, *variant_columns(variants, each)])
-
-
-def variant_columns(variants: Iterable[str], each: Sequence[tuple[str, str]] = PIXELS) -> list[tuple[str, str]]:
-    """Return the (name, dtype) of the columns for some variants. each: those of a variant."""
-    return [(f"{variant}/{name}", dtype) for variant in variants for name, dtype in each]
+    return np.dtype([("source", "<u8"), label, *more])
 
 
 def read_current(path: Path) -> tuple[Path, Manifest]:
@@ -194,12 +174,16 @@ def read_manifest(root: Path) -> Manifest:
         raise StoreError(f"cannot read {root / MANIFEST}: {lacking(error) or error.strerror}") from error
     try:
         body = json.loads(raw)
-        if body.pop("format") != "fastdata":
-            raise ValueError('"format" is not "fastdata"')
-        version = str(body["version"])
-        if int(version.split(".")[0]) > MAJOR:
-            raise _newer(root, version)
-        return replace(_parse(body), xxh3_128=sum_of(raw).xxh3_128)
+        if body["format"] != FORMAT:
+            raise ValueError(f'"format" is not "{FORMAT}"')
+        if body["version"] != VERSION:
+            raise FormatError(
+                f"{root} has format version {body['version']!s:.20}, this fastdata reads {VERSION}: prepare the store again, or "
+                "use the fastdata that wrote it"
+            )
+        if "xxh3_128" in body:
+            raise ValueError("unknown key xxh3_128")
+        return _parse({**body, "xxh3_128": sum_of(raw).xxh3_128})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{root / MANIFEST} is damaged ({type(error).__name__}: {error}); prepare the store again") from None
 
@@ -216,132 +200,64 @@ def _absent(root: Path) -> StoreError:
     return StoreError(f"no store at {root}: it has no {MANIFEST}; make one with fastdata-prep {root} OUT")
 
 
-def _newer(root: Path, version: str) -> FormatError:
-    return FormatError(f"{root} has format version {version}, this fastdata reads up to {MAJOR}.x; use a newer fastdata")
-
-
 def _parse(body: dict[str, Any]) -> Manifest:
-    name = entry(body["kind"], str)
+    manifest: Manifest = from_json(Manifest, body)
     try:
-        kind = kinds.find(name)
+        kind = kinds.find(manifest.kind)
     except KeyError:
-        raise FormatError(f"the store holds {name}, which this fastdata cannot read; use a newer one") from None
-    shard_samples = counted(body["shard_samples"])
-    labels = Labels(entry(body["labels"]["kind"], str), tuple(entry(name, str) for name in entry(body["labels"]["names"], list)))
-    if labels.kind not in kind.labels:
-        raise ValueError(f"unknown kind of label {labels.kind!r}")
-    images = body.get("images", {"names": [], "variants": []})
-    found = [*entry(body["variants"], list), *entry(images["variants"], list)]
-    variants = tuple(_variant(v, len(shard_samples), kind) for v in found)
-    if not variants or len({v.name for v in variants}) != len(variants):
-        raise ValueError("a store has one or more variants of different names")
-    files = {name: _sum(s) for name, s in entry(body["files"], dict).items()}
-    if not {SAMPLES, NAMES, REJECTS, *(index_file(variant.name) for variant in variants)} <= set(files):
-        raise ValueError(f"it lists the files {sorted(files)}")
-    if sum(shard_samples) != body["num_samples"]:
-        raise ValueError("kind or counts do not fit together")
-    options = entry(body["options"], dict)
-    kind.typed(options)  # which raises an error if they are damaged
-    return Manifest(
-        num_samples=entry(body["num_samples"], int),
-        num_rejects=entry(body["num_rejects"], int),
-        labels=labels,
-        shard_samples=shard_samples,
-        variants=variants,
-        files=files,
-        options=options,
-        libraries=entry(body["libraries"], dict),
-        fingerprint=entry(body["fingerprint"], str),
-        version=entry(body["version"], str),
-        kind=kind.name,
-        sections=kind.sections(body, variants),
-        columns=_columns(body.get("columns", []), files),
-        images=_images(images, variants, files),
+        raise FormatError(f"the store holds {manifest.kind}, which this fastdata cannot read; use a newer one") from None
+    types = kind.section_types()
+    if manifest.sections.keys() != types.keys():
+        raise ValueError(f"sections of {kind.name} are {', '.join(types)}, found {', '.join(manifest.sections):.80}")
+    manifest = replace(
+        manifest,
+        sections={name: from_json(one, manifest.sections[name]) for name, one in types.items()},
+        variants=tuple(_of_kind(kind, variant) for variant in manifest.variants),
     )
+    if manifest.labels.kind not in kind.labels:
+        raise ValueError(f"unknown kind of label {manifest.labels.kind!r}")
+    kind.typed(manifest.options)  # which raises an error if they are damaged
+    _check_variants(manifest)
+    _check_columns(manifest.columns)
+    tables = SAMPLES, NAMES, REJECTS, *(index_file(variant.name) for variant in manifest.variants)
+    of_columns = (name for column in manifest.columns for name in (*column.files, column.tokenizer_file) if name)
+    if missing := [name for name in (*tables, *of_columns) if name not in manifest.files]:
+        raise ValueError(f"it does not list {missing[0]}")
+    return manifest
 
 
-def _images(found: dict[str, Any], variants: Sequence[Variant], files: Container[str]) -> tuple[str, ...]:
-    """Read the names of the images, if samples have several."""
-    names = tuple(entry(name, str) for name in entry(found["names"], list))
+def _of_kind(kind: kinds.Kind, variant: Variant) -> Variant:
+    if not is_variant(variant.name):
+        raise ValueError(f"a variant cannot be called {variant.name!r:.80}")
+    stored: Form = from_json(Form, variant.form)
+    form = kind.form(stored.codec, stored.channels, stored.dtype, mask=variant.is_mask)
+    if form is None:
+        raise FormatError(f"the store has records of {variant.form}, which this fastdata cannot read; use a newer one")
+    return replace(variant, form=form)
+
+
+def _check_variants(manifest: Manifest) -> None:
+    """Raise a ValueError unless variants and counts fit each other."""
+    variants, shards = manifest.variants, len(manifest.shard_samples)
+    if not variants or len({variant.name for variant in variants}) != len(variants):
+        raise ValueError("a store has one or more variants of different names")
+    if sum(manifest.shard_samples) != manifest.num_samples:
+        raise ValueError("the numbers of samples do not fit together")
+    for variant in variants:
+        if len(variant.shards) != shards or len(manifest.shard_records(variant)) != shards:
+            raise ValueError(f"variant {variant.name} lists {len(variant.shards)} shards, the store has {shards}")
+        if (variant.originals is None) != (variant.form.codec != "original"):
+            raise ValueError(f"variant {variant.name} of codec {variant.form.codec} has {variant.originals} originals")
     sizes = [variant.size for variant in variants if not variant.is_mask and not variant.image]
-    want = [(name, size) for name in names[1:] for size in sizes]
-    if len(set(names)) != len(names) or [(v.image, v.size) for v in variants if v.image] != want:
+    want = [(name, size) for name in manifest.images[1:] for size in sizes]
+    if len(set(manifest.images)) != len(manifest.images) or [(v.image, v.size) for v in variants if v.image] != want:
         raise ValueError("the variants of several images do not fit their names")
-    if names and IMAGES not in files:
-        raise ValueError(f"it does not list {IMAGES}")
-    return names
+    if not {variant.of for variant in variants} <= {variant.name for variant in variants}:
+        raise ValueError("a variant of masks or of further images belongs to no variant of images")
 
 
-def entry(value: Any, kind: type) -> Any:
-    """Return a value of the manifest after checking that it has this exact type; numbers must not be negative."""
-    if type(value) is not kind or (isinstance(value, int) and value < 0):
-        raise TypeError(f"found {value!r:.80}, expected a {kind.__name__}")
-    return value
-
-
-def counted(values: Any) -> tuple[int, ...]:
-    """Return a list of counts as a tuple, checked as `entry` does."""
-    return tuple(entry(n, int) for n in entry(values, list))
-
-
-def _columns(found: Any, files: Container[str]) -> tuple[Column, ...]:
-    """Read the list of columns, which stores of version 1.0 lack."""
-    columns = tuple(map(parse_column, entry(found, list)))
+def _check_columns(columns: Sequence[Column]) -> None:
     if len({column.name for column in columns}) != len(columns):
         raise ValueError("two columns have one name")
     if any(column.geometry for column in columns) and SOURCE_SIZE not in columns:
         raise ValueError(f"columns have a geometry, but there is no column {SOURCE_SIZE.name}")
-    needed = [name for column in columns for name in (*column.files, column.tokenizer_file) if name]
-    if missing := [name for name in needed if name not in files]:
-        raise ValueError(f"it does not list {missing[0]}")
-    return columns
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"found {value!r:.80}, expected a whole number")
-    return value
-
-
-def parse_column(found: dict[str, Any]) -> Column:
-    """Read a column's entry in a manifest. Raise ValueError, KeyError or TypeError if it is damaged."""
-    return Column(
-        name=entry(found["name"], str),
-        type=entry(found["type"], str),
-        shape=counted(found["shape"]),
-        many=entry(found["many"], bool),
-        geometry=None if found["geometry"] is None else entry(found["geometry"], str),
-        group=None if found["group"] is None else entry(found["group"], str),
-        names=tuple(entry(name, str) for name in entry(found["names"], list)),
-        ids=tuple(_whole(number) for number in entry(found.get("ids", []), list)),
-        tokens=_column_tokens(found.get("tokens")),
-    )
-
-
-def _column_tokens(found: Any) -> ColumnTokens | None:
-    if found is None:
-        return None
-    spec = Spec(*(entry(found["tokenizer"][key], str) for key in ("engine", "name", "sha256")))
-    return ColumnTokens(spec, entry(found["vocab_size"], int), None if found["pad"] is None else entry(found["pad"], int))
-
-
-def _sum(found: Any) -> FileSum:
-    return FileSum(entry(found["bytes"], int), entry(found["xxh3_128"], str))
-
-
-def _variant(found: dict[str, Any], num_shards: int, kind: kinds.Kind) -> Variant:
-    name, size = entry(found["name"], str), found["size"]
-    codec, channels, dtype = (found["form"][key] for key in ("codec", "channels", "dtype"))
-    if not is_variant(name):
-        raise ValueError(f"a variant cannot be called {name!r}")
-    form = kind.form(codec, entry(channels, int), dtype, mask=name.startswith(MASK))
-    if form is None:
-        raise FormatError(f"the store has records of {found['form']}, which this fastdata cannot read; use a newer one")
-    shards = tuple(_sum(s) for s in entry(found["shards"], list))
-    if len(shards) != num_shards:
-        raise ValueError(f"variant {name} lists {len(shards)} shards, the store has {num_shards}")
-    records = None if found.get("records") is None else counted(found["records"])
-    if records is not None and len(records) != num_shards:
-        raise ValueError(f"variant {name} counts the records of {len(records)} shards, the store has {num_shards}")
-    originals = entry(found["originals"], int) if codec == "original" else None
-    return Variant(name, None if size is None else entry(size, int), form, shards, records, originals)

@@ -12,7 +12,6 @@ import numpy as np
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, damaged
 from fastdata.store.files import (
-    IMAGES,
     MANIFEST,
     NAMES,
     REJECTS,
@@ -25,7 +24,7 @@ from fastdata.store.files import (
     open_regular,
     shard_file,
 )
-from fastdata.store.format import Manifest, Variant, read_current, variant_columns
+from fastdata.store.format import Manifest, Variant, read_current
 from fastdata.store.place import Place
 from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
 from fastdata.store.uses import Use
@@ -94,10 +93,8 @@ class Store:
             found = self.manifest.kind
             raise StoreError(f"{self.place} holds {found}, not {kind}; open it with {self.kind.reader}")
         self._check_sizes()
-        first = [v.name for v in self.manifest.variants if not v.image]
-        others = [v.name for v in self.manifest.variants if v.image]
-        self.samples: Array = self._load(SAMPLES, self.kind.samples_dtype(self.manifest.labels, first))
-        self._others = self._load(IMAGES, np.dtype(variant_columns(others))) if others else self.samples
+        samples, dtype = self.path / SAMPLES, self.kind.samples_dtype(self.manifest)
+        self.samples: Array = load_table(samples, self.manifest.files[SAMPLES], dtype, self.manifest.num_samples)
         self._indices = {variant.name: self._index(variant) for variant in self.manifest.variants}
         self.kind.check(self)
 
@@ -107,10 +104,6 @@ class Store:
         for variant in () if isinstance(self.place, Place) else self.manifest.variants:
             for shard, total in enumerate(variant.shards):
                 check_size(self.shard(variant, shard), total.bytes)
-
-    def _load(self, file: str, dtype: np.dtype[Any]) -> Array:
-        """Return a table with a row for each sample."""
-        return load_table(self.path / file, self.manifest.files[file], dtype, self.manifest.num_samples)
 
     def _index(self, variant: Variant) -> RecordIndex:
         file, sizes = index_file(variant.name), [shard.bytes for shard in variant.shards]
@@ -124,9 +117,8 @@ class Store:
         return f"Store({str(self.path)!r}: {len(self)} samples, variants {sizes})"
 
     def field(self, variant: Variant, name: str) -> Array:
-        """Return what the tables say of each image of a variant: "height" or "width"."""
-        table: Array = self._others if variant.image else self.samples
-        found: Array = np.asarray(table)[f"{variant.name}/{name}"]  # indexing a memmap takes longer
+        """Return the "height" or "width" of each image of a variant."""
+        found: Array = np.asarray(self.samples)[f"{variant.of}/{name}"]  # indexing a memmap takes longer
         return found
 
     def variant(self, size: int | None = None, *, mask: bool = False, image: str = "") -> Variant:

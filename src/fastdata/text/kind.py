@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +87,12 @@ class TokenKind(Kind):
         fits = codec == "tokens" and channels in (1, 3) and dtype in ("uint16", "uint32") and not mask
         return Form(codec, channels, dtype) if fits else None
 
-    def sections(self, body: dict[str, Any], variants: tuple[Any, ...]) -> dict[str, Any]:
-        """Read the tokenizer and the counts."""
-        from fastdata.text.sections import parse_tokens
+    def section_types(self) -> dict[str, Any]:
+        from fastdata.text.sections import Tokens
 
-        return {"tokens": parse_tokens(body["tokens"], variants[0])}
+        return {"tokens": Tokens}
 
-    def samples_dtype(self, labels: Any, variants: Iterable[str]) -> Any:
+    def samples_dtype(self, manifest: Any) -> Any:
         from fastdata.text.sections import SAMPLES_DTYPE
 
         return SAMPLES_DTYPE

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import FormatError
-from fastdata.store.format import Variant, counted, entry
 from fastdata.store.store import Store
+from fastdata.store.strict import Count
 
-__all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "Tokens", "check_records", "parse_tokens"]
+__all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "Tokens", "check_records"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,29 +39,21 @@ class Tokens:
     engine: str
     name: str
     sha256: str
-    vocab_size: int
-    end: int | None
-    largest: int
-    counts: tuple[int, ...]
-
-
-def parse_tokens(found: Any, variant: Variant) -> Tokens:
-    """Read the section."""
-    engine, name, sha256 = (entry(found[key], str) for key in ("engine", "name", "sha256"))
-    end, counts = found["end"], counted(found["counts"])
-    if len(counts) != len(variant.shards) or variant.records is None:
-        raise ValueError(f"{len(counts)} counts of tokens for {len(variant.shards)} shards")
-    itemsize = np.dtype(variant.form.dtype).itemsize
-    if variant.records != tuple(-(-count * itemsize // RECORD_BYTES) for count in counts):
-        raise ValueError(f"{variant.records} records for {counts} tokens")
-    end = None if end is None else entry(end, int)
-    return Tokens(engine, name, sha256, entry(found["vocab_size"], int), end, entry(found["largest"], int), counts)
+    vocab_size: Count
+    end: Count | None
+    largest: Count
+    counts: tuple[Count, ...]
 
 
 def check_records(store: Store) -> None:
     """Raise a FormatError unless each record is as long as the counts of tokens say."""
-    (variant,), counts = store.manifest.variants, store.manifest.section("tokens").counts
-    sizes = (count * np.dtype(variant.form.dtype).itemsize for count in counts)
+    counts = store.manifest.section("tokens").counts
+    if len(store.manifest.variants) > 1 or len(counts) != len(store.manifest.shard_samples):
+        raise FormatError(f"{store.path} has {len(counts)} counts of tokens; prepare it again")
+    (variant,) = store.manifest.variants
+    sizes = [count * np.dtype(variant.form.dtype).itemsize for count in counts]
+    if variant.records != tuple(-(-size // RECORD_BYTES) for size in sizes):
+        raise FormatError(f"{store.path} has {variant.records} records for {counts} tokens; prepare it again")
     parts = ((min(size - start, RECORD_BYTES) for start in range(0, size, RECORD_BYTES)) for size in sizes)
     if not np.array_equal(np.fromiter(chain.from_iterable(parts), np.int64), store.index(variant).lengths):
         raise FormatError(f"{store.path} has records of other sizes than its manifest says; copy it again, or prepare it again")
