@@ -40,7 +40,6 @@ class FaultServer:
         delay_s: before each answer.
         rate: bytes a second of each connection; 0: as fast as possible.
         stall_s: how long an answer stalls before the connection ends.
-        slow_from: answers of so many bytes or more come a thousand times as slowly as one would wait.
         requests, nbytes: GETs and bytes of each path.
         whole: answers with all bytes of it.
         made: the faults that were made.
@@ -54,7 +53,6 @@ class FaultServer:
         self.always: dict[str, str] = {}
         self.delay_s = 0.0
         self.rate = 0
-        self.slow_from = 1 << 60
         self.stall_s = STALL_S
         self.requests: Counter[str] = Counter()
         self.nbytes: Counter[str] = Counter()
@@ -179,8 +177,6 @@ class FaultServer:
         connection.sendall(head.encode())
         if fault == "late":
             self._closed.wait(LATE_S)
-        if len(body) >= self.slow_from:
-            self._closed.wait(self.stall_s)
         self._send(connection, body)
         with self._lock:
             self.nbytes[path] += len(body)

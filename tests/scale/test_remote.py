@@ -235,12 +235,15 @@ with Loader(LMDBDataset(url, cache=cache), 4, num_workers=1, seed=3, shuffle=Tru
 """
 
 
-def start(code: str, *arguments: Any, **options: Any) -> subprocess.Popen[str]:
+def environment() -> dict[str, str]:
+    """That of a process that imports what the tests do."""
     paths = [str(Path(__file__).parents[1]), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True, env=env, **options
-    )
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def start(code: str, *arguments: Any, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(), **options)
 
 
 @pytest.mark.slow
@@ -472,6 +475,21 @@ def test_the_least_cache_fetches_little_more_than_it_must(tmp_path: Path) -> Non
     shards = (np.searchsorted(firsts, order, "right") - 1).tolist()
     must = fewest(shards, least // size, 3 * batch)
     assert len(counts) == 128 and fetched <= 1.3 * must, (fetched, must, least // size)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="a namespace of processes needs root")
+def test_containers_that_share_only_the_cache_share_its_downloader(server: FaultServer, tmp_path: Path) -> None:
+    """They know the folder by different paths, and each other's processes not at all."""
+    url, cache, other = f"{server.url}/many.fds", tmp_path / "cache", tmp_path / "mounted"
+    dataset = LMDBDataset(url, cache=cache)
+    other.symlink_to(cache)
+    (process,) = downloaders(cache)
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", RANK, url, other, "0", "1"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    assert sorted(json.loads(done.stdout)) == [*range(120)], done.stderr
+    server.always = {"shard-": "404"}  # all have come, each once
+    assert len(dataset[119]) == 2 and downloaders(cache) == [process] and not downloaders(other)
 
 
 def deleted_bytes() -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -66,9 +68,12 @@ def parse_bytes(text: int | str, name: str) -> int:
 
 
 def cache_default() -> Path:
-    """Return the folder for small files of stores that are held in memory."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "fastdata"
+    """Return the folder that shards of stores pass through which are held in memory."""
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "fastdata"
+    with suppress(RuntimeError):  # HOME is not set, and nothing knows this user, as in some containers
+        return Path.home() / ".cache" / "fastdata"
+    return Path(tempfile.gettempdir()) / f"fastdata-{os.getuid()}"
 
 
 def parse_storage(words: Iterable[str]) -> dict[str, Any]:
