@@ -1,4 +1,4 @@
-"""Parquet as SOURCE, whole and hostile; written by pyarrow itself."""
+"""Parquet and Arrow as SOURCE, whole and hostile; written by pyarrow itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,7 @@ from archives import all_pixels, equal, pixels_of, png, problems
 from fastdata import MissingExtraError, PrepError, prep
 from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
+from fastdata.sources.options import LabelOptions
 from fastdata.store.store import Store
 from stores import whole
 from support import PREP, run
@@ -185,6 +187,86 @@ def test_a_damaged_page_leaves_the_other_row_groups(tmp_path: Path) -> None:
     summary = prep(path, tmp_path / "o.fds", workers=1)
     assert summary.inputs == 40 and summary.kept == 20 and sum(summary.rejected.values()) == 20
     assert Store(summary.out).samples["label"].tolist() == list(range(20, 40))
+
+
+@pytest.mark.parametrize("part", ["path", "label"])
+def test_a_parquet_whose_rows_disagree_with_its_groups_is_damaged(tmp_path: Path, part: str) -> None:
+    """One byte of its tables becomes another number of rows, values or bytes."""
+    images = [{"bytes": png(k)[1], "path": f"{k}.png"} if part == "path" else {"bytes": png(k)[1]} for k in range(3)]
+    pq.write_table(pa.table({"image": images, **({"label": [0, 1, 2]} if part == "label" else {})}), tmp_path / "x.parquet")
+    data = (tmp_path / "x.parquet").read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    said = set()
+    for at in range(footer, len(data) - 8):
+        if data[at] == 2 * 3:  # 3 as Thrift writes it
+            (tmp_path / "y.parquet").write_bytes(data[:at] + bytes([2 * 4]) + data[at + 1 :])
+            try:
+                found = list_sources(tmp_path / "y.parquet")
+            except PrepError as error:
+                said.add(str(error).partition(" is damaged: ")[2])
+            else:
+                assert len(found.sources) in (3, 4)
+    column = "image.path" if part == "path" else "label"
+    assert f"{column} has 3 rows, its row groups 4; copy it again" in said
+
+
+def test_counts_that_the_bytes_cannot_hold_are_errors(tmp_path: Path) -> None:
+    """Rows without an image take no bytes where they are compressed: a million of them is no lie."""
+    few, many = tmp_path / "few.parquet", tmp_path / "many.parquet"
+    for path, count in ((few, 100_000), (many, 2_000_000)):
+        pq.write_table(pa.table({"image": pa.nulls(count, pa.binary())}), path)
+    assert few.stat().st_size < 10_000 and len(list_sources(few).sources) == 100_000
+    with pytest.raises(PrepError, match=r"claims to hold 2000000 images in \d+ bytes: it is damaged"):
+        list_sources(many)
+
+
+# Arrow
+
+
+def test_caches_of_datasets_are_no_inputs(tmp_path: Path) -> None:
+    for k in range(2):
+        one = table(rows(7 * k, 7)).append_column("kind", pa.array(["a", "b"] * 3 + ["a"]))
+        write(tmp_path / f"data-{k:05d}-of-00002-stream.arrow", one, 3)
+    (tmp_path / "state.json").write_text("{}")
+    write(tmp_path / "cache-0123456789abcdef-stream.arrow", pa.table({"other": [1]}))
+    found = list_sources(tmp_path, LabelOptions(label_column="kind"))
+    assert found.labels.names == ("a", "b") and [s.label for s in found.sources] == [0, 1, 0, 1, 0, 1, 0] * 2
+    equal(all_pixels(tmp_path), wanted(0, 14))
+
+
+def test_splits_are_a_store_each(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for name in (f"cache/beans-{split}.arrow", f"saved/{split}/data-00000-of-00001.arrow"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            write(tmp_path / name, table(rows(0, 7)))
+    (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for folder in ("cache", "saved"):
+        made = prep(tmp_path / folder, tmp_path / f"{folder}.fds", codec="rgb", workers=1)
+        assert [*made.splits] == ["train", "test"]
+        for one in made.splits.values():
+            equal(whole(one.out), wanted(0, 7))
+
+
+def with_far_offsets(path: Path, lengths: list[int]) -> Path:
+    """The values of these lengths, of which the last is said to end a gigabyte later."""
+    data, offsets = path.read_bytes(), np.cumsum([0, *lengths]).astype("<i4")
+    assert data.count(offsets.tobytes()) == 1
+    far = offsets.copy()
+    far[-1] += 1 << 30
+    path.write_bytes(data.replace(offsets.tobytes(), far.tobytes()))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_offsets_that_lead_out_of_a_file_are_errors(tmp_path: Path, kind: str) -> None:
+    """pyarrow follows them: in a process of its own, since it would end by SIGSEGV or SIGBUS."""
+    far = with_far_offsets(write(tmp_path / f"i-{kind}.arrow", table(rows(0, 3))), [len(png(k)[1]) for k in range(3)])
+    done = run(*PREP, far, tmp_path / "i.fds", "--workers", 1)
+    assert done.returncode == 2 and "arrow is damaged" in done.stderr
+    names = pa.table({"x": [1, 2, 3], "y": ["cat", "mouse", "ox"]})
+    far = with_far_offsets(write(tmp_path / f"t-{kind}.arrow", names), [3, 5, 2])
+    done = run(sys.executable, "-c", "import sys, fastdata; fastdata.TableDataset(sys.argv[1])", far)
+    assert done.returncode == 1 and "StoreError" in done.stderr and "cannot be read as a table" in done.stderr
 
 
 def test_without_the_package_the_message_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

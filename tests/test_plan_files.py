@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +133,11 @@ def _reference(plan: Plan) -> str:
 def test_the_fingerprint_is_that_of_one_json(count: int, tmp_path: Path) -> None:
     plan = _work(count, tmp_path / "o.fds").plan
     assert plan.fingerprint == _reference(plan)
+
+
+@pytest.mark.parametrize("count", [1, 5, 200])
+def test_there_are_never_more_shards_than_inputs(tmp_path: Path, count: int) -> None:
+    for claimed in (1 << 20, 3 << 30, 1 << 50, 1 << 90):
+        sources = [Source(f"{k:03d}.png", -1, claimed) for k in range(count)]
+        plan = make_plan(SourceList(tmp_path, Labels("none"), sources), ImageRecipe())
+        assert plan.num_shards <= count and all(first < end for first, end in pairwise(plan.bounds))
