@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fastdata import LMDBDataset, Loader, MaskDataset, Prefetcher, RandomResizedCrop, Trainer
+from fastdata import LMDBDataset, Loader, Prefetcher, RandomResizedCrop, Trainer
 from fastdata.gpu import copies
 from fastdata.gpu.copies import Copier
 from stores import script, store
 from support import ahead_of, engine_of, under_way
-from test_copies import TENSORS, masked
 from training import net, summed, values
 
 pytestmark = [
@@ -102,12 +101,6 @@ def test_a_slow_consumer_sees_every_batch_as_it_was_made(workers, depth):
         assert loader.stats().copies == 0
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_slow_copies_are_waited_for(workers):
-    with slow_copies(), made(workers) as loader:
-        assert right(train(passes(loader)))
-
-
 @pytest.mark.parametrize("missing", ["the consumer waits", "the copy waits", "the host's memory is held"])
 def test_without_its_waits_batches_would_be_wrong(missing, monkeypatch):
     """The tests above see what they are there to see."""
@@ -132,12 +125,6 @@ def test_without_its_waits_batches_would_be_wrong(missing, monkeypatch):
             found = train(passes(loader))
             torch.cuda.synchronize()  # before the slots lose their page lock
     assert not right(found)
-
-
-def test_a_prefetcher_over_pageable_batches():
-    pairs = list(zip(wanted()[::2], wanted()[1::2], strict=True))
-    assert not pairs[0][0].is_pinned()
-    assert right(train(Prefetcher(pairs, "cuda")))
 
 
 def test_a_consumer_that_uses_another_stream_than_it_was_handed_out_on():
@@ -299,32 +286,3 @@ def test_slots_are_page_locked_once_and_unlocked_in_the_end():
         assert all(source.is_pinned() for source in sources)
     gc.collect()
     assert not whole.is_pinned()
-
-
-# Kinds
-
-
-def test_images_and_masks_are_one_block():
-    dataset = MaskDataset(masked(), crop=RandomResizedCrop((24, 31)), hflip=0.5)
-    with Loader(dataset, 5, num_workers=1) as loader:
-        want = [tensor.clone() for batch in loader for tensor in batch]
-    with Loader(dataset, 5, num_workers=1, device="cuda") as loader:
-        batches = list(loader)
-    assert all(torch.equal(a.cpu(), b) for a, b in zip((tensor for batch in batches for tensor in batch), want, strict=True))
-    for images, masks in batches:
-        assert images.untyped_storage().data_ptr() == masks.untyped_storage().data_ptr()
-        assert images.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize("name", TENSORS)
-@pytest.mark.parametrize("pinned", [False, True])
-def test_tensors_of_all_kinds(name, pinned):
-    tensor = TENSORS[name]
-    copier = Copier("cuda", pin=pinned)
-    found = copier.start([tensor]).take()[0]
-    assert found.is_cuda and found.dtype == tensor.dtype and found.shape == tensor.shape
-    back = found.cpu()
-    assert torch.equal(back.to_dense() if back.is_sparse else back, tensor.to_dense() if tensor.is_sparse else tensor)
-    if name in ("channels last", "one channel", "plain"):
-        assert found.stride() == tensor.stride()
-    copier.close()

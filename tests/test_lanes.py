@@ -291,7 +291,6 @@ def test_a_store_behind_a_cache_is_shuffled_by_lanes() -> None:
         ({"order": "lane", "shuffle": True}, "order is 'lane', but must be one of full, lanes"),
         ({"order": "lanes"}, "order is 'lanes', a way to shuffle, but shuffle is False"),
         ({"order": "lanes", "sampler": range(5)}, "order is 'lanes', but a sampler decides the order"),
-        ({"order": "full", "batch_sampler": [[1, 2]], "batch_size": None}, "order is 'full', but a sampler decides the order"),
     ],
 )
 def test_wrong_arguments(options: dict[str, Any], match: str) -> None:

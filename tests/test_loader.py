@@ -287,7 +287,6 @@ def test_wrong_arguments():
             Loader(augmented() if dataset is None else dataset, **{"num_workers": 0, **options})
 
     wrong("give batch_size .* or global_batch_size .*, one of them")
-    wrong("one of them", batch_size=8, global_batch_size=8)
     wrong("global_batch_size is 2, but must be at least 3, one sample for each rank", global_batch_size=2, rank=0, world_size=3)
     wrong("multiple of the 3 ranks", global_batch_size=10, rank=0, world_size=3, sampler=range(42))
     wrong("seed is -1, but must be from 0", batch_size=8, seed=-1)
