@@ -29,16 +29,15 @@ CUT = ("empty", "truncated", "undecodable", "unsupported", "not-an-image")
 
 
 class Picture:
-    """Numbers for an image: runs of equal ones above, noise below. background: beneath what is transparent."""
+    """Numbers for an image: runs of equal ones above, noise below."""
 
-    def __init__(self, height: int, width: int, seed: int, background: tuple[int, int, int] = (255, 255, 255)) -> None:
+    def __init__(self, height: int, width: int, seed: int) -> None:
         self.height, self.width, self.rng = height, width, np.random.default_rng(seed)
-        self.background = background
 
     def blend(self, color: Array, alpha: Array, full: int = 255) -> Array:
-        """Rounded."""
-        part, ground = alpha / full, np.array(self.background) * (full // 255)
-        return np.floor(colors(color) * part + ground * (1 - part) + 0.5 + 1e-9)
+        """On white, rounded."""
+        part = alpha / full
+        return np.floor(colors(color) * part + full * (1 - part) + 0.5 + 1e-9)
 
     def values(self, channels: int, largest: int = 255) -> Array:
         noise = self.rng.integers(0, largest + 1, (self.height, self.width, channels))
@@ -196,11 +195,8 @@ def tiff(p: Picture, kind: str, largest: int, order: str, **layout: Any) -> Made
     data = image_files.tiff(pixels, photometric, order=order, **layout, **extra)
     shown, apart = colors(pixels[..., :1] if samples == 1 else pixels[..., :3]), 0
     if kind == "premultiplied":  # Pillow divides by alpha first, and rounds
-        ground = np.array(p.background) * (largest // 255)
-        shown, apart = (
-            np.floor(shown + ground * (1 - pixels[..., 3:] / largest) + 0.5),
-            1 if largest > 255 or "planar" in layout else 2,
-        )
+        shown = np.floor(shown + largest * (1 - pixels[..., 3:] / largest) + 0.5)
+        apart = 1 if largest > 255 or "planar" in layout else 2
     elif kind == "cmyk":
         light = 1 - pixels / largest
         shown, apart = np.floor(largest * light[..., :3] * light[..., 3:] + 0.5), 1
@@ -215,7 +211,7 @@ def gif(p: Picture, count: int, *, interlace: int, clear: bool) -> Made:
     image, shown, indices = indexed(p, count)
     options = {"transparency": 1} if clear else {}
     if clear:
-        shown = np.where(indices[..., None] == 1, p.background, shown)
+        shown = np.where(indices[..., None] == 1, 255, shown)
     return Made(saved(image, "GIF", interlace=interlace, **options), shown)
 
 
@@ -355,11 +351,11 @@ CHECKED = tuple(PNG)  # a checksum for every byte
 # ---------------------------------------------------------------------------------------------------------- the properties
 
 
-def read(data: bytes, bits: int, background: tuple[int, int, int] = (255, 255, 255)) -> Array | str:
+def read(data: bytes, bits: int) -> Array | str:
     """The pixels, or why there are none."""
     try:
         source = SourceImage(data, max_pixels=1 << 18)
-        pixels = source.decode(bits=bits, background=background)
+        pixels = source.decode(bits=bits)
     except CodecError as error:
         return error.reason
     assert pixels.shape == (source.height, source.width, 3) and pixels.flags.c_contiguous
@@ -372,9 +368,9 @@ def apart(a: Array, b: Array) -> float:
     return float(np.abs(a.astype(float) - b.astype(float)).max())
 
 
-def check_whole(made: Made, ground: tuple[int, int, int]) -> Array | None:
+def check_whole(made: Made) -> Array | None:
     """The pixels, in colour and grey, of 8 and 16 bits; or None for what is refused."""
-    found = read(made.data, made.bits, ground)
+    found = read(made.data, made.bits)
     if made.reason:
         assert isinstance(found, str) and found == made.reason
         return None
@@ -383,20 +379,20 @@ def check_whole(made: Made, ground: tuple[int, int, int]) -> Array | None:
     source = SourceImage(made.data)
     if made.bits == 8:
         luma = made.expected @ [0.299, 0.587, 0.114] if made.gray is None else made.gray
-        assert apart(source.decode(gray=True, background=ground), luma) <= 1 + made.apart
+        assert apart(source.decode(gray=True), luma) <= 1 + made.apart
         if not made.data.startswith(b"\0\0\0"):  # HEIC and AVIF, which may have more bits than are read
-            assert apart(source.decode(bits=16, background=ground), found.astype(int) * 257) == 0
+            assert apart(source.decode(bits=16), found.astype(int) * 257) == 0
     else:
-        assert apart(source.decode(background=ground), np.floor(found / 257 + 0.5)) == 0
+        assert apart(source.decode(), np.floor(found / 257 + 0.5)) == 0
     with pytest.raises(CodecError) as caught:
         SourceImage(made.data, max_pixels=source.height * source.width - 1)
     assert caught.value.reason == "too-large"
     return found
 
 
-def check_cut(made: Made, whole: Array | None, size: int, ground: tuple[int, int, int]) -> None:
+def check_cut(made: Made, whole: Array | None, size: int) -> None:
     """Equal, where what was cut off says nothing, or refused."""
-    found = read(made.data[:size], made.bits, ground)
+    found = read(made.data[:size], made.bits)
     if isinstance(found, str):
         assert found in CUT
     else:
@@ -404,11 +400,11 @@ def check_cut(made: Made, whole: Array | None, size: int, ground: tuple[int, int
         assert apart(found, whole) == 0
 
 
-def check_flip(made: Made, whole: Array | None, place: int, change: int, ground: tuple[int, int, int]) -> None:
+def check_flip(made: Made, whole: Array | None, place: int, change: int) -> None:
     """Where every byte counts for a checksum: equal, where what was changed says nothing, or refused."""
     data = bytearray(made.data)
     data[place] ^= change
-    found = read(bytes(data), made.bits, ground)
+    found = read(bytes(data), made.bits)
     if not isinstance(found, str):
         assert whole is not None
         assert apart(found, whole) == 0
@@ -417,15 +413,14 @@ def check_flip(made: Made, whole: Array | None, place: int, change: int, ground:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_is_read_and_its_cuts_are_noticed(name: str) -> None:
-    ground = (10, 200, 77)
-    made = FORMS[name](Picture(23, 37, 1, ground))
-    whole = check_whole(made, ground)
+    made = FORMS[name](Picture(23, 37, 1))
+    whole = check_whole(made)
     total = len(made.data)
     for size in sorted({*range(0, total, total // 12 + 1), *range(total - 12, total)}):
-        check_cut(made, whole, size, ground)
+        check_cut(made, whole, size)
     if name in CHECKED:
         for place in range(0, total, total // 100 + 1):
-            check_flip(made, whole, place, 1 << place % 8, ground)
+            check_flip(made, whole, place, 1 << place % 8)
 
 
 COMMON = [*(f"jpeg{kind}" for kind in ("", "-progressive", "-restarts", "-cmyk")), "png-2-8", "png-3-8-clear", "webp"]
@@ -445,7 +440,6 @@ def test_a_common_file_that_ends_early_is_called_truncated(name: str) -> None:
     height=st.integers(8, 40),
     width=st.integers(8, 40),
     seed=st.integers(0, 1 << 32),
-    ground=st.tuples(*[st.integers(0, 255)] * 3),
     cuts=st.lists(st.floats(0, 1), max_size=5),
     late=st.integers(1, 40),
     edits=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255), st.booleans()), max_size=5),
@@ -455,23 +449,22 @@ def test_any_picture_whole_cut_or_damaged_is_itself_or_refused(
     height: int,
     width: int,
     seed: int,
-    ground: tuple[int, int, int],
     cuts: list[float],
     late: int,
     edits: list[tuple[float, int, bool]],
 ) -> None:
-    made = FORMS[name](Picture(height, width, seed, ground))
-    whole, total = check_whole(made, ground), len(made.data)
+    made = FORMS[name](Picture(height, width, seed))
+    whole, total = check_whole(made), len(made.data)
     for size in (*(int(cut * (total - 1)) for cut in cuts), max(total - late, 0)):
-        check_cut(made, whole, size, ground)
+        check_cut(made, whole, size)
     for where, change, early in edits:
         place = int(where * (min(total, 160) - 1 if early else total - 1))
         if name in CHECKED:
-            check_flip(made, whole, place, change, ground)
+            check_flip(made, whole, place, change)
         else:
             data = bytearray(made.data)
             data[place] ^= change
-            read(bytes(data), made.bits, ground)
+            read(bytes(data), made.bits)
 
 
 @settings(max_examples=200, deadline=None)

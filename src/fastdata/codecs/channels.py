@@ -46,18 +46,17 @@ def cmyk_to_rgb(absent: Array) -> Array:
     return rgb
 
 
-def flatten(pixels: Pixels, background: tuple[int, int, int]) -> Array:
-    """Composite `pixels` on `background` (0 to 255), in the depth of the source, and in the memory of its colours if possible."""
+def flatten(pixels: Pixels) -> Array:
+    """Composite `pixels` on white, in the depth of the source, and in the memory of its colours if possible."""
     color, alpha, premultiplied = pixels
     if alpha is None:
         return color
     depth = 8 * color.dtype.itemsize
     full = (1 << depth) - 1
-    ground = np.array(background, color.dtype) * (full // 255)
     flat = color if color.ndim == 3 and color.flags.writeable else np.empty((*color.shape[:2], 3), color.dtype)
     for tile in _tiles(color):
         part, weight = _wide(to_channels(color[tile], gray=False)), _wide(alpha[tile])[..., None]
-        shine = ground * (full - weight)
+        shine = full * (full - weight)
         flat[tile] = np.minimum(part + _over(shine, depth), full) if premultiplied else _over(part * weight + shine, depth)
     return flat
 

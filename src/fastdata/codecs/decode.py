@@ -78,17 +78,15 @@ class SourceImage:
         at_least: tuple[int, int] = (0, 0),
         gray: bool = False,
         bits: int = 8,
-        background: tuple[int, int, int] = (255, 255, 255),
         scratch: Array | None = None,
     ) -> Array:
-        """Decode to upright, C-contiguous RGB [H, W, 3] or grey [H, W].
+        """Decode to upright, C-contiguous RGB [H, W, 3] or grey [H, W]. What is transparent is composited on white.
 
         Args:
             at_least: upright (height, width). A JPEG may be scaled by 1/2, 1/4 or 1/8 both sides still that large; (0, 0): never.
             gray: return Rec. 601 luma.
             bits: 8 for uint8, 16 for uint16. From 16 to 8 bits, values become round(x / 257); from 8 to 16, x * 257. Deeper
                 files that are only read with 8 bits are rejected for 16.
-            background: RGB, 0 to 255, on which alpha is composited.
             scratch: memory of `decode_buffer` for decoding a JPEG. If it is large enough, the result may be a view of it.
 
         Raises:
@@ -106,7 +104,7 @@ class SourceImage:
                 raise CodecError(what, "unsupported")
             if pixels.color.shape[:2] != (header.height, header.width):
                 raise CodecError(f"the pixels are {pixels.color.shape[:2]}, the header says otherwise", "undecodable")
-        return upright(to_bits(to_channels(flatten(pixels, background), gray), bits), header.orientation)
+        return upright(to_bits(to_channels(flatten(pixels), gray), bits), header.orientation)
 
 
 def _turned(size: tuple[int, int], orientation: int) -> tuple[int, int]:
