@@ -15,7 +15,7 @@ from fastdata.kinds import Kind, Planned
 from fastdata.options import as_option, build, options_of
 from fastdata.prepare.folder import refuse_store
 from fastdata.prepare.plan import Work
-from fastdata.prepare.remote_out import RemoteOut, place_of
+from fastdata.prepare.upload import Upload, place_of
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
 from fastdata.sources.patterns import locate
@@ -28,7 +28,7 @@ __all__ = ["build_plan", "check_positive", "choose_kind"]
 def build_plan(
     source: StrPath,
     out: StrPath | None = None,
-    remote: RemoteOut | None = None,
+    remote: Upload | None = None,
     storage: Storage | None = None,
     *,
     limit: int | None = None,

@@ -12,9 +12,9 @@ from typing import Any
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import build_plan, check_positive
 from fastdata.prepare.plan import Work
-from fastdata.prepare.remote_out import place_of
 from fastdata.prepare.run import BACKLOG
 from fastdata.prepare.splits import plan_stores
+from fastdata.prepare.upload import place_of
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
 from fastdata.sources.python import share

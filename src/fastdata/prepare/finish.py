@@ -6,7 +6,7 @@ import base64
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ from fastdata.store.files import (
 from fastdata.store.format import Manifest, Variant
 from fastdata.store.reader import INDEX_ROW
 
-__all__ = ["Done", "finish", "finished_shards"]
+__all__ = ["Done", "finish", "finished_shards", "unsent_shards"]
 
 
 class Done(NamedTuple):
@@ -50,10 +50,19 @@ def finished_shards(work: Work, shards: Sequence[int]) -> dict[int, Done]:
 
     A table is published after its files were flushed, so it speaks the truth after a power failure too.
     """
+    return _complete(work, shards, _size if work.remote is None else work.remote.look(shards))
+
+
+def unsent_shards(work: Work, shards: Sequence[int]) -> list[int]:
+    """Return those shards that are finished in the folder of this machine, of a store in object storage."""
+    return [*_complete(work, shards, _size)]
+
+
+def _complete(work: Work, shards: Sequence[int], size_of: Callable[[Path], int]) -> dict[int, Done]:
     found = {}
-    size_of = _size if work.remote is None else work.remote.look(shards)
     for shard in shards:
         try:
+            size_of(shard_table(work.out, shard))
             table = _table(work.out, shard)
             if table["fingerprint"] == work.plan.fingerprint and all(
                 size_of(shard_place(work.out, name, shard)) == size for name, (size, _) in table["files"].items()

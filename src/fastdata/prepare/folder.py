@@ -14,7 +14,6 @@ from fastdata import kinds
 from fastdata.errors import PrepError, StoreError, lacking
 from fastdata.prepare.plan import Work, describe_difference
 from fastdata.prepare.plan_files import difference, plan_folder, plan_path
-from fastdata.prepare.remote_out import ANOTHER
 from fastdata.prepare.replacing import is_settled
 from fastdata.sources.urls import AnyPath
 from fastdata.store.files import LOCK, MANIFEST, NEXT, WORK, clear, has_foreign, is_store, own_files
@@ -145,7 +144,6 @@ def is_finished(work: Work, overwrite: bool) -> bool:
         clear_all(work)
     if work.replaces is not None:
         return False
-    claimed = work.remote is None or work.remote.claim(plan.fingerprint)
     if (out / MANIFEST).exists():
         old = read_manifest(out)
         if old.fingerprint == plan.fingerprint:
@@ -156,11 +154,7 @@ def is_finished(work: Work, overwrite: bool) -> bool:
         changed = describe_difference(before, plan.body(), work.kind, kinds.find(old.kind))
     elif plan_path(out).exists():
         changed = difference(work)
-    elif not claimed:
-        raise PrepError(ANOTHER.format(work.place))
     if changed:
-        if work.remote is not None and claimed:
-            work.remote.give_up()
         raise PrepError(
             f"{work.place} was made, or begun, with other options or inputs:\n{changed}\n"
             f"Give the same options and inputs, {'another OUT, or --overwrite' if work.remote is None else 'or another OUT'}."

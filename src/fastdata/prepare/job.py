@@ -17,12 +17,12 @@ from fastdata.prepare.folder import claimed, is_stored, writing
 from fastdata.prepare.plan import Work
 from fastdata.prepare.progress import check_mode
 from fastdata.prepare.ray_engine import run_on_ray
-from fastdata.prepare.remote_out import check_storage, opened, place_of, refuse_overwrite
 from fastdata.prepare.replacing import is_settled
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.splits import plan_stores
 from fastdata.prepare.summary import Summary
 from fastdata.prepare.tasks import describe, lay_plan, make_all, plan_tasks
+from fastdata.prepare.upload import check_storage, opened, place_of, refuse_overwrite
 from fastdata.remote.url import Storage
 from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls

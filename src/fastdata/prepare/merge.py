@@ -15,8 +15,8 @@ import xxhash
 from fastdata.errors import PrepError
 from fastdata.prepare.folder import claimed, writing
 from fastdata.prepare.plan import describe_difference
-from fastdata.prepare.remote_out import place_of
 from fastdata.prepare.replacing import is_settled
+from fastdata.prepare.upload import place_of
 from fastdata.remote.url import is_url
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnReader

@@ -15,7 +15,7 @@ import xxhash
 
 from fastdata import kinds
 from fastdata._version import __version__
-from fastdata.prepare.remote_out import RemoteOut
+from fastdata.prepare.upload import Upload
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import FieldSource, Source, SourceList
 from fastdata.sources.packed import packed_inputs
@@ -121,7 +121,7 @@ class Work:
     skipped: dict[str, int]
     notes: tuple[str, ...] = ()
     machine: dict[str, str] = field(default_factory=dict)
-    remote: RemoteOut | None = None
+    remote: Upload | None = None
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     storage: Storage = field(default_factory=dict)
     replaces: Path | None = None

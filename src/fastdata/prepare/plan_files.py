@@ -14,8 +14,8 @@ from fastdata import kinds
 from fastdata.errors import PrepError, lacking
 from fastdata.prepare.host import machine_of
 from fastdata.prepare.plan import Plan, Work, describe_difference
-from fastdata.prepare.remote_out import RemoteOut
 from fastdata.prepare.typed_json import decode, decode_rows, encode, encode_rows
+from fastdata.prepare.upload import Upload
 from fastdata.remote.url import Storage
 from fastdata.sources.urls import to_path
 from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
@@ -43,8 +43,8 @@ def plan_folder(out: Path) -> Path:
     return inner if plan_path(inner).exists() else out
 
 
-def _slice_path(out: Path, number: int) -> Path:
-    return out / WORK / f"sources-{number:05d}.json"
+def _slice_path(out: Path, fingerprint: str, number: int) -> Path:
+    return out / WORK / f"sources-{fingerprint[:8]}-{number:05d}.json"
 
 
 def _checksum(data: bytes) -> str:
@@ -60,7 +60,7 @@ def save_plan(work: Work) -> None:
     slices = list[tuple[int, str]]()
     for begin, end in _slices(plan.bounds):
         data = json.dumps(encode_rows(plan.sources[begin:end])).encode()
-        write_atomic(_slice_path(out, len(slices)), data, durable=False)
+        write_atomic(_slice_path(out, plan.fingerprint, len(slices)), data, durable=False)
         slices.append((begin, _checksum(data)))
     body = {
         "fingerprint": plan.fingerprint,
@@ -88,7 +88,7 @@ def _slices(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
             begin = bound
 
 
-def load_plan(out: Path, remote: RemoteOut | None = None, storage: Storage | None = None) -> Work:
+def load_plan(out: Path, remote: Upload | None = None, storage: Storage | None = None) -> Work:
     """Read the plan of a store that is being made. Its sources are read when they are asked for.
 
     Args:
@@ -106,7 +106,7 @@ def load_plan(out: Path, remote: RemoteOut | None = None, storage: Storage | Non
         plan = Plan(
             options,
             labels,
-            _Sources(out, body["bounds"][-1], body["slices"], remote),
+            _Sources(out, body, remote),
             tuple(body["bounds"]),
             tuple(body["amounts"]),
             body["libraries"],
@@ -178,14 +178,15 @@ class _Sources(Sequence[Any]):
     """The sources of a plan. One slice is in memory at a time.
 
     Args:
-        slices: the first source and the checksum of each slice.
+        body: of plan.json.
         remote: where slices come from that are not in the folder.
     """
 
-    def __init__(self, out: Path, count: int, slices: Sequence[tuple[int, str]], remote: RemoteOut | None) -> None:
-        self._out, self._count, self._remote = out, count, remote
-        self._starts = [start for start, _ in slices]
-        self._sums = [total for _, total in slices]
+    def __init__(self, out: Path, body: dict[str, Any], remote: Upload | None) -> None:
+        self._out, self._fingerprint, self._remote = out, body["fingerprint"], remote
+        self._count: int = body["bounds"][-1]
+        self._starts: list[int] = [start for start, _ in body["slices"]]
+        self._sums = [total for _, total in body["slices"]]
         self._held: tuple[int, tuple[Any, ...]] = -1, ()
 
     def __len__(self) -> int:
@@ -215,7 +216,7 @@ class _Sources(Sequence[Any]):
         """Return the slice that a source lies in, and the index of its first source."""
         number = bisect.bisect_right(self._starts, index) - 1
         if self._held[0] != number:
-            path = _slice_path(self._out, number)
+            path = _slice_path(self._out, self._fingerprint, number)
             if self._remote is not None:
                 self._remote.pull([path])
             data = _checked(path, self._sums[number])
@@ -236,7 +237,7 @@ def difference(work: Work) -> str:
     try:
         if old["fingerprint"] == work.plan.fingerprint and old["machine"] == new["machine"]:
             return ""
-        sources = _Sources(work.out, old["bounds"][-1], old["slices"], work.remote), work.plan.sources
+        sources = _Sources(work.out, old, work.remote), work.plan.sources
         return describe_difference(old, new, work.kind, work.kind, sources)
     except BROKEN as error:
         raise _damaged(plan_path(work.out), error) from None

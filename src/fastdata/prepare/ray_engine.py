@@ -14,8 +14,8 @@ from fastdata.prepare.finish import finished_shards
 from fastdata.prepare.host import check_host
 from fastdata.prepare.plan import Work
 from fastdata.prepare.plan_files import load_plan, plan_folder, plan_path
-from fastdata.prepare.remote_out import opened
 from fastdata.prepare.run import Pool, Report
+from fastdata.prepare.upload import opened
 from fastdata.sources.options import StrPath
 from fastdata.sources.urls import reading_urls
 from fastdata.store.files import unique

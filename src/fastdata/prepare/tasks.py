@@ -18,16 +18,16 @@ from typing import Any
 from fastdata.errors import PrepError, StoreError
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import build_plan, check_positive
-from fastdata.prepare.finish import finish, finished_shards
+from fastdata.prepare.finish import finish, finished_shards, unsent_shards
 from fastdata.prepare.folder import Busy, claimed, clear_work, is_finished, is_stored, writing
 from fastdata.prepare.host import check_host, check_libraries
 from fastdata.prepare.plan import Plan, Work
 from fastdata.prepare.plan_files import difference, load_plan, next_folder, plan_folder, plan_path, save_plan
 from fastdata.prepare.progress import Progress, check_mode
-from fastdata.prepare.remote_out import RemoteOut, check_storage, opened, place_of, refuse_overwrite
 from fastdata.prepare.replacing import is_settled, replace_store, settle
 from fastdata.prepare.run import Engine, run_shards
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
+from fastdata.prepare.upload import Upload, check_storage, opened, place_of, refuse_overwrite
 from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.remote.url import Storage
 from fastdata.sources.options import StrPath
@@ -109,15 +109,16 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
     plan, out = work.plan, work.out
     if is_finished(work, overwrite):
         return None
-    first = work.remote is not None and not plan_path(out).exists()
-    finished = {} if first else finished_shards(work, range(plan.num_shards))
-    clear(out, _kept(plan, out, finished))
+    begun = plan_path(out).exists()
+    finished = finished_shards(work, range(plan.num_shards)) if begun or work.remote is None else ()
+    if work.remote is None or not begun:
+        clear(out, _kept(plan, out, finished))
     out.mkdir(exist_ok=True)
     for folder in (WORK, *(name for name, _, _ in plan.options.variants())):
         (out / folder).mkdir(exist_ok=True)
     save_plan(work)
     if work.remote is not None:
-        work.remote.send_plan(plan.files, first=first)
+        work.remote.send_plan(plan.files, plan.fingerprint)
     return load_plan(work.store, work.remote, work.storage)
 
 
@@ -202,7 +203,7 @@ def _checked_task(task: int | None, of: int | None) -> tuple[int, int]:
 
 
 @contextmanager
-def _begun(out: StrPath, storage: Storage | None, scratch: StrPath | None) -> Iterator[tuple[Path, RemoteOut | None, Work | None]]:
+def _begun(out: StrPath, storage: Storage | None, scratch: StrPath | None) -> Iterator[tuple[Path, Upload | None, Work | None]]:
     """Yield the folder of OUT, what it is in object storage, and its plan; None: the store is finished, and the plan is gone."""
     given = place_of(out)
     with opened(given, storage, scratch) as remote, reading_urls(storage):
@@ -243,6 +244,11 @@ def make_shards(
     """
     amounts = work.plan.amounts
     missing = [k for k in shards if k not in before]
+    if work.remote is not None:
+        unsent = unsent_shards(work, missing)  # of a run that was killed
+        for k in unsent:
+            work.remote.upload(k)
+        missing = [k for k in missing if k not in unsent]
     total, left = (sum(amounts[k] for k in some) for some in (shards, missing))
     with Progress(total, total - left, progress, work.plan.options.unit) as bar:
         if missing:
@@ -297,7 +303,7 @@ def finish_store(work: Work, resumed: int | None, started: float) -> Summary:
 
 
 def describe(
-    folder: Path, remote: RemoteOut | None, work: Work | None, resumed: int | None, seconds: float, notes: tuple[str, ...]
+    folder: Path, remote: Upload | None, work: Work | None, resumed: int | None, seconds: float, notes: tuple[str, ...]
 ) -> Summary:
     """Describe a finished store.
 

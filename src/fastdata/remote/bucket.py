@@ -1,7 +1,7 @@
 """Object storage through obstore, behind one small interface.
 
-A process that has used obstore cannot be forked any more: its children hang. So only the fetcher, publishing and the workers of
-`fastdata-prep` use this module, each in a process of its own that never forks.
+A process that has used obstore may fork, but its children would hang if they used it: they get an error. So workers of datasets and
+loaders leave it to the fetcher.
 """
 
 from __future__ import annotations
@@ -78,6 +78,9 @@ CAUSES = (  # what a server or a library says, in lower case, and what it means
 )
 
 
+_users = set[int]()  # this process, and those that it was forked from, if they have used a client
+
+
 class Bucket:
     """The objects below a URL. It is safe to use from several threads.
 
@@ -104,6 +107,12 @@ class Bucket:
         base, key = split_url(f"{self.url}/-")
         base = base.replace("#", "%23").replace("?", "%3F")  # they are characters of a key, and no parts of a URL
         self._prefix = "" if scheme(url) == "file" else key[:-1].rstrip("/")
+        _users.add(os.getpid())
+        if len(_users) > 1:
+            raise RemoteError(
+                "this process was forked from one that has used object storage, whose client does not survive that: start it with "
+                "multiprocessing's method spawn or forkserver"
+            )
         self.plain = is_plain(self.url, storage or {})
         with self._explained(""), _sound_options(self.url, storage or {}):
             options = _options(self.url, storage or {}, create=create)

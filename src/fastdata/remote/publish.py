@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
-from fastdata.errors import FormatError, RemoteError
-from fastdata.remote.agent import REQUESTS, Agent
+import xxhash
+
+from fastdata.errors import FormatError, RemoteError, StoreError
+from fastdata.remote.bucket import RANGE, Bucket
 from fastdata.remote.url import Storage, is_url
-from fastdata.store.files import MANIFEST, FileSum, shard_file
-from fastdata.store.format import Manifest
+from fastdata.store.files import MANIFEST, FileSum, file_sum, shard_file
 from fastdata.store.store import Store
 
-__all__ = ["publish"]
+__all__ = ["REQUESTS", "fingerprint_of", "publish", "read_object"]
+
+REQUESTS = 8  # in flight
+TRIES = 3  # to read a small object that arrives with other bytes each time
 
 
 def publish(
@@ -40,41 +44,60 @@ def publish(
     if not is_url(url):
         raise ValueError(f"{url} is no URL, such as s3://bucket/photos.fds; copy a store to a folder with cp -r")
     opened = Store(store, kind=None)
-    manifest = opened.manifest
-    with Agent(url, storage) as agent, ThreadPoolExecutor(REQUESTS) as pool:
-        _refuse_other(agent, manifest)
-        shards = [(opened.shard(v, k), shard_file(v.name, k), total) for v in manifest.variants for k, total in enumerate(v.shards)]
-        others = [(opened.path / name, name, total) for name, total in manifest.files.items()]
-        for total in pool.map(lambda each: _put_file(agent, opened, *each), [*shards, *others]):
-            tick(total.bytes)
-        _check(agent, MANIFEST, same=agent.put(MANIFEST, manifest.to_json()))
+    manifest, bucket = opened.manifest, Bucket(url, storage, create=True)
+    sizes = dict(bucket.list())
+    shards = [(opened.shard(v, k), shard_file(v.name, k), total) for v in manifest.variants for k, total in enumerate(v.shards)]
+    tables = [(opened.path / name, name, total) for name, total in manifest.files.items()]
+
+    def send(path: Path, name: str, total: FileSum) -> int:
+        try:
+            same = file_sum(path) == total
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error.strerror}") from None
+        if not same:
+            raise FormatError(f"{path} is not what was written: its checksum differs; run fastdata verify {opened.path}")
+        if name not in sizes:
+            bucket.put(name, path, replace=True)
+        elif not _has(bucket, name, sizes[name], total):
+            raise RemoteError(f"{url}/{name} exists and is of another store: give a URL where nothing is, or delete what is there")
+        return total.bytes
+
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        if fingerprint_of(read_object(bucket, MANIFEST, pool)) not in (None, manifest.fingerprint):
+            raise RemoteError(f"{url} holds another store: give a URL where nothing is, or delete what is there")
+        for size in pool.map(lambda file: send(*file), [*shards, *tables]):
+            tick(size)
+    bucket.put(MANIFEST, manifest.to_json(), replace=True)
 
 
-def _refuse_other(agent: Agent, manifest: Manifest) -> None:
-    """Raise a RemoteError if another store is at the URL."""
-    data = agent.read(MANIFEST)
+def read_object(bucket: Bucket, name: str, pool: Executor) -> bytes | None:
+    """Return a small object; None: there is none."""
+    for attempt in range(TRIES):
+        try:
+            return bucket.read_twice(name, pool)
+        except RemoteError as error:
+            if error.missing:
+                return None
+            if "different bytes" not in str(error) or attempt == TRIES - 1:
+                raise
+    return None  # never reached
+
+
+def fingerprint_of(data: bytes | None) -> str | None:
+    """Return the fingerprint in a manifest or a plan; None: there is none."""
     if data is None:
-        return
+        return None
     try:
-        found = json.loads(data).get("fingerprint")
-    except (ValueError, AttributeError):
-        found = None
-    if found != manifest.fingerprint:
-        raise RemoteError(f"{agent.url} holds another store: give a URL where nothing is, or delete what is there")
+        return str(json.loads(data)["fingerprint"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
-def _put_file(agent: Agent, store: Store, path: Path, name: str, total: FileSum) -> FileSum:
-    try:
-        same = agent.put_file(name, path, total, check=True)
-    except FormatError as error:
-        raise FormatError(f"{error}; run fastdata verify {store.path}") from None
-    _check(agent, name, same=same)
-    return total
-
-
-def _check(agent: Agent, name: str, *, same: bool) -> None:
-    """Raise an error unless an object has the bytes that were to be written."""
-    if not same:
-        raise RemoteError(
-            f"{agent.url}/{name} exists and is of another store: give a URL where nothing is, or delete what is there"
-        )
+def _has(bucket: Bucket, name: str, size: int, total: FileSum) -> bool:
+    """Return whether an object has these bytes."""
+    if size != total.bytes:
+        return False
+    digest = xxhash.xxh3_128()
+    for start in range(0, size, RANGE):
+        digest.update(bucket.read_range(name, start, min(RANGE, size - start)))
+    return digest.hexdigest() == total.xxh3_128

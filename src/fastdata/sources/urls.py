@@ -62,7 +62,6 @@ T = TypeVar("T")
 
 _storage = ContextVar[Storage]("options of clients")
 _clients: dict[str, Client] = {}
-_users = set[int]()  # this process, and one that it was forked from, once they have used a client
 _waiting: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while a worker waits for the network
 _planned: dict[str, Version] = {}  # the versions of the plan, in a worker
 
@@ -120,12 +119,6 @@ class Client:
     """
 
     def __init__(self, storage: Storage) -> None:
-        _users.add(os.getpid())
-        if len(_users) > 1:
-            raise RemoteError(
-                "this process was forked from one that has used object storage, whose client does not survive that: start it with "
-                "multiprocessing's method spawn or forkserver"
-            )
         self.versions = dict(_planned)
         self.denied: dict[str, str] = {}
         self.requested: dict[str, Future[bytes]] = {}

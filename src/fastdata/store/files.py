@@ -205,7 +205,7 @@ class Stamp:
 
 
 _COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl"
-_COMMON += r"|work/(plan|(shard|sources|strikes)-[0-9]+)\.json"
+_COMMON += r"|work/(plan|(shard|strikes)-[0-9]+|sources-[0-9a-f]+-[0-9]+)\.json"
 _COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
 _COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|characters\.json)"
 
@@ -338,5 +338,8 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():  # CIFS and FUSE cannot flush folders
+            raise
     finally:
         os.close(descriptor)
