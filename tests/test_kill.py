@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -375,3 +376,96 @@ def test_a_worker_whose_parent_is_gone_ends_quietly(capfd: pytest.CaptureFixture
         descriptors = theirs.fileno(), status.fileno(), alive
         assert start_python("fastdata.prepare.worker:main", *descriptors).wait(180) == 0
     assert capfd.readouterr().err == ""
+
+
+def test_the_same_bytes_under_any_hash_seed_with_any_workers_and_a_kill(tmp_path: Path) -> None:
+    """No order of Python's sets may reach the store."""
+    (tmp_path / "in").mkdir()
+    rows = ["path,label,tag"]
+    for k, path in enumerate(write_pictures(tmp_path / "in", 24)):
+        rows.append(f"{path.name},{('1', '01', '2', 'b', 'a')[k % 5]},{('x', 'y', 'zz')[k % 3]}")
+    (tmp_path / "in.csv").write_text("\n".join(rows))
+    command = (
+        *PREP,
+        "in.csv",
+        "out.fds",
+        "--root",
+        "in",
+        "--size",
+        "32",
+        "--shard-samples",
+        "3",
+        "--fields",
+        "tag",
+        "--progress",
+        "off",
+    )
+    expected = None
+    for seed, workers in enumerate((1, 2, 4, 2, 1)):
+        options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONHASHSEED": str(seed)}}
+        if seed == 3:
+            process = start(*command, "--workers", str(workers), **options)
+            until(lambda: tables(tmp_path / "out.fds"))
+            kill_group(process)
+        made = run(*command, "--workers", workers, **options)
+        assert made.returncode == 0, made.stderr
+        found = tree(tmp_path / "out.fds")
+        expected = expected or found
+        assert found == expected
+        shutil.rmtree(tmp_path / "out.fds")
+
+
+def test_a_suspended_job_rejects_nothing(large: Path, tmp_path: Path) -> None:
+    code = "import fastdata, sys; fastdata.prep(sys.argv[1], sys.argv[2], size=256, workers=2, timeout=1)"
+    process = start(sys.executable, "-c", code, large, tmp_path / "o.fds")
+    until(lambda: list(tmp_path.glob("o.fds/work/256-*.tmp")))
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGSTOP)
+        time.sleep(1.5)
+        os.killpg(process.pid, signal.SIGCONT)
+        time.sleep(0.3)
+        assert not list(tmp_path.glob("o.fds/work/strikes-*"))
+    assert process.wait(120) == 0
+    assert (tmp_path / "o.fds/rejects.jsonl").read_bytes() == b""
+
+
+FAILING = """
+import errno, os, pathlib
+real = pathlib.Path.read_bytes
+def read_bytes(path):
+    left = pathlib.Path(os.environ["FAILURES"])
+    if path.name == "03.png" and (count := int(left.read_text())):
+        left.write_text(str(count - 1))
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+    return real(path)
+pathlib.Path.read_bytes = read_bytes
+"""
+
+
+@pytest.mark.parametrize("failures", [2, pytest.param(99, marks=pytest.mark.slow)])
+def test_a_network_disk_that_fails_rejects_nothing(failures: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked again; then the run ends, and goes on when the disk is back."""
+    write_pictures(tmp_path / "in", 9)
+    expected = prep(tmp_path / "in", tmp_path / "a.fds", shard_samples=2, workers=1).out
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(FAILING)
+    (tmp_path / "failures").write_text(str(failures))
+    monkeypatch.setenv("FAILURES", str(tmp_path / "failures"))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    out = tmp_path / "b.fds"
+    if failures > 9:
+        with pytest.raises(StoreError, match=r"03.png.*is its disk there\?\nWhat is finished is kept; run the same command again"):
+            prep(tmp_path / "in", out, shard_samples=2, workers=1)
+        assert tables(out)
+        (tmp_path / "failures").write_text("0")
+    assert prep(tmp_path / "in", out, shard_samples=2, workers=1).kept == 9
+    assert (tmp_path / "failures").read_text() == "0"
+    assert tree(out) == tree(expected)
+
+
+def test_files_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 3)
+    for name in ("random", "types", "json", "lmdb", "tifffile"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('imported')")
+    made = run(Path(sys.executable).with_name("fastdata-prep"), "in", "out.fds", "--workers", "1", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr

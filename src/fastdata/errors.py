@@ -34,6 +34,7 @@ __all__ = [
     "StoreError",
     "damaged",
     "lacking",
+    "may_pass",
     "needs",
     "warn_user",
 ]
@@ -106,6 +107,9 @@ _LACKING = {
 }
 
 
+_OF_FILES = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
+
+
 def lacking(error: BaseException | None) -> str:
     """Return what ran out and what to do, if an error, or one that led to it, says that files or memory did; else ""."""
     while error is not None:
@@ -116,6 +120,11 @@ def lacking(error: BaseException | None) -> str:
             return _LACKING[number]
         error = error.__cause__ or error.__context__
     return ""
+
+
+def may_pass(error: OSError) -> bool:
+    """Return whether an error says nothing about the file that could not be read, but of its disk, as when a network is away."""
+    return error.errno is not None and error.errno not in _OF_FILES
 
 
 def damaged(what: object, error: BaseException) -> StoreError:

@@ -31,6 +31,7 @@ from fastdata.store.files import WORK, unique, write_atomic
 __all__ = ["BACKLOG", "Engine", "Pool", "Report", "run_shards"]
 
 TICK_S = 0.1
+LONGEST_TICK_S = 1.0
 STRIKES = 2  # workers that an input may cost before it is left out: one may die by chance, such as from the OOM killer
 
 BACKLOG = 2  # finished shards for each worker that may wait to be published, before no new one is begun
@@ -50,7 +51,7 @@ class _Worker:
         self.progress["place"] = -1
         self.task: Task | None = None
         self._place = -1
-        self._since = 0.0
+        self._stuck_s = 0.0
         self._send(job)
 
     def _send(self, item: Job | Task) -> None:
@@ -67,12 +68,12 @@ class _Worker:
     def place(self) -> int:
         return int(self.progress["place"][0])
 
-    def stuck_s(self) -> float:
-        """Return the seconds since the worker began its current input."""
-        if self.task is None or self.place != self._place:
-            self._place = self.place
-            self._since = time.monotonic()
-        return time.monotonic() - self._since if self.place >= 0 else 0.0
+    def stuck_s(self, passed_s: float) -> float:
+        """Return the seconds since the worker began its current input. passed_s: since the last call."""
+        if self.task is None or self.place < 0 or self.place != self._place:
+            self._place, self._stuck_s = self.place, -passed_s
+        self._stuck_s += passed_s
+        return self._stuck_s
 
     def stop(self) -> str:
         """End the process and return how it ended."""
@@ -119,6 +120,7 @@ class Pool:
         self._publish = partial(publish_shard, work.out) if work.remote is None else work.remote.publish
         self._publisher = ThreadPoolExecutor(1 if work.remote is None else SENDERS, "publish")
         self._published: list[Future[None]] = []
+        self._ticked = time.monotonic()
 
     def __enter__(self) -> Pool:
         return self
@@ -156,8 +158,10 @@ class Pool:
             connection.wait(busy, timeout=TICK_S)
         elif self._published:
             futures.wait(self._published, timeout=TICK_S, return_when=futures.FIRST_COMPLETED)
+        before, self._ticked = self._ticked, time.monotonic()
+        passed_s = min(self._ticked - before, LONGEST_TICK_S)  # a job that was suspended has not hung
         for k, worker in enumerate(self._workers):
-            hung = worker.stuck_s() > self._timeout_s + int(worker.progress["extra_s"][0])
+            hung = worker.stuck_s(passed_s) > self._timeout_s + int(worker.progress["extra_s"][0])
             if worker.task and (hung or not self._receive(worker)):
                 self._retire(worker, hung)
                 self._workers[k] = _Worker(self._job)

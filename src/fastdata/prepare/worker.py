@@ -11,6 +11,7 @@ import json
 import mmap
 import os
 import signal
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,8 +25,9 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.children import end_with
-from fastdata.errors import LACKS_MEMORY, CodecError, PrepError, RemoteError, StoreError, lacking
+from fastdata.errors import LACKS_MEMORY, CodecError, PrepError, RemoteError, StoreError, lacking, may_pass
 from fastdata.remote.url import Storage
+from fastdata.sources.base import release
 from fastdata.sources.inputs import FieldSource
 from fastdata.sources.urls import read_planned
 from fastdata.store.column import Column
@@ -51,6 +53,7 @@ __all__ = [
 # A worker's place in its shard (-1: none), its sums so far, and the seconds that the place may take beyond the timeout.
 STATUS = np.dtype([("place", "<i8"), ("done", "<i8"), ("rejected", "<i8"), ("bytes", "<i8"), ("extra_s", "<i8")])
 
+PAUSES_S = 0.5, 2.0, 8.0  # before a shard is made again whose inputs could not be read
 ORDINARY_BYTES = 256 << 20  # of memory, which an image of 50 megapixels takes
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -118,6 +121,14 @@ class Progress:
         """Begin a place of the shard; -1: none. It may take `extra_s` seconds longer than the timeout."""
         self._status["extra_s"] = extra_s
         self._status["place"] = place
+
+    def sums(self) -> Array:
+        """Return a copy of its state."""
+        return self._status.copy()
+
+    def set(self, before: Array) -> None:
+        """Go back to a state."""
+        self._status[:] = before
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -220,7 +231,23 @@ def main(connection: int, status: int, alive: int) -> None:
 
 
 def _make_shard(job: Job, task: Task, progress: Progress) -> Made:
-    """Make the files of a shard."""
+    """Make the files of a shard; again, if inputs cannot be read for a reason that may pass.
+
+    Raises:
+        StoreError: inputs cannot be read, or a file cannot be written.
+    """
+    before = progress.sums()
+    for pause_s in PAUSES_S:
+        try:
+            return _make_once(job, task, progress)
+        except _DiskError:
+            progress.set(before)
+            release()  # files that are open may be stale
+            time.sleep(pause_s)
+    return _make_once(job, task, progress)
+
+
+def _make_once(job: Job, task: Task, progress: Progress) -> Made:
     with Writers(job, task.shard) as writers:
         table = kinds.find(job.options.kind).make_shard(job, task, writers, progress)
         progress.at(-1)
@@ -238,14 +265,18 @@ def publish_shard(out: Path, made: Made) -> None:
     write_atomic(shard_table(out, made.shard), made.table, durable=False)
 
 
+class _DiskError(StoreError):
+    """An input cannot be read for a reason that may pass."""
+
+
 def reject_of(error: Exception) -> tuple[str, str]:
     """Return a short reason and a detail for an input that could not be used.
 
     Raises:
         RemoteError, PrepError: it is this error, which says nothing about the input.
-        StoreError: files or memory ran out, and not because of the input: others would be rejected too.
+        StoreError: files or memory ran out, or a disk fails, and not because of the input: others would be rejected too.
     """
-    if isinstance(error, RemoteError | PrepError):
+    if isinstance(error, RemoteError | PrepError | _DiskError):
         raise error
     if found := lacking(error):
         if found != LACKS_MEMORY or not _has_memory(error):
@@ -256,5 +287,7 @@ def reject_of(error: Exception) -> tuple[str, str]:
     if isinstance(error, FileNotFoundError):
         return "missing", "the file went away after it was listed"
     if isinstance(error, OSError):
+        if may_pass(error):
+            raise _DiskError(f"an input cannot be read: {error}: is its disk there?") from error
         return "unreadable", error.strerror or type(error).__name__
     return "undecodable", f"{type(error).__name__}: {error}"

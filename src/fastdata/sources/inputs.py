@@ -7,12 +7,13 @@ import os
 import re
 import shlex
 import stat
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastdata.errors import PrepError
+from fastdata.errors import PrepError, may_pass
 from fastdata.sources.options import StrPath
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
@@ -137,15 +138,27 @@ def fits_float(*values: float) -> bool:
 
 
 def look(path: StrPath) -> tuple[int, str]:
-    """Return the size of a file in bytes and ""; or -1 and why it cannot be used."""
+    """Return the size of a file in bytes and ""; or -1 and why it cannot be used.
+
+    Raises:
+        PrepError: its disk fails.
+    """
     if isinstance(path, UrlPath):
         return path.look()
-    try:
-        info = os.stat(path)
-    except FileNotFoundError:
-        return -1, "broken-link" if os.path.islink(path) else "missing"
-    except (OSError, ValueError):  # ValueError: a name in a table with a zero byte
-        return -1, "unreadable"
+    for pause_s in (0.1, 1.0, 4.0, None):
+        try:
+            info = os.stat(path)
+            break
+        except FileNotFoundError:
+            return -1, "broken-link" if os.path.islink(path) else "missing"
+        except ValueError:  # a name in a table with a zero byte
+            return -1, "unreadable"
+        except OSError as error:
+            if not may_pass(error):
+                return -1, "unreadable"
+            if pause_s is None:
+                raise PrepError(f"{path} cannot be examined: {error.strerror}: is its disk there?") from error
+            time.sleep(pause_s)
     return (info.st_size, "") if stat.S_ISREG(info.st_mode) else (-1, "not-a-file")  # reading a pipe might never end
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import CodecError, PrepError
+from fastdata.errors import CodecError, PrepError, may_pass
 from fastdata.sources.base import kind_of, read_range
 from fastdata.sources.fields import Field, field_error, make_column, nested
 from fastdata.sources.inputs import FieldSource, Source, SourceList, look
@@ -214,6 +214,8 @@ def _values(root: AnyPath, source: Source, fields: Sequence[FieldSource]) -> Ite
         except FileNotFoundError:
             raise CodecError(f"{what} is not there", "missing-field") from None
         except OSError as error:
+            if may_pass(error):
+                raise
             raise CodecError(f"{what}: {error.strerror or type(error).__name__}", "unreadable-field") from None
         except (CodecError, ValueError, OverflowError, RecursionError) as error:
             raise CodecError(f"{what}: {error}", "bad-field") from None
