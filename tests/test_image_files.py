@@ -675,19 +675,8 @@ def test_turned_avif_heic_and_jpegs_in_jpeg_xl(orientation: int, tmp_path: Path)
 
 
 def test_sizes_in_jpeg_xl() -> None:
-    for height, width in (
-        (64, 64),
-        (40, 48),
-        (30, 40),
-        (40, 60),
-        (36, 64),
-        (40, 50),
-        (40, 80),
-        (30, 41),
-        (1, 1),
-        (16, 8),
-        (900, 300),
-    ):
+    sizes = "64x64 40x48 30x40 40x60 36x64 40x50 40x80 30x41 1x1 16x8 900x300"
+    for height, width in (map(int, size.split("x")) for size in sizes.split()):
         source = SourceImage(jxl(np.resize(_rgb(), (height, width, 3))))
         assert (source.height, source.width) == (height, width)
 

@@ -44,7 +44,7 @@ DEEP = re.compile(rb"av1C\x81.[\x40-\x7f\xc0-\xff]|hvcC.{17}[^\xf8]", re.S)  # A
 CUT = re.compile(
     "truncat|not enough|only got|reached EOF|not large enough|ends? early|end of file|EOF|no more images", re.IGNORECASE
 )
-UNREAD = re.compile("unsupported|not supported|unknown (?:pixel|data)|unable to read", re.IGNORECASE)
+UNREAD = re.compile("unsupported|not supported|requires the|unknown (?:pixel|data)|unable to read", re.IGNORECASE)
 MAX_OPENED_PIXELS = 1 << 28  # some plugins allocate the first frame before they tell its size
 ORIENTATION = 274
 
@@ -124,7 +124,7 @@ def extras() -> tuple[str, ...]:
 
 
 @contextmanager
-def strict(what: str) -> Iterator[None]:
+def strict(what: str, *, reader: str = "Pillow") -> Iterator[None]:
     """Make Pillow strict: silent, with a size limit of its own for first frames only, and without filling in what a file lacks.
 
     The settings are global, so one thread has them at a time.
@@ -145,22 +145,21 @@ def strict(what: str) -> Iterator[None]:
         except (CodecError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001  plugins raise nearly every kind
-            raise _refusal(what, error) from None
+            raise _refusal(f"{reader} cannot read the {what}", what, error) from None
         finally:
             Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
             if silence in filters:
                 filters.remove(silence)
 
 
-def _refusal(what: str, error: Exception) -> CodecError:
+def _refusal(problem: str, what: str, error: Exception) -> CodecError:
     text = str(error) or type(error).__name__
     if type(error).__name__ == "DecompressionBombError":
         return CodecError(f"a frame of the {what} has more than {MAX_OPENED_PIXELS} pixels", "too-large")
-    if isinstance(error, (EOFError, IndexError, struct.error)) or CUT.search(text):
-        return CodecError(f"Pillow cannot read the {what}: {text[:200]}", "truncated")
-    if UNREAD.search(text):
-        return unsupported(f"Pillow cannot read the {what}: {text[:200]}: it")
-    return CodecError(f"Pillow cannot read the {what}: {text[:200]}", "undecodable")
+    cut = isinstance(error, (EOFError, IndexError, struct.error)) or CUT.search(text)
+    reason = "truncated" if cut else "unsupported" if UNREAD.search(text) else "undecodable"
+    hint = "; convert the image to PNG or JPEG" if reason == "unsupported" else ""
+    return CodecError(f"{problem}: {text[:200]}{hint}", reason)
 
 
 def _renew_lock() -> None:

@@ -59,7 +59,7 @@ def _by_tifffile(data: bytes, tags: dict[int, Any]) -> Pixels:
         CodecError: if tifffile is not installed, or cannot read it.
     """
     tifffile = extra("tifffile", "tifffile", "TIFF of these samples")
-    with strict("TIFF"), tifffile.TiffFile(io.BytesIO(data)) as file:
+    with strict("TIFF", reader="tifffile"), tifffile.TiffFile(io.BytesIO(data)) as file:
         page = file.pages[0]
         values = page.asarray(maxworkers=1)
         values = np.moveaxis(values, 0, 2) if page.axes[:1] == "S" else values
@@ -98,10 +98,10 @@ def _read_tags(data: bytes) -> dict[int, Any]:
     end = start + size * int.from_bytes(data[start - word : start], order)
     if not start <= end - size <= len(data) - size:
         raise CodecError("the TIFF ends inside its tags", "truncated")
-    tags = {int.from_bytes(data[at : at + 2], order) for at in range(start, end, size)}
-    if not tags & USED_TAGS <= directory.keys():
+    tags = USED_TAGS.intersection(int.from_bytes(data[at : at + 2], order) for at in range(start, end, size))
+    if not tags <= directory.keys():
         raise CodecError("the TIFF lacks the values of a tag: it ends early, or is damaged", "truncated")
-    return {PHOTOMETRIC: -1} | dict(directory)
+    return {PHOTOMETRIC: -1} | {tag: directory[tag] for tag in tags}
 
 
 def _checked(data: bytes, tags: dict[int, Any]) -> TiffHeader:
