@@ -294,6 +294,8 @@ def test_a_file_of_many_documents_that_is_not_whole_ends_the_run(tmp_path: Path)
 @pytest.mark.parametrize("kind", ["string_view", "large_string", "dictionary"])
 def test_a_column_of_any_type_of_text(tmp_path: Path, kind: str) -> None:
     texts = pyarrow.array(["first", "second", None, "first"])
+    if kind == "string_view" and not hasattr(pyarrow, kind):
+        pytest.skip("this pyarrow has no such type")
     column = texts.dictionary_encode() if kind == "dictionary" else texts.cast(getattr(pyarrow, kind)())
     parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
     summary = fastdata.prep(tmp_path / "a.parquet", tmp_path / "o.fds", tokenizer="bytes", workers=1)

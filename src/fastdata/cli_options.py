@@ -34,7 +34,8 @@ TITLES = ("Options", "Images", "Labels", "Masks", "Text", "Arrays", RUN)
 HELP_FOR = "fastdata.help-for"
 SOURCES = (
     "SOURCE is a folder with one folder per class, a flat folder, a table of paths and labels (.csv, .tsv, .jsonl, .parquet), or "
-    "archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders. "
+    "archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders; or "
+    "module:function, which returns a Python sequence. "
     "Or, with --tokenizer or --train-bpe, a folder or file of text: .txt, .jsonl, .parquet, also .gz or .zst. "
     "Or arrays: .npy, .npz, NIfTI."
 )
