@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import PurePosixPath
@@ -30,7 +30,7 @@ from fastdata.sources.base import (
     unreadable,
 )
 from fastdata.sources.fields import field_error, make_column
-from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError
+from fastdata.sources.inputs import Source, SourceList, SplitsError
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.urls import AnyPath, is_inside, seekable
 from fastdata.store.column import NUMBERS, Column
@@ -338,17 +338,9 @@ def _column(opener: Opener, path: AnyPath, name: str, *_: Any) -> Column:
 
 def _inside(endings: tuple[str, ...], folder: Folder) -> list[AnyPath]:
     """Return the files in a folder of nothing else, without the caches of `map`."""
-    files = [path for ending in endings for path in files_in(folder, ending) if not path.name.startswith(CACHES)]
-    splits: dict[str, str] = {}
     if SPLITS_FILE in folder.files and len(folder.folders) > 1:
-        splits = {name: str(folder.path / name) for name in folder.folders}
-    for path in files:
-        for part in set(re.split(r"[-_.]", path.stem)) & SPLITS:
-            splits[part] = str(folder.path / f"*{part}*{path.suffix}")
-    if len(splits) > 1:
-        beside = next((path.name for path in files if not set(re.split(r"[-_.]", path.stem)) & SPLITS), "")
-        raise SplitsError(folder.path, splits, beside=beside)
-    return files
+        raise SplitsError(folder.path, {name: str(folder.path / name) for name in folder.folders})
+    return files_in(replace(folder, files=tuple(name for name in folder.files if not name.startswith(CACHES))), *endings)
 
 
 def _container(name: str, opener: Opener, *endings: str) -> Container:

@@ -249,22 +249,23 @@ def _plain(value: Any, column: str) -> Value:
     return value if value is None or isinstance(value, int | float) else str(value)
 
 
-def files_in(folder: Folder, ending: str) -> list[AnyPath]:
-    """Return the files with this ending in a folder that holds no image and no other folder; else an empty list.
+def files_in(folder: Folder, *endings: str) -> list[AnyPath]:
+    """Return the files with these endings in a folder that holds no image and no other folder; else an empty list.
 
     Raises:
-        PrepError: the names of the files begin with the names of several splits.
+        SplitsError: words in the names of the files are those of several splits.
     """
-    files = [name for name in folder.files if name.lower().endswith(ending)]
+    files = [name for name in folder.files if name.lower().endswith(endings)]
     if not files or folder.folders or any(map(is_image, folder.files)):
         return []
-    splits: dict[str, str] = {}
-    for name in files:
-        first = re.split(r"[-_.\d]", name)[0]
-        if first.lower() in SPLITS:
-            splits[first] = str(folder.path / f"{first}[-_.0-9]*{name[-len(ending) :]}")
+    words = [next((word for word in re.split(r"[-_.\d]", name) if word.lower() in SPLITS), "") for name in files]
+    splits = {
+        word: str(folder.path / (f"{word}[-_.0-9]*" if name.startswith(word) else f"*{word}*")) + os.path.splitext(name)[1]
+        for name, word in zip(files, words, strict=True)
+        if word
+    }
     if len(splits) > 1:
-        beside = next((name for name in files if re.split(r"[-_.\d]", name)[0] not in splits), "")
+        beside = next((name for name, word in zip(files, words, strict=True) if not word), "")
         raise SplitsError(folder.path, splits, beside=beside)
     return [folder.path / name for name in files]
 

@@ -44,7 +44,7 @@ def _takes(path: AnyPath) -> bool:
 
 
 def _inside(folder: Folder) -> list[AnyPath]:
-    return files_in(folder, ".tar") or files_in(folder, ".tar.gz") or files_in(folder, ".tgz")
+    return files_in(folder, ".tar", ".tar.gz", ".tgz")
 
 
 def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
