@@ -12,9 +12,8 @@ import numpy as np
 from fastdata.arrays.chunks import Box, touched
 from fastdata.data.in_memory import InMemoryRecords, check_free, how_many
 from fastdata.errors import FormatError
-from fastdata.store.place import Place
+from fastdata.store.place import Place, Use
 from fastdata.store.store import Store
-from fastdata.store.uses import Use
 
 __all__ = ["StoreArrays", "copy_to_memory"]
 

@@ -20,7 +20,7 @@ from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.data.weights import HasClasses, counted
 from fastdata.shared_memory import PrivateArray, SharedArray, kept
 from fastdata.store.format import Labels
-from fastdata.store.uses import Use
+from fastdata.store.place import Use
 
 __all__ = ["Labelled", "RowsDataset", "SlotDataset"]
 

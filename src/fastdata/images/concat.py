@@ -15,7 +15,7 @@ from fastdata.images.columns import ConcatValues, Values
 from fastdata.images.geometry import Placement
 from fastdata.images.records import Images, Scratch
 from fastdata.shared_memory import SharedArray
-from fastdata.store.uses import Use
+from fastdata.store.place import Use
 
 __all__ = ["ConcatImages"]
 

@@ -25,7 +25,7 @@ from fastdata.images.rendering import render_batch, render_each, render_masks, s
 from fastdata.images.several import Several
 from fastdata.images.view import Sample, Transform, Views
 from fastdata.shared_memory import SharedArray
-from fastdata.store.uses import Use
+from fastdata.store.place import Use
 
 __all__ = ["ImageDataset"]
 

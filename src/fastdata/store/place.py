@@ -1,16 +1,20 @@
-"""A place of a store that is not a folder with everything in it."""
+"""Stores whose shards are elsewhere, and what a dataset reads of them."""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
     from fastdata.store.format import Manifest, Variant
     from fastdata.store.reader import RecordIndex, ShardReader
 
-__all__ = ["Place"]
+__all__ = ["Place", "Use"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Place(os.PathLike[str]):
@@ -27,3 +31,19 @@ class Place(os.PathLike[str]):
     @abstractmethod
     def reader(self, variant: Variant, index: RecordIndex, *, check: bool) -> ShardReader:
         """Open the records of a variant. check: as for ShardReader."""
+
+
+class Use(NamedTuple):
+    """The shards of some samples.
+
+    Attributes:
+        place: of the store.
+        variant: of which shards are read.
+        samples: which of the samples lie in this store, as indices, int64 [n].
+        shards: the shard of each of these, int64 [n].
+    """
+
+    place: Place
+    variant: str
+    samples: Array
+    shards: Array

@@ -25,9 +25,8 @@ from fastdata.store.files import (
     shard_file,
 )
 from fastdata.store.format import Manifest, Variant, read_current
-from fastdata.store.place import Place
+from fastdata.store.place import Place, Use
 from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
-from fastdata.store.uses import Use
 
 __all__ = ["Store"]
 
