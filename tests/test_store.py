@@ -11,9 +11,7 @@ import os
 import pickle
 import re
 import shutil
-import signal
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -378,33 +376,6 @@ def test_readers_work_after_a_fork(opened: bool) -> None:
     assert _all(reader) == expected
 
 
-def test_a_child_reads_although_a_thread_was_opening_shards_when_it_was_forked() -> None:
-    store, ended = Store(GOLDEN), threading.Event()
-    variant = store.variant(64)
-
-    def first() -> bytes:
-        return bytes(store.reader(variant).get(0))
-
-    def read() -> None:
-        while not ended.is_set():
-            first()
-
-    expected, codes = first(), list[int]()
-    thread = threading.Thread(target=read)
-    thread.start()
-    while len(codes) < 20 and not any(codes):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads are not in the child
-            pid = os.fork()
-        if pid == 0:
-            signal.alarm(20)  # ends a child that waits for ever
-            os._exit(first() != expected)
-        codes.append(os.waitpid(pid, 0)[1])
-    ended.set()
-    thread.join()
-    assert codes == [0] * 20
-
-
 def test_threads_read_one_reader() -> None:
     """Each of many new readers is first used by eight threads at once; all their files are closed in the end."""
     _, expected = _reader(GOLDEN)
@@ -570,21 +541,6 @@ def test_a_flipped_bit_is_found_with_its_shard_and_sample(store: Path) -> None:
     assert list(verify(store, quick=True)) == [], "a quick look does not read the bytes"
     found = run(*MAIN, "verify", store)
     assert found.returncode == 1 and str(shard) in found.stdout and repr(names[20]) in found.stdout
-
-
-@pytest.mark.slow
-def test_verify_names_the_samples_of_every_shard_that_is_noise(store: Path) -> None:
-    for k, path in enumerate(shards(store)):
-        path.write_bytes(np.random.default_rng(k).bytes(path.stat().st_size))
-    opened = Store(store)
-    lines = list(verify(store))
-    assert len(lines) == len(shards(store)) + 2 * len(opened)
-    assert sum(f"({name!r})" in line for name in opened.names() for line in lines) == 2 * len(opened)
-    assert list(verify(store, quick=True)) == [], "which does not read them"
-    assert run(*MAIN, "verify", store).returncode == 1
-    for variant in opened.manifest.variants:
-        with pytest.raises(FormatError, match="is damaged: record"):
-            _all(opened.reader(variant))
 
 
 def test_harmed_tables_are_found(store: Path) -> None:
