@@ -28,7 +28,7 @@ from fastdata.errors import FastDataError, FormatError, StoreError
 from fastdata.store.contact_sheet import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.format import read_manifest
-from fastdata.store.info_lines import info_lines
+from fastdata.store.info import info_lines
 from fastdata.store.reader import ShardReader
 from fastdata.store.store import Store
 from fastdata.store.verify import verify

@@ -70,8 +70,7 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage
     was made."""
     from fastdata.remote.locate import locate
     from fastdata.store.contact_sheet import draw_sheet
-    from fastdata.store.info import store_facts
-    from fastdata.store.info_lines import info_lines
+    from fastdata.store.info import info_lines, store_facts
     from fastdata.store.store import Store
 
     if size is not None and sheet is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastdata.images.info import described_each, files_of, head_lines, mask_lines, stored_bytes
 from fastdata.store.format import Variant
-from fastdata.store.info_lines import Facts, span
+from fastdata.store.info import Facts, span
 from fastdata.store.store import Store
 
 __all__ = ["array_facts", "array_lines"]

@@ -9,7 +9,7 @@ import numpy as np
 from fastdata.images.sections import Masks
 from fastdata.store.column import Column
 from fastdata.store.format import Variant
-from fastdata.store.info_lines import Facts, label_lines, listed, span
+from fastdata.store.info import Facts, label_lines, listed, span
 from fastdata.store.store import Store
 from fastdata.store.strict import from_json
 from fastdata.words import human_bytes, number_of

@@ -12,7 +12,7 @@ from fastdata.report.charts import bars, many, number
 from fastdata.report.html import Child, join, tag
 from fastdata.report.page import Section, listing
 from fastdata.report.pictures import Picture
-from fastdata.store.info_lines import CHECKSUM
+from fastdata.store.info import CHECKSUM
 from fastdata.store.store import Store
 from fastdata.words import human_bytes
 

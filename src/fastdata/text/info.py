@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fastdata.store.info_lines import Facts, spread
+from fastdata.store.info import Facts, spread
 from fastdata.store.store import Store
 from fastdata.words import human_bytes, number_of
 
