@@ -28,10 +28,8 @@ from fastdata.data.shown import counted_of, in_one_line, shown
 from fastdata.errors import FastDataError, MissingExtraError, PrepError, StoreError, warn_user
 from fastdata.machine import free_memory
 from fastdata.shared_memory import PrivateArray, SharedArray
-from fastdata.sources.csv_rows import read_rows
-from fastdata.sources.delimiters import delimiter_of
-from fastdata.sources.encodings import refuse_utf16
 from fastdata.sources.inputs import LARGEST_FLOAT, have_commas
+from fastdata.sources.tables import delimiter_of, read_rows, refuse_utf16
 from fastdata.store.format import Labels
 
 __all__ = ["Column", "TableDataset"]

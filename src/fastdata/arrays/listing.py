@@ -13,7 +13,7 @@ from fastdata.sources.listing import labelled, list_folder, others
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.pairs import with_masks
 from fastdata.sources.path_table import list_table
-from fastdata.sources.table_file import is_path_table
+from fastdata.sources.tables import is_path_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.sources.walk import walk_files
 from fastdata.store.format import Labels

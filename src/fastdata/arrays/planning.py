@@ -19,7 +19,7 @@ from fastdata.prepare.plan import make_plan
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.notes import label_notes
 from fastdata.sources.reasons import detail_of, refuse_unusable
-from fastdata.sources.table_file import is_path_table
+from fastdata.sources.tables import is_path_table
 from fastdata.sources.urls import to_path
 from fastdata.store.format import NUMBERS
 

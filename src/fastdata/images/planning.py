@@ -21,7 +21,7 @@ from fastdata.sources.options import StrPath
 from fastdata.sources.pairs import with_masks
 from fastdata.sources.reasons import refuse_unusable
 from fastdata.sources.several import list_several
-from fastdata.sources.table_file import is_path_table
+from fastdata.sources.tables import is_path_table
 from fastdata.sources.urls import AnyPath, to_path
 from fastdata.sources.yolo import with_yolo
 

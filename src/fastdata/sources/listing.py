@@ -18,7 +18,7 @@ from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.packed import PackedInputs
 from fastdata.sources.parts import with_parts
 from fastdata.sources.path_table import list_table, with_table
-from fastdata.sources.table_file import is_path_table
+from fastdata.sources.tables import is_path_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.sources.walk import Walk
 from fastdata.store.format import Labels

@@ -21,7 +21,7 @@ from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.reasons import lacks_ending
-from fastdata.sources.table_file import LABELS, PathTable, read_table
+from fastdata.sources.tables import LABELS, PathTable, read_table
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.column import Column
 from fastdata.store.format import Labels

@@ -16,7 +16,7 @@ from typing import Any
 
 from fastdata.errors import CodecError, needs
 from fastdata.sources.base import damaged_file, pointer_of, unreadable
-from fastdata.sources.encodings import HEAD, not_utf8, utf16_of
+from fastdata.sources.tables import ENCODING_BYTES, name_encoding, not_utf8
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.words import number_of
 
@@ -155,7 +155,7 @@ def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
         yield from blocks
         return
     with path.open("rb") as file:
-        _refuse_head(path, file.read(HEAD))
+        _refuse_head(path, file.read(ENCODING_BYTES))
         file.seek(piece.start)
         left = piece.stop - piece.start
         while block := file.read(BLOCK if piece.stop < 0 else min(BLOCK, left)):
@@ -166,7 +166,7 @@ def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
 def _refuse_head(path: AnyPath, head: bytes) -> None:
     if pointer := pointer_of(head):
         raise CodecError(f"it is {pointer}", "pointer")
-    if encoding := utf16_of(head[:HEAD]):
+    if encoding := name_encoding(head[:ENCODING_BYTES]):
         raise CodecError(not_utf8(path.name, encoding), "not-utf8")
 
 

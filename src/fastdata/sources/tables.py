@@ -1,20 +1,20 @@
-"""Tables that list files by their paths: CSV, TSV, JSONL and Parquet."""
+"""Tables that list files by their paths: CSV, TSV, JSONL and Parquet. And text in other encodings than UTF-8."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from itertools import islice
+from typing import Any
 
 from fastdata.errors import PrepError, needs
 from fastdata.sources.arrow import column_of, holds_images
-from fastdata.sources.csv_rows import read_rows
-from fastdata.sources.delimiters import delimiter_of
-from fastdata.sources.encodings import refuse_utf16
 from fastdata.sources.fields import Field
 from fastdata.sources.inputs import is_image, look
 from fastdata.sources.packed import Packed
@@ -22,12 +22,33 @@ from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import Column
 from fastdata.words import number_of
 
-__all__ = ["LABELS", "PathTable", "is_path_table", "read_table"]
+__all__ = [
+    "ENCODING_BYTES",
+    "LABELS",
+    "PathTable",
+    "delimiter_of",
+    "is_path_table",
+    "name_encoding",
+    "not_utf8",
+    "read_rows",
+    "read_table",
+    "refuse_utf16",
+]
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
 LABELS = ("label", "labels", "class", "class_name", "category")
 JSONL = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
+DELIMITERS = ",;\t"
+JOINED_LINES = 10  # in a value that look like rows
+ENCODING_BYTES = 1024  # of the beginning of a file that tell its encoding
+MIN_UNMARKED_BYTES = 8  # without a mark that tell
+MARKS = {  # the longer ones first: that of UTF-32 begins like that of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 ROWS = 1024  # of a Parquet that are in memory as Python's values
 NO_TEXT = "text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB"
 
@@ -278,3 +299,89 @@ def _checked_paths(table: PathTable) -> PathTable:
                 f"{table.path}, row {number}: its {table.columns[table.paths]} is {row[table.paths]!r:.60}, but must be a path"
             )
     return table
+
+
+# CSV
+
+
+def read_rows(lines: Iterable[str], delimiter: str, path: AnyPath) -> Iterator[list[str]]:
+    """Yield the rows of a CSV, strictly: a quote in a wrong place would join rows. A newline inside quotes is part of a value.
+
+    Raises:
+        PrepError: a quote is not closed, something follows a closing quote, or a value seems to have swallowed rows.
+    """
+    csv.field_size_limit(sys.maxsize)  # run-length masks are longer than the default
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    line = 1  # where the row begins
+    try:
+        for row in reader:
+            if reader.line_num - line >= JOINED_LINES:
+                _refuse_joined(row, delimiter, f"{path}, line {line}")
+            yield row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        last = reader.line_num
+        where = f"line {line}" if last <= line else f"the row of lines {line} to {last}"
+        raise PrepError(
+            f"{path}, {where}: {error}: a quote is missing, or stands inside of a quoted value, where it must be doubled"
+        ) from None
+
+
+def _refuse_joined(values: list[str], delimiter: str, where: str) -> None:
+    """Raise PrepError if a value consists of lines that have as many columns as the table: a quote was closed too late."""
+    for value in values:
+        inner = value.split("\n")[1:-1]
+        if len(values) > 1 and len(inner) >= JOINED_LINES and all(line.count(delimiter) == len(values) - 1 for line in inner):
+            raise PrepError(
+                f"{where}: a quoted value goes on for {len(inner) + 2} lines, which look like rows: is its quote closed too late? "
+                "If not, write the table as JSONL or Parquet"
+            )
+
+
+def delimiter_of(lines: Callable[[], Iterable[str]], rows: int | None = None) -> str:
+    """Return the delimiter that splits every row into as many columns as the first row.
+
+    If several do, return the one that comes first in the first row. Return a comma if the first row has none of them. `lines`
+    returns all lines, each time it is called; `rows` limits how many rows are read.
+    """
+
+    csv.field_size_limit(sys.maxsize)
+
+    def parsed(delimiter: str) -> Iterator[list[str]]:
+        return filter(None, csv.reader(lines(), delimiter=delimiter))
+
+    first = {delimiter: next(parsed(delimiter), [""]) for delimiter in DELIMITERS}
+    able = sorted((d for d in DELIMITERS if len(first[d]) > 1), key=lambda d: len(first[d][0])) or [","]
+    even = (d for d in able if len(able) == 1 or len({len(row) for row in islice(parsed(d), rows)}) == 1)
+    return next(even, able[0])
+
+
+# Encodings
+
+
+def name_encoding(head: bytes) -> str:
+    """Return the encoding of a text if it is UTF-16 or UTF-32, else "". head: the first bytes.
+
+    The mark at the beginning tells. Without one, UTF-16 is known by its zeros, most of which are at odd places, or at even ones.
+    """
+    for mark, name in MARKS.items():
+        if head.startswith(mark):
+            return name
+    even, odd = head[::2], head[1::2]
+    for name, with_zeros, without in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
+        if len(head) >= MIN_UNMARKED_BYTES and 2 * with_zeros.count(0) > len(with_zeros) and not without.count(0):
+            return name
+    return ""
+
+
+def not_utf8(name: str, encoding: str) -> str:
+    """Say that a file is not UTF-8, and how to convert it."""
+    return f"it is {encoding}, not UTF-8: convert it with {shlex.join(['iconv', '-f', encoding, '-t', 'UTF-8', name])} > utf8.txt"
+
+
+def refuse_utf16(path: AnyPath) -> None:
+    """Raise PrepError if a file of text is UTF-16 or UTF-32."""
+    with path.open("rb") as file:
+        encoding = name_encoding(file.read(ENCODING_BYTES))
+    if encoding:
+        raise PrepError(f"cannot read {path}: {not_utf8(str(path), encoding)}")
