@@ -348,17 +348,3 @@ def test_a_table_without_paths_is_pointed_to_its_dataset(photos: Path) -> None:
 def test_a_table_of_names_alone_says_that_it_has_no_rows(photos: Path) -> None:
     with pytest.raises(PrepError, match=r"t\.csv has no rows: its only line, path,label, names columns"):
         list_sources(written(photos / "t.csv", [("path", "label")]))
-
-
-def test_paths_without_their_ending_are_recognised(photos: Path) -> None:
-    table = written(photos / "t.csv", [("id", "label"), ("a", "cat"), ("c", "dog")])
-    for source, options in ((table, {}), (photos, {"labels": table})):
-        with pytest.raises(PrepError, match=r"a\.png is there: the paths of a table need their extension"):
-            prep(source, photos.parent / "o.fds", **options)
-
-
-def test_a_column_without_a_name_is_no_label_and_is_told(photos: Path) -> None:
-    table = written(photos / "t.csv", [("", "path", "x"), ("0", "a.png", "0.5"), ("1", "c.png", "2")])
-    summary = prep(table, photos.parent / "o.fds", regression="x", workers=1)
-    assert "1 column is not stored: one without a name (paths come from column path)" in summary.notes
-    assert list_sources(written(photos / "t.csv", [("", "path", "x"), ("0", "a.png", "1")])).labels.names == ("0", "1")

@@ -44,7 +44,7 @@ def list_arrays(source: StrPath, options: LabelOptions, *, masks: StrPath | None
 def _list_files(path: AnyPath, options: LabelOptions) -> SourceList:
     if path.is_dir():
         return list_folder(path, LISTED)
-    if is_path_table(path):
+    if is_path_table(path, options.path_column):
         return list_table(path, options)
     if path.is_file() and ending_of(path.name) in ENDINGS:
         return SourceList(path.parent, Labels("none"), [Source(path.name, -1, *look(path))])

@@ -49,7 +49,9 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
     )
     masks = options.masks
     found = list_arrays(source, options, masks=masks, mask_suffix=options.mask_suffix, key=options.key)
-    refuse_unusable(found.sources, found.root, table=is_path_table(to_path(source)), told=options.root is not None)
+    refuse_unusable(
+        found.sources, found.root, table=is_path_table(to_path(source), options.path_column), told=options.root is not None
+    )
     files = [s.file for s in found.sources if isinstance(s, ArraySource)]
     libraries = needed_packages([*files, *(s.mask for s in found.sources if s.mask)])
     dtype, axes, channels = _first(found, options)

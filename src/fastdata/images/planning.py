@@ -69,7 +69,9 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         raise PrepError(f"--fields {twice[0]}: another column has this name; --fields NAME=ENDING gives a name of your choice")
     columns, files = with_tokens(found.columns, options.tokenize)
     plan = make_plan(found, recipe, limit, columns=columns, files=files)
-    refuse_unusable(plan.sources, found.root, table=is_path_table(to_path(source)), told=options.root is not None)
+    refuse_unusable(
+        plan.sources, found.root, table=is_path_table(to_path(source), options.path_column), told=options.root is not None
+    )
     meant = options.no_labels or bool(columns)
     notes = [*label_notes(replace(found, sources=plan.sources), masks=options.masks is not None, meant=meant), *found.notes]
     if columns:

@@ -47,7 +47,7 @@ def list_sources(
     chosen = parse_fields(fields)
     named = [field for field in chosen if not field.ending]
     names, endings = [field.path[0] for field in named], [field.ending for field in chosen if field.ending]
-    if is_path_table(path) and not images:
+    if is_path_table(path, options.path_column) and not images:
         inputs, named = list_table(path, options, named), []
     elif (archived := list_archives(source, options, names, endings, images)) is not None:
         inputs = archived
@@ -83,8 +83,9 @@ def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields:
     Raises:
         PrepError: an option does not go with this source, or the labels do not fit.
     """
-    table = is_path_table(source)
-    for name, value in (("--root", options.root), ("--split", options.split)):
+    table = is_path_table(source, options.path_column)
+    no_column = None if options.labels is not None else options.path_column
+    for name, value in (("--root", options.root), ("--split", options.split), ("--path-column", no_column)):
         if value is not None and not table:
             raise PrepError(f"{name} {value} is about a table of paths (.csv, .tsv, .jsonl or .parquet), but SOURCE is {source}")
     classes = read_classes(options.classes)

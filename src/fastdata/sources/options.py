@@ -44,6 +44,9 @@ class LabelOptions:
         metavar="COLUMN",
         group="Labels",
     )
+    path_column: str | None = option(
+        "The column of a table that holds paths, or names of files without their ending.", metavar="COLUMN", group="Labels"
+    )
     root: StrPath | None = option("The folder that a CSV's paths are relative to.", type="folder", group="Labels")
     split: str | None = option("Take only the rows of a CSV with this value in column `split`.", metavar="NAME", group="Labels")
     order: str | None = option(

@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from fastdata.sources.labels import Encode, Value, encode_labels, read_classes, 
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed, PackedInputs
-from fastdata.sources.reasons import lacks_ending
-from fastdata.sources.tables import LABELS, PathTable, read_table
+from fastdata.sources.tables import INDEX, LABELS, PathTable, SimilarNames, read_table
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
+from fastdata.sources.walk import list_entries
 from fastdata.store.column import Column
 from fastdata.store.format import Labels
 
@@ -40,7 +40,8 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
         PrepError: the table cannot be read, holds several splits, or lacks a column that an option names.
     """
     root = path.parent if options.root is None else to_path(options.root)
-    table = read_table(path, root, wanted=_wanted(options, fields))
+    files = _Files(root, path)
+    table = read_table(path, root, options.path_column, lambda name: not files.look(name)[2], _wanted(options, fields))
     split = table.find([SPLIT]) if table.named else None
     if split is None and options.split is not None:
         split = table.index(SPLIT, f"--split {options.split}")
@@ -54,12 +55,33 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
     values = zip(*(values for _, values in typed), strict=True) if typed else repeat((), len(table.rows))
     look_at_all(root, table.names())
     sources = PackedInputs(
-        relabelled(Source(name, -1, *look(join(root, name)), values=own), *label)
-        for name, label, own in zip(table.names(), map(encode, cells), values, strict=True)
+        relabelled(Source(name, -1, size, problem, values=own), *label)
+        for (name, size, problem), label, own in zip(map(files.look, table.names()), map(encode, cells), values, strict=True)
     )
-    notes = (*_left_out(table, columns, others), *_repeated(table, cells, encode))
+    notes = (*_left_out(table, columns, others), *_repeated(table, sources, cells))
     stored_fields, by = _sources_of(fields, typed), table.describe(columns)
     return SourceList(root, meaning, sources, labelled_by=by, notes=notes, fields=stored_fields, selected=True)
+
+
+class _Files:
+    """Looks at the files that a table names, or means where there is none of that name."""
+
+    def __init__(self, root: AnyPath, table: AnyPath) -> None:
+        self._root, self._table = root, table
+        self._folders = dict[str, SimilarNames]()
+
+    def look(self, name: str) -> tuple[str, int, str]:
+        """Return the name of the file, its size and its problem."""
+        size, problem = look(join(self._root, name))
+        if problem != "missing":
+            return name, size, problem
+        folder = name.replace("\\", "/").rpartition("/")[0]
+        if folder not in self._folders:
+            path = join(self._root, folder) if folder else self._root
+            names = [entry.name for entry in list_entries(path)] if path.is_dir() else []
+            self._folders[folder] = SimilarNames(f"{folder}/{one}" if folder else one for one in names)
+        similar = self._folders[folder].find(name, self._table)
+        return (similar, *look(join(self._root, similar))) if similar else (name, size, problem)
 
 
 def _sources_of(fields: Sequence[Field], typed: Sequence[tuple[Column, Sequence[Any]]]) -> tuple[FieldSource, ...]:
@@ -70,18 +92,19 @@ def _wanted(options: LabelOptions, fields: Sequence[Field]) -> set[str]:
     return {*(field.path[0] for field in fields), options.label_column or "", *options.regression}
 
 
-def _repeated(table: PathTable, cells: Sequence[Value], encode: Encode) -> tuple[str, ...]:
-    """Return a note on the paths that occur more than once, or nothing.
+def _repeated(table: PathTable, sources: Sequence[Source], cells: Sequence[Value]) -> tuple[str, ...]:
+    """Return a note on the files that occur more than once, or nothing.
 
     Raises:
-        PrepError: a path occurs with different labels.
+        PrepError: a file occurs with different labels.
     """
     first: dict[str, int] = {}
     again = []
-    for k in _rows_of_equal_checksums(table):
-        name = table.rows[k][table.paths]
+    for k in _of_equal_checksums((one.name for one in sources), len(sources)):
+        name = sources[k].name
         before = first.setdefault(os.path.normpath(name), k)
-        if encode(cells[k]) != encode(cells[before]):
+        one, other = sources[before], sources[k]
+        if one.problem != other.problem or (not one.problem and one.label != other.label):
             raise PrepError(
                 f"{table.path} names {name!r} more than once, with different labels: {cells[before]!r} and {cells[k]!r}; keep "
                 "the row that is right"
@@ -93,9 +116,9 @@ def _repeated(table: PathTable, cells: Sequence[Value], encode: Encode) -> tuple
     return (f"{rows} a path{label}, such as {again[0]}; each row is a sample",) if again else ()
 
 
-def _rows_of_equal_checksums(table: PathTable) -> list[int]:
-    """Return the rows whose paths may be equal to that of another one, in order."""
-    sums = _checksums(table.names(), len(table.rows))
+def _of_equal_checksums(names: Iterable[str], count: int) -> list[int]:
+    """Return the places of the names that may be equal to another one, in order."""
+    sums = _checksums(names, count)
     ordered = np.sort(sums)
     several = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     found: list[int] = np.flatnonzero(np.isin(sums, several)).tolist() if len(several) else []
@@ -142,7 +165,7 @@ def _label_columns(table: PathTable, others: Sequence[int], options: LabelOption
         return [table.index(options.label_column, f"--label-column {options.label_column}")]
     plain = [k for k in others if table.is_plain(k)]
     usual = [k for k in others if table.named and table.columns[k].lower() in LABELS]
-    found = usual if len(usual) == 1 else [k for k in plain if table.columns[k]] or plain
+    found = usual if len(usual) == 1 else [k for k in plain if not INDEX.fullmatch(table.columns[k])] or plain
     if len(found) > 1:
         which = ", ".join(table.columns[k] for k in found) if table.named else f"{len(found)} columns without a name"
         first = "" if table.named else "give the table a first line, such as path,label, and "
@@ -175,25 +198,31 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
         PrepError: the table cannot be read, or does not fit the inputs.
     """
     sources = inputs.sources
-    table = read_table(
-        path, inputs.root, lambda name: any(os.path.normpath(one.name) == name for one in sources), _wanted(options, fields)
-    )
+
+    def is_known(name: str) -> bool:
+        name = os.path.normpath(name)
+        return any(name in (path, os.path.splitext(path)[0]) for path in (os.path.normpath(one.name) for one in sources))
+
+    table = read_table(path, inputs.root, options.path_column, is_known, _wanted(options, fields))
     if len(table.columns) < 2:
         raise PrepError(f"{path} has one column; it needs a path and at least one value")
     _refuse_split_column(table, inputs.root)
-    repeated = Counter(os.path.normpath(table.rows[k][table.paths]) for k in _rows_of_equal_checksums(table))
+    names: Sequence[str] = Packed(table.names())
+    rows = _rows_of(sources, names)
+    if len(absent := np.setdiff1d(np.arange(len(names)), rows)):
+        similar = SimilarNames((source.name for source in sources), (names[k] for k in absent))
+        found = {int(k): similar.find(names[k], path) for k in absent}
+        names = Packed(found.get(k) or name for k, name in enumerate(names))
+        rows = _rows_of(sources, names)
+    repeated = Counter(os.path.normpath(names[k]) for k in _of_equal_checksums(names, len(names)))
     if twice := [name for name, count in repeated.items() if count > 1]:
         raise PrepError(f"{path} names {twice[0]!r} more than once")
-    rows = _rows_of(sources, table)
-    is_missing = np.ones(len(table.rows), bool)
-    is_missing[rows[rows >= 0]] = False
-    if is_missing.any():
-        first = os.path.normpath(table.rows[int(is_missing.argmax())][table.paths])
+    if not (rows >= 0).any():
         raise PrepError(
-            f"{path} names {is_missing.sum()} images that are not in {inputs.root}, the first {first!r}; "
-            f"paths are relative to SOURCE, such as {sources[0].name if sources else 'photo.jpg'!r}"
-            f"{lacks_ending(inputs.root, first)}"
+            f"{path} names no image of {inputs.root}: its first path is {names[0]!r}, but paths are relative to SOURCE, such as "
+            f"{sources[0].name if sources else 'photo.jpg'!r}"
         )
+    missing = [os.path.normpath(names[k]) for k in np.setdiff1d(np.arange(len(names)), rows)]
     typed = list(map(table.typed, fields))
     stored = [table.columns.index(field.path[0]) for field in fields]
     others = [k for k in range(len(table.columns)) if k not in (table.paths, *stored)]
@@ -203,32 +232,31 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
         values = [values for _, values in typed]
         sources = PackedInputs(_with_values(source, row, values) for source, row in zip(sources, rows, strict=True))
         inputs = replace(inputs, sources=sources, fields=_sources_of(fields, typed))
+    lost = [Source(name, -1, -1, "missing") for name in missing]
     if not columns:
         if others and not fields and not options.no_labels:
             raise PrepError(
                 f"--labels {path}: {', '.join(table.columns[k] for k in others)} hold lists or objects, but labels are numbers or "
                 "text; give each number of a label a column of its own, or leave --labels out"
             )
-        return replace(inputs, notes=notes)
+        return replace(inputs, sources=PackedInputs(chain(sources, lost)), notes=notes)
     cells, (meaning, encode) = _labels(table, columns, options)
-    sources = PackedInputs(
-        relabelled(source, *encode(cells[row] if row >= 0 else None)) for source, row in zip(sources, rows, strict=True)
-    )
+    relabeled = (relabelled(source, *encode(cells[row] if row >= 0 else None)) for source, row in zip(sources, rows, strict=True))
+    sources = PackedInputs(chain(relabeled, (replace(one, label=encode(None)[0]) for one in lost)))
     return replace(inputs, labels=meaning, sources=sources, labelled_by=table.describe(columns), notes=notes)
 
 
-def _rows_of(sources: Sequence[Source], table: PathTable) -> Array:
-    """Return the row of each input in a table that names none twice, int64; -1: it has none. A dict of 10^8 paths would fill the
-    memory."""
-    own = _checksums(table.names(), len(table.rows))
-    order = np.argsort(own, kind="stable")
-    own = own[order]
+def _rows_of(sources: Sequence[Source], names: Sequence[str]) -> Array:
+    """Return the place of each input in a list of names, int64; -1: it has none. A dict of 10^8 paths would fill the memory."""
+    known = _checksums(names, len(names))
+    order = np.argsort(known, kind="stable")
+    known = known[order]
     wanted = _checksums((source.name for source in sources), len(sources))
     rows = np.full(len(sources), -1, np.int64)
-    for k, (source, place) in enumerate(zip(sources, np.searchsorted(own, wanted), strict=True)):
+    for k, (source, place) in enumerate(zip(sources, np.searchsorted(known, wanted), strict=True)):
         name = os.path.normpath(source.name)
-        while place < len(own) and own[place] == wanted[k]:
-            if os.path.normpath(table.rows[order[place]][table.paths]) == name:
+        while place < len(known) and known[place] == wanted[k]:
+            if os.path.normpath(names[order[place]]) == name:
                 rows[k] = order[place]
                 break
             place += 1

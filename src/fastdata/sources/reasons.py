@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections import Counter
@@ -12,7 +11,7 @@ from fastdata.errors import PrepError
 from fastdata.sources.inputs import Source, look
 from fastdata.sources.urls import AnyPath, join
 
-__all__ = ["detail_of", "lacks_ending", "nothing_kept", "reason_of", "refuse_unusable", "tried_path"]
+__all__ = ["detail_of", "nothing_kept", "reason_of", "refuse_unusable", "tried_path"]
 
 DETAILS = {
     "missing": "there is no such file",
@@ -65,18 +64,10 @@ def refuse_unusable(sources: Sequence[Source], root: AnyPath, *, table: bool, to
     message = f"{first.name}: {reason_of(first.problem)}: {detail_of(first.problem)}"
     message += "" if first.place else tried_path(root, first.problem, first.name)
     if table and first.problem in ABSENT:
-        similar = lacks_ending(root, first.name)
-        message += similar or (f"; paths are relative to --root {root}" if told else _other_roots(first.name))
-        if not similar and not ENDING.search(first.name):
+        message += f"; paths are relative to --root {root}" if told else _other_roots(first.name)
+        if not ENDING.search(first.name):
             message += "; a table without paths is not prepared: TableDataset reads it"
     raise nothing_kept(len(sources), Counter(reason_of(source.problem) for source in sources), message)
-
-
-def lacks_ending(root: AnyPath, name: str) -> str:
-    """Return a hint for a missing path if a file with that name and an extension exists; else ""."""
-    path = join(root, name)
-    similar: list[AnyPath] = sorted(path.parent.glob(f"{glob.escape(path.name)}.*"))
-    return f"; {similar[0].name} is there: the paths of a table need their extension" if similar else ""
 
 
 def _other_roots(name: str) -> str:

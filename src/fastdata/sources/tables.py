@@ -6,12 +6,15 @@ import codecs
 import csv
 import json
 import os
+import re
 import shlex
 import sys
+import unicodedata
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, TextIO
 
 from fastdata.errors import PrepError, needs
 from fastdata.sources.arrow import column_of, holds_images
@@ -22,20 +25,11 @@ from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import Column
 from fastdata.words import number_of
 
-__all__ = [
-    "ENCODING_BYTES",
-    "LABELS",
-    "PathTable",
-    "delimiter_of",
-    "is_path_table",
-    "name_encoding",
-    "not_utf8",
-    "read_rows",
-    "read_table",
-    "refuse_utf16",
-]
+__all__ = ["ENCODING_BYTES", "INDEX", "LABELS", "PathTable", "SimilarNames", "delimiter_of", "is_path_table"]
+__all__ += ["name_encoding", "not_utf8", "read_rows", "read_table", "refuse_utf16"]
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
+INDEX = re.compile(r"(Unnamed: .*|__index_level_\d+__)?")  # the columns that pandas writes for the index of a DataFrame
 LABELS = ("label", "labels", "class", "class_name", "category")
 JSONL = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
@@ -61,6 +55,7 @@ class PathTable:
         root: the folder that the paths are relative to.
         columns: their names; "column 1" and so on if the table has no header.
         named: whether the columns have names.
+        paths: the index of the column of paths.
         rows: text, or values as JSON has them.
         texts: whether all cells are text.
         schema: of Parquet: each column's Arrow type.
@@ -70,6 +65,7 @@ class PathTable:
     root: AnyPath
     columns: tuple[str, ...]
     named: bool
+    paths: int
     rows: Sequence[list[Any]]
     texts: bool = True
     schema: dict[str, Any] = field(default_factory=dict)
@@ -79,18 +75,13 @@ class PathTable:
         lower = [column.lower() for column in self.columns]
         return next((lower.index(name) for name in names if name in lower), None)
 
-    @property
-    def paths(self) -> int:
-        """The index of the column of paths."""
-        return self.find(PATHS) or 0
-
     def column(self, index: int) -> Sequence[Any]:
         """Return the cells of a column: text without blanks around it, numbers, and None."""
         return Packed(self._plain(row, index) for row in self.rows)
 
     def names(self) -> Iterator[str]:
         """Yield the path of each row."""
-        return (row[self.paths] for row in self.rows)
+        return (str(row[self.paths]) for row in self.rows)
 
     def _plain(self, row: Sequence[Any], index: int) -> Any:
         cell = row[index]
@@ -143,48 +134,101 @@ class PathTable:
         return f"{columns if self.named else ''}{names} of {self.path.name}" if indices else ""
 
 
-def is_path_table(path: AnyPath) -> bool:
+class SimilarNames:
+    """Files that names of a table may mean: with Windows' separators, in another form of Unicode, or without their ending.
+
+    Args:
+        files: the names of all files.
+        wanted: only those are looked for; None: any.
+    """
+
+    def __init__(self, files: Iterable[str], wanted: Iterable[str] | None = None) -> None:
+        keys = None if wanted is None else set(map(self._key, wanted))
+        self._files = defaultdict[str, list[str]](list)
+        for file in files:
+            key = self._key(file)
+            for one in (key, os.path.splitext(key)[0]):
+                if keys is None or one in keys:
+                    self._files[one].append(file)
+
+    @staticmethod
+    def _key(name: str) -> str:
+        return os.path.normpath(unicodedata.normalize("NFC", name.replace("\\", "/")))
+
+    def find(self, name: str, where: AnyPath) -> str:
+        """Return the file that a name means; "" for none. where: the table, for messages.
+
+        Raises:
+            PrepError: there are several.
+        """
+        key = self._key(name)
+        found = self._files.get(key, [])
+        found = [file for file in found if self._key(file) == key] or [file for file in found if is_image(file)] or found
+        if len(found) > 1:
+            raise PrepError(f"{where} names {name!r}, which may be {found[0]} or {found[1]}: write the ending")
+        return found[0] if found else ""
+
+
+def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
     """Return whether a source is a file of paths. A Parquet is one if it holds no images and a column has the name of paths."""
     ending = path.suffix.lower()
-    if not path.is_file() or ending not in (".csv", ".tsv", *JSONL, PARQUET):
+    if ending not in (".csv", ".tsv", *JSONL, PARQUET) or not path.is_file():
         return False
-    return ending != PARQUET or _lists_paths(path)
+    return ending != PARQUET or _lists_paths(path, path_column)
 
 
-def _lists_paths(path: AnyPath) -> bool:
+def _lists_paths(path: AnyPath, path_column: str | None) -> bool:
     with needs("pyarrow"):
         import pyarrow.parquet
     try:
-        schema = pyarrow.parquet.read_schema(path)
+        schema = pyarrow.parquet.read_schema(seekable(path))
     except (OSError, ValueError, pyarrow.ArrowException):  # reading it as an archive reports this better
         return False
     texts = [name for name in schema.names if name.lower() in PATHS and "string" in str(schema.field(name).type)]
-    return bool(texts) and not holds_images(schema)
+    return path_column in schema.names or (bool(texts) and not holds_images(schema))
+
+
+def _paths_of(path: AnyPath, columns: Sequence[str], path_column: str | None) -> int | None:
+    """Return the index of the column of paths: the one that the caller names, else the first with a usual name."""
+    if path_column is not None:
+        if path_column not in columns:
+            raise PrepError(f"--path-column {path_column}: {path} has no column {path_column}; it has {', '.join(columns)}")
+        return columns.index(path_column)
+    lower = [column.lower() for column in columns]
+    return next((lower.index(name) for name in PATHS if name in lower), None)
 
 
 def read_table(
-    path: AnyPath, root: AnyPath, is_known: Callable[[str], bool] = lambda name: False, wanted: Collection[str] = ()
+    path: AnyPath, root: AnyPath, path_column: str | None, is_known: Callable[[str], bool], wanted: Collection[str] = ()
 ) -> PathTable:
     """Read a table, whose rows must all have one length.
 
     Args:
         path: a file. An ending other than .tsv, .jsonl, .ndjson and .parquet means CSV.
         root: the folder that the paths are relative to.
-        is_known: whether there is an input of a normal path. A first line of a CSV that begins with one is not a header.
+        path_column: the column of paths; None: the one with a usual name, in a CSV else the first.
+        is_known: whether a name is that of an input. A first line of a CSV that begins with one is not a header.
         wanted: columns that are read from a Parquet even if they hold lists.
 
     Raises:
-        PrepError: it cannot be read, or is empty.
+        PrepError: it cannot be read, is empty, or has no column of paths.
     """
     ending = path.suffix.lower()
-    if ending in JSONL:
-        return _checked_paths(_read_jsonl(path, root))
-    if ending == PARQUET:
-        return _checked_paths(_read_parquet(path, root, wanted))
-    return _read_csv(path, root, is_known)
+    if ending not in (*JSONL, PARQUET):
+        return _read_csv(path, root, path_column, is_known)
+    columns, rows, schema = _read_jsonl(path) if ending in JSONL else _read_parquet(path, wanted)
+    if (paths := _paths_of(path, columns, path_column)) is None:
+        raise PrepError(
+            f"{path} has no column of paths, which is called {', '.join(PATHS[:-1])} or {PATHS[-1]}, or named by --path-column; it "
+            f"has {', '.join(columns)}; {NO_TEXT}"
+        )
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row[paths], str | int):
+            raise PrepError(f"{path}, row {number}: its {columns[paths]} is {row[paths]!r:.60}, but must be a path")
+    return PathTable(path, root, columns, True, paths, rows, texts=False, schema=schema)
 
 
-def _read_csv(path: AnyPath, root: AnyPath, is_known: Callable[[str], bool]) -> PathTable:
+def _read_csv(path: AnyPath, root: AnyPath, path_column: str | None, is_known: Callable[[str], bool]) -> PathTable:
     try:
         refuse_utf16(path)
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
@@ -197,12 +241,16 @@ def _read_csv(path: AnyPath, root: AnyPath, is_known: Callable[[str], bool]) -> 
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
             raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(rows[0])}")
-    if not _is_header(rows, root) or is_known(os.path.normpath(rows[0][0])):
-        return PathTable(path, root, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, rows)
+    named = path_column is not None or (not _is_like(rows) and _paths_of(path, rows[0], None) is not None)
+    if not named and (_is_like(rows) or is_known(rows[0][0])):
+        return PathTable(path, root, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, 0, rows)
     columns = tuple(_checked(path, cell.strip()) for cell in rows[0])
     if len(rows) == 1:
         raise PrepError(f"{path} has no rows: its only line, {','.join(columns):.60}, names columns")
-    return PathTable(path, root, columns, True, rows.taken(range(1, len(rows))))
+    paths = _paths_of(path, columns, path_column)
+    if paths is None:  # the first that is not pandas' index
+        paths = next((k for k, name in enumerate(columns) if not INDEX.fullmatch(name)), 0)
+    return PathTable(path, root, columns, True, paths, rows.taken(range(1, len(rows))))
 
 
 def _from_start(file: TextIO) -> TextIO:
@@ -221,20 +269,22 @@ def _checked(path: AnyPath, cell: str) -> str:
     return cell
 
 
-def _is_header(rows: Sequence[Sequence[str]], root: AnyPath) -> bool:
-    """Return whether the first row is a header: unlike the next row, it does not begin with a path."""
+def _is_like(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row is a row and no header: it begins with a path, as the next does."""
     first, ending = rows[0][0], os.path.splitext(rows[0][0])[1].lower()
-    as_the_next = ending != "" and len(rows) > 1 and ending == os.path.splitext(rows[1][0])[1].lower()
-    return not (is_image(first) or as_the_next or not look(root / first)[1])
+    return is_image(first) or (ending != "" and len(rows) > 1 and ending == os.path.splitext(rows[1][0])[1].lower())
 
 
-def _read_jsonl(path: AnyPath, root: AnyPath) -> PathTable:
+_Read = tuple[tuple[str, ...], Sequence[list[Any]], dict[str, Any]]  # columns, rows, and Arrow's types
+
+
+def _read_jsonl(path: AnyPath) -> _Read:
     """Read a file with an object in each line. A key that a line lacks is null there."""
     found = Packed(_objects(path))
     if not found:
         raise PrepError(f"{path} is empty; it needs lines such as {_EXAMPLE}")
     columns = tuple(dict.fromkeys(key for row in found for key in row))
-    return PathTable(path, root, columns, True, Packed([row.get(name) for name in columns] for row in found), texts=False)
+    return columns, Packed([row.get(name) for name in columns] for row in found), {}
 
 
 _EXAMPLE = '{"path": "a.jpg", "label": "cat"}'
@@ -261,7 +311,7 @@ def _object(path: AnyPath, number: int, line: bytes) -> dict[str, Any]:
     return row
 
 
-def _read_parquet(path: AnyPath, root: AnyPath, wanted: Collection[str]) -> PathTable:
+def _read_parquet(path: AnyPath, wanted: Collection[str]) -> _Read:
     """Read a Parquet. Columns of lists and structs that nobody wants are left unread; their cells are empty lists."""
     with needs("pyarrow"):
         import pyarrow.parquet
@@ -276,29 +326,13 @@ def _read_parquet(path: AnyPath, root: AnyPath, wanted: Collection[str]) -> Path
         raise PrepError(f"cannot read {path}: {error}") from error
     if not rows:
         raise PrepError(f"{path} has no rows")
-    types = {name: schema.field(name).type for name in schema.names}
-    return PathTable(path, root, tuple(schema.names), True, rows, texts=False, schema=types)
+    return tuple(schema.names), rows, {name: schema.field(name).type for name in schema.names}
 
 
 def _rows(batch: Any, names: Sequence[str]) -> Iterator[list[Any]]:
     """Yield the rows of a batch of a Parquet. Columns that were not read have empty lists."""
     read = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     return map(list, zip(*(read.get(name, [[]] * batch.num_rows) for name in names), strict=True))
-
-
-def _checked_paths(table: PathTable) -> PathTable:
-    """Raise PrepError if a table of values has no column of paths."""
-    if table.find(PATHS) is None:
-        raise PrepError(
-            f"{table.path} has no column of paths, which is called {', '.join(PATHS[:-1])} or {PATHS[-1]}; it has "
-            f"{', '.join(table.columns)}; {NO_TEXT}"
-        )
-    for number, row in enumerate(table.rows, 1):
-        if not isinstance(row[table.paths], str):
-            raise PrepError(
-                f"{table.path}, row {number}: its {table.columns[table.paths]} is {row[table.paths]!r:.60}, but must be a path"
-            )
-    return table
 
 
 # CSV

@@ -14,7 +14,7 @@ from fastdata.sources.notes import listed
 from fastdata.sources.urls import AnyPath, UrlEntry, UrlPath, to_path
 from fastdata.words import number_of
 
-__all__ = ["Walk", "some_names", "walk_files", "walk_images"]
+__all__ = ["Walk", "list_entries", "some_names", "walk_files", "walk_images"]
 
 Entry = os.DirEntry[str] | UrlEntry
 Ids = frozenset[object]
@@ -46,7 +46,7 @@ class Walk:
 
     def files(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
         """Yield the (name, size, problem) of each file in a folder, not in folders below."""
-        for entry in _entries(self._root / folder):
+        for entry in list_entries(self._root / folder):
             if not _hidden(entry.name) and not _is_folder(entry):
                 yield _join(folder, entry.name), *look(entry.path)
 
@@ -63,7 +63,7 @@ class Walk:
     def _inner(self, folder: str, above: Ids) -> Iterator[tuple[str, Ids]]:
         """Yield the folders in a folder, each with the ids of the folders above it."""
         above |= {_id(self._root / folder)}
-        for entry in _entries(self._root / folder):
+        for entry in list_entries(self._root / folder):
             name = _join(folder, entry.name)
             if _hidden(entry.name):
                 self._hide(entry, name)
@@ -115,7 +115,7 @@ def _all_below(folder: str | UrlPath) -> Iterator[str]:
         yield from (f"{at}/{file}".removeprefix(f"{folder}/") for file in files)
 
 
-def _entries(path: AnyPath) -> Sequence[Entry]:
+def list_entries(path: AnyPath) -> Sequence[Entry]:
     """Return the entries of a folder, sorted by name."""
     if isinstance(path, UrlPath):
         return path.scan()
