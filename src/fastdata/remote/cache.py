@@ -20,8 +20,9 @@ __all__ = ["CacheFullError", "ShardCache", "is_whole", "map_evictions", "mark_wh
 MARK = "CACHEDIR.TAG"
 TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Delete it when no program uses it.\n"
 EVICTIONS, LOCK = "evictions", "lock"
-IGNORED = (MARK, EVICTIONS, LOCK, "readers", "inputs", "lost+found")  # what a folder may hold that is no cache yet
+IGNORED = (MARK, EVICTIONS, LOCK, "readers", "lost+found")  # what a folder may hold that is no cache yet
 OPENING = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # a link would lead out of the cache
+PATIENCE_S = 0.1  # for readers to let go of evicted shards
 DISK_RESERVE_BYTES = 1 << 20  # of a full disk, for all other files
 SHARDS = "*/*/shard-*"
 
@@ -90,7 +91,7 @@ class ShardCache:
         self.folder = folder
         self.limit: int | None = None
         self._disk_limit: int | None = None  # bytes that the shards had when the disk was full
-        self._mapped: list[tuple[int, int]] = []  # descriptor and bytes of evicted shards that readers map
+        self._mapped: list[tuple[int, int, float]] = []  # descriptor, bytes and time of evicted shards that readers map
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / MARK).exists():
@@ -108,9 +109,7 @@ class ShardCache:
         """Return the bytes of all shards, those that are being written included."""
         return sum(shard.size for shard in self._shards())
 
-    def begin(
-        self, path: Path, size: int, next_use: NextUse, spare: Callable[[Path], bool] | None = None, *, patient: bool = False
-    ) -> int | None:
+    def begin(self, path: Path, size: int, next_use: NextUse, spare: Callable[[Path], bool] = lambda path: False) -> int | None:
         """Make room for a shard, and return the descriptor of its file, which is to be filled, and closed by `finish`.
 
         Args:
@@ -118,7 +117,6 @@ class ShardCache:
             size: its bytes.
             next_use: when each shard in the cache is used next: those that are used last go first.
             spare: whether a shard is not to be evicted for this one.
-            patient: readers that map evicted shards are about to let go of them: evict no others in their place.
 
         Returns:
             The descriptor; None: there is no room yet, or another downloader writes the file.
@@ -129,7 +127,7 @@ class ShardCache:
             OSError: it cannot be written.
         """
         with self._locked():
-            if not self._make_room(size, next_use, spare, patient):
+            if not self._make_room(size, next_use, spare):
                 return None
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f"{path.name}.tmp")
@@ -181,8 +179,11 @@ class ShardCache:
             f"{human_bytes(self.used() + self._still_mapped())} in it; {limit}"
         )
 
-    def _make_room(self, size: int, next_use: NextUse, spare: Callable[[Path], bool] | None, patient: bool) -> bool:
-        """Evict the shards that are used last until there is room, and return whether there is."""
+    def _make_room(self, size: int, next_use: NextUse, spare: Callable[[Path], bool]) -> bool:
+        """Evict the shards that are used last until there is room, and return whether there is.
+
+        Readers that map a shard are given a moment to let go of it, before others are evicted in its place.
+        """
         limits = [limit for limit in (self.limit, self._disk_limit) if limit is not None]
         if not limits:
             return True
@@ -192,15 +193,14 @@ class ShardCache:
                 raise CacheFullError(f"cache_size is {limit}, but one shard takes {size} bytes: make cache_size larger")
             raise self.full(size)
         shards = self._shards()
-        mapped = self._still_mapped()
         used = sum(shard.size for shard in shards)
-        missing = used + size + (0 if patient else mapped) - limit
+        missing = used + size + self._still_mapped(PATIENCE_S) - limit
         if missing > 0:
             ranked = sorted((shard for shard in shards if shard.path.suffix == ".mdb"), key=lambda shard: shard.last_read)
             ranked.sort(key=lambda shard: next_use(shard.path), reverse=True)
             victims, freed = [], 0
             for shard in ranked:
-                if freed >= missing or (spare is not None and spare(shard.path)):
+                if freed >= missing or spare(shard.path):
                     break
                 victims.append(shard.path)
                 freed += shard.size
@@ -226,22 +226,21 @@ class ShardCache:
             if path.suffix == ".tmp":  # another downloader's
                 os.close(descriptor)
                 return 0
-            self._mapped.append((os.dup(descriptor), size))
+            self._mapped.append((os.dup(descriptor), size, time.monotonic()))
         with suppress(OSError):  # a folder of somebody
             path.unlink(missing_ok=True)
         os.close(descriptor)
         return size
 
-    def _still_mapped(self) -> int:
-        """Return the bytes of evicted shards that readers have not let go of."""
-        mapped, self._mapped = self._mapped, []
-        for descriptor, size in mapped:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.close(descriptor)
-            except BlockingIOError:
-                self._mapped.append((descriptor, size))
-        return sum(size for _, size in self._mapped)
+    def _still_mapped(self, seconds: float = 0.0) -> int:
+        """Return the bytes of shards that readers have not let go of, so many seconds after they were evicted."""
+        for mapped in list(self._mapped):
+            with suppress(BlockingIOError):
+                fcntl.flock(mapped[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.close(mapped[0])
+                self._mapped.remove(mapped)
+        before = time.monotonic() - seconds
+        return sum(size for _, size, evicted in self._mapped if evicted <= before)
 
     def _shards(self) -> list[_Shard]:
         shards, now = [], time.time()

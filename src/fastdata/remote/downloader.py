@@ -45,7 +45,6 @@ GRACE_S = 2.0  # without readers
 FIRST_S = 30.0  # for the first reader to come
 LEFT_S = 60.0  # after which a file of no reader is not that of one that begins
 WAIT_S = 30.0  # for room in the cache, while a reader waits
-PATIENCE_S = 0.05  # for readers to let go of evicted shards, before others are evicted in their place
 ROOM_S = 0.02, 0.1  # between two looks for room: for a shard that a reader waits for, and for others
 DISK_FULL_TRIES = 5  # each makes the cache smaller
 LOOK_S = 0.3, 1.0  # between two looks at the schedules that find nothing, and that find shards
@@ -332,9 +331,7 @@ class Downloader:
             elif len(self._running) < SHARDS_AT_ONCE:
                 download.look = now + ROOM_S[0]
                 try:
-                    waited = now - download.since
-                    began = self._start(path, download, self._schedules.next_use, patient=waited < PATIENCE_S)
-                    if not began and waited >= WAIT_S:
+                    if not self._start(path, download, self._schedules.next_use) and now >= download.since + WAIT_S:
                         raise self._cache.full(download.shard.total.bytes)
                 except (FastDataError, OSError) as error:
                     self._end(path, error)
@@ -361,12 +358,10 @@ class Downloader:
         path: Path,
         download: Download,
         next_use: NextUse,
-        spare: Callable[[Path], bool] | None = None,
-        *,
-        patient: bool = True,
+        spare: Callable[[Path], bool] = lambda path: False,
     ) -> bool:
         """Begin to download a shard if there is room; return whether there is. The arguments are those of `ShardCache.begin`."""
-        descriptor = self._cache.begin(path, download.shard.total.bytes, next_use, spare, patient=patient)
+        descriptor = self._cache.begin(path, download.shard.total.bytes, next_use, spare)
         if descriptor is None:
             return False
         download.tries += 1
