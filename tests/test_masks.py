@@ -375,13 +375,12 @@ def test_a_partner_that_is_missing_or_does_not_fit_is_a_reject(tmp_path):
     made = fastdata.prep(tmp_path / "images", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
     rejects = {r["name"]: r["reason"] for r in map(json.loads, (made.out / "rejects.jsonl").read_text().splitlines())}
     assert rejects == {
-        "sub/alone.jpg": "no-mask",
+        "sub/alone.jpg": "missing-field",
         "sub/small.jpg": "mask-size",
         "sub/lossy.jpg": "not-png",
-        "sub/twice.jpg": "two-masks",
-        "masks/sub/stray.png": "no-image",
+        "sub/twice.jpg": "ambiguous-field",
     }
-    assert len(MaskDataset(made.out)) == 1 and made.kept == 1
+    assert len(MaskDataset(made.out)) == 1 and made.kept == 1 and "mask: 1 file of no input: sub/stray.png" in made.notes
 
 
 def test_wrong_arguments(tmp_path):

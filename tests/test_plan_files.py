@@ -93,7 +93,7 @@ def _work(count: int, out: Path) -> Work:
 
 def _check(before: Work, after: Work) -> None:
     old, new = before.plan, after.plan
-    for name in ("options", "labels", "bounds", "amounts", "libraries", "fingerprint", "files", "columns", "parts"):
+    for name in ("options", "labels", "bounds", "amounts", "libraries", "fingerprint", "files", "columns", "fields"):
         assert getattr(old, name) == getattr(new, name), name
     assert [*old.sources] == [*new.sources] and [*map(type, old.sources)] == [*map(type, new.sources)]
     assert (before.roots, before.skipped, before.notes) == (after.roots, after.skipped, after.notes)
@@ -125,7 +125,7 @@ def test_written_twice_the_files_are_the_same(tmp_path: Path) -> None:
 
 def _reference(plan: Plan) -> str:
     """The fingerprint as version 0.1 computed it: of one JSON of everything."""
-    rows = [[v for n, v in vars(s).items() if n not in ("values", "parts", "others") or v] for s in plan.sources]
+    rows = [[v for n, v in vars(s).items() if n not in ("values", "parts", "companions") or v] for s in plan.sources]
     return xxhash.xxh3_128_hexdigest(json.dumps({**plan.body(), "sources": rows}, sort_keys=True).encode())
 
 

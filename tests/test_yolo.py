@@ -80,7 +80,11 @@ def test_boxes_are_those_of_a_plain_loop(examples: int) -> None:
                 for category, x, y, w, h in objects or []:
                     x1, x2, y1, y2 = (x - w / 2) * width, (x + w / 2) * width, (y - h / 2) * height, (y + h / 2) * height
                     inside = [min(max(x1, 0), width), min(max(y1, 0), height), min(max(x2, 0), width), min(max(y2, 0), height)]
-                    clipped += any(v < -1e-5 or v > 1 + 1e-5 for v in (x - w / 2, y - h / 2, x + w / 2, y + h / 2))
+                    clipped += any(
+                        value < -max(0.01, 1e-5 * side) or value > side + max(0.01, 1e-5 * side)  # more than rounding
+                        for side, ends in ((width, (x1, x2)), (height, (y1, y2)))
+                        for value in ends
+                    )
                     if inside[2] > inside[0] and inside[3] > inside[1]:
                         want.append((category, inside))
                 assert columns["source_size"][k].tolist() == [height, width]

@@ -36,17 +36,15 @@ class Planned:
         plan: a `fastdata.prepare.plan.Plan`.
         skipped: the number of files with another extension, by extension.
         notes: what is not stored, or not as requested.
-        beside: the folder of files that go with the inputs, such as masks; None: that of the inputs.
         root: the folder that the names of the inputs are relative to; None: that of SOURCE.
-        others: the folder of each image of a sample but the first, if it has several.
+        companions: the folder of each companion of an input, such as its mask.
     """
 
     plan: Any
     skipped: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    beside: AnyPath | None = None
     root: AnyPath | None = None
-    others: tuple[AnyPath, ...] = ()
+    companions: tuple[AnyPath, ...] = ()
 
 
 @dataclass(frozen=True)

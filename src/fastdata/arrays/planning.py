@@ -53,7 +53,7 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
         found.sources, found.root, table=is_path_table(to_path(source), options.path_column), told=options.root is not None
     )
     files = [s.file for s in found.sources if isinstance(s, ArraySource)]
-    libraries = needed_packages([*files, *(s.mask for s in found.sources if s.mask)])
+    libraries = needed_packages([*files, *(mask.name for s in found.sources for mask in s.companions)])
     dtype, axes, channels = _first(found, options)
     cell = channels * np.dtype(dtype).itemsize
     recipe = replace(
@@ -65,7 +65,7 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
     )
     plan = make_plan(found, recipe, limit, least=LEAST)
     notes = label_notes(replace(found, sources=plan.sources), masks=masks is not None, meant=options.no_labels)
-    return Planned(plan, dict(found.skipped), (*notes, *found.notes), None if masks is None else to_path(masks))
+    return Planned(plan, dict(found.skipped), (*notes, *found.notes), companions=() if masks is None else (to_path(masks),))
 
 
 def _first(found: SourceList, options: ArrayOptions) -> tuple[str, int, int]:

@@ -19,7 +19,7 @@ from fastdata.images.sections import Masks
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.sources.reasons import detail_of
+from fastdata.sources.reasons import detail_of, reason_of
 from fastdata.sources.urls import AnyPath, to_path
 
 __all__ = ["Loaded", "kept", "load", "make_shard", "probe", "records", "tables"]
@@ -36,18 +36,18 @@ class Loaded(NamedTuple):
     mask: Array | None
 
 
-def load(root: AnyPath, masks: AnyPath, source: ArraySource, options: ArrayRecipe) -> Loaded:
+def load(roots: Sequence[AnyPath], source: ArraySource, options: ArrayRecipe) -> Loaded:
     """Read an input and its mask, and check all values.
 
     Raises:
         CodecError: if one of them is damaged or does not fit; `reason` is one word.
     """
-    opened = checked(open_array(root, source, options.key or None), options.max_bytes)
+    opened = checked(open_array(roots[0], source, options.key or None), options.max_bytes)
     _, sides = laid_out(opened.shape, options.channels)
     if len(sides) != len(options.chunk):
         channels = "" if options.channels == "none" else ", channels aside"
         raise CodecError(f"its shape is {opened.shape}: the store is of {len(options.chunk)} axes{channels}", "axes")
-    mask = _load_mask(masks, source.mask, sides, options) if options.mask_bits else None
+    mask = _load_mask(roots[1], source.companions[0].name, sides, options) if options.mask_bits else None
     values = opened.read()
     check_values(values, options.dtype, rounded=options.rounded)
     return Loaded(np.moveaxis(values, -1, 0) if options.channels == "last" else values, mask)
@@ -99,7 +99,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
 
 def probe(plan: Plan, roots: Roots) -> Probed:
     """Load some arrays, evenly spaced, up to about 1 GiB."""
-    job = Job(str(roots[0]), str(roots[1]), "", plan.options, "")
+    job = Job(tuple(map(str, roots)), "", plan.options, "")
     sources = plan.sources
     tried = read = 0
     sizes: list[int] = []
@@ -122,9 +122,9 @@ def _try(job: Job, source: Any, skip: tuple[str, str] | None) -> Loaded | tuple[
     if skip is not None:
         return skip
     if source.problem:
-        return source.problem, detail_of(source.problem)
+        return reason_of(source.problem), detail_of(source.problem)
     try:
-        return load(to_path(job.root), to_path(job.masks), source, job.options)
+        return load([to_path(root) for root in job.roots], source, job.options)
     except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
         return reject_of(error)
 

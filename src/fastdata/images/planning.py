@@ -18,11 +18,10 @@ from fastdata.sources.instances import with_groups, with_meanings
 from fastdata.sources.listing import list_sources
 from fastdata.sources.notes import label_notes
 from fastdata.sources.options import StrPath
-from fastdata.sources.pairs import with_masks
+from fastdata.sources.pairs import image_folders, with_images, with_masks
 from fastdata.sources.reasons import refuse_unusable
-from fastdata.sources.several import list_several
 from fastdata.sources.tables import is_path_table
-from fastdata.sources.urls import AnyPath, to_path
+from fastdata.sources.urls import to_path
 from fastdata.sources.yolo import with_yolo
 
 __all__ = ["plan_images"]
@@ -54,11 +53,11 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         order=options.order or "listed",
         shard_samples=options.shard_samples,
     )
-    others = tuple[AnyPath, ...]()
-    if images:
-        found, others = list_several(source, [(image.name, where) for image, where in images], options, options.fields)
-    else:
-        found = list_sources(source, options, options.fields)
+    folders = image_folders(source, [(image.name, where) for image, where in images])
+    endings = [] if folders else [f".{where.lstrip('.').lower()}" for _, where in images]
+    found = list_sources(folders[0] if folders else source, options, options.fields, endings)
+    for (image, _), folder in zip(images[1:], folders[1:], strict=False):
+        found = with_images(found, folder, image.name)
     found = with_groups(with_meanings(found))
     for path, annotate in ((options.coco, with_coco), (options.yolo, with_yolo)):
         if path is not None:
@@ -78,5 +77,6 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         notes.append(f"columns: {', '.join(map(str, columns))}")
     if images:
         notes.append(f"images of each sample: {', '.join(str(image) for image, _ in images)}")
-    beside = None if options.masks is None else to_path(options.masks)
-    return Planned(plan, dict(found.skipped), tuple(notes), beside, found.root if images else None, others)
+    companions = folders[1:] if folders else [found.root] * len(images[1:])
+    companions += [] if options.masks is None else [to_path(options.masks)]
+    return Planned(plan, dict(found.skipped), tuple(notes), found.root if images else None, tuple(companions))

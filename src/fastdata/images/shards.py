@@ -72,7 +72,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
 
 def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
     """Return the sources of a task; those in object storage come when their bytes are here."""
-    roots = [to_path(root) for root in (job.root, job.masks, *job.others)]
+    roots = [to_path(root) for root in job.roots]
     if all(isinstance(root, Path) for root in roots) and not any("://" in source.name for source in task.sources):
         return task.sources
     endings = [field.ending for field in job.fields if field.ending]
@@ -81,14 +81,11 @@ def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
         place, source = numbered
         if source.problem or place in task.skip:
             return
-        root, masks, *others = roots
-        if source.mask:
-            yield masks / source.mask
-        for folder, other in zip(others, source.others, strict=False):
-            if not other.place and not other.problem:
-                yield folder / other.name
+        for folder, companion in zip(roots[1:], source.companions, strict=True):
+            if not companion.place:
+                yield folder / companion.name
         if not source.place:
-            yield from (join(root, name) for name in (source.name, *file_parts(source, endings)))
+            yield from (join(roots[0], name) for name in (source.name, *file_parts(source, endings)))
 
     return (source for _, source in read_ahead(enumerate(task.sources), wanted, lambda numbered: max(numbered[1].size, 0)))
 
@@ -97,8 +94,7 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     """Prepare up to 32 images, to estimate the store."""
     threads = cv2.getNumThreads()
     count = len(plan.sources)
-    root, masks, *others = map(str, roots)
-    job = Job(root, masks, "", plan.options, "", plan.columns, plan.fields, tuple(others), plan.files)
+    job = Job(tuple(map(str, roots)), "", plan.options, "", plan.columns, plan.fields, plan.files)
     places = [k * count // min(PROBES, count) for k in range(min(PROBES, count))]
     results = [_try(job, plan.sources[place], None, Counter())[0] for place in places]
     cv2.setNumThreads(threads)
@@ -130,27 +126,24 @@ def _try(
     """
     if skip is not None:
         return skip, []
-    images = [image.name for image in job.options.images[1:]]
-    for image, other in zip(images, source.others, strict=False):
-        if other.problem:
-            return (reason_of(other.problem), f"{image}{other.name and f' ({other.name})'}: {detail_of(other.problem)}"), []
     if source.problem:
         return (reason_of(source.problem), detail_of(source.problem)), []
     try:
-        mask = (to_path(job.masks) / source.mask).read_bytes() if source.mask else None
-        data = read_source(job.root, source)
-        others = [_read_other(*found) for found in zip(images, job.others, source.others, strict=True)]
-        records = prepare_image(data, job.options, scratch=_scratch(), mask=mask, others=others, room=room)
-        values = read_fields(job.root, source, job.fields)
+        called = [*(image.name for image in job.options.images[1:]), *(["mask"] if job.options.mask else [])]
+        data = read_source(job.roots[0], source)
+        companions = [_companion(*found) for found in zip(called, job.roots[1:], source.companions, strict=True)]
+        mask = companions.pop()[1] if job.options.mask else None
+        records = prepare_image(data, job.options, scratch=_scratch(), mask=mask, others=companions, room=room)
+        values = read_fields(job.roots[0], source, job.fields)
         values = in_pixels(job.fields, values, records[0].source, counts)
         return records, encode_columns(job.columns, values, job.files, counts)
     except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, the file is listed and the run continues
         return reject_of(error), []
 
 
-def _read_other(image: str, root: str, source: Source) -> tuple[str, bytes]:
-    """Return what to call a further image of a sample, and the bytes of its file."""
-    called = f"{image} ({source.name})"
+def _companion(called: str, root: str, source: Source) -> tuple[str, bytes]:
+    """Return what to call a companion of an input, and the bytes of its file."""
+    called = f"{called} ({source.name})"
     try:
         return called, read_source(root, source)
     except Exception as error:  # noqa: BLE001  as in `_try`

@@ -55,8 +55,7 @@ def build_plan(
         target = remote.folder
     planned = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
     _check_encoding(planned.plan.sources)
-    folders = planned.root or root, planned.beside or root, *planned.others
-    roots = tuple(folder.absolute() for folder in folders)
+    roots = tuple(folder.absolute() for folder in (planned.root or root, *planned.companions))
     return Work(
         kind,
         planned.plan,

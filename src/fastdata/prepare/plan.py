@@ -36,7 +36,7 @@ HASHED = 10_000  # sources whose JSON is in memory at a time
 
 
 Checksums = np.ndarray[Any, np.dtype[np.uint64]]
-Roots = tuple[AnyPath, ...]  # of the inputs, of their masks, and of each further image of an input
+Roots = tuple[AnyPath, ...]  # the folder of the inputs, and that of each of their companions
 
 
 class Options(Protocol):
@@ -104,7 +104,7 @@ class Work:
         kind: the kind of data.
         plan: the shards to make.
         out: the store to make.
-        roots: the folder of the inputs, that of their companions, such as masks, and that of each further image of an input.
+        roots: the folder of the inputs, and that of each of their companions: further images of a sample, and masks.
         skipped: count of files left out, by extension.
         notes: lines about the inputs to show to the user.
         machine: what of the machine that planned decides the bytes, if the plan was read from its files.
@@ -167,9 +167,9 @@ def rows_of(sources: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _as_row(source: Any) -> tuple[Any, ...]:
-    row = {name: value for name, value in vars(source).items() if name not in ("values", "parts", "others") or value}
-    if "others" in row:
-        row["others"] = [_as_row(other) for other in source.others]
+    row = {name: value for name, value in vars(source).items() if name not in ("values", "parts", "companions") or value}
+    if "companions" in row:
+        row["companions"] = [_as_row(one) for one in source.companions]
     return tuple(row.values())
 
 

@@ -91,19 +91,17 @@ class Pool:
     """
 
     def __init__(self, work: Work, *, workers: int, timeout_s: float, scratch: Path | None = None) -> None:
-        plan, (root, masks, *others) = work.plan, map(str, work.roots)
+        plan = work.plan
         self._work = work
         self._scratch = scratch or work.out / WORK
         self._mark = unique()
         self._job = Job(
-            root,
-            masks,
+            tuple(map(str, work.roots)),
             str(work.out),
             plan.options,
             plan.fingerprint,
             plan.columns,
             plan.fields,
-            tuple(others),
             plan.files,
             str(self._scratch),
             self._mark,

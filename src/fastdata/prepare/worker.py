@@ -64,23 +64,20 @@ class Job:
     """What the tasks of a run share.
 
     Attributes:
-        root, masks: the folders of inputs and of masks.
+        roots: the folder of the inputs, and of each of their companions.
         columns, fields, files: as in the plan.
-        others: the folder of each further image of an input.
         scratch: where shards are written before they are published; empty: in the store's work folder.
         mark: a part of the names of temporary files that no other run uses.
         versions, storage: as in Work.
         share: bytes of memory that a worker may take at any time; for an input that takes more, it waits for its turn.
     """
 
-    root: str
-    masks: str
+    roots: tuple[str, ...]
     out: str
     options: Any
     fingerprint: str
     columns: tuple[Column, ...] = ()
     fields: tuple[FieldSource, ...] = ()
-    others: tuple[str, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict)
     scratch: str = ""
     mark: str = ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,11 +66,13 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     """
     coco = _read(path)
     by_name = {os.path.normpath(source.name): source for source in inputs.sources}
+    composed = {unicodedata.normalize("NFC", name): name for name in by_name if not name.isascii()}
     fields, sources, counts = _fields(coco), PackedInputs[Source](), Counter[str]()
     absent = list[str]()
     for image in coco.images:
         name = image["file_name"]
-        source = by_name.pop(os.path.normpath(name), None)
+        key = os.path.normpath(name)
+        source = by_name.pop(key if key in by_name else composed.get(unicodedata.normalize("NFC", key), key), None)
         if source is None and inputs.selected:
             absent.append(name)
             continue

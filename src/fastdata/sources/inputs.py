@@ -65,25 +65,24 @@ class Source:
     Attributes:
         name: relative to the root, as Python decodes file names (surrogateescape).
         label: -1 if it has none.
-        size: bytes, with its mask, its other images and the files of its parts; -1 if the file could not be examined.
+        size: bytes, with its companions and the files of its fields; -1 if the file could not be examined.
         problem: the reason why it cannot be used, if that is already known, perhaps with ": " and details; else "".
-        mask: relative to the folder of masks.
         place: for an input in an archive, the kind of archive, its path relative to the root, and the position in it; empty for a
             file.
         values: one for each listed field of its SourceList.
         parts: in a tar, the offset and the size of the member for each field with an ending, None for one that is not there.
-        others: the other images of the sample, in the order of `--images`. Their names are relative to their own folders.
+        companions: the other images of the sample, in the order of `--images`, then its mask. Their names are relative to their own
+            folders, which are the further roots of the plan.
     """
 
     name: str
     label: Label
     size: int
     problem: str = ""
-    mask: str = ""
     place: Place = ()
     values: tuple[Any, ...] = ()
     parts: tuple[tuple[int, int] | None, ...] = ()
-    others: tuple[Source, ...] = ()
+    companions: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from fastdata.sources.base import list_archives
 from fastdata.sources.fields import Field, parse_fields
 from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError
 from fastdata.sources.labels import read_classes, with_folder_classes, with_pattern, without_labels
-from fastdata.sources.mask_folders import refuse_mask_folders
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.packed import PackedInputs
+from fastdata.sources.pairs import refuse_mask_folders
 from fastdata.sources.parts import with_parts
 from fastdata.sources.path_table import list_table, with_table
 from fastdata.sources.tables import is_path_table

@@ -1,24 +1,109 @@
-"""Match masks to images by name."""
+"""Files that belong to inputs by their names, in folders of their own: masks, and the other images of a sample."""
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+import re
+import shlex
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.inputs import Source, SourceList, is_image
+from fastdata.sources.notes import listed
+from fastdata.sources.options import StrPath
 from fastdata.sources.packed import PackedInputs
-from fastdata.sources.urls import AnyPath, is_inside
-from fastdata.sources.walk import walk_images
+from fastdata.sources.reasons import detail_of, reason_of
+from fastdata.sources.urls import AnyPath, is_inside, to_path
+from fastdata.sources.walk import Walk, walk_files, walk_images
+from fastdata.words import number_of
 
-__all__ = ["stem_of", "with_masks"]
+__all__ = ["FileIndex", "image_folders", "refuse_mask_folders", "stem_of", "with_companion", "with_images", "with_masks"]
+
+IMAGES = re.compile(r"(images?|imgs?|jpegimages|leftimg8bit)([_-]?\w{2,5})?", re.IGNORECASE)
+MASKS = re.compile(r"mask|annot|label|segm|ground.?truth|^gt", re.IGNORECASE)
+MAX_FOLDERS = 8  # among more, a name that contains "mask" may well be a class, such as oxygen_mask
+TRIED_MASKS = 3  # how many masks to look for a suffix in
 
 
 def stem_of(name: str) -> str:
     """Return a path without its extension."""
     return os.path.splitext(os.path.normpath(name))[0]
+
+
+class FileIndex:
+    """Finds files by the names of inputs, without the extension.
+
+    Where no file has an input's name, one does whose name has the same composed form in Unicode (NFC): macOS writes "é" as two
+    characters.
+
+    Args:
+        files: with names relative to their folder.
+        stem: removes the extension from a name.
+        suffix: what the names of the files add to those of inputs.
+    """
+
+    def __init__(self, files: Iterable[Source], stem: Callable[[str], str] = stem_of, suffix: str = "") -> None:
+        self._stem = stem
+        self._files = defaultdict[str, list[Source]](list)
+        for file in files:
+            name = stem(file.name)
+            self._files[name.removesuffix(suffix) if name.endswith(suffix) else f"{name}\0"].append(file)
+        self._composed = {_composed(name): name for name in self._files if not name.isascii()}
+        self._unpaired = set(self._files)
+
+    def find(self, name: str) -> list[Source]:
+        """Return the files of an input."""
+        stem = self._stem(name)
+        if stem not in self._files:
+            stem = self._composed.get(_composed(stem), stem)
+        self._unpaired.discard(stem)
+        return self._files.get(stem, [])
+
+    def __len__(self) -> int:
+        return sum(map(len, self._files.values()))
+
+    @property
+    def first(self) -> str:
+        """The name of the first file, or "nothing"."""
+        return next((files[0].name for files in self._files.values()), "nothing")
+
+    def unpaired(self) -> list[str]:
+        """Return the names of the files that belong to none of the inputs that were asked for."""
+        return sorted(file.name for stem in self._unpaired for file in self._files[stem])
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def with_companion(source: Source, files: Sequence[Source], called: str) -> Source:
+    """Return an input with its only file of this kind. Without one, or with several, it cannot be used.
+
+    Args:
+        files: the files that have its name.
+        called: what such a file is, for the reason.
+    """
+    problem, file = "", Source("", -1, 0)
+    if len(files) == 1:
+        (file,) = files
+        if file.problem:
+            problem = f"{reason_of(file.problem)}: its {called} ({file.name}): {detail_of(file.problem)}"
+    else:
+        problem = f"ambiguous-field: it has more than one {called}" if files else f"missing-field: it has no {called}"
+    size = source.size + max(file.size, 0)
+    return replace(source, companions=(*source.companions, file), size=size, problem=source.problem or problem)
+
+
+def _with_files(inputs: SourceList, index: FileIndex, called: str, notes: Iterable[str] = ()) -> SourceList:
+    """Return the inputs with their files, and with a note on the files of no input."""
+    sources = PackedInputs(with_companion(source, index.find(source.name), called) for source in inputs.sources)
+    unpaired = index.unpaired()
+    more = [f"{called}: {number_of(len(unpaired), 'file')} of no input: {listed(unpaired)}"] if unpaired else []
+    return replace(inputs, sources=sources, notes=(*inputs.notes, *notes, *more))
 
 
 def with_masks(
@@ -29,39 +114,114 @@ def with_masks(
     walk: Callable[[AnyPath], Iterator[tuple[str, int, str]]] = walk_images,
     stem: Callable[[str], str] = stem_of,
 ) -> SourceList:
-    """Return the inputs with their masks.
+    """Return the inputs with their masks: files with the path of the input below `masks`, with `suffix` at the end of the stem.
 
-    A mask is the file with the path of its image below `masks`, with `suffix` at the end of its stem. An image without a mask or
-    with two, and a mask without an image, stay in the list with that problem, so that they are rejected by name. `walk` yields the
-    (name, size, problem) of each mask below a folder; `stem` removes the extension from a name.
+    Args:
+        walk: yields the (name, size, problem) of each mask below a folder.
+        stem: removes the extension from a name.
 
     Raises:
-        PrepError: `masks` is not a folder, or no mask belongs to an image.
+        PrepError: `masks` is not a folder, or no mask belongs to an input.
     """
     if not masks.is_dir():
         raise PrepError(f"--masks {masks} is not a folder; it holds a file for each image, with the same name")
-    by_stem: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
-    for name, size, problem in walk(masks):
-        mask_stem = stem(name)
-        by_stem[mask_stem.removesuffix(suffix) if mask_stem.endswith(suffix) else f"{mask_stem}\0"].append((name, size, problem))
-    if not any(s.place for s in inputs.sources) and is_inside(masks, inputs.root):
+    index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk(masks)), stem, suffix)
+    if not any(source.place for source in inputs.sources) and is_inside(masks, inputs.root):
         raise PrepError(f"--masks {masks} lies inside SOURCE {inputs.root}, so masks would be inputs; put it elsewhere")
-    if not any(stem(source.name) in by_stem for source in inputs.sources):
-        image, mask = inputs.sources[0].name, next((files[0][0] for files in by_stem.values()), "nothing")
+    if not any(index.find(source.name) for source in inputs.sources):
         raise PrepError(
-            f"no mask in {masks} belongs to an image: the first image is {image}, the first mask {mask}; names must be equal but "
-            "for the extension and --mask-suffix, such as --mask-suffix _mask"
+            f"no mask in {masks} belongs to an image: the first image is {inputs.sources[0].name}, the first mask {index.first}; "
+            "names must be equal but for the extension and --mask-suffix, such as --mask-suffix _mask"
         )
-    sources = PackedInputs(_with_mask(source, by_stem.get(stem(source.name), [])) for source in inputs.sources)
-    for source in inputs.sources:
-        by_stem.pop(stem(source.name), None)
-    unpaired = sorted(file for files in by_stem.values() for file in files)
-    sources.extend(Source(f"{masks.name}/{name}", -1, size, "no-image") for name, size, _ in unpaired)
-    return replace(inputs, sources=sources)
+    return _with_files(inputs, index, "mask")
 
 
-def _with_mask(source: Source, masks: list[tuple[str, int, str]]) -> Source:
-    if len(masks) != 1:
-        return replace(source, problem=source.problem or ("two-masks" if masks else "no-mask"))
-    name, size, problem = masks[0]
-    return replace(source, mask=name, size=source.size + max(size, 0), problem=source.problem or (problem and f"mask-{problem}"))
+def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[AnyPath]:
+    """Return the folder of each image of a sample, which may lie in SOURCE; [] if there is none of them, as for archives.
+
+    Args:
+        images: the name of each image, and where it lies.
+
+    Raises:
+        PrepError: one is missing, or lies in that of another.
+    """
+    in_source = [to_path(source) / where for _, where in images] if to_path(source).is_dir() else []
+    choices = zip(in_source, (to_path(where) for _, where in images), strict=False)
+    folders = [next((path for path in pair if path.is_dir()), None) for pair in choices]
+    if not any(folders):
+        return []
+    for (name, where), folder in zip(images, folders, strict=True):
+        if folder is None:
+            raise PrepError(f"--images {name}={where}: there is no such folder, neither in SOURCE {source} nor elsewhere")
+        for (other, _), path in zip(images, folders, strict=True):
+            if other != name and path is not None and is_inside(path, folder):
+                raise PrepError(f"--images: the folder {path} of {other} lies in {folder}, that of {name}; give two that do not")
+    return [folder for folder in folders if folder is not None]
+
+
+def with_images(inputs: SourceList, folder: AnyPath, called: str) -> SourceList:
+    """Return the inputs, each with the image of its name in another folder.
+
+    Raises:
+        PrepError: no image there belongs to an input.
+    """
+    walk, skipped = Walk(folder), Counter(inputs.skipped)
+
+    def images() -> Iterator[Source]:
+        for name, size, problem in walk_files(folder, walk):
+            ending = os.path.splitext(name)[1].lower()
+            if is_image(name) or not ending:
+                yield Source(name, -1, size, problem)
+            else:
+                skipped[ending] += 1
+
+    index = FileIndex(images())
+    if not any(index.find(source.name) for source in inputs.sources):
+        raise PrepError(
+            f"--images: no image of {called} in {folder} belongs to one in {inputs.root}: the first there is "
+            f"{inputs.sources[0].name}, the first of {called} {index.first}; names must be equal but for the extension"
+        )
+    return _with_files(replace(inputs, skipped=skipped), index, called, [f"{called}: {note}" for note in walk.notes()])
+
+
+def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
+    """Refuse a folder that holds one of images and one of masks, which would be read as two classes.
+
+    Raises:
+        PrepError: one folder is named like masks and has the file names of another. It has the command to type.
+    """
+    names = inputs.labels.names
+    if inputs.labels.kind != "class" or len(names) > MAX_FOLDERS or not any(map(MASKS.search, names)):
+        return
+    stems = defaultdict[str, set[str]](set)
+    for one in inputs.sources:
+        folder, slash, name = one.name.partition("/")
+        stems[folder if slash else ""].add(os.path.splitext(name if slash else folder)[0])
+    for mask in (name for name in names if MASKS.search(name) and stems[name]):
+        for image in (name for name in chain([""], names) if not MASKS.search(name) and stems[name]):
+            suffix = _suffix(stems[image], stems[mask])
+            if suffix is not None or IMAGES.fullmatch(image):
+                raise _refusal(source, image, mask, suffix or "")
+
+
+def _suffix(images: Set[str], masks: Set[str]) -> str | None:
+    """Return what most masks have after the name of an image; None if they are named otherwise."""
+    for mask in sorted(masks)[:TRIED_MASKS]:
+        for end in sorted((mask[len(image) :] for image in images if mask.startswith(image)), key=len):
+            if 2 * sum(image + end in masks for image in images) >= len(masks):
+                return end
+    return None
+
+
+def _refusal(source: AnyPath, image: str, mask: str, suffix: str) -> PrepError:
+    out = f"{source.absolute().name}.fds"
+    command = ["fastdata-prep", str(source / (image or "images")), out, "--masks", str(source / mask)]
+    command += ["--mask-suffix", suffix] if suffix else []
+    if image:
+        what = f"images in {image}/ and what look like their masks in {mask}/, which would become two classes."
+    else:
+        what = f"images, and what look like their masks in {mask}/, which would become a class. Move the images to images/."
+    return PrepError(
+        f"{source} holds {what} Prepare them as pairs, with your options:\n  {shlex.join(command)}\n"
+        "If they are classes, add --label-from '([^/]+)/'"
+    )

@@ -20,11 +20,6 @@ DETAILS = {
     "not-a-file": "it is no ordinary file",
     "no-label": "others have a label, this one has none",
     "not-finite": "its label is not a finite number, or too large for float32",
-    "no-mask": "no mask has its name",
-    "two-masks": "more than one mask has its name",
-    "no-partner": "there is none for this sample",
-    "two-partners": "there is more than one for this sample",
-    "unpaired": "there is no first image of its name",
     "no-image": "it has no image",
     "item-error": "reading it raised an error",
     "two-images": "it has more than one image",
@@ -46,8 +41,6 @@ def detail_of(problem: str) -> str:
     """Return the details of a problem, or a sentence for its reason. They contain no path: a store is the same everywhere."""
     if detail := problem.partition(": ")[2]:
         return detail
-    if problem.startswith("mask-"):
-        return f"of its mask: {detail_of(problem.removeprefix('mask-'))}"
     return DETAILS.get(problem, "it was found so when the inputs were listed")
 
 

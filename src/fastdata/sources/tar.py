@@ -17,6 +17,7 @@ from fastdata.sources.base import Container, Folder, Selection, damaged_file, fi
 from fastdata.sources.inputs import Source, SourceList, is_image, read_bytes
 from fastdata.sources.labels import Value
 from fastdata.sources.packed import Packed, PackedInputs
+from fastdata.sources.pairs import with_companion
 from fastdata.sources.urls import AnyPath
 
 __all__ = ["CLASSES", "CONTAINERS", "MASK"]
@@ -149,7 +150,6 @@ def _sample(
     else:
         images, more = [member for member in group if is_image(member.name)], []
         images = [member for member in images if _ending(member.name).count(".") == 1] or images  # 1.jpg rather than 1.mask.png
-    others = tuple(_other(name, found) for found in more)
     endings = tuple(f".{ending.lower()}" for ending in selection.endings)
     by_ending = {_ending(member.name): member for member in group}
     if len(by_ending) < len(group):
@@ -160,22 +160,18 @@ def _sample(
     skipped.update(ending for ending in by_ending if ending not in chosen)
     if len(images) != 1:
         problem = "two-images" if images else "no-image"
-        return Source(f"{name}/{key}", -1, 0, problem, place=("tar", name, 0, 0), others=others), label, names
+        return Source(f"{name}/{key}", -1, 0, problem, place=("tar", name, 0, 0)), label, names
     first = _input(name, images[0])
     wanted = [by_ending.get(ending) for ending in endings]
     parts = tuple(None if member is None or member.problem else (member.offset, member.size) for member in wanted)
-    size = first.size + sum(part[1] for part in parts if part) + sum(other.size for other in others)
-    problem = next(filter(None, (one.problem for one in (first, *others))), "")
-    return replace(first, size=size, problem=problem, parts=parts, others=others), label, names
+    source = replace(first, size=first.size + sum(part[1] for part in parts if part), parts=parts)
+    for ending, members in zip(selection.images[1:], more, strict=True):
+        source = with_companion(source, [_input(name, member) for member in members], ending.lstrip("."))
+    return source, label, names
 
 
 def _input(name: str, member: Member) -> Source:
     return Source(f"{name}/{member.name}", -1, member.size, member.problem, place=("tar", name, member.offset, member.size))
-
-
-def _other(name: str, found: list[Member]) -> Source:
-    """Return another image of a sample: the only member with its ending."""
-    return _input(name, found[0]) if found else Source("", -1, 0, "no-partner", place=("tar", name, 0, 0))
 
 
 def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:

@@ -8,7 +8,6 @@ https://docs.ultralytics.com/datasets/detect/, .../segment/ and .../pose/
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from fastdata.sources.annotations import BOXES, annotated, category_column, dama
 from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
 from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed, PackedInputs
+from fastdata.sources.pairs import FileIndex
 from fastdata.sources.urls import AnyPath, is_inside
 from fastdata.sources.walk import Walk, walk_files
 from fastdata.store.column import SOURCE_SIZE, mirror_order
@@ -115,23 +115,16 @@ def _pair_files(inputs: SourceList, folder: AnyPath) -> tuple[SourceList, Sequen
         raise PrepError(f"--yolo {folder} is not a folder; it holds a .txt file for each image, with the same name")
     walk = Walk(folder, lambda name: name.lower().endswith(".txt"))
     names = (name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(".txt"))
-    files = {_stem(name): name for name in names if name.rpartition("/")[2] not in CLASS_FILES}
-    found = Packed(files.get(_stem(source.name), "") for source in inputs.sources)
+    index = FileIndex(Source(name, -1, -1) for name in names if name.rpartition("/")[2] not in CLASS_FILES)
+    found = Packed(next((file.name for file in index.find(source.name)), "") for source in inputs.sources)
     if not any(found):
-        first = next(iter(files.values()), "missing")
         raise PrepError(
             f"--yolo {folder}: no .txt file there belongs to an image: the first image is {inputs.sources[0].name}, the first file "
-            f"is {first}; names must be equal but for the extension"
+            f"is {index.first}; names must be equal but for the extension"
         )
     if is_inside(folder, inputs.root):
-        inputs = replace(inputs, skipped=inputs.skipped - Counter({".txt": len(files)}))
-    for source in inputs.sources:
-        files.pop(_stem(source.name), None)
-    return replace(inputs, notes=(*inputs.notes, *walk.notes())), found, list(files.values())
-
-
-def _stem(name: str) -> str:
-    return os.path.splitext(os.path.normpath(name))[0]
+        inputs = replace(inputs, skipped=inputs.skipped - Counter({".txt": len(index)}))
+    return replace(inputs, notes=(*inputs.notes, *walk.notes())), found, index.unpaired()
 
 
 def _notes(dataset: _Dataset, polygons: int, without: int, empty: int) -> list[str]:

@@ -112,7 +112,7 @@ class _Shard:
             return
         spec = self._job.options.tokenizer
         engine = _engine(spec, self._job.files.get(spec.file, b""))
-        batches = _batches(to_path(self._job.root), piece, self._job.options, self.seen)
+        batches = _batches(to_path(self._job.roots[0]), piece, self._job.options, self.seen)
         size = max(piece.size, 0)
         done = 0
         while True:
@@ -144,7 +144,7 @@ class _Shard:
                 raise CodecError(skip[1], skip[0])
             if piece.problem:
                 raise CodecError(detail_of(piece.problem), piece.problem)
-            tokens = open_tokens(to_path(self._job.root) / piece.name)
+            tokens = open_tokens(to_path(self._job.roots[0]) / piece.name)
             lengths = document_lengths(tokens, self._job.options.end)
             if isinstance(piece, Head):
                 lengths = lengths[: piece.documents]

@@ -1,0 +1,53 @@
+"""A file belongs to an image if their names are the same to Unicode, as macOS and Linux write them."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastdata import LMDBDataset, MaskDataset, prep
+from support import encode, picture
+
+NAMES = ("café", "zoë", "plain")
+MASK = np.arange(600, dtype=np.uint8).reshape(20, 30) % 3
+
+
+def write(root: Path, form: str, ending: str, data: Callable[[int], bytes]) -> Path:
+    root.mkdir(parents=True)
+    for k, name in enumerate(NAMES):
+        (root / f"{unicodedata.normalize(form, name)}{ending}").write_bytes(data(k))
+    return root
+
+
+@pytest.mark.parametrize("forms", [("NFD", "NFC"), ("NFC", "NFD")])
+def test_names_are_paired_whatever_their_form(tmp_path: Path, forms: tuple[str, str]) -> None:
+    images = write(tmp_path / "in", forms[0], ".png", lambda k: encode(picture(k, 20, 30), ".png"))
+    options: dict[str, Any] = {"workers": 1, "codec": "png"}
+    masks = write(tmp_path / "m", forms[1], ".png", lambda k: encode(MASK, ".png"))
+    masked = prep(images, tmp_path / "m.fds", masks=masks, **options)
+    assert masked.rejected == {} and all(np.array_equal(mask, MASK) for _, mask in MaskDataset(masked.out))
+    others = write(tmp_path / "o", forms[1], ".png", lambda k: encode(picture(k + 9, 20, 30), ".png"))
+    pairs = prep(images, tmp_path / "p.fds", images=(f"one={images}", f"two={others}"), **options)
+    assert pairs.rejected == {} and pairs.kept == 3
+    yolo = write(tmp_path / "y", forms[1], ".txt", lambda k: b"0 0.5 0.5 0.5 0.5\n" * (k + 1))
+    by_yolo = prep(images, tmp_path / "y.fds", yolo=yolo, **options).out
+    body = {
+        "images": [
+            {"id": k, "file_name": f"{unicodedata.normalize(forms[1], name)}.png", "height": 20, "width": 30}
+            for k, name in enumerate(NAMES)
+        ],
+        "annotations": [{"image_id": k, "category_id": 0, "bbox": [7.5, 5, 15, 10]} for k in range(3) for _ in range(k + 1)],
+        "categories": [{"id": 0, "name": "thing"}],
+    }
+    (tmp_path / "a.json").write_text(json.dumps(body))
+    by_coco = prep(images, tmp_path / "c.fds", coco=tmp_path / "a.json", **options).out
+    for out in (by_yolo, by_coco):
+        dataset = LMDBDataset(out)
+        order = [NAMES.index(unicodedata.normalize("NFC", Path(dataset.name(k)).stem)) for k in range(3)]
+        assert [len(boxes) for boxes in dataset.columns["boxes"]] == [k + 1 for k in order]
