@@ -121,7 +121,7 @@ NAMED = "".join(f"{k} {k} {k} class{k}\n" for k in range(256))
     ("arguments", "options", "free"),
     [
         (SIXTEEN, {"bits": 16}, 65534),
-        (((255, 100),), {}, 254),
+        (((255, 100), (7, 500)), {}, 254),
         (((255, 100), (254, 9), (1, 9)), {"palette": NAMED}, 253),
     ],
 )

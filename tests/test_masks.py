@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -381,6 +382,49 @@ def test_a_partner_that_is_missing_or_does_not_fit_is_a_reject(tmp_path):
         "sub/twice.jpg": "ambiguous-field",
     }
     assert len(MaskDataset(made.out)) == 1 and made.kept == 1 and "mask: 1 file of no input: sub/stray.png" in made.notes
+
+
+def prepared_masks(tmp_path, masks):
+    """Prepare images with these masks. Return the summary and the stored masks, or the reasons of rejects."""
+    for k, mask in enumerate(masks):
+        for kind, data in (
+            ("images", encode(picture(k, 20, 30), ".png")),
+            ("masks", mask if isinstance(mask, bytes) else file(mask)),
+        ):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            (tmp_path / kind / f"{k:03d}.png").write_bytes(data)
+    made = fastdata.prep(tmp_path / "images", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1, overwrite=True)
+    return made, [mask.numpy() for _, mask in MaskDataset(made.out, ignore_index=255)]
+
+
+def test_0_and_255_are_two_classes_unless_255_lies_beside_others(tmp_path):
+    half = (np.arange(600).reshape(20, 30) % 7 < 3).astype(np.uint8)
+    one_bit = io.BytesIO()
+    Image.fromarray(half.astype(bool)).save(one_bit, "PNG")
+    made, masks = prepared_masks(
+        tmp_path, [half * 255, half, one_bit.getvalue(), file(np.repeat(half[..., None] * 255, 3, -1)), half * 0]
+    )
+    for mask in masks[:4]:
+        np.testing.assert_array_equal(mask, half)
+    share = half.mean() * 4 / 5
+    assert f"classes of the masks, by their pixels: 0 {1 - share:.1%}, 1 {share:.1%}" in made.notes
+    assert MaskDataset(made.out).class_pixels == {0: 3000 - 4 * int(half.sum()), 1: 4 * int(half.sum())}
+    void = half.copy()
+    void[:, :5] = 255
+    _, masks = prepared_masks(tmp_path, [half * 255, void, half, half, half])
+    np.testing.assert_array_equal(masks[0], half * 255)
+    np.testing.assert_array_equal(masks[1], void)
+    made, masks = prepared_masks(tmp_path, [void if k == 1 else half * 255 for k in range(64)])  # more than are looked at first
+    assert made.rejected == {"mask-values": 1} and "has 255 next to two other values" in made.first_reject
+
+
+def test_smooth_edges_are_no_classes(tmp_path):
+    large = cv2.circle(np.zeros((80, 120), np.uint8), (60, 40), 30, 255, -1)
+    smooth = cv2.resize(large, (30, 20), interpolation=cv2.INTER_AREA)
+    with pytest.raises(PrepError, match=r"000\.png: the mask has smooth edges, whose values between 0 and 255 are no classes"):
+        prepared_masks(tmp_path, [smooth])
+    regions = np.kron(np.array([[0, 3, 17], [255, 0, 9]], np.uint8), np.ones((10, 10), np.uint8))
+    np.testing.assert_array_equal(prepared_masks(tmp_path, [regions])[1][0], regions)
 
 
 def test_wrong_arguments(tmp_path):

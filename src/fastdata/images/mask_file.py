@@ -11,15 +11,18 @@ from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.png_file import PngHeader
 from fastdata.errors import CodecError
 
-__all__ = ["Color", "count_classes", "decode_mask"]
+__all__ = ["Color", "count_classes", "decode_mask", "is_binary", "mask_values"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
 
+SMOOTH_LEVELS, SMOOTH_SHARE = 4, 10  # so many different values, less than one in ten of which is equal to its neighbours
 BAND = 1 << 16  # pixels processed at a time, where numpy needs tens of bytes for each
 
 
-def decode_mask(data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, max_pixels: int = 1 << 28) -> Array:
+def decode_mask(
+    data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, max_pixels: int = 1 << 28, binary: bool = False
+) -> Array:
     """Return the class of each pixel, uint8 or uint16 [H, W].
 
     Args:
@@ -27,24 +30,80 @@ def decode_mask(data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, m
         colors: RGB colour k is class k; empty: the values are the classes.
         bits: 8 or 16.
         max_pixels: as for `SourceImage`.
+        binary: the masks of the store have two classes: in a file of 0 and the largest value, that is class 1.
 
     Raises:
         CodecError: as SourceImage, and: not-png (most other formats are lossy, or stretch values), colors (there are colours and
-            no table), unknown-color, range (a value needs more bits).
+            no table), unknown-color, range (a value needs more bits), mask-values (what its values mean is not clear).
     """
+    if colors:
+        header = _header(data, max_pixels)
+        values = _class_numbers(to_channels(header.pixels(data).color, gray=False), colors)  # alpha is no class
+    else:
+        values = mask_values(data, max_pixels=max_pixels)
+        if binary and _has_high(values):
+            if not is_binary(values):
+                raise CodecError(
+                    f"the mask has {values.max()} next to two other values, but other masks have 0 and {values.max()} alone, which "
+                    "is class 1 there: write all masks with 0, 1, 2 and so on",
+                    "mask-values",
+                )
+            values = values != 0
+    if values.max(initial=0) >> bits:
+        raise CodecError(f"a mask has the value {values.max()}: 8 bits hold 255; give --mask-bits 16", "range")
+    return np.ascontiguousarray(values, np.uint16 if bits == 16 else np.uint8)
+
+
+def mask_values(data: bytes, *, max_pixels: int = 1 << 28) -> Array:
+    """Return the numbers in a mask's file, [H, W].
+
+    Raises:
+        CodecError: as `decode_mask`.
+    """
+    header = _header(data, max_pixels)
+    values = header.values(data)
+    if values.ndim == 3 and (values[..., :3] == values[..., :1]).all():
+        values = values[..., 0]  # grey stored as RGB
+    if values.ndim != 2:
+        raise CodecError("the mask has colours: give the table of their classes with --palette FILE", "colors")
+    if _is_smooth(values):
+        raise CodecError(
+            "the mask has smooth edges, whose values between 0 and 255 are no classes: write it without antialiasing", "mask-values"
+        )
+    return values
+
+
+def _header(data: bytes, max_pixels: int) -> PngHeader:
     image = SourceImage(data, max_pixels=max_pixels)
     header = image.header
     if not isinstance(header, PngHeader):
         raise CodecError(f"a mask has to be PNG, this is {image.format}: others change values, or mean them otherwise", "not-png")
     if header.orientation != 1:
         raise CodecError("the mask says that it is turned (EXIF orientation), which masks are not", "unsupported")
-    if colors:
-        values = _class_numbers(to_channels(header.pixels(data).color, gray=False), colors)  # alpha is no class
-    else:
-        values = _values(header.values(data))
-    if values.max(initial=0) >> bits:
-        raise CodecError(f"a mask has the value {values.max()}: 8 bits hold 255; give --mask-bits 16", "range")
-    return np.ascontiguousarray(values, np.uint16 if bits == 16 else np.uint8)
+    return header
+
+
+def _has_high(values: Array) -> bool:
+    """Return whether a mask has the largest value of 8 or 16 bits."""
+    return int(values.max(initial=0)) in (255, 65535)
+
+
+def is_binary(values: Array) -> bool:
+    """Return whether a mask has no values but 0 and 1, or 0 and the largest value of 8 or 16 bits."""
+    high = values.max(initial=0)
+    return (high <= 1 or _has_high(values)) and bool(((values == 0) | (values == high)).all())
+
+
+def _is_smooth(values: Array) -> bool:
+    """Return whether a mask is mostly 0 and 255, with thin lines of other values: antialiased edges, or those of a JPEG."""
+    if values.max(initial=0) != 255:
+        return False
+    inner = (values > 0) & (values < 255)
+    count = int(inner.sum())
+    if not count or 2 * count > values.size or not (values == 0).any():
+        return False
+    flat = inner[:-1, :-1] & (values[:-1, :-1] == values[1:, :-1]) & (values[:-1, :-1] == values[:-1, 1:])
+    return len(np.unique(values[inner])) >= SMOOTH_LEVELS and SMOOTH_SHARE * int(flat.sum()) < count
 
 
 def count_classes(mask: Array) -> dict[int, int]:
@@ -54,14 +113,6 @@ def count_classes(mask: Array) -> dict[int, int]:
     for start in range(0, len(pixels), BAND):
         counts += np.bincount(pixels[start : start + BAND], minlength=len(counts))
     return {int(k): int(counts[k]) for k in np.flatnonzero(counts)}
-
-
-def _values(values: Array) -> Array:
-    if values.ndim == 3 and (values[..., :3] == values[..., :1]).all():
-        values = values[..., 0]  # grey stored as RGB
-    if values.ndim != 2:
-        raise CodecError("the mask has colours: give the table of their classes with --palette FILE", "colors")
-    return values
 
 
 def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:

@@ -27,11 +27,13 @@ class MaskRecipe:
         bits: bits of a class, 8 or 16.
         colors: the colour of each class, if files have colours.
         names: the name of each class.
+        binary: whether all masks have two classes, which files may write as 0 and 255.
     """
 
     bits: int = 8
     colors: tuple[Color, ...] = ()
     names: tuple[str, ...] = ()
+    binary: bool = False
 
     def __post_init__(self) -> None:
         if self.bits not in (8, 16):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from fastdata.errors import PrepError
+from fastdata.errors import CodecError, PrepError
+from fastdata.images.mask_file import is_binary, mask_values
 from fastdata.images.mask_recipe import MaskRecipe, read_palette
 from fastdata.images.named import parse_images
 from fastdata.images.options import CODECS, ImageOptions
@@ -14,6 +15,7 @@ from fastdata.images.tokens import with_tokens
 from fastdata.kinds import Planned
 from fastdata.prepare.plan import make_plan
 from fastdata.sources.coco import with_coco
+from fastdata.sources.inputs import SourceList
 from fastdata.sources.instances import with_groups, with_meanings
 from fastdata.sources.listing import list_sources
 from fastdata.sources.notes import label_notes
@@ -21,10 +23,12 @@ from fastdata.sources.options import StrPath
 from fastdata.sources.pairs import image_folders, with_images, with_masks
 from fastdata.sources.reasons import refuse_unusable
 from fastdata.sources.tables import is_path_table
-from fastdata.sources.urls import to_path
+from fastdata.sources.urls import AnyPath, to_path
 from fastdata.sources.yolo import with_yolo
 
 __all__ = ["plan_images"]
+
+PROBED_MASKS = 32
 
 
 def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Planned:
@@ -64,6 +68,8 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
             found = annotate(found, to_path(path))
     if options.masks is not None:
         found = with_masks(found, to_path(options.masks), options.mask_suffix)
+        if mask is not None and not mask.colors and _are_binary(found, to_path(options.masks)):
+            recipe = replace(recipe, mask=replace(mask, binary=True))
     if twice := [name for name, count in Counter(column.name for column in found.columns).items() if count > 1]:
         raise PrepError(f"--fields {twice[0]}: another column has this name; --fields NAME=ENDING gives a name of your choice")
     columns, files = with_tokens(found.columns, options.tokenize)
@@ -80,3 +86,21 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
     companions = folders[1:] if folders else [found.root] * len(images[1:])
     companions += [] if options.masks is None else [to_path(options.masks)]
     return Planned(plan, dict(found.skipped), tuple(notes), found.root if images else None, tuple(companions))
+
+
+def _are_binary(found: SourceList, masks: AnyPath) -> bool:
+    """Return whether some masks, evenly spaced, have no values but 0 and 1, or 0 and 255.
+
+    Raises:
+        PrepError: one has smooth edges.
+    """
+    usable = [k for k, source in enumerate(found.sources) if not source.problem]
+    decided = list[bool]()
+    for k in range(min(PROBED_MASKS, len(usable))):
+        name = found.sources[usable[k * len(usable) // min(PROBED_MASKS, len(usable))]].companions[-1].name
+        try:
+            decided.append(is_binary(mask_values((masks / name).read_bytes())))
+        except (CodecError, OSError) as error:  # a worker will reject it
+            if getattr(error, "reason", "") == "mask-values":
+                raise PrepError(f"--masks {masks}: {name}: {error}") from None
+    return bool(decided) and all(decided)

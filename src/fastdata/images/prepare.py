@@ -231,8 +231,9 @@ def _original(data: bytes, source: SourceImage, options: ImageRecipe, shapes: li
 
 def _masks(data: bytes, options: ImageRecipe, image: Shape, shapes: list[Shape]) -> list[Record]:
     assert options.mask is not None
+    recipe = options.mask
     try:
-        mask = decode_mask(data, colors=options.mask.colors, bits=options.mask.bits, max_pixels=options.max_pixels)
+        mask = decode_mask(data, colors=recipe.colors, bits=recipe.bits, max_pixels=options.max_pixels, binary=recipe.binary)
     except CodecError as error:
         raise CodecError(f"its mask: {error}", error.reason) from None
     if mask.shape != image:

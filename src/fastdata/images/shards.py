@@ -25,6 +25,7 @@ from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.base import read_source, release
 from fastdata.sources.inputs import Source
 from fastdata.sources.instances import box_notes, in_pixels
+from fastdata.sources.notes import listed
 from fastdata.sources.parts import file_parts, read_fields
 from fastdata.sources.reasons import detail_of, reason_of
 from fastdata.sources.urls import AnyPath, join, read_ahead, to_path
@@ -176,7 +177,7 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
         originals={name: originals[k] for k, (name, _, form) in enumerate(variants) if form.codec == "original"},
         sections={"masks": None if mask is None else Masks(mask.names, {str(k): classes[k] for k in sorted(classes)})},
         images=tuple(image.name for image in plan.options.images),
-        notes=tuple(_notes(plan, noted)),
+        notes=(*_notes(plan, noted), *_class_notes(plan, classes)),
     )
 
 
@@ -200,6 +201,17 @@ def _rows(plan: Plan, shard: int, rows: list[Any]) -> Array:
             if f"{name}/{side}" in samples.dtype.fields:
                 samples[f"{name}/{side}"] = [row[1][k][j] for row in rows]
     return samples
+
+
+def _class_notes(plan: Plan, classes: Counter[int]) -> Iterator[str]:
+    """Yield the classes of the masks, with their shares of all pixels."""
+    mask, total = plan.options.mask, classes.total()
+    if mask is not None and total:
+        names = dict(enumerate(mask.names))
+        shares = [f"{names.get(k, k)} {classes[k] / total:.1%}" for k in sorted(classes)]
+        yield f"classes of the masks, by their pixels: {listed(shares)}"
+        if mask.binary:
+            yield "masks have two classes: where a file has 0 and 255, 255 is class 1"
 
 
 def _notes(plan: Plan, counts: Counter[str]) -> Iterator[str]:
