@@ -10,12 +10,11 @@ import numpy as np
 
 from fastdata.data.targets import Lists
 from fastdata.images.tokens import decode_tokens
-from fastdata.shared_memory import SharedArray
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.columns import ColumnReader
 from fastdata.store.files import Stamp
 
-__all__ = ["ConcatValues", "StoreValues", "Values", "items_of"]
+__all__ = ["StoreValues", "Values", "items_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -71,46 +70,6 @@ class StoreValues:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return decode_tokens(self._root, self.column, tokens)
-
-
-class ConcatValues:
-    """The values of a column of several sources, each with the rows of it that count; None: all of them.
-
-    Raises:
-        ValueError: if they are of different types.
-    """
-
-    def __init__(self, parts: Sequence[tuple[Values, SharedArray | None]]) -> None:
-        self.column = parts[0][0].column
-        for values, _ in parts[1:]:
-            if values.column != self.column:
-                raise ValueError(f"datasets whose columns are {self.column} and {values.column} cannot be concatenated")
-        self._parts = list(parts)
-        self._starts = np.cumsum([0, *(len(values) if rows is None else len(rows.array) for values, rows in parts)])
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def batch(self, rows: Array) -> Array | Lists | list[Any]:
-        part = np.searchsorted(self._starts, rows, "right") - 1
-        items: list[Any] = [None] * len(rows)
-        for k in np.unique(part).tolist():
-            values, chosen = self._parts[k]
-            places = np.flatnonzero(part == k)
-            local = rows[places] - self._starts[k]
-            for place, item in zip(
-                places.tolist(), items_of(values.batch(local if chosen is None else chosen.array[local])), strict=True
-            ):
-                items[place] = item
-        if self.column.type in TEXTS:
-            return items
-        if not self.column.many:
-            return np.array(items, self.column.dtype).reshape(len(rows), *self.column.shape)
-        offsets = np.concatenate([[0], np.cumsum([len(item) for item in items])]).astype(np.int64)
-        return Lists(np.concatenate([np.empty((0, *self.column.shape), self.column.dtype), *items]), offsets)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return self._parts[0][0].decode(tokens)
 
 
 def items_of(batch: Array | Lists | list[Any]) -> list[Any]:

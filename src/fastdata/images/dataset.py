@@ -22,7 +22,6 @@ from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import Images
 from fastdata.images.rendering import render_batch, render_each, render_masks, stack
-from fastdata.images.several import Several
 from fastdata.images.view import Sample, Transform, Views
 from fastdata.shared_memory import SharedArray
 from fastdata.store.place import Use
@@ -68,10 +67,16 @@ class ImageDataset(ColumnsDataset):
     """
 
     def __init__(
-        self, images: Images, views: Views, masks: Masks | None = None, fields: Fields | None = None, several: Several | None = None
+        self,
+        sources: Sequence[Images],
+        views: Views,
+        masks: Masks | None = None,
+        fields: Fields | None = None,
+        names: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(images, fields)
-        self._several = several or Several()
+        super().__init__(sources[0], fields)
+        self._sources = tuple(sources)  # of the images of each sample, which have the same sizes
+        self._names = names  # of these, if a sample is a dict of them
         self._masks = masks
         self.views = self._check_views(views)
 
@@ -81,12 +86,7 @@ class ImageDataset(ColumnsDataset):
 
     @property
     def images(self) -> tuple[str, ...] | None:
-        return self._several.names or None
-
-    @property
-    def _sources(self) -> tuple[Images, ...]:
-        """The images of each sample."""
-        return (self._images, *self._several.others)
+        return self._names or None
 
     def _as_sample(self, images: Sequence[Any]) -> Any:
         """Return the images of a sample, or of a batch, as they are emitted."""
@@ -265,11 +265,8 @@ class ImageDataset(ColumnsDataset):
 
     def with_size(self, size: int | None) -> Any:
         """Return the same samples from another stored size, as a dataset of the same kind."""
-        return self._like(
-            _images=self._images.with_size(size),
-            _masks=self._masks and self._masks.with_size(size),
-            _several=self._several.with_size(size),
-        )
+        sources = tuple(images.with_size(size) for images in self._sources)
+        return self._like(_images=sources[0], _sources=sources, _masks=self._masks and self._masks.with_size(size))
 
     def with_crop(
         self, crop: Crop | Sequence[Crop] | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None
@@ -301,14 +298,13 @@ class ImageDataset(ColumnsDataset):
             raise ValueError("only one of the datasets has masks, so their targets cannot be in one batch")
         if self.images != other.images:
             raise ValueError(f"the datasets have the images {self.images} and {other.images}: open both with the same images=")
-        images = ConcatImages([(self._images, rows[0]), (other._images, rows[1])])
-        several = Several.concat([(self._several, rows[0]), (other._several, rows[1])])
+        sources = [ConcatImages([*zip(pair, rows, strict=True)]) for pair in zip(self._sources, other._sources, strict=True)]
         if self._fields != other._fields:
             raise ValueError(
                 f"the datasets have the fields {self.fields} and {other.fields}, so their targets cannot be in one batch"
             )
         joined = Masks.concat(list(zip(masks, rows, strict=True))) if masks else None
-        return ImageDataset(images, self.views, joined, self._fields, several)
+        return ImageDataset(sources, self.views, joined, self._fields, self._names)
 
     def _check_views(self, views: Views) -> Views:
         """Return the views, or raise ValueError if they do not suit these images and targets."""

@@ -15,8 +15,8 @@ from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
+from fastdata.images.opening import open_images
 from fastdata.images.records import FileImages, Held, StoreImages
-from fastdata.images.several import Several, open_images
 from fastdata.images.view import Transform, Views
 from fastdata.remote.locate import locate
 from fastdata.remote.url import Storage
@@ -54,30 +54,30 @@ class RAMImages(RAMDataset, ImageDataset):
         shared: bool = True,
     ) -> None:
         found: Masks | None = None
-        several = Several()
-        first: StoreImages | FileImages
+        names: tuple[str, ...] = ()
+        sources: Sequence[StoreImages | FileImages]
         held: list[Sequence[StoreImages | FileImages]]
         if isinstance(source, str | os.PathLike):
             source = locate(source, cache, cache_size, storage, in_memory=True)
             sizes, expected = _check_sizes(size), Store(source).manifest.xxh3_128
             opened = [open_images(source, one, images, expected, check) for one in sizes]
-            first, several = opened[0]
-            held = [*zip(*([images, *some.others] for images, some in opened), strict=True)]
-            if masks and fields is None and first.store.manifest.section("masks"):
-                mask_images = [first.like(one, mask=True) for one in sizes]
-                found = Masks.of(first, mask_images[0], ignore_index)
+            (stored, names), sources = opened[0], opened[0][0]
+            held = [*zip(*(images for images, _ in opened), strict=True)]
+            if masks and fields is None and stored[0].store.manifest.section("masks"):
+                mask_images = [stored[0].like(one, mask=True) for one in sizes]
+                found = Masks.of(stored[0], mask_images[0], ignore_index)
                 held.append(mask_images)
         else:
             if size is not None:
                 raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
             if images is not None:
                 raise ValueError(f"images is {images!r}, but image files are one image each; images goes with a store")
-            first = FileImages(source, targets)
-            held = [[first]]
+            sources = [FileImages(source, targets)]
+            held = [sources]
         if ignore_index is not None and found is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
         _hold(held, decoded=decoded, max_bytes=max_bytes, shared=shared)
-        super().__init__(first, Views(crop, hflip, vflip, transform), found, Fields.of(fields, first, min_visible), several)
+        super().__init__(sources, Views(crop, hflip, vflip, transform), found, Fields.of(fields, sources[0], min_visible), names)
 
 
 def _check_sizes(size: int | Sequence[int] | None) -> list[int | None]:

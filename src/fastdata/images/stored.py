@@ -10,7 +10,7 @@ from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
-from fastdata.images.several import open_images
+from fastdata.images.opening import open_images
 from fastdata.images.view import Transform, Views
 from fastdata.remote.locate import locate
 from fastdata.remote.url import Storage
@@ -71,14 +71,15 @@ class LMDBDataset(ImageDataset):
         storage: Storage | None = None,
     ) -> None:
         path = locate(path, cache, cache_size, storage)
-        first, several = open_images(path, size, images, check=check)
+        sources, names = open_images(path, size, images, check=check)
+        first = sources[0]
         if fields is None and first.store.manifest.section("masks") and first.labels.kind == "none":
             raise StoreError(
                 f"{path} has masks and no labels, so each target would be -1: use MaskDataset for images with their masks, or "
                 "RAMDataset(masks=False) for images alone"
             )
         views = Views(crop, hflip, vflip, transform)
-        super().__init__(first, views, fields=Fields.of(fields, first, min_visible), several=several)
+        super().__init__(sources, views, fields=Fields.of(fields, first, min_visible), names=names)
 
 
 class MaskDataset(ImageDataset):
@@ -121,6 +122,7 @@ class MaskDataset(ImageDataset):
         storage: Storage | None = None,
     ) -> None:
         path = locate(path, cache, cache_size, storage)
-        first, several = open_images(path, size, images, check=check)
+        sources, names = open_images(path, size, images, check=check)
+        first = sources[0]
         masks = Masks.of(first, first.like(size, mask=True), ignore_index)
-        super().__init__(first, Views(crop, hflip, vflip), masks, several=several)
+        super().__init__(sources, Views(crop, hflip, vflip), masks, names=names)
