@@ -38,7 +38,7 @@ from fastdata.store.format import read_manifest
 from fastdata.store.info import store_facts
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from support import MAIN, PREP, encode, kill_group, run, start, tables, tree, until, write_pictures
+from support import MAIN, run, write_pictures
 
 COUNT = 30
 FIELDS = ("caption", "score", "ids:int64[]", "embedding:float32[2]", "meta:json", "good:bool", "big:uint8")
@@ -268,14 +268,6 @@ def test_the_manifest_says_of_a_column_what_the_format_says(store: Path) -> None
     assert ids == {**BOXES, "name": "ids", "type": "int64", "shape": [], "geometry": None}
 
 
-def test_a_store_without_columns_says_nothing_of_them(table: Path, tmp_path: Path) -> None:
-    out = prep(table, tmp_path / "o.fds", label_column="label", workers=1).out
-    manifest = json.loads((out / "manifest.json").read_bytes())
-    assert manifest["columns"] == [] and not (out / "columns").exists()
-    with pytest.raises(StoreError, match=r"has no field caption; it has label; fastdata-prep stores columns"):
-        LMDBDataset(out, fields="caption")
-
-
 @pytest.mark.parametrize(
     ("field", "cells", "message"),
     [
@@ -384,15 +376,6 @@ def test_offsets_that_do_not_fit_are_refused(store: Path, tmp_path: Path, name: 
         LMDBDataset(copy, fields=name)[6]
 
 
-def test_a_sum_of_sums_has_the_values_of_all(store: Path) -> None:
-    whole = LMDBDataset(store, fields=("caption", "big"))
-    both = whole.subset([5, 2]) + whole
-    chosen = [5, 2, *range(COUNT), *range(COUNT), 5, 2, *range(COUNT)]
-    columns = (both + (whole + both)).columns
-    assert columns["big"].tolist() == [255 - k for k in chosen]
-    assert columns["caption"] == [rows()[k]["caption"] for k in chosen]
-
-
 def test_columns_of_other_types_are_not_joined(table: Path, store: Path, tmp_path: Path) -> None:
     other = prep(table, tmp_path / "o.fds", size=32, fields="score:float64", resize="crop", workers=1).out
     first, second = LMDBDataset(store, fields="score"), LMDBDataset(other, fields="score")
@@ -454,35 +437,6 @@ def test_another_run_leaves_no_columns_behind(table: Path, tmp_path: Path) -> No
     assert (out / "columns").is_dir()
     prep(table, out, label_column="label", overwrite=True, workers=1)
     assert not (out / "columns").exists()
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of images that make several shards."""
-    root = tmp_path_factory.mktemp("large")
-    noise = np.random.default_rng(0)
-    found = []
-    for k in range(24):
-        (root / f"{k:02d}.png").write_bytes(encode(noise.integers(0, 256, (420, 420, 3), np.uint8), ".png"))
-        found.append({"path": f"{k:02d}.png", "caption": f"caption {k}" * k, "ids": list(range(k % 5))})
-    return write_table(root / "table.csv", found)
-
-
-@pytest.mark.slow
-def test_bytes_do_not_depend_on_workers_or_interruptions(large: Path, tmp_path: Path) -> None:
-    options = ("--size", "256", "--fields", "caption", "--fields", "ids:int64[]", "--progress", "off", "--label-column", "none")
-    assert run(*PREP, large, tmp_path / "one.fds", *options, "--workers", "1").returncode == 0
-    whole = tree(tmp_path / "one.fds")
-    assert len([name for name in whole if name.endswith(".mdb")]) > 2
-    out = tmp_path / "killed.fds"
-    process = start(*PREP, large, out, *options, "--workers", "2")
-    until(lambda: len(tables(out)) > 0)
-    kill_group(process)
-    assert not (out / "manifest.json").exists()
-    part = next(iter((out / "work").glob("columns-*.npz")))
-    part.write_bytes(part.read_bytes()[:-1] + b"?")  # as after a power failure: the shard is made again
-    assert run(*PREP, large, out, *options, "--workers", "3").returncode == 0
-    assert tree(out) == whole
 
 
 lists = st.lists(st.lists(st.integers(-100, 100), max_size=6), max_size=6)

@@ -34,9 +34,8 @@ from fastdata.data.random import uniforms
 from fastdata.images.mask_file import decode_mask
 from fastdata.images.mask_recipe import read_palette
 from fastdata.store.store import Store
-from fastdata.store.verify import verify
 from stores import folder, store
-from support import MAIN, PREP, Array, encode, picture, run, tree
+from support import MAIN, PREP, Array, encode, picture, run
 
 SHAPES = ((60, 84), (83, 61), (70, 70))
 
@@ -234,16 +233,6 @@ def test_alpha_is_no_class():
     np.testing.assert_array_equal(decode_mask(indexed(values, 1), colors=colors), values)
 
 
-def test_all_of_a_batch_lies_in_its_slot_or_nothing():
-    """Where the images of a larger size do not fit, masks that would must not stay behind: nobody would guard them."""
-    with Loader(MaskDataset(masked(size=(60, 40), resize="stretch", gray=False), size=40), 2, num_workers=1) as loader:
-        next(iter(loader))  # the slots are made now
-        loader.set_size(60)
-        kept = [masks for _, masks in loader]
-        assert len(kept) == COUNT // 2 and kept[0].shape == (2, 60, 60)
-        assert loader.stats().copies == 0 and loader.stats().slots_in_use <= 2, "masks that are held hold no slot"
-
-
 def test_an_image_that_is_listed_twice_has_its_mask_twice(tmp_path):
     rows = [pairs() / "images/00.png", pairs() / "images/01.png", pairs() / "images/00.png"]
     (pairs() / "images").parent.joinpath("list.csv").write_text("".join(f"images/{row.name},0\n" for row in rows))
@@ -265,12 +254,6 @@ def test_masks_inside_the_source_are_refused(tmp_path):
         fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "in/others")
 
 
-def test_an_item_is_an_image_and_its_mask():
-    image, mask = MaskDataset(masked())[1]
-    assert (image.shape, mask.shape, image.dtype, mask.dtype) == ((1, 83, 61), (83, 61), torch.uint8, torch.uint8)
-    assert torch.equal(image[0], mask)
-
-
 def test_a_batch_with_masks_takes_no_more_than_its_bytes(tmp_path):
     image = picture(0, 512, 512)
     for kind, pixels in (("images", image), ("masks", image[:, :, 0])):
@@ -284,16 +267,6 @@ def test_a_batch_with_masks_takes_no_more_than_its_bytes(tmp_path):
         assert masks.untyped_storage().data_ptr() == images.untyped_storage().data_ptr(), "both lie in one slot"
         stats = loader.stats()
         assert 33_554_432 <= stats.slot_bytes / stats.slots <= 33_554_432 + 4096
-
-
-def test_a_slot_comes_back_when_image_and_mask_are_gone():
-    with Loader(MaskDataset(masked(), crop=Resize((16, 16))), 2, num_workers=1) as loader:
-        masks = [batch[1] for batch in loader]
-        then = [mask.clone() for mask in masks]
-        assert loader.stats().copies > 0
-        for _ in loader:
-            pass
-        assert all(torch.equal(a, b) for a, b in zip(masks, then, strict=True))
 
 
 def test_datasets_of_masks_are_datasets():
@@ -327,18 +300,6 @@ def test_class_pixels_are_those_of_the_files():
             want += np.bincount(np.asarray(image).reshape(-1), minlength=256)
     found = MaskDataset(masked(size=30)).class_pixels
     assert found == {k: int(want[k]) for k in np.flatnonzero(want)}
-
-
-def test_any_number_of_workers_makes_the_same_store(tmp_path):
-    one, three = (
-        fastdata.prep(
-            pairs() / "images", tmp_path / f"{n}.fds", masks=pairs() / "masks", mask_suffix="_mask", size=[40, 20], workers=n
-        ).out
-        for n in (1, 3)
-    )
-    assert tree(one) == tree(three)
-    assert not list(verify(one))
-    assert {v.name for v in Store(one).manifest.variants} == {"40", "20", "mask-40", "mask-20"}
 
 
 def test_sixteen_bits_and_colors(tmp_path):

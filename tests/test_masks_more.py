@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import random
 import re
-import time
 import tracemalloc
 from collections import Counter
 from functools import cache
@@ -29,10 +27,8 @@ from fastdata import (
 from fastdata.images.mask_file import count_classes, decode_mask
 from fastdata.images.mask_recipe import MaskRecipe
 from fastdata.images.prepare import ImageRecipe, prepare_image
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
-from stores import folder, once, script, unlabelled
-from support import PREP, Array, encode, kill_group, picture, records_of, run, start, tables, tree, until
+from stores import folder, unlabelled
+from support import Array, encode, picture, records_of
 from test_masks import COUNT, SHAPES, file, masked
 
 
@@ -164,14 +160,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-@pytest.mark.slow
-def test_disk_and_memory_agree_under_every_start_method(method):
-    ids = np.array(script(METHODS, photographed("jpeg"), method)).reshape(8, COUNT)
-    assert all(once([row], COUNT) for row in ids)
-    assert (ids.reshape(4, -1) == ids[:2].reshape(-1)).all() and (ids[0] != ids[1]).any()
-
-
 # Colours
 
 COLORS = tuple(dict.fromkeys(tuple(c) for c in np.random.default_rng(0).integers(0, 256, (330, 3)).tolist()))[:300]
@@ -240,34 +228,6 @@ def scenes(large: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(masks[k % 12])
     return root
-
-
-def finished(out: Path) -> dict[str, tuple[int, int]]:
-    """Inode and time of each shard, of images and of masks, whose table says that it is finished."""
-    files = [out / variant / f"{table.stem}.mdb" for table in tables(out) for variant in ("256", "mask-256")]
-    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
-
-
-@pytest.mark.slow
-def test_kill_9_and_another_run_end_with_the_same_bytes(large: Path, scenes: Path, tmp_path: Path) -> None:
-    options = ("--masks", scenes, "--size", "256", "--workers", "2", "--progress", "off")
-    assert run(*PREP, large, tmp_path / "whole.fds", *options).returncode == 0
-    expected, rng = tree(tmp_path / "whole.fds"), random.Random(0)
-    shards = sum(name.startswith("mask-256/") for name in expected)
-    assert list(verify(tmp_path / "whole.fds")) == [] and len(Store(tmp_path / "whole.fds")) == 320
-    for k, goal in enumerate((0, 2, shards // 2)):
-        out = tmp_path / f"{k}.fds"
-        process = start(*PREP, large, out, *options)
-        until(lambda out=out, goal=goal: list(out.glob("work/mask-256-*.tmp")) and len(tables(out)) >= goal)
-        time.sleep(rng.uniform(0, 0.02))
-        kill_group(process)
-        assert not (out / "manifest.json").exists()
-        before = finished(out)
-        assert len(before) >= 2 * goal
-        again = run(*PREP, large, out, *options)
-        assert again.returncode == 0, again.stderr
-        assert tree(out) == expected, f"round {k} ended otherwise"
-        assert before.items() <= {str(p): (p.stat().st_ino, p.stat().st_mtime_ns) for p in out.rglob("*.mdb")}.items()
 
 
 def test_classes_and_masks_of_the_same_images(tmp_path: Path) -> None:

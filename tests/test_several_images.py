@@ -21,18 +21,15 @@ import fastdata
 from archives import write_tar
 from fastdata import (
     CenterCrop,
-    GPUNormalize,
     LMDBDataset,
     Loader,
     MaskDataset,
-    Prefetcher,
     PrepError,
     RAMDataset,
     RandomCrop,
     RandomResizedCrop,
     Resize,
     StoreError,
-    Trainer,
 )
 from fastdata.store.contact_sheet import draw_sheet
 from fastdata.store.export import export
@@ -132,23 +129,17 @@ def test_folders_may_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path) -> None:
-    many = tmp_path / "many"
-    for copy in range(6):
-        for name in NAMES:
-            shutil.copytree(files() / name, many / name / f"copy{copy}")
-    made = [fastdata.prep(many, tmp_path / f"{w}.fds", images=IMAGES, size=[48, 32], workers=w).out for w in (1, 3)]
-    assert len(Store(made[0]).manifest.shard_samples) > 1
-    assert tree(made[0]) == tree(made[1])
-
-
-@pytest.mark.slow
 def test_kill_9_leaves_the_bytes_of_a_whole_run(tmp_path: Path) -> None:
     many = tmp_path / "many"
     for copy in range(40):
         for name in NAMES:
             shutil.copytree(files() / name, many / name / f"copy{copy}")
-    options = ["--workers", "2", "--progress", "off", *(part for text in IMAGES for part in ("--images", text))]
+        for k in range(COUNT):
+            mask = tmp_path / f"masks/copy{copy}" / "ab"[k % 2] / f"{k:02d}.png"
+            mask.parent.mkdir(parents=True, exist_ok=True)
+            mask.write_bytes(encode(np.full(SHAPES[k % 3], k % 4, np.uint8), ".png"))
+    options = ["--workers", "2", "--progress", "off", "--masks", tmp_path / "masks"]
+    options += [part for text in IMAGES for part in ("--images", text)]
     assert run(*PREP, many, tmp_path / "whole.fds", *options).returncode == 0
     for k in (1, 3, 6):
         out = tmp_path / f"{k}.fds"
@@ -446,16 +437,6 @@ def test_workers_write_all_images_into_one_slot() -> None:
         assert all(image.is_contiguous(memory_format=torch.channels_last) for batch in found for image in batch[0].values())
 
 
-def test_a_run_resumes_with_another_number_of_workers() -> None:
-    whole = kept(Loader(dataset(), 3, shuffle=True, seed=5, num_workers=0))
-    first = Loader(dataset(), 3, shuffle=True, seed=5, num_workers=0)
-    batches = iter(first)
-    next(batches)
-    with Loader(dataset(), 3, shuffle=True, seed=5, num_workers=2) as second:
-        second.load_state_dict(first.state_dict())
-        equal(kept(second), whole[1:])
-
-
 @pytest.mark.parametrize("options", [{}, {"decoded": True}, {"max_bytes": 120_000}, {"decoded": True, "max_bytes": 120_000}])
 def test_memory_holds_the_same_samples(options: dict[str, Any]) -> None:
     held = dataset(RAMDataset, **options)
@@ -602,38 +583,3 @@ def test_info_and_sheet(tmp_path: Path) -> None:
 
 
 # What comes after the Loader
-
-
-class Two(torch.nn.Module):
-    """A model of a colour image and of its depth."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.colors, self.deep = GPUNormalize([0.5] * 3, [0.25] * 3), GPUNormalize(0.5, 0.25)
-        self.head = torch.nn.Linear(4, 2)
-
-    def forward(self, images: dict[str, torch.Tensor]) -> torch.Tensor:
-        floats = torch.cat([self.colors(images["left"]), self.deep(images["depth"])], dim=1)
-        return self.head(floats.mean(dim=(2, 3)))
-
-
-def test_batches_reach_the_model(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    loader = Loader(dataset(), 4, shuffle=True, num_workers=0)
-    batch = next(iter(loader))
-    moved = batch.to("meta")
-    assert all(moved[0][name].device.type == "meta" and moved[0][name].shape == batch[0][name].shape for name in NAMES)
-    assert moved.ids is batch.ids
-    for one, other in zip(Prefetcher(Loader(dataset(), 4, num_workers=0), "cpu"), Loader(dataset(), 4, num_workers=0), strict=True):
-        equal([one], [other])
-    model = Two()
-    trainer = Trainer(
-        model,
-        lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none"),
-        torch.optim.AdamW(model.parameters(), lr=1e-2),
-        channels_last=True,
-    )
-    trainer.fit(loader, loader, epochs=2)
-    assert trainer.results["loss"] > 0
-    plain = next(iter(torch.utils.data.DataLoader(dataset(images=("left", "right")), batch_size=2)))
-    assert plain[0]["left"].shape == (2, 3, 32, 32)
