@@ -297,7 +297,8 @@ def test_a_worker_whose_decoder_hangs_ends_with_its_parent(troubled: Path) -> No
 def test_a_slow_start_of_the_workers_is_not_held_against_an_image(troubled: Path) -> None:
     (troubled / "site/sitecustomize.py").write_text(TROUBLE.format(at_start="time.sleep(1.2)"))
     write_pictures(troubled / "in/a", 3)
-    found = run(*PREP, troubled / "in", troubled / "o.fds", "--workers", "1", "--timeout", "0.4", seconds=90)
+    code = "import fastdata, sys; fastdata.prep(*sys.argv[1:], workers=1, timeout=0.4)"
+    found = run(sys.executable, "-c", code, troubled / "in", troubled / "o.fds", seconds=90)
     assert found.returncode == 0 and len(Store(troubled / "o.fds")) == 3
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -18,7 +17,7 @@ import cv2
 import pytest
 
 import fastdata
-from fastdata.errors import PrepError, StoreError
+from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import PREP, kill_group, run, start, tables, tree, until, write_pictures
@@ -265,21 +264,6 @@ def test_inputs_that_are_not_there_are_an_error_and_not_rejects(tmp_path: Path) 
     assert fastdata.prep_run(tmp_path / "o.fds", workers=1).rejected == 8
 
 
-def test_scratch_on_another_disk(large: Path, planned: Path, expected: dict[str, bytes | None]) -> None:
-    shm = Path("/dev/shm")
-    if not shm.is_dir() or shm.stat().st_dev == planned.stat().st_dev:
-        pytest.skip("there is no other disk")
-    scratch = shm / f"fastdata-{os.getpid()}"
-    scratch.mkdir()
-    try:
-        fastdata.prep_run(planned, workers=2, scratch=scratch)
-        assert not list(scratch.iterdir())
-    finally:
-        scratch.rmdir()
-    fastdata.prep_finish(planned)
-    assert tree(planned) == expected
-
-
 CRASH = """
 import os, signal, sys
 if "fastdata.prepare.worker" in " ".join(sys.orig_argv):
@@ -354,22 +338,11 @@ def test_a_source_that_is_called_like_a_command(tmp_path: Path, monkeypatch: pyt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["finish", "finish.fds", "photos", "plan.fds", "run", "run.fds"]
 
 
-def test_an_option_of_ray_alone_is_refused(small: Path, tmp_path: Path) -> None:
-    found = run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--size", "16", "--address", "auto")
-    assert found.returncode == 2 and "--address is auto, but belongs to --engine ray" in found.stderr
-
-
 def test_a_missing_ray_is_named(small: Path, tmp_path: Path) -> None:
     code = "import sys; sys.modules['ray'] = None; from fastdata.cli import prep_main; prep_main()"
     found = run(sys.executable, "-c", code, tmp_path / "in", tmp_path / "o.fds", "--size", "16", "--engine", "ray")
     assert found.returncode == 1 and "needs ray, which is not installed: pip install" in found.stderr
     assert not list((tmp_path / "o.fds").rglob("*.tmp"))
-
-
-def test_a_full_scratch_is_an_error(planned: Path) -> None:
-    with pytest.raises(StoreError, match=r"(?s)cannot write|could not go on"):
-        fastdata.prep_run(planned, workers=1, scratch="/proc/none")
-    assert json.loads((planned / "work/plan.json").read_bytes())["fingerprint"]
 
 
 SCALE = (Path(__file__).parent.parent / "docs/scale.md").read_text()

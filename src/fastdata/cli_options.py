@@ -15,7 +15,6 @@ from fastdata.remote.url import parse_storage
 __all__ = [
     "HELP",
     "KINDS",
-    "PLACES",
     "PLANNED",
     "RUNS",
     "SETTINGS",
@@ -171,7 +170,6 @@ PLANNED = (  # options of whatever makes a plan
 )
 RUNS = (  # options of whatever makes shards
     run_option("--workers", type=int, help="Worker processes. Default: one per core."),
-    run_option("--timeout", type=float, default=60.0, help="Seconds after which a decoder counts as hanging."),
     run_option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="How to show progress."),
 )
 STORAGE = run_option(
@@ -181,16 +179,6 @@ STORAGE = run_option(
     callback=_storage,
     help="If a URL is given: an option of its client, such as endpoint, region or anonymous=true; may repeat. Default: as the "
     "environment says, which is also the place for secrets.",
-)
-PLACES = (  # options of whatever may write to a URL
-    STORAGE,
-    run_option(
-        "--scratch",
-        type=click.Path(),
-        metavar="FOLDER",
-        help="Write shards in this folder first, on a disk of this machine. Default: in OUT; for a URL, in the system's folder for "
-        "temporary files.",
-    ),
 )
 HELP = (
     run_option(

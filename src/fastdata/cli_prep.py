@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from fastdata._version import __version__
-from fastdata.cli_options import HELP, PLACES, PLANNED, RUNS, SETTINGS, HelpInGroups, options_of_kinds, run_option, with_options
+from fastdata.cli_options import HELP, PLANNED, RUNS, SETTINGS, STORAGE, HelpInGroups, options_of_kinds, run_option, with_options
 from fastdata.errors import PrepError
 
 if TYPE_CHECKING:
@@ -73,16 +73,15 @@ def _folder_of(part: str) -> str:
 @SOURCE
 @OUT
 @options_of_kinds
-@with_options(PLANNED, RUNS, PLACES)
+@with_options(PLANNED, RUNS, (STORAGE,))
 @run_option("--dry-run", is_flag=True, help="Estimate size and time without writing anything.", common=True)
 @REJECT_RATE
 @run_option(
     "--engine",
     type=click.Choice(["local", "ray"]),
     default="local",
-    help="What runs the workers: this machine, or a Ray cluster.",
+    help="What runs the workers: this machine, or the Ray cluster that RAY_ADDRESS names.",
 )
-@run_option("--address", metavar="HOST:PORT", help="Of the Ray cluster. Default: RAY_ADDRESS, or a new one on this machine.")
 @with_options(HELP)
 def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
     """Make a store from SOURCE (of train/ and val/: two). OUT, a folder or a URL, defaults to SOURCE's name + ".fds" here.
@@ -102,7 +101,7 @@ def _prepare(dry_run: bool, max_reject_rate: float, options: dict[str, Any]) -> 
     from fastdata.prepare.job import prep
 
     if dry_run:
-        for run_only in ("overwrite", "timeout", "progress", "engine", "address"):
+        for run_only in ("overwrite", "progress", "engine"):
             options.pop(run_only, None)
         found = estimate(**options)
         for line in report.estimate_lines(found):
@@ -176,7 +175,7 @@ def _part(name: str, cls: type[_Part] = _Part) -> Callable[[Callable[..., None]]
 @SOURCE
 @OUT
 @options_of_kinds
-@with_options(PLANNED, PLACES, HELP)
+@with_options(PLANNED, (STORAGE,), HELP)
 def _plan(**options: Any) -> None:
     """Plan how to prepare SOURCE, and write the plan into OUT, for tasks on machines that share its disk, or on
     any machines if it is a URL: run, then finish."""
@@ -191,7 +190,7 @@ def _plan(**options: Any) -> None:
 @click.argument("out", type=click.Path())
 @click.option("--task", type=int, metavar="I", help="Number of this task, from 0. Default: all shards.")
 @click.option("--of", type=int, metavar="N", help="Number of tasks.")
-@with_options(RUNS, PLACES)
+@with_options(RUNS, (STORAGE,))
 def _run(out: str, **options: Any) -> None:
     """Make the shards of task I of the N tasks of the plan in OUT, if they are not finished. A task may run twice, or be killed and
     run again.
@@ -205,7 +204,7 @@ def _run(out: str, **options: Any) -> None:
 
 @_part("finish")
 @click.argument("out", type=click.Path())
-@with_options(PLACES)
+@with_options((STORAGE,))
 @REJECT_RATE
 def _finish(out: str, max_reject_rate: float, **options: Any) -> None:
     """Turn the shards that tasks have made in OUT into a store."""

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ def _keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture
@@ -126,11 +129,11 @@ def test_every_kind_has_the_objects_of_a_published_store(name: str, golden: Path
 @pytest.mark.scale
 @pytest.mark.usefixtures("credentials")
 def test_the_command_and_what_it_made(photos: Path, expected: Tree, s3: str, tmp_path: Path) -> None:
-    options = ("--storage", f"endpoint={s3}", "--storage", "region=us-east-1", "--scratch", tmp_path / "scratch")
+    options = ("--storage", f"endpoint={s3}", "--storage", "region=us-east-1")
     found = run(*PREP, photos, "s3://bucket/command.fds", "--size", 128, *options)
     assert found.returncode == 0, found.stderr
     assert "s3://bucket/command.fds: 120 of 121 images kept, 1 rejected (truncated 1), listed in rejects.jsonl" in found.stdout
-    assert list((tmp_path / "scratch").iterdir()) == []
+    assert list(tmp_path.glob("fastdata-*")) == []
     storage = {"endpoint": s3, "region": "us-east-1"}
     dataset = LMDBDataset("s3://bucket/command.fds", cache=tmp_path / "cache", storage=storage)
     local = fastdata.prep(photos, tmp_path / "local.fds", size=128, order="shuffled").out
@@ -190,7 +193,7 @@ def test_tasks_on_machines_that_share_no_disk(photos: Path, expected: Tree, serv
 def test_kill_9_at_random_moments(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
     rng, kills = random.Random(3), 0
     server.delay_s = 0.01
-    command = (*PREP, photos, URL, "--size", "128", "--workers", "2", "--progress", "off", "--scratch", tmp_path / "scratch")
+    command = (*PREP, photos, URL, "--size", "128", "--workers", "2", "--progress", "off")
     for _ in range(8):
         process = start(*command)
         time.sleep(rng.uniform(0.5, 1.8))
@@ -201,7 +204,7 @@ def test_kill_9_at_random_moments(photos: Path, expected: Tree, server: FaultSto
     assert run(*command).returncode == 0
     assert kills > 1
     same(objects(server), expected)
-    assert list((tmp_path / "scratch").iterdir()) == []
+    assert list(tmp_path.glob("fastdata-*")) == []
 
 
 @pytest.mark.slow
@@ -280,16 +283,16 @@ def test_large_objects_that_fail(tmp_path: Path, server: FaultStore, monkeypatch
 @pytest.mark.slow
 def test_shards_wait_for_the_network_in_bounded_numbers(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
     server.delay_s = 0.25
-    scratch, most, end = tmp_path / "scratch", [0], threading.Event()
+    most, end = [0], threading.Event()
 
     def watch() -> None:
         while not end.wait(0.005):
-            most[0] = max(most[0], len([*scratch.glob("*/128/*.mdb")]))
+            most[0] = max(most[0], len([*tmp_path.glob("fastdata-*/*/128/*.mdb")]))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        fastdata.prep(photos, URL, size=128, workers=2, scratch=scratch)
+        fastdata.prep(photos, URL, size=128, workers=2)
     finally:
         end.set()
         watcher.join()
@@ -337,7 +340,7 @@ def test_other_plans_overwriting_and_foreign_objects(photos: Path, expected: Tre
 
 
 def test_a_plan_that_comes_late_leaves_another_one_alone(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
-    with Upload(URL, None, tmp_path / "scratch") as late:  # it has seen that nothing is there
+    with Upload(URL, None) as late:  # it has seen that nothing is there
         fastdata.prep_plan(photos, URL, size=128)
         fastdata.prep_run(URL, task=0, of=2, workers=1, progress="off")
         before = objects(server)
@@ -420,8 +423,10 @@ def test_wrong_arguments(photos: Path, server: FaultStore, tmp_path: Path) -> No
         fastdata.prep(photos, "https://example.com/x.fds")
     with pytest.raises(ValueError, match=r"OUT s3:/bucket/x.fds is a path, in which // became /: give a URL as text"):
         fastdata.prep(photos, Path("s3://bucket/x.fds"))
-    with pytest.raises(StoreError, match=r"^scratch /proc/none cannot be used"):
-        fastdata.prep(photos, URL, scratch="/proc/none")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", "/proc/none")
+        with pytest.raises(StoreError, match=r"^/proc/none/fastdata-\d+ cannot be used: .*; TMPDIR names a folder on another disk"):
+            fastdata.prep(photos, URL)
     found = run(*PREP, photos, URL, "--storage", "endpoint")
     assert found.returncode == 2 and "--storage is 'endpoint', but must be KEY=VALUE" in found.stderr, found.stderr
     assert not objects(server) and not server.writes
@@ -446,7 +451,7 @@ def test_a_shard_that_two_processes_make_with_different_bytes(photos: Path, serv
     """Such as one that found an input to hang. Whose table comes first has made it, and its bytes stay."""
     root, plan = server.root / "bucket/photos.fds", fastdata.prep_plan(photos, URL, size=128)
     for data in (b"ours", b"theirs"):
-        with Upload(URL, None, tmp_path / "scratch") as upload:
+        with Upload(URL, None) as upload:
             path = tmp_path / "128.tmp"
             path.write_bytes(data)
             total = file_sum(path)
@@ -454,23 +459,23 @@ def test_a_shard_that_two_processes_make_with_different_bytes(photos: Path, serv
             upload.publish(Made(7, {"128": (path, total)}, json.dumps(table).encode()))
         assert (root / "128/shard-00007.mdb").read_bytes() == b"ours"
         assert json.loads((root / "work/shard-00007.json").read_bytes())["files"]["128"][0] == 4
-    assert list((tmp_path / "scratch").iterdir()) == []
+    assert list(tmp_path.glob("fastdata-*")) == []
 
 
 @pytest.mark.slow
 def test_what_a_killed_run_has_finished_is_uploaded(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
     server.always = {"128/shard": "late"}
     server.delay_s = 0.5
-    command = (*PREP, photos, URL, "--size", "128", "--workers", "2", "--progress", "off", "--scratch", tmp_path / "scratch")
+    command = (*PREP, photos, URL, "--size", "128", "--workers", "2", "--progress", "off")
     process = start(*command)
-    until(lambda: len([*(tmp_path / "scratch").glob("*/128/*.mdb")]) >= 3, 60)
+    until(lambda: len([*tmp_path.glob("fastdata-*/*/128/*.mdb")]) >= 3, 60)
     kill_group(process)
     server.always, server.delay_s = {}, 0
-    waiting = {path.name: path.stat().st_mtime for path in (tmp_path / "scratch").glob("*/128/*.mdb")}
+    waiting = {path.name: path.stat().st_mtime for path in tmp_path.glob("fastdata-*/*/128/*.mdb")}
     again = run(*command)
     assert waiting and again.returncode == 0, again.stderr
     same(objects(server), expected)
-    assert list((tmp_path / "scratch").iterdir()) == []
+    assert list(tmp_path.glob("fastdata-*")) == []
 
 
 @pytest.mark.scale

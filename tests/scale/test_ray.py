@@ -95,9 +95,13 @@ def ray() -> Iterator[Ray]:
     cluster.close()
 
 
+def at(address: str) -> dict[str, str]:
+    return {**os.environ, "RAY_ADDRESS": address}
+
+
 def _start(source: Path, out: Path, address: str, *more: str) -> subprocess.Popen[bytes]:
-    command = (*PREP, source, out, *OPTIONS, "--engine", "ray", "--address", address, "--progress", "json", *more)
-    return start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = (*PREP, source, out, *OPTIONS, "--engine", "ray", "--progress", "json", *more)
+    return start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=at(address))
 
 
 def test_a_node_killed_in_the_middle(ray: Ray, source: Path, tmp_path: Path, compare: Compare) -> None:
@@ -161,10 +165,10 @@ def test_a_disk_that_nodes_do_not_see_is_refused(ray: Ray, source: Path, tmp_pat
     if run("unshare", "-m", "true").returncode:
         pytest.skip("this user may not mount a disk for one process")
     ray.have(2)
-    command = [*PREP, source, tmp_path / "own/o.fds", *OPTIONS, "--engine", "ray", "--address", ray.address]
+    command = [*PREP, source, tmp_path / "own/o.fds", *OPTIONS, "--engine", "ray"]
     (tmp_path / "own").mkdir()
     script = f'mount -t tmpfs none {tmp_path / "own"} && exec "$@"'
-    found = run("unshare", "-m", "bash", "-c", script, "bash", *command)
+    found = run("unshare", "-m", "bash", "-c", script, "bash", *command, env=at(ray.address))
     assert found.returncode == 2
     assert (
         f"OUT {tmp_path / 'own/o.fds'} is not visible from node " in found.stderr
@@ -178,15 +182,15 @@ def test_a_node_that_makes_other_bytes_is_refused(ray: Ray, source: Path, tmp_pa
     ray.have(2)
     other = ray.add("OPENCV_CPU_DISABLE=AVX2")
     try:
-        found = run(*PREP, source, tmp_path / "o.fds", *OPTIONS, "--engine", "ray", "--address", ray.address)
+        found = run(*PREP, source, tmp_path / "o.fds", *OPTIONS, "--engine", "ray", env=at(ray.address))
     finally:
         ray.kill(other)
     assert found.returncode == 2 and "  AVX2 in OpenCV yes, here no\n" in found.stderr
 
 
 def test_no_cluster_there(source: Path, tmp_path: Path) -> None:
-    found = run(*PREP, source, tmp_path / "o.fds", *OPTIONS, "--engine", "ray", "--address", "127.0.0.1:1")
-    assert found.returncode == 2 and "--address 127.0.0.1:1: cannot connect to Ray" in found.stderr
+    found = run(*PREP, source, tmp_path / "o.fds", *OPTIONS, "--engine", "ray", env=at("127.0.0.1:1"))
+    assert found.returncode == 2 and "cannot connect to Ray at RAY_ADDRESS=127.0.0.1:1: " in found.stderr
 
 
 def test_a_store_that_is_replaced_stays_whole_until_the_end(ray: Ray, source: Path, tmp_path: Path, compare: Compare) -> None:
@@ -212,10 +216,8 @@ def test_nodes_that_share_no_disk(ray: Ray, source: Path, tmp_path: Path, compar
     with storing(tmp_path) as server:
         keys["endpoint"] = server.url
         storage = [word for key, value in keys.items() for word in ("--storage", f"{key}={value}")]
-        options = [*OPTIONS, "--order", "listed", *storage, "--scratch", tmp_path / "scratch"]
-        driver = start(
-            *PREP, source, "s3://bucket/o.fds", *options, "--engine", "ray", "--address", ray.address, stderr=subprocess.PIPE
-        )
+        options = [*OPTIONS, "--order", "listed", *storage]
+        driver = start(*PREP, source, "s3://bucket/o.fds", *options, "--engine", "ray", stderr=subprocess.PIPE, env=at(ray.address))
         out = tmp_path / "bucket/o.fds"
         until(lambda: len(tables(out)) >= 5 or driver.poll() is not None, SECONDS)
         ray.kill()

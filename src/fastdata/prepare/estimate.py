@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -62,7 +63,6 @@ def estimate(
     *,
     workers: int | None = None,
     storage: Storage | None = None,
-    scratch: StrPath | None = None,
     **options: Any,
 ) -> Estimate:
     """Prepare a few evenly spaced inputs in this process, write nothing, and extrapolate. The arguments are those of `prep`."""
@@ -74,7 +74,7 @@ def estimate(
             return build_plan(source, out, None, storage, **options)
 
         works = plan_stores(plan, path, out, {**options, "labels": labels})
-        found = [_estimate(work, cores, scratch, remote=is_url(place_of(out))) for work in works.values()]
+        found = [_estimate(work, cores, remote=is_url(place_of(out))) for work in works.values()]
     whole = sum((Counter(one.rejected) for one in found), Counter[str]())
     notes = tuple(f"{name}: {note}" if name else note for name, one in zip(works, found, strict=True) for note in one.notes)
     inputs, size, probes, waiting = (
@@ -83,13 +83,13 @@ def estimate(
     return Estimate(inputs, size, sum(e.seconds for e in found), found[0].free_bytes, probes, dict(whole), notes, waiting)
 
 
-def _estimate(work: Work, cores: int, scratch: StrPath | None, *, remote: bool) -> Estimate:
+def _estimate(work: Work, cores: int, *, remote: bool) -> Estimate:
     """Estimate one store."""
     plan, started = work.plan, time.perf_counter()
     probed = work.kind.probe(plan, work.roots)
     seconds = (time.perf_counter() - started) * probed.scale / cores
     fixed = SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
-    place = work.out if scratch is None or not remote else Path(scratch).absolute()
+    place = Path(tempfile.gettempdir()) if remote else work.out
     disk = next(p for p in (place, *place.parents) if p.exists())
     size = int(sum(map(stored_bytes, probed.records)) * probed.scale) + fixed
     shards = min(plan.num_shards, (BACKLOG + 1) * cores)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fastdata.machine import available_cores
@@ -43,9 +42,7 @@ def prep(
     timeout: float = 60.0,
     progress: str = "off",
     engine: str = "local",
-    address: str | None = None,
     storage: Storage | None = None,
-    scratch: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Summary:
     r"""Make a store of images, arrays or text. After an interruption, the same call continues the run.
@@ -73,13 +70,10 @@ def prep(
             with other options or inputs is removed first. Not for a URL.
         timeout: seconds after which an input is considered to hang its decoder.
         progress: "auto", "plain", "json" or "off".
-        engine: what runs the workers: "local", this machine, or "ray", a Ray cluster; its nodes share the disk of OUT, or OUT is
-            a URL.
-        address: of the Ray cluster, such as "ray://head:10001"; None: as RAY_ADDRESS says, or a new one on this machine.
+        engine: what runs the workers: "local", this machine, or "ray", the Ray cluster that RAY_ADDRESS names, else a new one on
+            this machine; its nodes share the disk of OUT, or OUT is a URL.
         storage: if OUT is a URL, options of the client: endpoint, region, anonymous and others; what is missing comes from the
             environment.
-        scratch: a folder on a disk of this machine, to write shards there first; None: in OUT, or for a URL in the system's folder
-            for temporary files.
         kind: "images", "arrays" or "tokens"; None: follows from the options and files.
         options: the options of the kind, see below.
 
@@ -93,8 +87,6 @@ def prep(
     check_mode(progress)
     if engine not in ENGINES:
         raise ValueError(f"--engine is {engine}, but must be one of {', '.join(ENGINES)}")
-    if address is not None and engine != "ray":
-        raise ValueError(f"--address is {address}, but belongs to --engine ray")
     if engine == "ray" and not isinstance(source, str | os.PathLike):
         raise ValueError(f"source is a {type(source).__name__}, which the nodes of Ray cannot read: give it as 'module:function'")
     check_storage(storage, source, out)
@@ -102,7 +94,7 @@ def prep(
     with share(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage), ExitStack() as stack:
 
         def plan(source: Any, out: Any, **options: Any) -> Work:
-            remote = stack.enter_context(opened(place_of(out), storage, scratch))
+            remote = stack.enter_context(opened(place_of(out), storage))
             return build_plan(source, out, remote, storage, limit=limit, **options)
 
         def make(work: Work) -> Summary:
@@ -115,10 +107,9 @@ def prep(
                         return _already(work)
                     run: Engine
                     if engine == "ray":
-                        run = partial(run_on_ray, work=laid, workers=workers, timeout_s=timeout, address=address, scratch=scratch)
+                        run = partial(run_on_ray, work=laid, workers=workers, timeout_s=timeout)
                     else:
-                        where = None if scratch is None or work.remote is not None else Path(scratch).absolute()
-                        run = partial(run_shards, work=laid, workers=workers or available_cores(), timeout_s=timeout, scratch=where)
+                        run = partial(run_shards, work=laid, workers=workers or available_cores(), timeout_s=timeout)
                     return make_all(laid, run, progress, started)
 
         made = {name: make(work) for name, work in plan_stores(plan, path, out, {**options, "labels": labels}).items()}

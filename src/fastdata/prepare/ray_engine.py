@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,6 @@ from fastdata.prepare.plan import Work
 from fastdata.prepare.plan_files import load_plan, plan_folder, plan_path
 from fastdata.prepare.run import Pool, Report
 from fastdata.prepare.upload import opened
-from fastdata.sources.options import StrPath
 from fastdata.sources.urls import reading_urls
 from fastdata.store.files import unique
 
@@ -36,8 +36,6 @@ def run_on_ray(
     work: Work,
     workers: int | None,
     timeout_s: float,
-    address: str | None,
-    scratch: StrPath | None = None,
 ) -> None:
     """Make some shards of a plan on a Ray cluster. Tasks of lost nodes are run again.
 
@@ -46,24 +44,22 @@ def run_on_ray(
         work: the plan.
         workers: the most CPUs to use at a time; None: all.
         timeout_s: seconds after which an input is considered to hang its decoder.
-        address: of the cluster; None: as RAY_ADDRESS says, or a new one on this machine. A process that is connected stays so.
-        scratch: a folder on a disk of each node, as for `prep`.
 
     Raises:
         MissingExtraError: Ray is not installed.
         PrepError: a node does not see OUT or the inputs, or would make other bytes.
         StoreError: a node cannot write, or too many are lost.
     """
-    with needs("ray[client]" if (address or "").startswith("ray://") else "ray"):
+    with needs("ray[client]" if os.environ.get("RAY_ADDRESS", "").startswith("ray://") else "ray"):
         import ray
     token = plan_path(work.out).with_name(f"{plan_path(work.out).name}.{unique()}.tmp")
     token.touch()
     try:
-        with _connected(ray, address):
+        with _connected(ray):
             size = max(1, min(MOST, len(shards) // (int(ray.cluster_resources().get("CPU", 1)) * PER_CPU)))
             left = [shards[k : k + size] for k in range(0, len(shards), size)][::-1]
             make = ray.remote(max_retries=RETRIES, num_cpus=1)(_make)
-            what = str(work.place), token.name, dict(work.storage), None if scratch is None else Path(scratch).absolute(), timeout_s
+            what = str(work.place), token.name, dict(work.storage), timeout_s
             running, sums = list[Any](), (0, 0, 0)
             while left or running:
                 while left and (workers is None or len(running) < workers):
@@ -77,18 +73,21 @@ def run_on_ray(
 
 
 @contextmanager
-def _connected(ray: Any, address: str | None) -> Iterator[None]:
-    """Connect to the cluster, and bring this package along; the nodes need its dependencies only. Raise what tasks raise."""
+def _connected(ray: Any) -> Iterator[None]:
+    """Connect to the cluster that RAY_ADDRESS names, else to a new one on this machine, unless this process is connected.
+
+    Bring this package along; the nodes need its dependencies only. Raise what tasks raise.
+    """
     began = not ray.is_initialized()
     try:
         if began:
-            host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+            host, _, port = os.environ.get("RAY_ADDRESS", "").removeprefix("ray://").rpartition(":")
             if host and port.isdecimal():  # if nothing answers there, Ray itself would try for minutes
                 socket.create_connection((host, int(port)), ANSWER_S).close()
             package = str(Path(__file__).parents[1])
-            ray.init(address=address, runtime_env={"py_modules": [package]}, log_to_driver=False, logging_level="error")
+            ray.init(runtime_env={"py_modules": [package]}, log_to_driver=False, logging_level="error")
     except (OSError, ValueError, RuntimeError) as error:
-        raise PrepError(f"--address {address}: cannot connect to Ray: {error}") from error
+        raise PrepError(f"cannot connect to Ray at RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}: {error}") from error
     try:
         yield
     except ray.exceptions.RayTaskError as error:
@@ -102,9 +101,7 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
             ray.shutdown()
 
 
-def _make(
-    shards: Sequence[int], out: str, token: str, storage: dict[str, Any], scratch: Path | None, timeout_s: float
-) -> tuple[int, int, int]:
+def _make(shards: Sequence[int], out: str, token: str, storage: dict[str, Any], timeout_s: float) -> tuple[int, int, int]:
     """Make some shards on a node, but those that a lost try of this task has finished.
 
     Args:
@@ -113,13 +110,13 @@ def _make(
     Returns:
         The work done, the number of rejected inputs, and the bytes read.
     """
-    with opened(out, storage, scratch) as remote, reading_urls(storage):
+    with opened(out, storage) as remote, reading_urls(storage):
         if remote is None:
             _find_token(Path(out), token)
         work = load_plan(Path(out) if remote is None else remote.folder, remote, storage)
         check_host(work)
         finished = finished_shards(work, shards)
-        with Pool(work, workers=1, timeout_s=timeout_s, scratch=None if remote is not None else scratch) as pool:
+        with Pool(work, workers=1, timeout_s=timeout_s) as pool:
             pool.run([k for k in shards if k not in finished])
             done, rejected, size = (pool.total(name) for name in ("done", "rejected", "bytes"))
     done += sum(work.plan.amounts[k] for k in finished)

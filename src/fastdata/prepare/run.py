@@ -15,7 +15,6 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import connection
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -85,15 +84,11 @@ class Pool:
     """The workers of a run. A context manager; workers live until it ends, for any number of calls of `run`.
 
     Shards are published by threads: flushing one to disk, or sending it, takes a while, in which its worker makes the next one.
-
-    Args:
-        scratch: where workers write shards before they are published; None: in the store's work folder.
     """
 
-    def __init__(self, work: Work, *, workers: int, timeout_s: float, scratch: Path | None = None) -> None:
+    def __init__(self, work: Work, *, workers: int, timeout_s: float) -> None:
         plan = work.plan
         self._work = work
-        self._scratch = scratch or work.out / WORK
         self._mark = unique()
         self._job = Job(
             tuple(map(str, work.roots)),
@@ -103,7 +98,6 @@ class Pool:
             plan.columns,
             plan.fields,
             plan.files,
-            str(self._scratch),
             self._mark,
             versions=work.versions,
             storage=work.storage,
@@ -131,7 +125,7 @@ class Pool:
         for worker in self._workers:
             worker.stop()
         self._publisher.shutdown(cancel_futures=True)
-        for temporary in self._scratch.glob(f"*.{self._mark}-*.tmp"):
+        for temporary in (self._work.out / WORK).glob(f"*.{self._mark}-*.tmp"):
             temporary.unlink(missing_ok=True)
 
     def run(self, shards: Sequence[int], report: Report = lambda done, rejected, size: None) -> None:
@@ -226,9 +220,7 @@ def _write_strike(work: Work, shard: int, place: int, reason: str, detail: str) 
         work.remote.push(path)
 
 
-def run_shards(
-    shards: Sequence[int], report: Report, *, work: Work, workers: int, timeout_s: float, scratch: Path | None = None
-) -> None:
+def run_shards(shards: Sequence[int], report: Report, *, work: Work, workers: int, timeout_s: float) -> None:
     """Make some shards of a plan on this machine.
 
     Args:
@@ -236,11 +228,10 @@ def run_shards(
         work: the plan.
         workers: number of processes.
         timeout_s: seconds after which an input is considered to hang its decoder.
-        scratch: where workers write shards before they are published; None: in the store's work folder.
 
     Raises:
         StoreError: a worker failed for a reason other than an input, such as a full disk.
         PrepError: workers die before they begin.
     """
-    with Pool(work, workers=workers, timeout_s=timeout_s, scratch=scratch) as pool:
+    with Pool(work, workers=workers, timeout_s=timeout_s) as pool:
         pool.run(shards, report)

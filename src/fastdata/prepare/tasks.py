@@ -45,7 +45,6 @@ def prep_plan(
     limit: int | None = None,
     overwrite: bool = False,
     storage: Storage | None = None,
-    scratch: StrPath | None = None,
     **options: Any,
 ) -> PlanSummary:
     """Plan how to prepare a source, and write the plan into OUT for tasks on any machines: `prep_run`, then `prep_finish`.
@@ -53,7 +52,7 @@ def prep_plan(
     Planned again with the same arguments, finished shards are kept.
 
     Args:
-        source, out, limit, overwrite, storage, scratch, options: as for `prep`. The source is a path that every machine sees in the
+        source, out, limit, overwrite, storage, options: as for `prep`. The source is a path that every machine sees in the
             same place; OUT is a folder that all of them share, or a URL of object storage.
 
     Raises:
@@ -66,7 +65,7 @@ def prep_plan(
         raise TypeError(f"source is a {kind}, which other machines cannot read: give a path, or 'module:function'")
     check_storage(storage, source, out)
     refuse_overwrite(out, overwrite)
-    with opened(place_of(out), storage, scratch) as remote, reading_urls(storage):
+    with opened(place_of(out), storage) as remote, reading_urls(storage):
         work = build_plan(source, out, remote, storage, limit=limit, **options)
         with writing(work.place):
             finished = plan_tasks(work, overwrite) is None
@@ -137,7 +136,6 @@ def prep_run(
     of: int | None = None,
     workers: int | None = None,
     timeout: float = 60.0,
-    scratch: StrPath | None = None,
     storage: Storage | None = None,
     progress: str = "auto",
 ) -> TaskSummary:
@@ -150,8 +148,6 @@ def prep_run(
         task, of: make every `of`-th shard from number `task` on; None: all shards.
         workers: number of processes; None: one for each core.
         timeout: seconds after which an input is considered to hang its decoder.
-        scratch: a folder on a disk of this machine, to write shards there first; None: in OUT, or for a URL in the system's folder
-            for temporary files.
         storage: for a URL, options of the client, as for `prep`.
         progress: "auto", "plain", "json" or "off".
 
@@ -164,15 +160,13 @@ def prep_run(
     check_mode(progress)
     number, count = _checked_task(task, of)
     started = time.monotonic()
-    with _begun(out, storage, scratch) as (folder, remote, work):
+    with _begun(out, storage) as (folder, remote, work):
         place = folder if remote is None else remote.url
         if work is None:
             return TaskSummary(place, number, count, 0, 0, 0, 0, time.monotonic() - started)
         check_host(work)
         shards = range(number, work.plan.num_shards, count)
         how: dict[str, Any] = {"workers": workers or available_cores(), "timeout_s": timeout}
-        if scratch is not None and work.remote is None:
-            how["scratch"] = Path(scratch).absolute()
         with writing(place), _unless_finished(work):
             with claimed(folder, share=True):
                 if not plan_path(work.out).exists():  # another process has just finished the store
@@ -203,10 +197,10 @@ def _checked_task(task: int | None, of: int | None) -> tuple[int, int]:
 
 
 @contextmanager
-def _begun(out: StrPath, storage: Storage | None, scratch: StrPath | None) -> Iterator[tuple[Path, Upload | None, Work | None]]:
+def _begun(out: StrPath, storage: Storage | None) -> Iterator[tuple[Path, Upload | None, Work | None]]:
     """Yield the folder of OUT, what it is in object storage, and its plan; None: the store is finished, and the plan is gone."""
     given = place_of(out)
-    with opened(given, storage, scratch) as remote, reading_urls(storage):
+    with opened(given, storage) as remote, reading_urls(storage):
         folder = Path(given).absolute() if remote is None else remote.folder
         if not plan_path(plan_folder(folder)).exists() and ((folder / MANIFEST).exists() or not is_settled(folder)):
             yield folder, remote, None
@@ -264,12 +258,11 @@ def make_all(work: Work, engine: Engine, progress: str, started: float) -> Summa
     return finish_store(work, resumed, started)
 
 
-def prep_finish(out: StrPath, *, scratch: StrPath | None = None, storage: Storage | None = None) -> Summary:
+def prep_finish(out: StrPath, *, storage: Storage | None = None) -> Summary:
     """Turn the shards that tasks have made into a store. Finished twice, or by two processes, it is the same store.
 
     Args:
         out: the folder with the plan, or the URL.
-        scratch: for a URL, a folder on a disk of this machine that has room for the tables of the store.
         storage: for a URL, options of the client, as for `prep`.
 
     Raises:
@@ -277,7 +270,7 @@ def prep_finish(out: StrPath, *, scratch: StrPath | None = None, storage: Storag
         StoreError: the store cannot be written.
     """
     started = time.monotonic()
-    with _begun(out, storage, scratch) as (folder, remote, work):
+    with _begun(out, storage) as (folder, remote, work):
         if work is not None:
             check_libraries(work)
             with writing(work.place), _unless_finished(work), claimed(folder, share=True):

@@ -32,8 +32,6 @@ from fastdata.store.store import Store
 
 __all__ = ["Upload", "check_storage", "opened", "place_of", "refuse_overwrite"]
 
-StrPath = str | os.PathLike[str]
-
 OURS = f"{WORK}/{PLAN}", MANIFEST
 OVERRULED = (
     "the plan at {} is not that of this fastdata-prep any more: another one has begun or made a store there. "
@@ -71,20 +69,19 @@ def refuse_overwrite(out: Any, overwrite: bool) -> None:
 
 
 @contextmanager
-def opened(out: Any, storage: Storage | None, scratch: StrPath | None) -> Iterator[Upload | None]:
+def opened(out: Any, storage: Storage | None) -> Iterator[Upload | None]:
     """Yield OUT as an Upload; None: it is a folder. Errors name the URL in place of its folder.
 
     Args:
         out: what `place_of` returns.
         storage: options of the client.
-        scratch: where to make the folder; None: in the system's folder for temporary files.
     """
     if not is_url(out):
         yield None
         return
     if sys.platform != "linux":
         raise StoreError(f"OUT {out} is in object storage, which needs Linux: prepare to a folder")
-    with Upload(out, storage, scratch) as upload:
+    with Upload(out, storage) as upload:
         yield upload
 
 
@@ -97,9 +94,7 @@ def _lock_folder(parent: Path, name: str) -> tuple[Path, int]:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise StoreError(
-                f"--scratch {parent} cannot be used: {error.strerror}; give a folder on a disk of this machine"
-            ) from None
+            raise StoreError(f"{parent} cannot be used: {error.strerror}; TMPDIR names a folder on another disk") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), folder.stat()):
@@ -121,10 +116,10 @@ class Upload:
             unless there are shards in it.
     """
 
-    def __init__(self, url: str, storage: Storage | None, scratch: StrPath | None = None) -> None:
+    def __init__(self, url: str, storage: Storage | None) -> None:
         self.url, self.storage = url, dict(storage or {})
         self._bucket = Bucket(url, storage, create=True)
-        parent = Path(scratch or Path(tempfile.gettempdir(), f"fastdata-{os.getuid()}")).absolute()
+        parent = Path(tempfile.gettempdir(), f"fastdata-{os.getuid()}")
         name = json.dumps([url, sorted(self.storage.items(), key=str), os.environ.get("AWS_ENDPOINT_URL")], default=str)
         self.folder, self._lock = _lock_folder(parent, hashlib.blake2b(name.encode(), digest_size=8).hexdigest())
         self._pool = ThreadPoolExecutor(REQUESTS, "objects")
@@ -148,15 +143,14 @@ class Upload:
         if not any(self.folder.glob("*/*.mdb")):
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
-        if self.folder.parent.name == f"fastdata-{os.getuid()}":
-            with suppress(OSError):  # it is in use
-                self.folder.parent.rmdir()
+        with suppress(OSError):  # it is in use
+            self.folder.parent.rmdir()
 
     def _named(self, error: FastDataError) -> str:
         """Return the message of an error as the user knows the places."""
         if isinstance(error, PrepError | FormatError):
             return str(error).replace(f"{self.folder}/", f"{self.url}/").replace(str(self.folder), self.url)
-        return f"{error}\n{self.folder} is where shards wait until they are sent to {self.url}; --scratch chooses another disk"
+        return f"{error}\n{self.folder} is where shards wait until they are sent to {self.url}; TMPDIR names another disk"
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()

@@ -66,7 +66,6 @@ class Job:
     Attributes:
         roots: the folder of the inputs, and of each of their companions.
         columns, fields, files: as in the plan.
-        scratch: where shards are written before they are published; empty: in the store's work folder.
         mark: a part of the names of temporary files that no other run uses.
         versions, storage: as in Work.
         share: bytes of memory that a worker may take at any time; for an input that takes more, it waits for its turn.
@@ -79,7 +78,6 @@ class Job:
     columns: tuple[Column, ...] = ()
     fields: tuple[FieldSource, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict)
-    scratch: str = ""
     mark: str = ""
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     storage: Storage = field(default_factory=dict)
@@ -154,7 +152,7 @@ class Writers:
         self.indices = dict[str, Array]()
 
     def _temporary(self, name: str) -> Path:
-        return Path(self._job.scratch or Path(self._job.out, WORK), f"{name}-{self._shard:05d}.{self._job.mark}-{os.getpid()}.tmp")
+        return Path(self._job.out, WORK, f"{name}-{self._shard:05d}.{self._job.mark}-{os.getpid()}.tmp")
 
     def append(self, records: Sequence[Any], values: Sequence[Any] = ()) -> None:
         """Append one record to each variant, and one value to each column."""

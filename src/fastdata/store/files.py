@@ -292,26 +292,13 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def publish(file: Path, place: Path) -> None:
-    """Flush a finished file and move it to its place in a store, which may be on another disk.
+    """Flush a finished file and move it to its place in a store.
 
     The place holds either the whole file or what it held before, also after a power failure. Any number of processes may publish
     the same bytes to it.
     """
     sync(file)
-    try:
-        file.replace(place)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        temporary = place.with_name(f"{place.name}.{unique()}.tmp")
-        try:
-            shutil.copyfile(file, temporary)
-            sync(temporary)
-            temporary.replace(place)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        file.unlink()
+    file.replace(place)
 
 
 def link(source: Path, target: Path) -> None:
