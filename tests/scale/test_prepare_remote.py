@@ -245,6 +245,21 @@ def test_google(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path
     assert len(dataset) == 120 and all(np.array_equal(dataset[k][0], LMDBDataset(local)[k][0]) for k in range(0, 120, 7))
 
 
+def test_keys_are_text(photos: Path, server: FaultStore, tmp_path: Path) -> None:
+    """A store whose name differs only by what would be a fragment or a query of a URL is another one."""
+    local = fastdata.prep(photos, "s3://bucket/a", size=64, limit=9, workers=1)
+    before = objects(server, "a")
+    for name in ("a#2", "a?2", "a#2?x%20"):
+        out = fastdata.prep(photos, f"s3://bucket/{name}", size=32, limit=9, workers=1)
+        assert out.out == f"s3://bucket/{name}" and out.kept == local.kept
+        assert "manifest.json" in objects(server, name) and objects(server, "a") == before
+        assert len(fastdata.RAMDataset(f"s3://bucket/{name}")) == 9
+    made = fastdata.prep(photos, f"file://{tmp_path}/a#2", size=32, limit=9, workers=1).out
+    assert made == tmp_path / "a#2"
+    fastdata.publish(made, "s3://bucket/published#1/a?b.fds")
+    assert objects(server, "published#1/a?b.fds").keys() == {name for name, data in tree(made).items() if data is not None}
+
+
 def test_writes_whose_answers_are_lost(photos: Path, expected: Tree, server: FaultStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faults.WRITE_FAULTS", ("cut", "twice"))
     server.write_chance = 0.3

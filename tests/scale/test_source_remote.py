@@ -25,7 +25,7 @@ import zstandard
 import corpora
 import fastdata
 from fastdata import PrepError, RemoteError, StoreError
-from faults import FaultStore, storing
+from faults import ERRORS, FaultStore, storing
 from support import PREP, encode, picture, run, tree, write_pictures
 
 
@@ -342,6 +342,22 @@ def test_the_command_on_a_server_that_is_not_ours(root: Path, moto: str, tmp_pat
     assert done.returncode == 0, done.stderr
     masks = {"masks": root / "masks", "label_from": "(cat)/"}
     same(tmp_path / "photos.fds", fastdata.prep(root / "photos", tmp_path / "local.fds", **masks).out)
+
+
+@pytest.mark.parametrize("make", [tars, path_table, parquet])
+def test_the_right_to_read_named_objects_suffices(
+    make: Any, root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ERRORS, "403", "AccessDenied")
+    source, options = make(root)
+    source = source.replace("*", "0")
+    expected = prepared(str(root), source, options, tmp_path / "local.fds").out
+    bucket.always = {"LIST": "403"}
+    same(prepared("s3://bucket", source, options, tmp_path / "a.fds").out, expected)
+    with pytest.raises(
+        PrepError, match=r"s3://bucket/none does not exist, or may not be read: .*access is denied \(403\): AccessDenied"
+    ):
+        fastdata.prep("s3://bucket/none", tmp_path / "b.fds")
 
 
 def test_this_process_may_fork_workers(root: Path, bucket: FaultStore, tmp_path: Path) -> None:

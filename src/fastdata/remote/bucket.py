@@ -348,7 +348,7 @@ def _cause(error: Exception, known: Any) -> str:
     found = next((meaning for sign, meaning in CAUSES if sign in low), "")
     if _is_missing(error, known):
         return found if found.startswith("there is no such") else NO_OBJECT
-    if isinstance(error, known.PermissionDeniedError):
+    if isinstance(error, known.PermissionDeniedError) or "403 forbidden" in low:
         words = " ".join(re.sub("<[^>]*>", " ", text.partition("403 Forbidden:")[2]).split())[:300]
         return found or f"{DENIED}: {words or 'the server gives no reason'}; check the credentials and the policy of the bucket"
     if isinstance(error, known.UnauthenticatedError):

@@ -190,11 +190,14 @@ class Client:
         version = self._looked_at[url]
         return None if version is None else version.size
 
-    def find(self, url: str) -> int | None:
-        """Return the size of an object, FOLDER for a folder, or None for neither, or for what may not be looked at."""
+    def find(self, url: str, *, folders: bool = True) -> int | None:
+        """Return the size of an object, FOLDER for a folder, or None for neither, or for what may not be looked at.
+
+        folders: whether to list what is below, if it is no object.
+        """
         try:
             size = self.size(url)
-            if size is None and self._listed(url) is None and scheme(url) not in WITHOUT_LISTS:
+            if size is None and folders and self._listed(url) is None and scheme(url) not in WITHOUT_LISTS:
                 return self.listing(url)[0].find("")
         except RemoteError as error:
             if not error.denied:
@@ -509,7 +512,7 @@ class UrlPath(os.PathLike[str]):
         return self._client.find(self.url) == FOLDER
 
     def is_file(self) -> bool:
-        return self._client.find(self.url) not in (None, FOLDER)
+        return self._client.find(self.url, folders=False) not in (None, FOLDER)
 
     def look(self) -> tuple[int, str]:
         """Return the size in bytes and ""; or -1 and why it cannot be used. The answers are those of `sources.inputs.look`."""
