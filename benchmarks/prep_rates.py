@@ -98,9 +98,8 @@ class Job:
 
 def prep_job(images: list[str], out: Path, sizes: Iterable[int], workers: int) -> Job:
     source = Path(images[0]).parent.parent
-    options = [part for size in sizes for part in ("--size", str(size))]
-    options += ["--quality", str(QUALITY), "--workers", str(workers), "--progress", "json"]
-    return Job(images, out, [sys.executable, "-m", "fastdata", "prep", str(source), str(out), *options])
+    code = f"prep(sys.argv[1], sys.argv[2], size={[*sizes]}, quality={QUALITY}, workers={workers}, progress='json')"
+    return Job(images, out, [sys.executable, "-c", f"import sys; from fastdata import prep; {code}", str(source), str(out)])
 
 
 def play_job(name: str, images: list[str], out: Path, size: int, workers: int, python: str = sys.executable) -> Job:

@@ -318,7 +318,7 @@ def test_any_number_of_workers_makes_the_same_store(scans, store, tmp_path):
 @pytest.mark.slow
 def test_kill_9(scans, store, tmp_path):
     rng, kept = random.Random(1), 0
-    options = ("--masks", scans / "masks", "--workers", "2", "--progress", "off", "--max-reject-rate", "1")
+    options = ("--masks", scans / "masks", "--workers", "2", "--max-reject-rate", "1")
     for k in range(4):
         out = tmp_path / f"{k}.fds"
         process = start(*PREP, scans / "in", out, *options)

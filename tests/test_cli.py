@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -197,7 +198,8 @@ def test_summary_and_a_finished_store(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_json_progress(large: Path, tmp_path: Path) -> None:
-    found = run(*PREP, large, tmp_path / "o.fds", "--size", "300", "--progress", "json")
+    code = "import fastdata, sys; fastdata.prep(*sys.argv[1:], size=300, progress='json')"
+    found = run(sys.executable, "-c", code, large, tmp_path / "o.fds")
     states = [json.loads(line) for line in found.stderr.splitlines()]
     assert len(states) >= 1
     for state in states:
@@ -205,7 +207,7 @@ def test_json_progress(large: Path, tmp_path: Path) -> None:
     done = [state["done"] for state in states]
     assert done == sorted(done) and done[-1] == 320 and states[-1]["left_s"] == 0
     assert states[-1]["bytes"] == sum(p.stat().st_size for p in large.rglob("*.jpg"))
-    again = run(*PREP, large, tmp_path / "o.fds", "--size", "300", "--progress", "json")
+    again = run(sys.executable, "-c", code, large, tmp_path / "o.fds")
     assert again.returncode == 0 and again.stderr == ""
 
 

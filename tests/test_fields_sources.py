@@ -539,7 +539,7 @@ def write_large(root: Path, kind: str) -> Path:
 def test_bytes_do_not_depend_on_workers_or_interruptions(kind: str, tmp_path: Path) -> None:
     source = write_large(tmp_path / "data", kind)
     fields = ("caption", "ids") if kind == "parquet" else ("caption=txt", "ids=npy:int64[]")
-    options = ["--size", "256", "--progress", "off", "--tokenize", "caption=bytes:16", "--label-column", "none"]
+    options = ["--size", "256", "--tokenize", "caption=bytes:16", "--label-column", "none"]
     options += [text for field in fields for text in ("--fields", field)]
     assert run(*PREP, source, tmp_path / "one.fds", *options, "--workers", "1").returncode == 0
     whole = tree(tmp_path / "one.fds")

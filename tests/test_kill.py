@@ -26,7 +26,7 @@ from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import PREP, children, encode, kill_group, members, picture, run, start, tables, tree, until, write_pictures
 
-OPTIONS = ("--size", "256", "--workers", "2", "--progress", "off")
+OPTIONS = ("--size", "256", "--workers", "2")
 ROUNDS = 12
 
 
@@ -398,8 +398,6 @@ def test_the_same_bytes_under_any_hash_seed_with_any_workers_and_a_kill(tmp_path
         "3",
         "--fields",
         "tag",
-        "--progress",
-        "off",
     )
     expected = None
     for seed, workers in enumerate((1, 2, 4, 2, 1)):

@@ -292,8 +292,6 @@ def test_kill_9_at_random_moments(images: Pair, tmp_path: Path) -> None:
         "--workers",
         "2",
         "--overwrite",
-        "--progress",
-        "off",
     )
     expected, killed = tree(images.new_store), 0
     for state in ("work/next/work/plan.json", "work/next/work/shard-*.json", "work/next/samples.npy", "next", "work/lock"):

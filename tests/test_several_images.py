@@ -138,7 +138,7 @@ def test_kill_9_leaves_the_bytes_of_a_whole_run(tmp_path: Path) -> None:
             mask = tmp_path / f"masks/copy{copy}" / "ab"[k % 2] / f"{k:02d}.png"
             mask.parent.mkdir(parents=True, exist_ok=True)
             mask.write_bytes(encode(np.full(SHAPES[k % 3], k % 4, np.uint8), ".png"))
-    options = ["--workers", "2", "--progress", "off", "--masks", tmp_path / "masks"]
+    options = ["--workers", "2", "--masks", tmp_path / "masks"]
     options += [part for text in IMAGES for part in ("--images", text)]
     assert run(*PREP, many, tmp_path / "whole.fds", *options).returncode == 0
     for k in (1, 3, 6):

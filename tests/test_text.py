@@ -339,7 +339,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str, tmp_pa
 @pytest.mark.slow
 def test_kill_9_and_again_is_the_same(tmp_path: Path) -> None:
     jsonl(tmp_path / "large.jsonl", sentences(150_000))
-    options = (tmp_path / "large.jsonl", "--tokenizer", "bytes", "--workers", "2", "--progress", "off")
+    options = (tmp_path / "large.jsonl", "--tokenizer", "bytes", "--workers", "2")
     assert run(*PREP, options[0], tmp_path / "whole.fds", *options[1:]).returncode == 0
     for finished in (0, 1, 2):
         out = tmp_path / f"{finished}.fds"

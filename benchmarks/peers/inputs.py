@@ -93,7 +93,7 @@ class Inputs:
     def store(self, codec: str, size: int, source: str = "repeated", *, captions: bool = False) -> Path:
         """A store of fastdata, whose row k is image k."""
         out = self.work / f"{'store' if source == 'repeated' else source}-{codec}-{size}{'-captions' * captions}.fds"
-        options = ["--size", str(size), "--codec", codec, "--workers", str(self.workers), "--progress", "off"]
+        options = ["--size", str(size), "--codec", codec, "--workers", str(self.workers)]
         options += ["--quality", str(QUALITY)] * codec.startswith("jpeg")
         folder = self.work / source
         if captions:

@@ -16,9 +16,9 @@ __all__ = [
     "HELP",
     "KINDS",
     "PLANNED",
-    "RUNS",
     "SETTINGS",
     "STORAGE",
+    "WORKERS",
     "HelpInGroups",
     "Png",
     "options_of_kinds",
@@ -168,10 +168,7 @@ PLANNED = (  # options of whatever makes a plan
         common=True,
     ),
 )
-RUNS = (  # options of whatever makes shards
-    run_option("--workers", type=int, help="Worker processes. Default: one per core."),
-    run_option("--progress", type=click.Choice(["auto", "plain", "json", "off"]), default="auto", help="How to show progress."),
-)
+WORKERS = run_option("--workers", type=int, help="Worker processes. Default: one per core.")
 STORAGE = run_option(
     "--storage",
     multiple=True,

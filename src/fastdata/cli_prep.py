@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from fastdata._version import __version__
-from fastdata.cli_options import HELP, PLANNED, RUNS, SETTINGS, STORAGE, HelpInGroups, options_of_kinds, run_option, with_options
+from fastdata.cli_options import HELP, PLANNED, SETTINGS, WORKERS, HelpInGroups, options_of_kinds, run_option, with_options
 from fastdata.errors import PrepError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _folder_of(part: str) -> str:
 @SOURCE
 @OUT
 @options_of_kinds
-@with_options(PLANNED, RUNS, (STORAGE,))
+@with_options(PLANNED, (WORKERS,))
 @run_option("--dry-run", is_flag=True, help="Estimate size and time without writing anything.", common=True)
 @REJECT_RATE
 @run_option(
@@ -101,7 +101,7 @@ def _prepare(dry_run: bool, max_reject_rate: float, options: dict[str, Any]) -> 
     from fastdata.prepare.job import prep
 
     if dry_run:
-        for run_only in ("overwrite", "progress", "engine"):
+        for run_only in ("overwrite", "engine"):
             options.pop(run_only, None)
         found = estimate(**options)
         for line in report.estimate_lines(found):
@@ -112,7 +112,7 @@ def _prepare(dry_run: bool, max_reject_rate: float, options: dict[str, Any]) -> 
         sys.exit(0 if found.fits else 1)
     try:
         with _terminable():
-            summary = prep(**options)
+            summary = prep(**options, progress="auto")
     except KeyboardInterrupt as error:
         command = shlex.join(["fastdata-prep", *_arguments()])
         click.echo(f"\ninterrupted; finished work is kept. To continue: {command}", err=True)
@@ -175,7 +175,7 @@ def _part(name: str, cls: type[_Part] = _Part) -> Callable[[Callable[..., None]]
 @SOURCE
 @OUT
 @options_of_kinds
-@with_options(PLANNED, (STORAGE,), HELP)
+@with_options(PLANNED, HELP)
 def _plan(**options: Any) -> None:
     """Plan how to prepare SOURCE, and write the plan into OUT, for tasks on machines that share its disk, or on
     any machines if it is a URL: run, then finish."""
@@ -190,7 +190,7 @@ def _plan(**options: Any) -> None:
 @click.argument("out", type=click.Path())
 @click.option("--task", type=int, metavar="I", help="Number of this task, from 0. Default: all shards.")
 @click.option("--of", type=int, metavar="N", help="Number of tasks.")
-@with_options(RUNS, (STORAGE,))
+@with_options((WORKERS,))
 def _run(out: str, **options: Any) -> None:
     """Make the shards of task I of the N tasks of the plan in OUT, if they are not finished. A task may run twice, or be killed and
     run again.
@@ -204,7 +204,6 @@ def _run(out: str, **options: Any) -> None:
 
 @_part("finish")
 @click.argument("out", type=click.Path())
-@with_options((STORAGE,))
 @REJECT_RATE
 def _finish(out: str, max_reject_rate: float, **options: Any) -> None:
     """Turn the shards that tasks have made in OUT into a store."""

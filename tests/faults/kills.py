@@ -83,7 +83,7 @@ def photos() -> Path:
     return root
 
 
-OPTIONS = ("--size", "24", "--shard-samples", "4", "--workers", "2", "--progress", "off")
+OPTIONS = ("--size", "24", "--shard-samples", "4", "--workers", "2")
 
 
 @cache

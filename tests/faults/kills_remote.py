@@ -18,7 +18,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGTERM, signa
 RATE = 500_000  # bytes a second, so that there is always a shard on its way
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 URL = "s3://bucket/{}.fds"
-OPTIONS = ("--size", "24", "--shard-samples", "4", "--workers", "2", "--progress", "off")
+OPTIONS = ("--size", "24", "--shard-samples", "4", "--workers", "2")
 
 
 @killed

@@ -100,7 +100,7 @@ def at(address: str) -> dict[str, str]:
 
 
 def _start(source: Path, out: Path, address: str, *more: str) -> subprocess.Popen[bytes]:
-    command = (*PREP, source, out, *OPTIONS, "--engine", "ray", "--progress", "json", *more)
+    command = (*PREP, source, out, *OPTIONS, "--engine", "ray", *more)
     return start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=at(address))
 
 
@@ -215,9 +215,9 @@ def test_nodes_that_share_no_disk(ray: Ray, source: Path, tmp_path: Path, compar
     keys = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
     with storing(tmp_path) as server:
         keys["endpoint"] = server.url
-        storage = [word for key, value in keys.items() for word in ("--storage", f"{key}={value}")]
-        options = [*OPTIONS, "--order", "listed", *storage]
-        driver = start(*PREP, source, "s3://bucket/o.fds", *options, "--engine", "ray", stderr=subprocess.PIPE, env=at(ray.address))
+        options = [*OPTIONS, "--order", "listed"]
+        environment = at(ray.address) | {f"AWS_{key.upper()}": value for key, value in keys.items()}
+        driver = start(*PREP, source, "s3://bucket/o.fds", *options, "--engine", "ray", stderr=subprocess.PIPE, env=environment)
         out = tmp_path / "bucket/o.fds"
         until(lambda: len(tables(out)) >= 5 or driver.poll() is not None, SECONDS)
         ray.kill()

@@ -403,9 +403,7 @@ def test_options_of_the_client_are_given_to_each_step(
     out = tmp_path / "tasks.fds"
     fastdata.prep_plan("s3://bucket/in", out, storage=storage)
     assert bucket.url not in (out / "work/plan.json").read_text()
-    words = [f"--storage={name}={value}" for name, value in storage.items()]
-    done = run(*PREP, "run", out, *words)
-    assert done.returncode == 0, done.stderr
+    fastdata.prep_run(out, storage=storage, progress="off")
     assert tree(fastdata.prep_finish(out).out) == tree(whole)
     with pytest.raises(ValueError, match="storage is about a URL"):
         fastdata.prep(root / "in", tmp_path / "local.fds", storage=storage)
