@@ -74,9 +74,6 @@ class Bytes:
     def read_twice(self, name: str, pool: Any) -> bytes:
         return self._objects[name]
 
-    def size(self, name: str) -> int:
-        return len(self._objects.get(name, b""))
-
     def download(self, name: str, size: int, descriptor: int, pool: Any) -> str:
         data = self._objects.get(name, b"")
         os.pwrite(descriptor, data, 0)

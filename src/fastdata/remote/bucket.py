@@ -131,11 +131,6 @@ class Bucket:
         """Return the key of an object below the URL, which is text."""
         return f"{self._prefix}/{path}".strip("/")
 
-    def size(self, path: str) -> int:
-        """Return the size of an object in bytes."""
-        with self._explained(path):
-            return int(self._api.head(self._store, self._key(path))["size"])
-
     def version(self, path: str) -> tuple[int, str]:
         """Return the size of an object in bytes, and what changes when it is replaced: its ETag, or its time."""
         with self._explained(path):
