@@ -1,7 +1,7 @@
 """Object storage through obstore, behind one small interface.
 
 A process that has used obstore may fork, but its children would hang if they used it: they get an error. So workers of datasets and
-loaders leave it to the fetcher.
+loaders leave it to the downloader.
 """
 
 from __future__ import annotations
