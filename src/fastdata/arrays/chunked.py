@@ -37,7 +37,6 @@ class StoreArrays:
         variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
         self._variant = variant
         self._chunk = arrays.chunk
-        self._variant = variant
         self._reader = self.store.reader(variant)
         self.axes = len(arrays.chunk)
         self.dtype = np.dtype(variant.form.dtype)
@@ -57,7 +56,7 @@ class StoreArrays:
 
     def sizes(self) -> Array:
         """Return the bytes of each chunk, int64 [chunks]."""
-        return self._reader.lengths()
+        return self.store.index(self._variant).lengths
 
     @property
     def identity(self) -> str:

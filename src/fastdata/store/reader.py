@@ -154,10 +154,6 @@ class ShardReader:
         """Return what to do about a record that cannot be used, as the end of a message."""
         return self._shards.advice(bisect_right(self._starts, row) - 1)
 
-    def lengths(self) -> Array:
-        """Return the bytes of each record, int64 [n]."""
-        return self._index.lengths
-
 
 def _checked_reader(index: RecordIndex, shards: Shards) -> ShardReader:
     return ShardReader(index, shards, check=True)
