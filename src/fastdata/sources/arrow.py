@@ -95,8 +95,8 @@ def is_text(kind: Any) -> bool:
 def _features(schema: Any) -> dict[str, dict[str, Any]]:
     """Return the features that Hugging Face's datasets recorded for the columns."""
     try:
-        found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: feature for name, feature in found.items() if isinstance(feature, dict) and name in schema.names}
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: feature for name, feature in features.items() if isinstance(feature, dict) and name in schema.names}
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
 
@@ -115,8 +115,8 @@ def holds_images(schema: Any) -> bool:
 
 
 def _image_columns(schema: Any) -> list[str]:
-    found = [name for name, feature in _features(schema).items() if feature.get("_type") == "Image"]
-    return found or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if str(f.type) in BYTES]
+    images = [name for name, feature in _features(schema).items() if feature.get("_type") == "Image"]
+    return images or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if str(f.type) in BYTES]
 
 
 def _columns(schema: Any, path: AnyPath, selection: Selection) -> Columns:
@@ -125,22 +125,22 @@ def _columns(schema: Any, path: AnyPath, selection: Selection) -> Columns:
     Raises:
         PrepError: there is no column of images, there are several, or a column that is named does not exist.
     """
-    key, found = selection.key, _image_columns(schema)
+    key, images = selection.key, _image_columns(schema)
     if key:
         if key not in schema.names or not (_is_struct(schema.field(key).type) or str(schema.field(key).type) in BYTES):
-            raise PrepError(f"{path} has no column {key!r} of images; it has {', '.join(map(repr, found)) or 'none'}")
-        found = [key]
-    if len(found) > 1:
-        found = [name for name in found if name in ("image", "img")] or found
-    if len(found) != 1:
-        what = f"several: {', '.join(found)}; name one as {path}::{found[0]}" if found else f"none: {', '.join(schema.names)}"
-        what += "" if found else "; a table without images is not prepared: TableDataset reads it"
+            raise PrepError(f"{path} has no column {key!r} of images; it has {', '.join(map(repr, images)) or 'none'}")
+        images = [key]
+    if len(images) > 1:
+        images = [name for name in images if name in ("image", "img")] or images
+    if len(images) != 1:
+        what = f"several: {', '.join(images)}; name one as {path}::{images[0]}" if images else f"none: {', '.join(schema.names)}"
+        what += "" if images else "; a table without images is not prepared: TableDataset reads it"
         raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed, but there are {what}")
-    image = schema.field(found[0]).type
+    image = schema.field(images[0]).type
     label = _label_column(schema, path, selection.label)
     has_path = _is_struct(image) and image.get_field_index("path") >= 0
-    others = tuple(name for name in schema.names if name not in (found[0], label, *selection.fields))
-    return Columns(found[0], label, others, _class_names(schema, label), has_path)
+    others = tuple(name for name in schema.names if name not in (images[0], label, *selection.fields))
+    return Columns(images[0], label, others, _class_names(schema, label), has_path)
 
 
 def _label_column(schema: Any, path: AnyPath, wanted: str) -> str:
@@ -172,14 +172,14 @@ class _ParquetFile:
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def column(self, name: str, part: str = "") -> list[Any]:
-        """Return all values of a column, or of a part of its structs."""
-        leaf = f"{name}.{part}" if part else name
+    def column(self, name: str, field: str = "") -> list[Any]:
+        """Return all values of a column, or of a field of its structs."""
+        leaf = f"{name}.{field}" if field else name
         column = self._file.read([leaf], use_threads=False)[name]
         if len(column) != len(self):
             raise PrepError(f"{self._path} is damaged: {leaf} has {len(column)} rows, its row groups {len(self)}; copy it again")
         values: list[Any] = column.to_pylist()
-        return [(value or {}).get(part) for value in values] if part else values
+        return [(value or {}).get(field) for value in values] if field else values
 
     def cell(self, name: str, row: int) -> Any:
         """Return a value. Raises CodecError if it is damaged, or another one before it in its row group."""
@@ -251,11 +251,11 @@ class _ArrowFile:
             self._checked[name] = self._rows[name]
         return self._checked[name]
 
-    def column(self, name: str, part: str = "") -> list[Any]:
+    def column(self, name: str, field: str = "") -> list[Any]:
         from pyarrow import compute
 
         column = self._column(name)
-        return list((compute.struct_field(column, part) if part else column).to_pylist())
+        return list((compute.struct_field(column, field) if field else column).to_pylist())
 
     def cell(self, name: str, row: int) -> Any:
         try:

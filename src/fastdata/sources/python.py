@@ -130,7 +130,7 @@ class _Columns:
         return row[self._image], row.get(self._label)
 
 
-View = tuple[Any, Sequence[Any] | None, list[str]]  # items by number, the labels if they are apart from these, names of classes
+View = tuple[Any, Sequence[Any] | None, list[str]]  # items by number, the labels if these are not needed for them, names of classes
 
 
 def _view(source: Any, label_column: str) -> View:
@@ -160,8 +160,8 @@ def _view(source: Any, label_column: str) -> View:
         raise TypeError(f"source is a {type(source).__name__} of {', '.join(names)}: give one of them, such as source[{names[0]}]")
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise TypeError(f"source is a {type(source).__name__}, but must be a path, or a sequence of images")
-    given = getattr(source, "classes", None)
-    return source, _labels_apart(source), [str(name) for name in given] if isinstance(given, list | tuple) else []
+    listed = getattr(source, "classes", None)
+    return source, _known_labels(source), [str(name) for name in listed] if isinstance(listed, list | tuple) else []
 
 
 def _view_columns(source: Any, features: Mapping[str, Any], label_column: str) -> View:
@@ -194,7 +194,7 @@ def _is_torchs(source: Any, name: str) -> bool:
     return any(kind.__name__ == name and kind.__module__ == "torch.utils.data.dataset" for kind in type(source).__mro__)
 
 
-def _labels_apart(source: Any) -> Sequence[Any] | None:
+def _known_labels(source: Any) -> Sequence[Any] | None:
     """Return the labels that a sequence has besides its items, as datasets of torchvision do; None: only the items tell."""
     if hasattr(source, "dtype"):  # one array of images
         return [None] * len(source)
@@ -246,9 +246,9 @@ def _image_file(image: Any, what: str) -> bytes:
     return _to_png(np.ascontiguousarray(pixels))
 
 
-def _no_image(what: str, found: str) -> CodecError:
+def _no_image(what: str, kind: str) -> CodecError:
     return CodecError(
-        f"{what} is {found}: an image is an array of uint8 or uint16, [H, W], [H, W, 1] or [H, W, 3], a Pillow image, or the bytes "
+        f"{what} is {kind}: an image is an array of uint8 or uint16, [H, W], [H, W, 1] or [H, W, 3], a Pillow image, or the bytes "
         "or the path of an image file; convert floats from 0 to 1 with (x * 255).round().astype('uint8')",
         "unsupported",
     )
@@ -325,9 +325,9 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
         total += len(data)
         if labels is None:
             values.append(label)
-    place = "python", f"{path.name}@{digest.hexdigest()[:16]}"
+    locator = "python", f"{path.name}@{digest.hexdigest()[:16]}"
     size = total // max(len(sampled), 1)
-    each = (Source(f"{k:06d}", -1, size, problems.get(k, ""), place=(*place, k)) for k in range(count))
+    each = (Source(f"{k:06d}", -1, size, problems.get(k, ""), place=(*locator, k)) for k in range(count))
     names = () if selection.regression else items.classes
     encoded = [_value(label, k) for k, label in enumerate(values)]
     return make_list(root, each, encoded, names, by="source", selection=replace(selection, label=selection.label or "label"))
@@ -360,8 +360,8 @@ def _open(path: AnyPath) -> Any:
             return Items(_call(match, Path(path).parent), NO_LABELS)
         with Path(path).with_name(name).open("rb") as file:
             sys.path += [folder for folder in pickle.load(file) if folder not in sys.path]
-            found = pickle.load(file)
-        return found if isinstance(found, _Remote) else Items(found, NO_LABELS)
+            source = pickle.load(file)
+        return source if isinstance(source, _Remote) else Items(source, NO_LABELS)
     except Exception as error:
         raise PrepError(
             f"SOURCE cannot be opened in a worker: {type(error).__name__}: {error}; give it as module:function"

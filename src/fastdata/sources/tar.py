@@ -56,10 +56,10 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
                 f"{path} is compressed, so it can only be read from its beginning; decompress it to a .tar (gunzip, unxz, zstd -d)"
             )
         try:
-            for source, label, own in _samples(path, str(path.relative_to(root)), skipped, selection):
+            for source, label, columns in _samples(path, str(path.relative_to(root)), skipped, selection):
                 inputs.append(source)
                 labels.append(label)
-                names = names or [*own]
+                names = names or [*columns]
         except OSError as error:
             raise unreadable(path, error) from error
     names = names or _class_names(files[0].parent, labels)
