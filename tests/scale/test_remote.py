@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -362,6 +361,8 @@ def test_no_store_no_server_no_cache(server: FaultServer, moto: str, tmp_path: P
     cache = tmp_path / "cache"
     with pytest.raises(RemoteError, match=r"no store at http://127.0.0.1:\d+/none.fds: .*\(404\)"):
         LMDBDataset(server.url + "/none.fds", cache=cache)
+    with pytest.raises(RemoteError, match=r"http://127.0.0.1:9/x.fds/manifest.json: no server answers there"):
+        LMDBDataset("http://127.0.0.1:9/x.fds", cache=cache)
     with pytest.raises(RemoteError, match=r"file:///.*/none.fds: there is no such folder"):
         LMDBDataset(f"file://{tmp_path}/none.fds", cache=cache)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
@@ -375,12 +376,6 @@ def test_no_store_no_server_no_cache(server: FaultServer, moto: str, tmp_path: P
     server.always = {"manifest.json": "403"}
     with pytest.raises(RemoteError, match=r"many.fds/manifest.json: .*(denied|expired)"):
         LMDBDataset(server.url + "/many.fds", cache=cache)
-
-
-@pytest.mark.slow
-def test_no_server(tmp_path: Path) -> None:
-    with pytest.raises(RemoteError, match=r"http://127.0.0.1:9/x.fds/manifest.json: no server answers there"):
-        LMDBDataset("http://127.0.0.1:9/x.fds", cache=tmp_path / "cache")
 
 
 @pytest.mark.slow
@@ -727,18 +722,11 @@ def test_a_record_that_does_not_fit_is_named_with_the_url(tmp_path: Path) -> Non
         _ = fastdata.open(url, cache=tmp_path / "cache")[0]
 
 
-@pytest.mark.parametrize(
-    ("make", "options", "said"),
-    [
-        (stores.store, {"size": 7}, "has no size 7; it has"),
-        (stores.several, {"images": ("x",)}, "has no image 'x'"),
-    ],
-)
-def test_what_a_store_lacks_is_said_of_the_url(make: Any, options: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_what_a_store_lacks_is_said_of_the_url(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/bucket/x.fds"
-    fastdata.publish(make(), url)
-    with pytest.raises(StoreError, match=f"^{url} {said}"):
-        fastdata.open(url, cache=tmp_path / "cache", **options)
+    fastdata.publish(stores.store(), url)
+    with pytest.raises(StoreError, match=f"^{url} has no size 7; it has"):
+        fastdata.open(url, cache=tmp_path / "cache", size=7)
 
 
 READER = """
@@ -779,15 +767,6 @@ def test_a_reader_that_may_open_no_more_files_says_so(server: FaultServer, tmp_p
     assert len(errors) == 3 and last == "2" and not done.stderr, done
     for error in errors:
         assert "too many files are open" in error and "ulimit -n" in error and "damaged" not in error
-
-
-@pytest.mark.slow
-def test_a_downloader_that_may_open_no_more_files_is_replaced(server: FaultServer, tmp_path: Path) -> None:
-    url, cache = f"{server.url}/many.fds", tmp_path / "cache"
-    dataset = LMDBDataset(url, cache=cache)
-    (process,) = downloaders(cache)
-    resource.prlimit(process, resource.RLIMIT_NOFILE, (5, 5))
-    assert dataset[0][0].equal(LMDBDataset(url, cache=cache)[0][0]) and downloaders(cache) not in ([], [process])
 
 
 @pytest.mark.slow
