@@ -200,7 +200,7 @@ def test_a_sequence_gives_the_same_store_by_every_way_and_after_a_kill(tmp_path:
         (tmp_path / f"{k}.py").write_text(SCRIPT.format(code))
         command = sys.executable, tmp_path / f"{k}.py", tmp_path / f"{k}.fds"
         killed = start(*command, cwd=tmp_path)
-        until(lambda k=k: len(tables(tmp_path / f"{k}.fds")) > 1)
+        until(lambda k=k: len(tables(tmp_path / f"{k}.fds")) > 1, 60)
         kill_group(killed)
         assert run(*command, cwd=tmp_path).returncode == 0
         found = tree(tmp_path / f"{k}.fds")
@@ -220,13 +220,13 @@ class Slow(Fruit):
         self.lock = threading.Lock()
 
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        time.sleep(0.4)
+        time.sleep(0.6)
         return super().__getitem__(index)
 
 
 def test_waiting_for_items_of_others_is_no_decoder_that_hangs(tmp_path: Path) -> None:
     with small_shards(1):
-        assert fastdata.prep(Slow(), tmp_path / "o.fds", workers=4, timeout=0.5).kept == 5
+        assert fastdata.prep(Slow(), tmp_path / "o.fds", workers=5, timeout=2.0).kept == 5
 
 
 def test_a_function_on_the_command_line(tmp_path: Path) -> None:
