@@ -32,9 +32,9 @@ class ArrayKind(Kind):
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether there are files of arrays and no images."""
         from fastdata.arrays.source import ENDINGS
+        from fastdata.sources.folder import some_names
         from fastdata.sources.inputs import is_image
         from fastdata.sources.urls import to_path
-        from fastdata.sources.walk import some_names
 
         found = False
         for name in some_names(to_path(source)):

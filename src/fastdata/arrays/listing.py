@@ -8,14 +8,14 @@ from dataclasses import replace
 from fastdata.arrays.readers import npz_names
 from fastdata.arrays.source import ENDINGS, ArraySource, ending_of, stem_of
 from fastdata.errors import CodecError, PrepError
+from fastdata.sources.folder import list_folder, walk_files
 from fastdata.sources.inputs import Source, SourceList, look
-from fastdata.sources.listing import labelled, list_folder, others
+from fastdata.sources.listing import labelled, others
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.pairs import with_masks
 from fastdata.sources.path_table import list_table
 from fastdata.sources.tables import is_path_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
-from fastdata.sources.walk import walk_files
 from fastdata.store.format import Labels
 
 __all__ = ["list_arrays"]

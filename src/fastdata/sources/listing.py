@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Iterable, Sequence
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import list_archives
 from fastdata.sources.fields import Field, parse_fields
-from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError
+from fastdata.sources.folder import list_folder
+from fastdata.sources.inputs import FOLDERS, SourceList
 from fastdata.sources.labels import read_classes, with_folder_classes, with_pattern, without_labels
 from fastdata.sources.options import LabelOptions, StrPath
-from fastdata.sources.packed import PackedInputs
 from fastdata.sources.pairs import refuse_mask_folders
 from fastdata.sources.parts import with_parts
 from fastdata.sources.path_table import list_table, with_table
 from fastdata.sources.tables import is_path_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
-from fastdata.sources.walk import Walk
-from fastdata.store.format import Labels
 from fastdata.words import number_of
 
-__all__ = ["labelled", "list_folder", "list_sources", "others"]
+__all__ = ["labelled", "list_sources", "others"]
 
 TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})
 
@@ -111,43 +105,3 @@ def others(inputs: SourceList) -> str:
     listed = ", ".join(f"{name} {count}" for name, count in inputs.skipped.most_common(5))
     parts = [f"{number_of(count, 'other file')} {'are' if count > 1 else 'is'} there ({listed})"] if count else []
     return "".join(f"; {part}" for part in [*parts, *inputs.notes])
-
-
-def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceList:
-    """List the files of a folder that have one of the endings, or none. Each folder in it is a class."""
-    walk = Walk(root, lambda name: _ending(name) in endings)
-    folders = list(walk.folders())
-    splits = {name: str(root / name) for name, _ in folders if name.lower() in SPLITS}
-    if len(splits) > 1:
-        above = chain(
-            walk.files(), (file for name, below in folders if name not in splits for one in below for file in walk.files(one))
-        )
-        raise SplitsError(root, splits, beside=next((name for name, _, _ in above if _ending(name) in endings), ""))
-    skipped: Counter[str] = Counter()
-    top = PackedInputs(Source(n, -1, s, p) for n, s, p in _images(walk, "", skipped, endings))
-    inner = (
-        Source(n, label, s, p)
-        for label, (_, below) in enumerate(folders)
-        for folder in sorted(below)
-        for n, s, p in _images(walk, folder, skipped, endings)
-    )
-    sources = PackedInputs(chain(inner, (replace(stray, problem="no-label") for stray in top)))
-    notes = walk.notes()
-    if len(sources) == len(top):
-        return SourceList(root, Labels("none"), top, skipped, FOLDERS, notes)
-    names = tuple(name for name, _ in folders)
-    return SourceList(root, Labels("class", names), sources, skipped, FOLDERS, notes)
-
-
-def _ending(name: str) -> str:
-    return os.path.splitext(name)[1].lower()
-
-
-def _images(walk: Walk, folder: str, skipped: Counter[str], endings: frozenset[str]) -> Iterator[tuple[str, int, str]]:
-    """Yield the (name, size, problem) of each image in a folder, and count the other files in `skipped`."""
-    for file in walk.files(folder):
-        ending = _ending(file[0])
-        if ending in endings or not ending:
-            yield file
-        else:
-            skipped[ending] += 1

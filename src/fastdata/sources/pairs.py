@@ -12,13 +12,13 @@ from dataclasses import replace
 from itertools import chain
 
 from fastdata.errors import PrepError
+from fastdata.sources.folder import Walk, walk_files, walk_images
 from fastdata.sources.inputs import Source, SourceList, is_image
 from fastdata.sources.notes import listed
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import PackedInputs
 from fastdata.sources.reasons import detail_of, reason_of
 from fastdata.sources.urls import AnyPath, is_inside, to_path
-from fastdata.sources.walk import Walk, walk_files, walk_images
 from fastdata.words import number_of
 
 __all__ = ["FileIndex", "image_folders", "refuse_mask_folders", "stem_of", "with_companion", "with_images", "with_masks"]

@@ -15,6 +15,7 @@ import xxhash
 
 from fastdata.errors import PrepError
 from fastdata.sources.fields import Field
+from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import FieldSource, Source, SourceList, SplitsError, look
 from fastdata.sources.labels import Encode, Value, encode_labels, read_classes, relabelled
 from fastdata.sources.notes import not_stored
@@ -22,7 +23,6 @@ from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.tables import INDEX, LABELS, PathTable, SimilarNames, read_table
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
-from fastdata.sources.walk import list_entries
 from fastdata.store.column import Column
 from fastdata.store.format import Labels
 

@@ -18,12 +18,12 @@ import yaml
 
 from fastdata.errors import PrepError
 from fastdata.sources.annotations import BOXES, annotated, category_column, damaged, finished, keypoint_column
+from fastdata.sources.folder import Walk, walk_files
 from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
 from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed, PackedInputs
 from fastdata.sources.pairs import FileIndex
 from fastdata.sources.urls import AnyPath, is_inside
-from fastdata.sources.walk import Walk, walk_files
 from fastdata.store.column import SOURCE_SIZE, mirror_order
 from fastdata.words import number_of
 

@@ -13,9 +13,9 @@ from itertools import islice
 from fastdata.errors import MissingExtraError, PrepError, RemoteError, needs
 from fastdata.sources.arrow import is_text
 from fastdata.sources.base import unreadable
+from fastdata.sources.folder import Walk, walk_files
 from fastdata.sources.inputs import SPLITS, SplitsError, look
 from fastdata.sources.urls import AnyPath, explain_missing, seekable, to_path
-from fastdata.sources.walk import Walk, walk_files
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, documents, format_of
 from fastdata.text.pretokenized import document_lengths, open_tokens
 from fastdata.words import number_of

@@ -1,20 +1,25 @@
-"""Walk the folders and files below a folder in the order of their names, and note what is left out."""
+"""The files of a folder in the order of their names, what is left out of it, and one class for each folder in it."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import is_image, look
+from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError, is_image, look
 from fastdata.sources.notes import listed
+from fastdata.sources.packed import PackedInputs
 from fastdata.sources.urls import AnyPath, UrlEntry, UrlPath, to_path
+from fastdata.store.format import Labels
 from fastdata.words import number_of
 
-__all__ = ["Walk", "list_entries", "some_names", "walk_files", "walk_images"]
+__all__ = ["Walk", "list_entries", "list_folder", "some_names", "walk_files", "walk_images"]
 
 Entry = os.DirEntry[str] | UrlEntry
 Ids = frozenset[object]
@@ -168,3 +173,43 @@ def some_names(path: AnyPath) -> Iterator[str]:
             yield from (re.split(r"[,\t]", line)[0].strip('" \n') for line in itertools.islice(file, 3))
     else:
         yield path.name
+
+
+def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceList:
+    """List the files of a folder that have one of the endings, or none. Each folder in it is a class."""
+    walk = Walk(root, lambda name: _ending(name) in endings)
+    folders = list(walk.folders())
+    splits = {name: str(root / name) for name, _ in folders if name.lower() in SPLITS}
+    if len(splits) > 1:
+        above = chain(
+            walk.files(), (file for name, below in folders if name not in splits for one in below for file in walk.files(one))
+        )
+        raise SplitsError(root, splits, beside=next((name for name, _, _ in above if _ending(name) in endings), ""))
+    skipped: Counter[str] = Counter()
+    top = PackedInputs(Source(n, -1, s, p) for n, s, p in _images(walk, "", skipped, endings))
+    inner = (
+        Source(n, label, s, p)
+        for label, (_, below) in enumerate(folders)
+        for folder in sorted(below)
+        for n, s, p in _images(walk, folder, skipped, endings)
+    )
+    sources = PackedInputs(chain(inner, (replace(stray, problem="no-label") for stray in top)))
+    notes = walk.notes()
+    if len(sources) == len(top):
+        return SourceList(root, Labels("none"), top, skipped, FOLDERS, notes)
+    names = tuple(name for name, _ in folders)
+    return SourceList(root, Labels("class", names), sources, skipped, FOLDERS, notes)
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+def _images(walk: Walk, folder: str, skipped: Counter[str], endings: frozenset[str]) -> Iterator[tuple[str, int, str]]:
+    """Yield the (name, size, problem) of each image in a folder, and count the other files in `skipped`."""
+    for file in walk.files(folder):
+        ending = _ending(file[0])
+        if ending in endings or not ending:
+            yield file
+        else:
+            skipped[ending] += 1
