@@ -101,17 +101,6 @@ def test_none_is_no_labels_and_a_folder_has_no_columns(photos: Path) -> None:
             list_sources(photos, options)
 
 
-def test_names_beside_a_folder_are_classes_in_sorted_order(photos: Path) -> None:
-    table = written(
-        photos.parent / "t.csv", [("file", "kind"), *((name, "dog" if k else "cat") for k, name in enumerate(NAMES[:4]))]
-    )
-    summary = prep(photos, photos.parent / "o.fds", labels=table, workers=1)
-    store = Store(summary.out)
-    found = dict(zip(store.names(), store.samples["label"].tolist(), strict=True))
-    assert store.manifest.labels.names == ("cat", "dog") and summary.rejected == {"no-label": 1}
-    assert found == {name: int(k > 0) for k, name in enumerate(NAMES[:4])}
-
-
 def test_labels_in_another_order_than_the_files(tmp_path: Path) -> None:
     """And under other spellings of their paths; with columns."""
     rng = np.random.default_rng(0)
@@ -307,12 +296,6 @@ def test_a_path_with_two_labels_is_an_error_and_one_that_comes_again_is_told(pho
     with pytest.raises(PrepError, match=r"names 'a\.png' more than once, with different labels: 'cat' and 'dog'"):
         list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]))
     assert list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]), LabelOptions(label_column="none")).sources
-
-
-def test_a_path_with_two_numbers_is_an_error_too(photos: Path) -> None:
-    (photos / "t.jsonl").write_text('{"path": "a.png", "label": 0.5}\n{"path": "a.png", "label": 1}\n')
-    with pytest.raises(PrepError, match=r"names 'a\.png' more than once, with different labels: 0\.5 and 1"):
-        list_sources(photos / "t.jsonl", LabelOptions(regression=("label",)))
 
 
 def test_a_name_that_no_file_can_have_names_a_column(photos: Path) -> None:
