@@ -97,6 +97,7 @@ LADDER: list[tuple[list[Any], Any, Any, tuple[str, ...]]] = [  # labels, the nam
     ([*range(0, 65_535, 1_000), 65_535], r"whole numbers up to 65535.* up to 65534", None, ("list",)),
     ([0, -1, 2], r"not all whole, or below 0, such as '?-1'?.*--regression.*--classes", None, WAYS),
     ([-1, -1], (), [-1, -1], WAYS),
+    ([-0.5, -1.5], r"not all whole, or below 0, such as .*--regression", None, WAYS),
     ([0.0, 1.0], r"not all whole, or below 0, such as '?0\.0'?: .*--regression", None, WAYS),
     ([[1.5, 2], [0.5, 1]], r"such as \(1\.5, 2.*--regression", None, TYPED),
     ([True, False], ("0", "1"), [1, 0], TYPED),

@@ -38,7 +38,7 @@ Encode = Callable[[Value], tuple[Label, str]]  # returns the label and the probl
 
 MAX_CLASS = 65_534  # the largest class number that is kept
 CLASSES_PER_USED_CLASS = 10  # a class number may be so many times the count of those that occur
-WHOLE = re.compile(r"0|[1-9][0-9]*")
+WHOLE, BELOW = re.compile(r"0|[1-9][0-9]*"), re.compile(r"-[1-9][0-9]*")
 
 
 class NoClassesError(PrepError):
@@ -93,7 +93,7 @@ def encode_labels(
             raise _no_classes(by, value)
         if value is not None and not (names and isinstance(value, int) and value < 0):
             distinct[value] = None
-    if not names and classes is None and all(str(value).startswith("-") and is_number(str(value)) for value in distinct):
+    if not names and classes is None and all(BELOW.fullmatch(str(value)) for value in distinct):
         distinct.clear()  # numbers below 0 alone mean no labels, as in the test sets of Hugging Face's datasets
     if not distinct:
         if classes is not None:
@@ -116,7 +116,7 @@ def encode_labels(
     order = order if classes is None else tuple(classes)
     if twice := [name for name, count in Counter(order).items() if count > 1]:
         raise PrepError(f"the class {twice[0]!r} of {by if classes is None else '--classes'} has two numbers: name each once")
-    number = {_normal(name): k for k, name in enumerate(order)} | {name: k for k, name in enumerate(order)}
+    number = {form(name): k for form in (str.strip, _normal, str) for k, name in enumerate(order)}  # the exact one wins
     found = {value: number.get(name, number.get(_normal(name), -1)) for value, name in named.items()}
     if unknown := sorted({named[value] for value, k in found.items() if k < 0}):
         raise UnknownClassError(
