@@ -33,6 +33,10 @@ from fastdata import (
 from fastdata.data.random import uniforms
 from fastdata.images.mask_file import decode_mask
 from fastdata.images.mask_recipe import read_palette
+from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.packed import PackedInputs
+from fastdata.sources.pairs import with_masks
+from fastdata.store.format import Labels
 from fastdata.store.store import Store
 from stores import folder, store
 from support import MAIN, PREP, Array, encode, picture, run
@@ -162,7 +166,7 @@ def pairs() -> Path:
 @cache
 def masked(**options: Any) -> Path:
     out = folder() / "masked.fds"
-    chosen = {"size": None, "codec": "rgb", "gray": True, "mask_suffix": "_mask", "workers": 1, **options}
+    chosen = {"size": None, "codec": "rgb", "gray": True, "workers": 1, **options}
     fastdata.prep(pairs() / "images", out, masks=pairs() / "masks", **chosen)
     return out
 
@@ -388,16 +392,42 @@ def test_smooth_edges_are_no_classes(tmp_path):
     np.testing.assert_array_equal(prepared_masks(tmp_path, [regions])[1][0], regions)
 
 
+@pytest.mark.parametrize(
+    ("images", "masks", "pairs"),
+    [
+        ("1 2 11 12 a/1", "1_m 2_m 11_m 12_m a/1_m", "1 2 11 12 a/1"),
+        ("x_1 x_2 x_3", "x_1 x_2 x_3 x_1_m x_2_m x_3_m", "x_1 x_2 x_3"),  # equal names come first
+        ("a b c d e f g", "b_seg e_seg f_seg u_seg v_seg", "b e f"),  # most of the masks that most images could have
+        ("a b", "a_seg b_seg a_class b_class", "more than one mask for an image: their names add _seg, _class"),
+        ("a b", "c_seg d_seg", "no mask in .* belongs to an image"),
+    ],
+)
+def test_what_all_masks_add_to_the_names_of_images_is_found(images, masks, pairs, tmp_path):
+    sources = PackedInputs(Source(f"{name}.jpg", -1, 1) for name in images.split())
+    for name in masks.split():
+        (tmp_path / "masks" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "masks" / f"{name}.png").write_bytes(b"x")
+    inputs = SourceList(tmp_path / "images", Labels("none"), sources)
+    if " more " in f" {pairs}" or "no mask" in pairs:
+        with pytest.raises(PrepError, match=pairs):
+            with_masks(inputs, tmp_path / "masks")
+        return
+    found = with_masks(inputs, tmp_path / "masks")
+    assert [source.name.removesuffix(".jpg") for source in found.sources if not source.problem] == pairs.split()
+
+
 def test_wrong_arguments(tmp_path):
     images, masks = pairs() / "images", pairs() / "masks"
-    with pytest.raises(PrepError, match=r"no mask in .* the first image is 00\.png, the first mask 00_mask\.png"):
-        fastdata.prep(images, tmp_path / "o.fds", masks=masks)
+    strangers = folder()
+    (strangers / "a.png").write_bytes((masks / "00_mask.png").read_bytes())
+    with pytest.raises(PrepError, match=r"no mask in .* the first image is 00\.png, the first mask a\.png"):
+        fastdata.prep(images, tmp_path / "o.fds", masks=strangers)
     with pytest.raises(PrepError, match="is not a folder"):
         fastdata.prep(images, tmp_path / "o.fds", masks=images / "00.png")
     with pytest.raises(ValueError, match="masks: give masks too"):
-        fastdata.prep(images, tmp_path / "o.fds", mask_suffix="_mask")
+        fastdata.prep(images, tmp_path / "o.fds", mask_bits=16)
     with pytest.raises(ValueError, match="mask_bits is 4, but must be 8 or 16"):
-        fastdata.prep(images, tmp_path / "o.fds", masks=masks, mask_suffix="_mask", mask_bits=4)
+        fastdata.prep(images, tmp_path / "o.fds", masks=masks, mask_bits=4)
 
 
 def test_on_the_command_line(tmp_path):
@@ -406,8 +436,6 @@ def test_on_the_command_line(tmp_path):
         tmp_path / "o.fds",
         "--masks",
         pairs() / "masks",
-        "--mask-suffix",
-        "_mask",
         "--codec",
         "rgb",
         "--gray",

@@ -82,7 +82,7 @@ def masks(root: Path) -> tuple[str, dict[str, Any]]:
     for k in range(4):
         (root / "masks/k").mkdir(parents=True, exist_ok=True)
         (root / f"masks/k/{k:02d}_m.png").write_bytes(encode(np.full((48, 64), k, np.uint8), ".png"))
-    return "in", {"masks": "masks", "mask_suffix": "_m", "label_from": "(k)/"}
+    return "in", {"masks": "masks", "label_from": "(k)/"}
 
 
 def several(root: Path) -> tuple[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ __all__ = ["list_arrays"]
 LISTED = frozenset((*ENDINGS, ".gz"))  # os.path.splitext returns .gz for .nii.gz
 
 
-def list_arrays(source: StrPath, options: LabelOptions, *, masks: StrPath | None, mask_suffix: str, key: str | None) -> SourceList:
+def list_arrays(source: StrPath, options: LabelOptions, *, masks: StrPath | None, key: str | None) -> SourceList:
     """List the arrays of a folder (one folder per class, or flat), of a table, or of one file.
 
     Each array of an .npz file is an input, unless `key` chooses one.
@@ -37,7 +37,7 @@ def list_arrays(source: StrPath, options: LabelOptions, *, masks: StrPath | None
     if not found.sources:
         raise PrepError(f"no arrays in {source}{others(found)}; files of arrays end in .npy, .npz, .nii or .nii.gz")
     if masks is not None:
-        found = with_masks(found, to_path(masks), mask_suffix, walk=_walk_masks, stem=stem_of)
+        found = with_masks(found, to_path(masks), walk=_walk_masks, stem=stem_of)
     return found
 
 

@@ -48,7 +48,7 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
         shard_samples=options.shard_samples,
     )
     masks = options.masks
-    found = list_arrays(source, options, masks=masks, mask_suffix=options.mask_suffix, key=options.key)
+    found = list_arrays(source, options, masks=masks, key=options.key)
     refuse_unusable(
         found.sources, found.root, table=is_path_table(to_path(source), options.path_column), told=options.root is not None
     )

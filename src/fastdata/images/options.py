@@ -83,5 +83,5 @@ class ImageOptions(PairOptions, LabelOptions):
         LabelOptions.__post_init__(self)
         if self.coco is not None and self.yolo is not None:
             raise ValueError("--coco and --yolo are two sources of annotations: give one of them")
-        if self.masks is None and (self.mask_suffix or self.mask_bits != 8 or self.palette is not None):
-            raise ValueError("--mask-suffix, --mask-bits and --palette are about masks: give --masks too")
+        if self.masks is None and (self.mask_bits != 8 or self.palette is not None):
+            raise ValueError("--mask-bits and --palette are about masks: give --masks too")

@@ -67,7 +67,7 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
         if path is not None:
             found = annotate(found, to_path(path))
     if options.masks is not None:
-        found = with_masks(found, to_path(options.masks), options.mask_suffix)
+        found = with_masks(found, to_path(options.masks))
         if mask is not None and not mask.colors and _are_binary(found, to_path(options.masks)):
             recipe = replace(recipe, mask=replace(mask, binary=True))
     if twice := [name for name, count in Counter(column.name for column in found.columns).items() if count > 1]:

@@ -93,15 +93,14 @@ class PairOptions:
     """Options on masks."""
 
     masks: StrPath | None = option(
-        "A folder with a mask for each image. A mask is a PNG with the name of its image but for the extension. Changes are "
-        "noticed by name and size only: after editing masks, use --overwrite.",
+        "A folder with a mask for each image. A mask is a PNG with the name of its image but for the extension and what all masks "
+        "add, such as _mask. Changes are noticed by name and size only: after editing masks, use --overwrite.",
         type="folder",
         group="Masks",
         common=True,
     )
-    mask_suffix: str = option("What the names of masks add to those of images, before the extension.", "", group="Masks")
     mask_bits: int = option("8 for classes up to 255, or 16.", 8, group="Masks")
 
     def __post_init__(self) -> None:
-        if self.masks is None and (self.mask_suffix or self.mask_bits != 8):
-            raise ValueError("--mask-suffix and --mask-bits are about masks: give --masks too")
+        if self.masks is None and self.mask_bits != 8:
+            raise ValueError("--mask-bits is about masks: give --masks too")

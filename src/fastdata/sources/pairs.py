@@ -26,7 +26,8 @@ __all__ = ["FileIndex", "image_folders", "refuse_mask_folders", "stem_of", "with
 IMAGES = re.compile(r"(images?|imgs?|jpegimages|leftimg8bit)([_-]?\w{2,5})?", re.IGNORECASE)
 MASKS = re.compile(r"mask|annot|label|segm|ground.?truth|^gt", re.IGNORECASE)
 MAX_FOLDERS = 8  # among more, a name that contains "mask" may well be a class, such as oxygen_mask
-TRIED_MASKS = 3  # how many masks to look for a suffix in
+TRIED_IMAGES = 8  # how many images to look for in the names of masks, or a few more
+MAX_SUFFIXES = 4  # how many of what masks add there to try: the shortest, since what is added to a longer name is longer
 
 
 def stem_of(name: str) -> str:
@@ -109,29 +110,39 @@ def _with_files(inputs: SourceList, index: FileIndex, called: str, notes: Iterab
 def with_masks(
     inputs: SourceList,
     masks: AnyPath,
-    suffix: str,
     *,
     walk: Callable[[AnyPath], Iterator[tuple[str, int, str]]] = walk_images,
     stem: Callable[[str], str] = stem_of,
 ) -> SourceList:
-    """Return the inputs with their masks: files with the path of the input below `masks`, with `suffix` at the end of the stem.
+    """Return the inputs with their masks: files with the path of the input below `masks`.
+
+    Where all add something to the stem, such as "_mask", that is found.
 
     Args:
         walk: yields the (name, size, problem) of each mask below a folder.
         stem: removes the extension from a name.
 
     Raises:
-        PrepError: `masks` is not a folder, or no mask belongs to an input.
+        PrepError: `masks` is not a folder, no mask belongs to an input, or two kinds of masks do.
     """
     if not masks.is_dir():
         raise PrepError(f"--masks {masks} is not a folder; it holds a file for each image, with the same name")
-    index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk(masks)), stem, suffix)
+    files = [Source(name, -1, size, problem) for name, size, problem in walk(masks)]
+    stems = {_composed(stem(source.name)) for source in inputs.sources}
+    mask_stems = {_composed(stem(file.name)) for file in files}
+    suffixes = _suffixes(stems, mask_stems, min(len(stems), len(mask_stems)))
+    if len(suffixes) > 1 and "" not in suffixes:
+        raise PrepError(
+            f"--masks {masks} holds more than one mask for an image: their names add {listed(suffixes)}; give a folder that holds "
+            "those of one kind only"
+        )
+    index = FileIndex(files, stem, min(suffixes, default=""))
     if not any(source.place for source in inputs.sources) and is_inside(masks, inputs.root):
         raise PrepError(f"--masks {masks} lies inside SOURCE {inputs.root}, so masks would be inputs; put it elsewhere")
     if not any(index.find(source.name) for source in inputs.sources):
         raise PrepError(
             f"no mask in {masks} belongs to an image: the first image is {inputs.sources[0].name}, the first mask {index.first}; "
-            "names must be equal but for the extension and --mask-suffix, such as --mask-suffix _mask"
+            "names must be equal but for the extension and what all masks add, such as _mask"
         )
     return _with_files(inputs, index, "mask")
 
@@ -199,24 +210,21 @@ def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
         stems[folder if slash else ""].add(os.path.splitext(name if slash else folder)[0])
     for mask in (name for name in names if MASKS.search(name) and stems[name]):
         for image in (name for name in chain([""], names) if not MASKS.search(name) and stems[name]):
-            suffix = _suffix(stems[image], stems[mask])
-            if suffix is not None or IMAGES.fullmatch(image):
-                raise _refusal(source, image, mask, suffix or "")
+            if IMAGES.fullmatch(image) or _suffixes(stems[image], stems[mask], len(stems[mask])):
+                raise _refusal(source, image, mask)
 
 
-def _suffix(images: Set[str], masks: Set[str]) -> str | None:
-    """Return what most masks have after the name of an image; None if they are named otherwise."""
-    for mask in sorted(masks)[:TRIED_MASKS]:
-        for end in sorted((mask[len(image) :] for image in images if mask.startswith(image)), key=len):
-            if 2 * sum(image + end in masks for image in images) >= len(masks):
-                return end
-    return None
+def _suffixes(images: Set[str], masks: Set[str], count: int) -> list[str]:
+    """Return what masks add to the names of images, each for more than half of `count` images; "" for equal names."""
+    few = tuple(sorted(images)[:: max(1, len(images) // TRIED_IMAGES)])
+    ends = {mask[len(image) :] for mask in masks if mask.startswith(few) for image in few if mask.startswith(image)}
+    shortest = sorted(ends, key=lambda end: (len(end), end))[:MAX_SUFFIXES]
+    return [end for end in shortest if 2 * sum(image + end in masks for image in images) > count]
 
 
-def _refusal(source: AnyPath, image: str, mask: str, suffix: str) -> PrepError:
+def _refusal(source: AnyPath, image: str, mask: str) -> PrepError:
     out = f"{source.absolute().name}.fds"
     command = ["fastdata-prep", str(source / (image or "images")), out, "--masks", str(source / mask)]
-    command += ["--mask-suffix", suffix] if suffix else []
     if image:
         what = f"images in {image}/ and what look like their masks in {mask}/, which would become two classes."
     else:
