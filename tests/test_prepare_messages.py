@@ -60,7 +60,7 @@ def test_text_without_a_tokenizer_is_told_what_it_needs(tmp_path: Path) -> None:
 
 def test_a_data_frame_is_not_prepared(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(TypeError, match="source is a DataFrame, which is not prepared: TableDataset reads it"):
+    with pytest.raises(fastdata.PrepError, match="a table without images is not prepared: TableDataset reads it"):
         fastdata.prep(pandas.DataFrame({"a": [1], "b": [2]}), tmp_path / "o.fds")
 
 
