@@ -470,9 +470,10 @@ def test_the_plan_does_not_hold_what_workers_read(write: Any, tmp_path: Path) ->
         out = tmp_path / f"{text[:1]}.fds"
         prep(source, out, fields="caption=txt", label_column="none", workers=1)
         assert LMDBDataset(out).columns["caption"][11] == f"{text}11"
-        (tmp_path / "x.fds/work").mkdir(parents=True, exist_ok=True)
-        save_plan(build_plan(source, tmp_path / "x.fds", fields=("caption=txt",), label_column="none"))
-        return sum(path.stat().st_size for path in (tmp_path / "x.fds/work").iterdir())
+        planned = tmp_path / f"{text[:1]}-planned.fds"
+        (planned / "work").mkdir(parents=True)
+        save_plan(build_plan(source, planned, fields=("caption=txt",), label_column="none"))
+        return sum(path.stat().st_size for path in (planned / "work").iterdir())
 
     assert abs(plan_bytes("l" * 10_000) - plan_bytes("s")) < 20 * COUNT
 

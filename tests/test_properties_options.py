@@ -17,13 +17,13 @@ import fastdata
 from fastdata import kinds
 from fastdata.cli import prep as command
 from fastdata.options import build, options_of
-from fastdata.prepare.progress import MODES
 
 HERE = Path(__file__)
 PARAMS: dict[str, click.Option] = {param.name or "": param for param in command.params if isinstance(param, click.Option)}
 OF_KINDS = [(name, key) for name in kinds.NAMES for key in options_of(kinds.find(name).options)]
 HELP_ONLY = {"help_all", "help_for", "version"}
 OF_THE_COMMAND = {"dry_run", "max_reject_rate"}  # they decide what the command does
+OF_PYTHON = {"progress", "storage", "timeout"}
 
 
 def field_of(kind: str, key: str) -> Any:
@@ -63,15 +63,14 @@ def test_every_field_is_an_option(kind: str) -> None:
 
 
 def test_there_are_no_other_options_than_those_of_the_run() -> None:
-    """Which `prep` takes too, with the same defaults, but for what is shown while it runs."""
+    """Which `prep` takes too, with the same defaults."""
     arguments = inspect.signature(fastdata.prep).parameters
     of_the_run = set(PARAMS) - {key for _, key in OF_KINDS} - HELP_ONLY
-    assert of_the_run - OF_THE_COMMAND == set(arguments) - {key for _, key in OF_KINDS} - {"source", "out"}
+    assert of_the_run - OF_THE_COMMAND == set(arguments) - {key for _, key in OF_KINDS} - OF_PYTHON - {"source", "out"}
     typed = command.make_context("fastdata-prep", ["in"]).params
-    for name in of_the_run - OF_THE_COMMAND - {"progress"}:
+    for name in of_the_run - OF_THE_COMMAND:
         assert typed[name] == arguments[name].default
-    progress, kind = PARAMS["progress"].type, PARAMS["kind"].type
-    assert isinstance(progress, click.Choice) and tuple(progress.choices) == MODES
+    kind = PARAMS["kind"].type
     assert isinstance(kind, click.Choice) and tuple(kind.choices) == kinds.NAMES
 
 

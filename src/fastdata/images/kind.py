@@ -63,6 +63,11 @@ class ImageKind(Kind):
                 found["size" if key == "sizes" else key.replace("_", "-")] = value
         return found
 
+    def alike(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return all but whether masks wrote their second class as 255, which their records do not."""
+        mask = {key: value for key, value in (options["mask"] or {}).items() if key != "binary"}
+        return super().alike(options) | {"mask": mask}
+
     def join(self, stores: Any, samples: Any) -> dict[str, Any]:
         """Join the counts of the classes of masks."""
         from fastdata.images.sections import join_masks

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError, is_image
+from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError, is_image, look
 from fastdata.sources.labels import Value, encode_labels, read_classes
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
@@ -281,8 +281,10 @@ def unreadable(path: AnyPath, error: Exception) -> PrepError:
 def damaged_file(path: AnyPath, why: str) -> PrepError:
     """Make the error for a file of inputs that is not whole, which may be a pointer to one."""
     pointer = ""
-    with suppress(OSError, ValueError), path.open("rb") as file:  # ValueError: a damaged index names it
-        pointer = pointer_of(file.read(POINTER_BYTES))
+    with suppress(OSError, ValueError):  # ValueError: a damaged index names it
+        if not look(path)[1]:  # reading a pipe might never end
+            with path.open("rb") as file:
+                pointer = pointer_of(file.read(POINTER_BYTES))
     return PrepError(f"{path} is {pointer}" if pointer else f"{path} {why}; copy it again")
 
 
