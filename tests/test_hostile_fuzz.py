@@ -106,7 +106,7 @@ def test_damage_is_an_error_of_fastdata_s(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["x.txt.gz", "x.txt.zst", "x.jsonl"])
 def test_of_damaged_text_the_documents_before_are_read(tmp_path: Path, name: str) -> None:
     """Each cut of the file: what is read is a beginning of what was written."""
-    from fastdata.errors import CodecError
+    from fastdata.errors import CodecError, PrepError
     from fastdata.text.documents import Cutting, Piece, documents
 
     texts = [line.decode() for line in LINES.splitlines()]
@@ -118,7 +118,7 @@ def test_of_damaged_text_the_documents_before_are_read(tmp_path: Path, name: str
         try:
             for _, text in documents(tmp_path, Piece(name, 0, -1, length), Cutting("\n")):
                 found.append(text)
-        except CodecError:
+        except (CodecError, PrepError):
             pass
         whole = [text for text in found if isinstance(text, str)]
         assert whole[:-1] == texts[: max(len(whole) - 1, 0)]

@@ -229,7 +229,7 @@ writer = ShardWriter(Path(sys.argv[1]))
 rng = np.random.default_rng(0)
 for size in rng.integers(1, 9_000_000, 80).tolist() + [130_000_000] + [10] * 50_000:
     writer.append(b"x" * size)
-print(writer.finish())
+print(writer.finish()[0])
 """
 
 

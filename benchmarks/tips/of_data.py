@@ -111,8 +111,9 @@ def resize(setting: Setting) -> Iterator[Sides]:
 
     def online(file: Path) -> Any:
         image = rgb(file)
-        scale = 512 / min(image.shape[:2])
-        return cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+        short = min(image.shape[:2])
+        height, width = (512 * side // short for side in image.shape[:2])
+        return cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
 
     def check() -> str:
         mine, stored = online(files[0]), dataset[0][0].permute(1, 2, 0).numpy()

@@ -106,6 +106,17 @@ def _lock_folder(parent: Path, name: str) -> tuple[Path, int]:
         os.close(descriptor)
 
 
+def _remove_unused(folder: Path) -> None:
+    """Remove the folder of a process that was killed while another one had the first name."""
+    with suppress(OSError):  # it is in use, or gone
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
 class Upload:
     """A store that is being made at a URL. A context manager.
 
@@ -143,6 +154,9 @@ class Upload:
         if not any(self.folder.glob("*/*.mdb")):
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
+        for folder in self.folder.parent.glob(f"{self.folder.name.rpartition('-')[0]}-*"):
+            if folder != self.folder:
+                _remove_unused(folder)
         with suppress(OSError):  # it is in use
             self.folder.parent.rmdir()
 
