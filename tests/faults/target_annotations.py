@@ -34,10 +34,9 @@ def images() -> SourceList:
 def worked_on(found: SourceList) -> Any:
     """What a worker makes of the annotations, or why it cannot."""
     good = [source for source in found.sources if not source.problem]
-    values = [read_fields(found.root, source, found.fields) for source in good]
-    for one in values:
-        with suppress(CodecError):
-            in_pixels(found.fields, one, (9, 9), Counter())
+    for source in good:
+        with suppress(CodecError):  # for which a worker rejects the image
+            in_pixels(found.fields, read_fields(found.root, source, found.fields), (9, 9), Counter())
     return [source.problem for source in found.sources]
 
 
