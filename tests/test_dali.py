@@ -71,7 +71,7 @@ class Shifted(Crop):
 
 CROPS = {
     "random": (RandomResizedCrop(48), 0.5, 4),
-    "plain": (RandomResizedCrop((40, 56), antialias=False), 0.5, 4),
+    "plain": (RandomResizedCrop((56, 72), antialias=False), 0.5, 4),
     "large": (RandomResizedCrop(16, scale=(0.9, 1.0)), 1.0, 8),  # decoded at half the size without DALI
     "center": (CenterCrop(60), 0.0, 0),
     "beyond": (CenterCrop((110, 90)), 0.0, 0),

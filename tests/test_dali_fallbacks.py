@@ -141,7 +141,7 @@ def test_a_damaged_record_of_a_store(tmp_path):
         with Loader(LMDBDataset(path, crop=CenterCrop(80)), 2, **backend) as loader:
             batches = iter(loader)
             assert next(batches).ids.tolist() == [0, 1]
-            with pytest.raises(FormatError, match=r"sample 3 of .*run fastdata verify") as caught:
+            with pytest.raises(FormatError, match=r"record 3 .*run fastdata verify") as caught:
                 next(batches)
             told.append(str(caught.value))
     assert told[0] == told[1]
