@@ -10,10 +10,10 @@ from pathlib import Path
 
 import xxhash
 
-from fastdata.errors import FormatError, RemoteError, StoreError
+from fastdata.errors import RemoteError
 from fastdata.remote.bucket import RANGE, Bucket
 from fastdata.remote.url import Storage, is_url
-from fastdata.store.files import MANIFEST, FileSum, file_sum, shard_file
+from fastdata.store.files import MANIFEST, FileSum, check_sum, shard_file
 from fastdata.store.store import Store
 
 __all__ = ["REQUESTS", "fingerprint_of", "publish", "read_object"]
@@ -50,12 +50,7 @@ def publish(
     tables = [(opened.path / name, name, total) for name, total in manifest.files.items()]
 
     def send(path: Path, name: str, total: FileSum) -> int:
-        try:
-            same = file_sum(path) == total
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error.strerror}") from None
-        if not same:
-            raise FormatError(f"{path} is not what was written: its checksum differs; run fastdata verify {opened.path}")
+        check_sum(path, total)
         if name not in sizes:
             bucket.put(name, path, replace=True)
         elif not _has(bucket, name, sizes[name], total):
