@@ -43,16 +43,15 @@ class Direct(Engine):
         self._batches = self._made()
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
-        started = time.perf_counter()
         if generation != self._generation:
             self._generation = generation
             self._batches = self._made()
-        request, data = next(self._batches)
-        return Reply(request, images=False, work_s=time.perf_counter() - started), data
+        return next(self._batches)
 
-    def _made(self) -> Iterator[tuple[Request, Any]]:
+    def _made(self) -> Iterator[tuple[Reply, Any]]:
         """Yield batches without end. To spread the cost of a call, locate the rows of many batches and gather several at once."""
         while True:
+            started = time.perf_counter()
             requests = self._requests.take()
             located = self._locate(requests)
             stop = 0
@@ -60,7 +59,10 @@ class Direct(Engine):
                 rows = [len(request.indices) for request in group]
                 start, stop = stop, stop + sum(rows)
                 data = self._dataset.gather(located[start:stop], pin=self._pin)
-                yield from zip(group, [data] if len(group) == 1 else _parts(data, rows), strict=True)
+                work_s = (time.perf_counter() - started) / len(group)
+                for request, batch in zip(group, [data] if len(group) == 1 else _parts(data, rows), strict=True):
+                    yield Reply(request, False, (), work_s), batch
+                started = time.perf_counter()
 
     def _locate(self, requests: list[Request]) -> Array:
         first = requests[0]
@@ -93,4 +95,7 @@ def _groups(requests: list[Request], at_once: int) -> Iterator[list[Request]]:
 
 def _parts(data: Any, rows: list[int]) -> Iterable[Any]:
     """Return views of parts of a tensor, or of each tensor of a tuple."""
-    return zip(*(each.split(rows) for each in data), strict=True) if isinstance(data, tuple) else data.split(rows)
+    if isinstance(data, tuple):
+        return zip(*(each.split_with_sizes(rows) for each in data), strict=True)
+    views: tuple[Any, ...] = data.split_with_sizes(rows)
+    return views

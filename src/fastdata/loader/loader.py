@@ -20,7 +20,6 @@ from fastdata.loader.dali import Dali, check_dali
 from fastdata.loader.device_prefetch import Feed
 from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import Engine
-from fastdata.loader.fetch import Reply
 from fastdata.loader.order import Part
 from fastdata.loader.plan import Plan, Planner, whole
 from fastdata.loader.ranks import default_workers
@@ -295,12 +294,13 @@ class Loader(Fixed, fixed=FIXED):
     def _deliver(self, this_pass: int) -> Iterator[Any]:
         if self._planner.any_sampler is not None:
             self._in_flight = (-1, 0, self._sizes)  # the sampler may have changed between passes: draw its list again
+        direct = is_direct(self.dataset)
         while self._has_next(this_pass):
-            if self._watched.changed():
+            if not direct and self._watched.changed():
                 self.close()  # the workers have the old transform; the next batch needs the new one
             if self._engine is None or self._in_flight != self._position():
                 self._requests.restart(*self._position())  # batches in flight are dropped
-            yield self._batch(*self._receive())  # bind it to no name here: dropping the batch must free it
+            yield self._receive()  # bind it to no name here: dropping the batch must free it
         self._next_epoch()
 
     def _next_epoch(self) -> None:
@@ -323,7 +323,7 @@ class Loader(Fixed, fixed=FIXED):
     def _position(self) -> tuple[int, int, Sizes]:
         return self._epoch, self._consumed, self._sizes
 
-    def _receive(self) -> tuple[Reply, Any]:
+    def _receive(self) -> Any:
         started = time.perf_counter()
         try:
             if self._engine is None:
@@ -339,9 +339,17 @@ class Loader(Fixed, fixed=FIXED):
                 position = f"epoch {self._epoch}, batch {self._consumed // self.global_batch_size}"
                 raise LoaderError(f"{position}: a worker died: {error}; {why_died()}") from error
             raise
-        self._stats.add(time.perf_counter() - started, reply.work_s, reply.timing)
-        self._stats.fallbacks += reply.fallbacks
-        return reply, data
+        self._stats.add(reply, time.perf_counter() - started)
+        request = reply.request
+        self._consumed = request.stop
+        self._begun = True
+        self._in_flight = self._position()
+        rows = request.valid, request.indices, (request.epoch, request.stop)
+        if type(data) in (tuple, list):
+            return Batch.of(data, *rows)
+        if type(data) is torch.Tensor:
+            data.valid, data.ids, data.position = rows  # type: ignore[attr-defined]
+        return data
 
     def _start(self) -> Engine:
         if is_direct(self.dataset):
@@ -353,20 +361,6 @@ class Loader(Fixed, fixed=FIXED):
         options["ahead"] = 0 if self.device is None else self.device_prefetch
         options["collate"] = self._collate_fn
         return Workers.start(self.dataset, self._requests, *counts, **options)
-
-    def _batch(self, reply: Reply, data: Any) -> Any:
-        request = reply.request
-        self._consumed = request.stop
-        self._begun = True
-        self._in_flight = self._position()
-        self._stats.batches += 1
-        self._stats.samples += request.valid
-        rows = request.valid, request.indices, (request.epoch, request.stop)
-        if type(data) in (tuple, list):
-            return Batch.of(data, *rows)
-        if type(data) is torch.Tensor:
-            data.valid, data.ids, data.position = rows  # type: ignore[attr-defined]
-        return data
 
     def close(self) -> None:
         """End the workers. The next pass starts new ones; batches still held keep their memory."""

@@ -119,11 +119,6 @@ class Requests:
         if self._schedule is not None:
             self._schedule.end()
 
-    def _handed_out(self, request: Request) -> Request:
-        if self._schedule is not None:
-            self._schedule.draw(len(request.indices))
-        return request
-
     def rewind(self) -> None:
         """Continue from where the last restart began."""
         self.restart(*self._restarted_at, self.sizes)
@@ -131,7 +126,9 @@ class Requests:
     def __iter__(self) -> Iterator[Request]:
         while True:
             self.fill()
-            request = self._handed_out(self._ready.popleft())
+            request = self._ready.popleft()
+            if self._schedule is not None:
+                self._schedule.draw(len(request.indices))
             yield request if self.slots is None else request._replace(slot=self.slots.take())
 
     def take(self) -> list[Request]:
@@ -144,7 +141,7 @@ class Requests:
         while not taken or (fills > 0 and samples < AHEAD // 2):
             self.fill()
             samples += sum(len(request.indices) for request in self._ready)
-            taken += map(self._handed_out, self._ready)
+            taken += self._ready
             self._ready.clear()
             fills -= 1
         self._fills = min(2 * self._fills, AHEAD)

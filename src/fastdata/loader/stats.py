@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastdata.data.timing import Timing
+from fastdata.loader.fetch import NO_TIME, Reply
 
 __all__ = ["Stats"]
 
@@ -37,10 +37,14 @@ class Stats:
     copies: int = 0
     fallbacks: int = 0
 
-    def add(self, wait_s: float, work_s: float, timing: Timing) -> None:
-        """Add the times of one more batch."""
+    def add(self, reply: Reply, wait_s: float) -> None:
+        """Add one more batch."""
+        self.batches += 1
+        self.samples += reply.request.valid
         self.wait_s += wait_s
-        self.work_s += work_s
-        self.read_s += timing.read_s
-        self.decode_s += timing.decode_s
-        self.resize_s += timing.resize_s
+        self.work_s += reply.work_s
+        self.fallbacks += reply.fallbacks
+        if reply.timing is not NO_TIME:
+            self.read_s += reply.timing.read_s
+            self.decode_s += reply.timing.decode_s
+            self.resize_s += reply.timing.resize_s
