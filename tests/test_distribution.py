@@ -1,4 +1,4 @@
-"""What is installed: wheels and source distributions in a clean environment, and the name that another project has."""
+"""What is installed: wheels and source distributions in a clean environment."""
 
 from __future__ import annotations
 
@@ -20,21 +20,6 @@ made = fastdata.prep([np.full((40, 50, 3), k, np.uint8) for k in range(6)], sys.
 with fastdata.Loader(fastdata.open(made.out, crop=fastdata.CenterCrop(32)), 3, num_workers=1) as loader:
     print([list(images.shape) for images, _ in loader])
 """
-
-
-@pytest.mark.parametrize("record", ["fastdata-0.0.9.dist-info", "fastdata-0.0.9-py3.11.egg-info"])
-def test_the_other_project_of_that_name_is_told_at_import(tmp_path: Path, record: str) -> None:
-    (tmp_path / record).mkdir()
-    told = run(sys.executable, "-c", "import fastdata", env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert told.returncode == 0 and told.stderr.count("a distribution called fastdata is installed") == 1
-    assert record in told.stderr and "pip uninstall fastdata" in told.stderr and "<string>:1" in told.stderr
-
-
-def test_nothing_is_told_of_ours_alone(tmp_path: Path) -> None:
-    (tmp_path / "fastdata_torch-0.1.0.dist-info").mkdir()
-    (tmp_path / "fastdata_other-0.1.0.dist-info").mkdir()
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    assert run(sys.executable, "-W", "error", "-c", "import fastdata", env=env).stderr == ""
 
 
 @pytest.mark.slow

@@ -23,10 +23,9 @@ ARROWS = {
     "torch_private": set(),
     "forks": set(),
     "kinds": set(),
-    "namesake": {"errors"},
     "options": {"errors"},
     "shared_memory": {"errors"},
-    "node_memory": {"errors", "shared_memory"},
+    "node_memory": {"errors", "machine", "shared_memory"},
     "tokenizer": {"errors"},
     "store": {"errors", "kinds", "machine", "options", "tokenizer", "words"},
     "remote": {"_version", "errors", "machine", "shared_memory", "store", "words"},
@@ -90,7 +89,7 @@ ARROWS = {
         "images",
         "report",
     },  # labels, masks and crops as images
-    "tables": {"data", "errors", "machine", "node_memory", "shared_memory", "sources", "store"},
+    "tables": {"data", "errors", "node_memory", "shared_memory", "sources", "store"},
     "loader": {
         "children",
         "errors",

@@ -223,31 +223,16 @@ def test_a_maker_that_fails_leaves_its_error_to_itself(copy: Path) -> None:
 
     def make() -> None:
         try:
-            node_memory.once("failing", 100, np.uint8, fill, "this")
+            node_memory.once("failing", 100, np.uint8, fill, "")
         except ValueError as error:
             errors.append(error)
 
     thread = threading.Thread(target=make)
     thread.start()
     begun.wait()
-    found = node_memory.once("failing", 100, np.uint8, lambda memory: memory.fill(7), "this")
+    found = node_memory.once("failing", 100, np.uint8, lambda memory: memory.fill(7), "")
     thread.join()
     assert [str(error) for error in errors] == ["no disk"] and found.array.tolist() == [7] * 100
-
-
-@pytest.mark.slow
-def test_a_maker_that_hangs_is_named_after_a_while(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_memory, "PATIENCE_S", 1.0)
-    with ranks() as start:
-        maker = start(copy, slow=1000)
-        maker.begins()
-        maker.kill(signal.SIGSTOP)
-        began = time.monotonic()
-        with pytest.raises(StoreError, match=rf"process {maker.pid} loads .*o\.fds .* not gone on for 1 s.*shared=False"):
-            RAMDataset(copy)
-        assert 1 <= time.monotonic() - began < PATIENT
-        assert torch.equal(RAMDataset(copy, shared=False)[3][0], LMDBDataset(copy)[3][0])
-        maker.kill(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -332,7 +317,7 @@ def test_another_codec_or_a_store_of_the_same_size_is_other_memory(tmp_path: Pat
 
 def test_who_attaches_needs_no_free_memory(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = RAMDataset(copy)
-    monkeypatch.setattr("fastdata.data.in_memory.free_memory", lambda: 0)
+    monkeypatch.setattr("fastdata.node_memory.free_memory", lambda: 0)
     assert inodes(RAMDataset(copy)) == inodes(held)
     with pytest.raises(StoreError, match="are free"):
         RAMDataset(copy, shared=False)
@@ -391,15 +376,6 @@ def key_of(path: Path) -> str:
     return key.removeprefix("@")
 
 
-def test_a_lock_that_another_program_has_taken_costs_a_copy_and_no_hang(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_memory, "UNSEEN_S", 0.3)
-    key = key_of(copy)
-    with socket.socket(socket.AF_UNIX) as squatter:
-        squatter.bind(f"\0{key}")
-        dataset = RAMDataset(copy)
-    assert torch.equal(dataset[0][0], LMDBDataset(copy)[0][0]) and not inodes(dataset)
-
-
 def test_a_name_that_leads_to_other_memory_is_not_believed(copy: Path) -> None:
     """Anyone may bind a name that says that process so-and-so has the memory."""
     key = key_of(copy)
@@ -422,7 +398,7 @@ import json, os
 from fastdata import node_memory
 os.setgid(65534)
 os.setuid(65534)
-found = node_memory.once("of whom", 4096, "u1", lambda memory: memory.fill(2), "this")
+found = node_memory.once("of whom", 4096, "u1", lambda memory: memory.fill(2), "")
 seen = int(found.array[0])
 with open("/proc/net/unix") as names:
     mine = [line.split()[-1] for line in names if "@fastdata-" in line and line.count("/") >= 3]
@@ -440,7 +416,7 @@ print(json.dumps([seen, opened]))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
 def test_no_other_user_can_attach() -> None:
-    mine = node_memory.once("of whom", 4096, np.uint8, lambda memory: memory.fill(1), "this")
+    mine = node_memory.once("of whom", 4096, np.uint8, lambda memory: memory.fill(1), "")
     found = script(AS_NOBODY)
     assert found[0] == 2 and found[1] and set(found[1]) == {13}, "permission denied"
     assert mine.array[0] == 1
@@ -452,8 +428,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 assert libc.unshare(int(sys.argv[1], 16)) == 0
 if (pid := os.fork()) == 0:  # the first process of a new namespace of processes
     from fastdata import node_memory
-    found = node_memory.once("where", 4096, "u1", lambda memory: memory.fill(2), "this")
-    again = node_memory.once("where", 4096, "u1", lambda memory: memory.fill(3), "this")
+    found = node_memory.once("where", 4096, "u1", lambda memory: memory.fill(2), "")
+    again = node_memory.once("where", 4096, "u1", lambda memory: memory.fill(3), "")
     print(json.dumps([int(found.array[0]), int(again.array[0])]), flush=True)
     os._exit(0)
 os.waitpid(pid, 0)
@@ -463,7 +439,7 @@ os.waitpid(pid, 0)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to make namespaces")
 @pytest.mark.parametrize(("what", "flag"), [("network", "0x40000000"), ("processes", "0x20000000")])
 def test_containers_have_copies_of_their_own(what: str, flag: str) -> None:
-    mine = node_memory.once("where", 4096, np.uint8, lambda memory: memory.fill(1), "this")
+    mine = node_memory.once("where", 4096, np.uint8, lambda memory: memory.fill(1), "")
     first, second = script(IN_A_NAMESPACE, flag)
     assert first == 2 and second in (2, 3) and mine.array[0] == 1
 
@@ -484,13 +460,13 @@ def test_a_fork_while_the_memory_is_filled_holds_neither_lock_nor_memory() -> No
         children.append(child)
 
     try:
-        found = node_memory.once("forked", 8192, np.uint8, fill, "this")
-        again = node_memory.once("forked", 8192, np.uint8, fill, "this")
+        found = node_memory.once("forked", 8192, np.uint8, fill, "")
+        again = node_memory.once("forked", 8192, np.uint8, fill, "")
         assert found.array[0] == again.array[0] == 5 and len(children) == 1
         del found, again
         gc.collect()
         began = time.monotonic()
-        new = node_memory.once("forked", 8192, np.uint8, lambda memory: memory.fill(6), "this")
+        new = node_memory.once("forked", 8192, np.uint8, lambda memory: memory.fill(6), "")
         assert new.array[0] == 6 and time.monotonic() - began < 5, "the child has the lock"
     finally:
         for child in children:

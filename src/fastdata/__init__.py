@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import fastdata.forks  # makes forks safe from here on
 from fastdata._version import __version__ as __version__
-from fastdata.namesake import warn_of_namesake
-
-warn_of_namesake()
 
 # Name -> module, imported at first use, so that the command line never waits for torch.
 _HOMES = {

@@ -6,14 +6,14 @@ import math
 import mmap
 import os
 import weakref
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import StoreError, lacking
 
-__all__ = ["PrivateArray", "SharedArray", "kept"]
+__all__ = ["SharedArray"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,20 +22,21 @@ class SharedArray:
     """A numpy array in shared memory (Linux memfd): no name to clean up, no /dev/shm limit.
 
     It pickles as a reference to its creator's descriptor, a few bytes, which another process of the same user can open while the
-    creator lives. A forked child has the mapping already.
+    creator lives. A forked child has the mapping already. On systems without such memory it is an ordinary array.
 
     Attributes:
         array: the array, shared with every process that has it.
 
     Raises:
-        StoreError: shared memory is not available, or the creator has ended.
+        StoreError: there is not enough memory, or the creator has ended.
     """
 
     def __init__(self, shape: int | tuple[int, ...], dtype: Any = np.uint8) -> None:
-        if not self.possible():
-            raise StoreError("keeping data in shared memory needs Linux (memfd_create); use LMDBDataset here")
         shape = (shape,) if isinstance(shape, int) else shape
         dtype = np.dtype(dtype)
+        if not self.possible():
+            self.array: Array = np.zeros(shape, dtype)
+            return
         size = dtype.itemsize * math.prod(shape)
         descriptor = -1
         try:
@@ -45,8 +46,7 @@ class SharedArray:
         except (OSError, OverflowError) as error:
             if descriptor >= 0:
                 os.close(descriptor)
-            why = error.strerror if isinstance(error, OSError) else error
-            raise StoreError(f"cannot reserve {size} bytes of shared memory: {lacking(error) or why}") from error
+            raise StoreError(f"cannot reserve {size} bytes of shared memory: {lacking(error) or error}") from error
 
     @staticmethod
     def possible() -> bool:
@@ -64,32 +64,24 @@ class SharedArray:
         memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size, access=access)
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor).atexit = False
-        self.array: Array = np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
+        self.array = np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
 
     def __getstate__(self) -> tuple[Any, ...]:
+        if not self.possible():
+            return (self.array,)
         return os.getpid(), self._descriptor, os.fstat(self._descriptor).st_ino, self.array.dtype, self.array.shape
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if len(state) == 1:
+            self.array = state[0]
+            return
         owner, number, inode, dtype, shape = state
-        try:
+        descriptor = -1
+        with suppress(OSError):
             descriptor = os.open(f"/proc/{owner}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
+        if descriptor < 0 or os.fstat(descriptor).st_ino != inode:
             raise StoreError(
-                f"process {owner}, which holds this data in memory, has ended ({error.strerror}); make the dataset again here"
-            ) from None
-        if os.fstat(descriptor).st_ino != inode:
-            os.close(descriptor)
-            raise StoreError(f"process {owner} has freed this data; keep the dataset alive while other processes use it")
+                f"process {owner} does not hold this data in memory any more: keep the dataset alive while others use it, or make "
+                "it again here"
+            )
         self._attach(descriptor, dtype, shape)
-
-
-@dataclass
-class PrivateArray:
-    """A numpy array in the memory of this process, on systems without shared memory."""
-
-    array: Array
-
-
-def kept(values: Array) -> SharedArray | PrivateArray:
-    """Return an array in shared memory, if this system has such memory."""
-    return SharedArray.of(values) if SharedArray.possible() else PrivateArray(values)

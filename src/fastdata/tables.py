@@ -26,8 +26,7 @@ from fastdata.data.choice import checked
 from fastdata.data.dataset import RowsDataset
 from fastdata.data.shown import counted_of, in_one_line, shown
 from fastdata.errors import FastDataError, MissingExtraError, PrepError, StoreError, warn_user
-from fastdata.machine import free_memory
-from fastdata.shared_memory import PrivateArray, SharedArray
+from fastdata.shared_memory import SharedArray
 from fastdata.sources.inputs import LARGEST_FLOAT, have_commas
 from fastdata.sources.tables import delimiter_of, read_rows, refuse_utf16
 from fastdata.store.format import Labels
@@ -138,15 +137,8 @@ class TableDataset(RowsDataset):
         self._layout = _Layout(described, wanted["target"], labels)
         row = self._layout.row
         key = repr((described, wanted["target"], labels, reader.checksum)) if shared else None
-        if (need := row.itemsize * count) > (free := free_memory()) and not node_memory.is_held(key, count, row):
-            raise StoreError(f"{self._source} takes {need} bytes in memory, but {free} are free: leave columns out (drop=NAME)")
         fill = partial(reader.fill, fields=self._layout.fields)
-        if SharedArray.possible():
-            memory: SharedArray | PrivateArray = node_memory.once(key, count, row, fill, self._source)
-        else:
-            memory = PrivateArray(np.zeros(count, row))
-            fill(memory.array)
-        self._whole = _Rows(memory, labels)
+        self._whole = _Rows(node_memory.once(key, count, row, fill, "leave columns out (drop=NAME)"), labels)
 
     @property
     def _all(self) -> _Rows:
@@ -198,7 +190,7 @@ class TableDataset(RowsDataset):
 class _Rows:
     """All rows of a table in memory, and the meaning of their targets."""
 
-    memory: SharedArray | PrivateArray
+    memory: SharedArray
     labels: Labels
 
     def __len__(self) -> int:

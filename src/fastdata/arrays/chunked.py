@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.arrays.chunks import Box, touched
-from fastdata.data.in_memory import InMemoryRecords, check_free, how_many
+from fastdata.data.in_memory import InMemoryRecords, how_many
 from fastdata.errors import FormatError
 from fastdata.store.place import Place, Use
 from fastdata.store.store import Store
@@ -65,7 +65,7 @@ class StoreArrays:
 
     def copy_to_memory(self, sizes: Array, key: str | None) -> None:
         """Copy the first chunks, which have these sizes, into shared memory; key: see InMemoryRecords."""
-        self.records = InMemoryRecords(sizes, self.store.reader(self._variant, check=True).get, "chunk", key, str(self.store.path))
+        self.records = InMemoryRecords(sizes, self.store.reader(self._variant, check=True).get, "chunk", key)
         self._reader = self.store.reader(self._variant)  # what the other had mapped counts as memory of this process
 
     def _get(self, chunk: int) -> memoryview:
@@ -153,7 +153,5 @@ def copy_to_memory(sources: Sequence[StoreArrays], max_bytes: int | None, *, sha
     """
     sizes = [source.sizes() for source in sources]
     count = how_many(np.sum(sizes, axis=0), max_bytes)
-    wanted = [(source, each[:count], source.identity if shared else None) for source, each in zip(sources, sizes, strict=True)]
-    check_free(sum(int(each.sum()) for _, each, key in wanted if not InMemoryRecords.are_held(each, key)), "ArrayDataset")
-    for source, each, key in wanted:
-        source.copy_to_memory(each, key)
+    for source, each in zip(sources, sizes, strict=True):
+        source.copy_to_memory(each[:count], source.identity if shared else None)

@@ -18,7 +18,7 @@ from fastdata.data.timing import Allocate, Timing
 from fastdata.data.transforms import TakesNoTransform
 from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.data.weights import HasClasses, counted
-from fastdata.shared_memory import PrivateArray, SharedArray, kept
+from fastdata.shared_memory import SharedArray
 from fastdata.store.format import Labels
 from fastdata.store.place import Use
 
@@ -60,7 +60,7 @@ class RowsDataset(TakesNoTransform, HasClasses, Dataset[Any]):
     has_columns: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self._chosen: SharedArray | PrivateArray | None = None  # a subset's keys; in shared memory, so that pickles are small
+        self._chosen: SharedArray | None = None  # a subset's keys; in shared memory, so that pickles are small
 
     @property
     def _all(self) -> Labelled:
@@ -112,7 +112,7 @@ class RowsDataset(TakesNoTransform, HasClasses, Dataset[Any]):
 
         Samples keep their random numbers; each repetition of a sample has its own.
         """
-        return self._like(_chosen=kept(disambiguate(self._keys(places(indices, len(self))))))
+        return self._like(_chosen=SharedArray.of(disambiguate(self._keys(places(indices, len(self))))))
 
     def split(self, fraction: float, *, seed: int, stratify: bool | str = False) -> tuple[Any, Any]:
         """Return two disjoint datasets, the first with `fraction` of the samples, drawn by `seed`; both keep the order.

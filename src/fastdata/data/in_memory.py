@@ -11,13 +11,14 @@ from tqdm import tqdm
 
 from fastdata import node_memory
 from fastdata.errors import StoreError
-from fastdata.machine import available_cores, free_memory
+from fastdata.machine import available_cores
 from fastdata.shared_memory import SharedArray
 
-__all__ = ["InMemoryRecords", "check_free", "how_many", "progress_bar"]
+__all__ = ["LESS", "InMemoryRecords", "how_many", "progress_bar"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+LESS = "give max_bytes to keep the rest on disk, or read all from disk"  # if there is no memory for records
 FILL_STEP = 64  # records per task: a million futures would take more memory than the records
 
 
@@ -36,16 +37,6 @@ def how_many(sizes: Array, max_bytes: int | None) -> int:
     return len(sizes) if max_bytes is None else int(np.searchsorted(np.cumsum(sizes), max_bytes, "right"))
 
 
-def check_free(need: int, disk: str) -> None:
-    """Raise a StoreError if that many bytes are not free. disk: the dataset that reads from disk, for the message."""
-    free = free_memory()
-    if need > free:
-        raise StoreError(
-            f"the data takes {need / 1e9:.2f} GB of memory, but {free / 1e9:.2f} GB are free: "
-            f"give max_bytes={int(free * 0.8)} to keep the rest on disk, or use {disk}"
-        )
-
-
 class InMemoryRecords:
     """The first records of a source, in shared memory.
 
@@ -54,7 +45,6 @@ class InMemoryRecords:
         read: returns a record's bytes by its number, as any buffer. Called from several threads.
         unit: what a progress bar counts.
         key: what the records are, for all processes of this machine to share them; None: this process and its children have a copy.
-        what: the name of the data in a message.
 
     Attributes:
         ends: 0, and where each record ends in the memory; int64 [n + 1].
@@ -64,15 +54,11 @@ class InMemoryRecords:
         StoreError: a record has another length than `sizes` says, or shared memory is not available.
     """
 
-    def __init__(self, sizes: Array, read: Callable[[int], Any], unit: str, key: str | None, what: str) -> None:
-        self._memory = node_memory.once(key, _memory_of(sizes), np.uint8, lambda memory: _fill(memory, sizes, read, unit), what)
+    def __init__(self, sizes: Array, read: Callable[[int], Any], unit: str, key: str | None) -> None:
+        nbytes = int(np.sum(sizes)) + 8 * (len(sizes) + 1)
+        self._memory = node_memory.once(key, nbytes, np.uint8, lambda memory: _fill(memory, sizes, read, unit), LESS)
         self._count = len(sizes)
         self._views()
-
-    @staticmethod
-    def are_held(sizes: Array, key: str | None) -> bool:
-        """Return whether a process of this machine has these records in memory already, or loads them."""
-        return node_memory.is_held(key, _memory_of(sizes), np.uint8)
 
     def _views(self) -> None:
         self.ends, self.bytes = _parts(self._memory.array, self._count)
@@ -91,11 +77,6 @@ class InMemoryRecords:
     def __setstate__(self, state: tuple[SharedArray, int]) -> None:
         self._memory, self._count = state
         self._views()
-
-
-def _memory_of(sizes: Array) -> int:
-    """Return the bytes of records of these sizes, and of where each ends."""
-    return int(np.sum(sizes)) + 8 * (len(sizes) + 1)
 
 
 def _parts(memory: Array, count: int) -> tuple[Array, Array]:

@@ -44,8 +44,7 @@ class RAMDataset:
             has a copy for itself and its children, as has one with a list of files.
 
     Raises:
-        StoreError: there is no such store, it does not fit into free memory (a container's limit included), or the process that
-            reads it for all has not gone on for five minutes.
+        StoreError: there is no such store, or it does not fit into free memory (a container's limit included).
         FormatError: it is damaged, or of a newer version.
         TypeError: this kind of data does not take an argument.
         ValueError: an argument has a wrong value.

@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from fastdata.data.in_memory import InMemoryRecords, check_free, how_many
+from fastdata.data.in_memory import how_many
 from fastdata.data.ram import RAMDataset, StrPath
 from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
@@ -112,13 +112,10 @@ def _hold(
     """
     nbytes = [[_nbytes(source, decoded) for source in alike] for alike in sources]
     count = how_many(np.sum([each for some in nbytes for each in some], axis=0), max_bytes)
-    keys = [[_key(source, decoded) if shared else None for source in alike] for alike in sources]
-    wanted = [(each[:count], key) for some, of in zip(nbytes, keys, strict=True) for each, key in zip(some, of, strict=True)]
-    check_free(sum(int(each.sum()) for each, key in wanted if not InMemoryRecords.are_held(each, key)), "LMDBDataset")
-    for alike, sizes, of in zip(sources, nbytes, keys, strict=True):
+    for alike, sizes in zip(sources, nbytes, strict=True):
         by_size: dict[int | None, Held] = {}
-        for source, each, key in zip(alike, sizes, of, strict=True):
-            source.hold(each[:count], decoded, key)
+        for source, each in zip(alike, sizes, strict=True):
+            source.hold(each[:count], decoded, _key(source, decoded) if shared else None)
             if isinstance(source, StoreImages):
                 by_size[source.variant.size] = source.held
                 source.by_size = by_size

@@ -116,7 +116,7 @@ class _Holdable(ABC):
 
     def hold(self, nbytes: Array, decoded: bool, key: str | None) -> None:
         """Load the first images, which take these bytes in memory; key: see InMemoryRecords."""
-        self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img", key, self.place)
+        self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img", key)
         self.decoded = decoded
 
     @property

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fastdata import node_memory
-from fastdata.data.in_memory import check_free, how_many
+from fastdata.data.in_memory import LESS, how_many
 from fastdata.shared_memory import SharedArray
 from fastdata.store.place import Place
 from fastdata.store.store import Store
@@ -124,7 +124,7 @@ class TokenMemory:
         self._copied_records = 0
         self._process = -1
         if in_memory:
-            self._copy_to_memory(max_bytes, store.identity(variant) if shared else None, str(store.path))
+            self._copy_to_memory(max_bytes, store.identity(variant) if shared else None)
             self._reader = store.reader(variant)  # what the other had mapped counts as memory of this process
 
     def __getstate__(self) -> dict[str, Any]:
@@ -172,20 +172,18 @@ class TokenMemory:
             run += 1
             done += count
 
-    def _copy_to_memory(self, max_bytes: int | None, key: str | None, what: str) -> None:
+    def _copy_to_memory(self, max_bytes: int | None, key: str | None) -> None:
         """Copy as many of the first records as `max_bytes` allows into one array."""
         runs = self.runs
         count = how_many(np.diff(runs.starts) * self.dtype.itemsize, max_bytes)
         length = int(runs.starts[count])
-        if not node_memory.is_held(key, length, self.dtype):
-            check_free(length * self.dtype.itemsize, "TokenDataset")
 
         def fill(memory: Array) -> None:
             for record in range(count):
                 self._reader.get(record)  # which compares its checksum
             self.copy(runs, 0, memory)
 
-        self._copied = node_memory.once(key, length, self.dtype, fill, what)
+        self._copied = node_memory.once(key, length, self.dtype, fill, LESS)
         self._copied_records = count
         self._process = -1
         self._parts = []
