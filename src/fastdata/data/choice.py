@@ -1,4 +1,4 @@
-"""Choosing samples: indices, subsets and splits of every dataset."""
+"""Choosing samples: indices, subsets and splits of every dataset, with the checks of their arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from fastdata.data.random import ROW_BITS, ROW_MASK, SPLIT_EPOCH, occurrences, uniforms
 
-__all__ = ["checked", "disambiguate", "part_of", "places"]
+__all__ = ["check_split", "checked", "disambiguate", "part_of", "places"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,16 +53,41 @@ def disambiguate(keys: Array) -> Array:
     return rows | occurrences(rows) << ROW_BITS
 
 
+def check_split(fraction: Any, seed: Any, stratify: Any = False, *, columns: bool = False) -> None:
+    """Check the arguments of `split`. columns: `stratify` may name one.
+
+    Raises:
+        TypeError: an argument has a wrong type.
+        ValueError: an argument is out of range.
+    """
+    if not isinstance(fraction, int | float | np.number):
+        raise TypeError(f"fraction is {fraction!r}, but must be a number between 0 and 1, the share of the first part")
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1: 0.8 puts 80 % of the samples into the first part")
+    if not 0 <= operator.index(seed) < 1 << 64:
+        raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
+    if not isinstance(stratify, bool) and not (columns and isinstance(stratify, str)):
+        column = ", or the name of a column" if columns else ""
+        raise TypeError(f"stratify is {stratify!r}, but must be True, for the same fraction of every class, or False{column}")
+
+
 def part_of(fraction: float, seed: int, keys: Array, groups: Array | None) -> Array:
-    """Return which samples go to the first part of a split, bool. groups: take the same fraction of each, rounded."""
+    """Return which samples go to the first part of a split, bool. groups: take the same fraction of each, rounded.
+
+    Raises:
+        ValueError: a part would be empty.
+    """
     lot = uniforms(seed, SPLIT_EPOCH, keys, 1)[0]
     first = np.zeros(len(keys), bool)
+    groups = np.zeros(len(keys)) if groups is None else groups
     order = np.argsort(lot, kind="stable")
-    if groups is None:
-        first[order[: round(fraction * len(keys))]] = True
-        return first
     order = order[np.argsort(groups[order], kind="stable")]  # by group, then by lot
     _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)
     for start, count in zip(starts, counts, strict=True):
         first[order[start : start + round(fraction * count)]] = True
+    if first.all() or not first.any():
+        raise ValueError(
+            f"{fraction} of {'each of ' * (len(counts) > 1)}{', '.join(map(str, counts[:5]))} samples, rounded, leaves one part "
+            "empty: choose another fraction"
+        )
     return first

@@ -3,28 +3,54 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from fastdata.data.choice import checked, disambiguate, part_of, places
+from fastdata.data.choice import check_split, checked, disambiguate, part_of, places
 from fastdata.data.random import ROW_MASK
-from fastdata.data.splitting import check_parts, check_split
 from fastdata.data.targets import to_tensors
-from fastdata.data.timing import Allocate, Timing
-from fastdata.data.transforms import TakesNoTransform
-from fastdata.data.unsharded import warn_if_unsharded
-from fastdata.data.weights import HasClasses, counted
 from fastdata.shared_memory import SharedArray
 from fastdata.store.format import Labels
 from fastdata.store.place import Use
 
-__all__ = ["Labelled", "RowsDataset", "SlotDataset"]
+__all__ = ["Allocate", "Fixed", "Labelled", "RowsDataset", "SlotDataset", "Timing"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+
+
+@dataclass
+class Timing:
+    """Seconds that a batch took to read its images' bytes, to decode, and to resize and flip."""
+
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    resize_s: float = 0.0
+
+
+class Fixed:
+    """Refuses to set an attribute that was used when the object was made, since that would be ignored or half obeyed.
+
+    Args:
+        fixed: names of these attributes of a subclass, as in ``class Loader(Fixed, fixed=("batch_size",))``.
+    """
+
+    _fixed: tuple[str, ...] = ()
+
+    def __init_subclass__(cls, *, fixed: tuple[str, ...] = (), **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._fixed += fixed
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._fixed and name in self.__dict__:
+            kind = type(self).__name__
+            raise AttributeError(f"{name} of a {kind} is fixed when it is made: make another {kind}, with {name}={value!r:.60}")
+        super().__setattr__(name, value)
 
 
 class Labelled(Protocol):
@@ -50,7 +76,7 @@ class Named(Labelled, Protocol):
         """Return where a sample came from."""
 
 
-class RowsDataset(TakesNoTransform, HasClasses, Dataset[Any]):
+class RowsDataset(Dataset[Any]):
     """Rows of a whole set: all of them, or those of a subset.
 
     Attributes:
@@ -68,7 +94,6 @@ class RowsDataset(TakesNoTransform, HasClasses, Dataset[Any]):
         raise NotImplementedError
 
     def __len__(self) -> int:
-        warn_if_unsharded()
         return len(self._all) if self._chosen is None else len(self._chosen.array)
 
     def rows(self, indices: Any) -> Array:
@@ -97,10 +122,47 @@ class RowsDataset(TakesNoTransform, HasClasses, Dataset[Any]):
     def targets(self) -> Array:
         return np.array(self._all.targets) if self._chosen is None else self._all.targets[self._chosen.array & ROW_MASK]
 
+    @property
+    def transform(self) -> Any:
+        return None
+
+    @transform.setter
+    def transform(self, transform: Any) -> None:
+        raise TypeError(f"a {type(self).__name__} has no transform, which is for images: change its batches in the loop")
+
+    def class_weights(self, *, num_classes: int | None = None) -> torch.Tensor:
+        """Return a weight for each class, as a loss takes it: `cross_entropy(scores, targets, weight=dataset.class_weights())`.
+
+        With n samples, c classes that have samples, and n_k samples of class k, it is n / (c * n_k): all classes have the same
+        total weight. With masks, samples are the pixels of all masks of the store (`class_pixels`, `class_voxels`), without
+        `ignore_index`; otherwise they are the samples of this dataset.
+
+        Args:
+            num_classes: the number of weights; None: the number of named classes, or the largest class + 1 if that is more.
+
+        Returns:
+            float32 [num_classes]; 0 for a class without samples.
+
+        Raises:
+            ValueError: num_classes is too small, or there are no classes.
+        """
+        counts, named = self._class_counts()
+        counts = {k: n for k, n in counts.items() if n}
+        least = max(counts, default=-1) + 1
+        length = max(least, named) if num_classes is None else num_classes
+        if length < least:
+            raise ValueError(f"num_classes is {num_classes}, but there are samples of class {least - 1}: give {least} or more")
+        weights = torch.zeros(length, dtype=torch.float32, device="cpu")
+        found = torch.tensor(list(counts.values()), dtype=torch.float64, device="cpu")
+        weights[list(counts)] = (found.mean() / found).float()
+        return weights
+
     def _class_counts(self) -> tuple[dict[int, int], int]:
+        """Return the count of each class, and the number of named classes."""
         if self._all.labels.kind != "class":
             raise ValueError(f"class_weights needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
-        return counted(self.targets), len(self._all.labels.names)
+        classes, counts = np.unique(self.targets, return_counts=True)
+        return dict(zip(classes.tolist(), counts.tolist(), strict=True)), len(self._all.labels.names)
 
     def _like(self, **parts: Any) -> Any:
         other = copy.copy(self)
@@ -127,9 +189,7 @@ class RowsDataset(TakesNoTransform, HasClasses, Dataset[Any]):
             TypeError, ValueError: an argument is wrong, or one part would be empty.
         """
         check_split(fraction, seed, stratify, columns=self.has_columns)
-        classes = self._strata(stratify) if stratify else None
-        first = part_of(fraction, seed, self._keys(np.arange(len(self))), classes)
-        check_parts(fraction, first, classes)
+        first = part_of(fraction, seed, self._keys(np.arange(len(self))), self._strata(stratify) if stratify else None)
         return self.subset(first), self.subset(~first)
 
     def _strata(self, stratify: bool | str) -> Array:

@@ -16,7 +16,7 @@ from torch import nn
 
 from fastdata.errors import LoaderError
 
-__all__ = ["TakesNoTransform", "UserTransform"]
+__all__ = ["UserTransform"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Seeder = Callable[[int], Any]
@@ -25,21 +25,6 @@ DEPTH, MOST_ITEMS, MOST_OBJECTS = 6, 1000, 10_000  # limits of the search for ge
 GOLDEN = 0x9E3779B97F4A7C15
 OPAQUE = (types.ModuleType, type, np.ndarray, torch.Tensor, str, bytes, int, float, complex, type(None))
 TO_TENSOR = ("ToTensor", "PILToTensor", "MaybeToTensor")  # turn PIL images into tensors, and leave tensors unchanged
-
-
-class TakesNoTransform:
-    """A dataset without a transform. It refuses one, which it would otherwise ignore."""
-
-    @property
-    def transform(self) -> Any:
-        return None
-
-    @transform.setter
-    def transform(self, transform: Any) -> None:
-        if transform is not None:
-            raise TypeError(
-                f"a {type(self).__name__} has no transform, which is for images: change its batches in the loop, or on the device"
-            )
 
 
 class UserTransform:

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Subset, default_collate
 
-from fastdata.data.dataset import SlotDataset
-from fastdata.data.timing import Timing
+from fastdata.data.dataset import SlotDataset, Timing
 from fastdata.diagnosis.apart import apart
 from fastdata.diagnosis.batches import any_number_of_workers, count, endless, kept
 from fastdata.diagnosis.parts import Parts

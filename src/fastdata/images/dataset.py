@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from fastdata.data.choice import checked
+from fastdata.data.dataset import Allocate, Timing
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line
 from fastdata.data.targets import Item, to_tensors
-from fastdata.data.timing import Allocate, Timing
 from fastdata.images.columns_dataset import ColumnsDataset
 from fastdata.images.concat import ConcatImages
 from fastdata.images.crops import Crop

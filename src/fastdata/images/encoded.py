@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.codecs.jpeg_crop import Cut
-from fastdata.data.timing import Timing
+from fastdata.data.dataset import Timing
 from fastdata.images.records import Images
 from fastdata.images.rendering import render_batch
 from fastdata.images.view import Sample, View

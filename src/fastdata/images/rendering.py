@@ -14,7 +14,7 @@ import numpy as np
 from fastdata.codecs.jpeg_batch import JpegBatch, jpeg_batches
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.codecs.pixels import Region, Window
-from fastdata.data.timing import Allocate, Timing
+from fastdata.data.dataset import Allocate, Timing
 from fastdata.errors import CodecError, LoaderError
 from fastdata.images.records import Images
 from fastdata.images.sharing import shared_parts

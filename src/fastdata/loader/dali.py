@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fastdata.data.dataset import Timing
 from fastdata.data.targets import to_tensors
-from fastdata.data.timing import Timing
 from fastdata.errors import FastDataError, needs
 from fastdata.gpu.copies import numbered
 from fastdata.images.dataset import ImageDataset

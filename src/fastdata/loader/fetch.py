@@ -22,9 +22,8 @@ import numpy.random
 import torch
 from torch.utils.data import default_collate, get_worker_info
 
-from fastdata.data.dataset import SlotDataset
+from fastdata.data.dataset import SlotDataset, Timing
 from fastdata.data.random import lent_generators, loose_seeds, repeated
-from fastdata.data.timing import Timing
 from fastdata.errors import LoaderError
 from fastdata.loader.sizes import Size, sized
 from fastdata.loader.slots import ALIGN, Place, Span

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import torch
 
-from fastdata.data.fixed import Fixed
+from fastdata.data.dataset import Fixed
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.loader.dali import Dali, check_dali

@@ -10,13 +10,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from fastdata.data.fixed import Fixed
+from fastdata.data.choice import check_split
+from fastdata.data.dataset import Fixed
 from fastdata.data.ram import RAMDataset, StrPath
 from fastdata.data.random import LOW, SHIFT, SPLIT_EPOCH, philox, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line, shown
-from fastdata.data.splitting import check_split
-from fastdata.data.transforms import TakesNoTransform
-from fastdata.data.unsharded import warn_if_unsharded
 from fastdata.errors import FormatError
 from fastdata.remote.locate import locate
 from fastdata.remote.url import Storage
@@ -35,7 +33,7 @@ DOCUMENTS = ("join", "mask", "align")
 AT_ONCE = 1 << 18  # inputs gathered at once: 512 KiB of uint16 stay in the cache
 
 
-class TokenDataset(Fixed, TakesNoTransform, Dataset[Any], fixed=("block_size", "mode", "documents")):
+class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents")):
     """Rows of tokens from a store that was prepared with `--tokenizer` or `--train-bpe`.
 
     `ds[i]` is a tensor [block_size + 1], uint16 or uint32. Its first block_size tokens are inputs, its last block_size tokens are
@@ -132,7 +130,6 @@ class TokenDataset(Fixed, TakesNoTransform, Dataset[Any], fixed=("block_size", "
         return self.num_tokens > (self.block_size if self.mode == "random" else 1)
 
     def __len__(self) -> int:
-        warn_if_unsharded()
         if self.mode == "document":
             return self.num_documents
         if self.mode == "random":
