@@ -275,5 +275,5 @@ def test_wrong_arguments():
         fastdata.LMDBDataset(path)
     with pytest.raises(ValueError, match="the samples have 2 axes"):
         fastdata.LMDBDataset(store(), crop=RandomCrop((8, 8, 8)))
-    with Loader(ArrayDataset(path), 1) as loader, pytest.raises(StoreError, match="has no size 3"):
-        loader.set_size(3)
+    with pytest.raises(StoreError, match="has no size 3"):
+        Loader(ArrayDataset(path), 1, schedule={0: 3})

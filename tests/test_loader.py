@@ -19,9 +19,9 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler, TensorDataset, WeightedRandomSampler
 
-from fastdata import CenterCrop, CodecError, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop, Resize
+from fastdata import CodecError, LMDBDataset, Loader, LoaderError, RandomResizedCrop, Resize
 from fastdata.loader import ranks
-from stores import COUNT, deep, once, script, square, store
+from stores import COUNT, deep, once, script, store
 from support import run, until, worker_processes
 
 pytestmark = [
@@ -203,46 +203,6 @@ def test_a_pass_that_was_overtaken_says_so(other, workers):
             assert next(new).position == (1, 16), "the newer pass is not disturbed"
         else:
             assert next(iter(loader)).position == ((3, 8) if other == "set_epoch" else (0, 16))
-
-
-def test_set_size_between_epochs_keeps_the_workers():
-    dataset = LMDBDataset(store(), crop=CenterCrop(60))
-    want = {
-        size: torch.from_numpy(LMDBDataset(store(), size=size, crop=CenterCrop(60)).read_batch(range(COUNT), seed=0, epoch=0)[0])
-        for size in (64, 96)
-    }
-
-    def images(loader):
-        return torch.cat([b[0] for b in loader]).permute(0, 2, 3, 1)
-
-    with Loader(dataset, 8, num_workers=2) as loader:
-        assert torch.equal(images(loader), want[96])
-        workers = sorted(worker_processes())
-        loader.set_size(64)
-        assert torch.equal(images(loader), want[64])
-        iterator = iter(loader)
-        next(iterator)
-        loader.set_size(96)  # in the middle: from the next batch on
-        assert torch.equal(images(iterator), want[96][8:])
-        assert torch.equal(images(loader), want[96])
-        for batch in loader:
-            if batch.position[1] == COUNT:
-                loader.set_size(64)  # while the next epoch is being made already
-        assert torch.equal(images(loader), want[64])
-        loader.set_size(None)
-        assert torch.equal(images(loader), want[96])
-        assert sorted(worker_processes()) == workers
-        state = {**loader.state_dict(), "sizes": {0: [64, None]}}
-    with Loader(dataset, 8, num_workers=0) as loader:
-        loader.load_state_dict(state)
-        assert torch.equal(images(loader), want[64])
-        with pytest.raises(Exception, match="has no size 7"):
-            loader.set_size(7)
-    with Loader(RAMDataset(square()), 8, num_workers=0) as loader:
-        loader.set_size(None)
-        assert len(list(loader)) == 6
-    with pytest.raises(TypeError, match="sizes need one of fastdata's datasets of images; this is a TensorDataset"):
-        Loader(TensorDataset(torch.arange(4)), 2, num_workers=0).set_size(64)
 
 
 # Samplers

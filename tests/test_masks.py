@@ -280,8 +280,7 @@ def test_datasets_of_masks_are_datasets():
     assert torch.equal(dataset.subset([3])[0][1], dataset[3][1])
     assert dataset.with_size(30).with_crop(None)[0][1].shape == (30, 42)
     assert len(dataset + dataset) == 2 * COUNT and torch.equal((dataset + dataset)[COUNT][1], dataset[0][1])
-    with Loader(dataset, 4, num_workers=1) as loader:
-        loader.set_size(30)
+    with Loader(dataset, 4, num_workers=1, schedule={0: 30}) as loader:
         assert torch.equal(next(iter(loader))[1][0], dataset.with_size(30)[0][1])
     with pytest.raises(ValueError, match="ignore_index is 256, but a uint8 mask holds 0 to 255"):
         MaskDataset(masked(), ignore_index=256)

@@ -293,19 +293,16 @@ class Options:
 
 @dataclass
 class Place:
-    """Where a run stands, by what is documented. size: what `set_size` set."""
+    """Where a run stands, by what is documented."""
 
     epoch: int = 0
     consumed: int = 0
     begun: bool = False
-    size: tuple[int | None, int | None] | None = None
 
     def move(self, epoch: int, consumed: int = 0) -> None:
         self.epoch, self.consumed, self.begun = epoch, consumed, False
 
     def size_under(self, options: Options) -> tuple[int | None, int | None]:
-        if self.size is not None:
-            return self.size
         steps = {0: (None, None), **(options.schedule or {})}
         return steps[max(first for first in steps if first <= self.epoch)]
 
@@ -445,10 +442,6 @@ class Run:
             self.live = None if self.place.begun else self.live
             self.place.move(epoch)
 
-    def set_size(self, size: tuple[int | None, int | None]) -> None:
-        self.loader.set_size(size[0], crop=size[1])
-        self.place.size = size
-
     def resume(self, carrier: str, elsewhere: tuple[Options, str] | None) -> None:
         """From the state, in this Loader or in another one, which may have other ranks, batches and engines."""
         state = CARRIERS[carrier](self.loader.state_dict())
@@ -456,14 +449,10 @@ class Run:
         place, begun = self.place, self.place.begun
         if place.consumed >= self.options.stop:
             place.move(place.epoch + 1)
-        if place.size is None and self.options.schedule is not None:
-            assert len(state["sizes"]) == len({0: None, **self.options.schedule})
         if elsewhere is not None:
             self.loader.close()
-            schedule = self.options.schedule  # the state's counts
-            self.options, self.engine = replace(elsewhere[0], schedule=None), elsewhere[1]
+            self.options, self.engine = elsewhere
             self.loader, self.live = self.make(), None
-            self.options = replace(self.options, schedule=schedule)
         elif begun:
             self.live = None
         other_batches = not self.options.sampler and step != self.options.step
@@ -506,7 +495,7 @@ def elsewhere(run: Run, draw: Any, *, quick: bool) -> tuple[Options, str]:
     return (new if old.n < 100 else old), engine
 
 
-ACTIONS = ("take", "take", "take", "all", "iterate", "leave", "epoch", "size", "resume", "move", "move", "close")
+ACTIONS = ("take", "take", "take", "all", "iterate", "leave", "epoch", "resume", "move", "move", "close")
 
 
 def interrupted(draw: Any, kind: Kind, *, quick: bool, most: int) -> None:
@@ -524,8 +513,6 @@ def interrupted(draw: Any, kind: Kind, *, quick: bool, most: int) -> None:
                 run.leave(closed=draw(st.booleans()))
             elif action == "epoch":
                 run.set_epoch(draw(st.integers(0, 3)))
-            elif action == "size" and kind.sizes:
-                run.set_size(draw(st.sampled_from(kind.sizes)))
             elif action == "close":
                 run.close()
             elif action in ("resume", "move"):

@@ -191,7 +191,6 @@ def test_a_dataset_of_one_s_own_gives_its_indices_their_meaning() -> None:
     [
         *[("consumed", value) for value in (-1, 43, 1.5, None, True)],
         *[("epoch", value) for value in (-1, 1 << 32, 0.0)],
-        *[("sizes", value) for value in (None, {0: [1, 2, 3]}, {-1: [None, None]}, {"x": [None, None]})],
     ],
 )
 def test_a_state_with_a_place_that_does_not_exist_is_refused_and_nothing_moves(key: str, value: Any) -> None:
@@ -199,7 +198,7 @@ def test_a_state_with_a_place_that_does_not_exist_is_refused_and_nothing_moves(k
     with Loader(data, 8, shuffle=True, num_workers=0) as loader:
         next(iter(loader))
         before = loader.state_dict()
-        with pytest.raises(ValueError, match=key if key != "sizes" else "sizes|schedule|invalid literal"):
+        with pytest.raises(ValueError, match=key):
             loader.load_state_dict({**before, key: value})
         assert loader.state_dict() == before
         with pytest.raises(TypeError, match="takes what a Loader's state_dict returned"):

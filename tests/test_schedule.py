@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
-from fastdata import LMDBDataset, Loader, RandomResizedCrop
+from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
 from stores import COUNT, square, store
 from support import Array, worker_processes
 
@@ -50,16 +51,14 @@ def test_a_schedule_changes_size_and_crop_without_new_workers_or_lost_batches(wo
     assert all(np.array_equal(a, b) for a, b in zip(found, want, strict=True))
 
 
-def test_set_size_takes_a_crop_and_larger_ones_come_as_copies() -> None:
-    with Loader(scheduled(0), 8, seed=7, num_workers=0) as loader:
-        loader.set_size(crop=90)
-        images = epochs(loader, 1)[0]
-        assert images.shape == (COUNT, 90, 90, 3)
-        loader.set_size()
-        assert epochs(loader, 1)[0].shape == (COUNT, 60, 60, 3)
+def test_a_schedule_that_does_not_fit_the_dataset_is_refused() -> None:
     with pytest.raises(ValueError, match="the dataset has no crop"):
         Loader(LMDBDataset(square()), 8, num_workers=0, schedule={0: (None, 16)})
     with pytest.raises(ValueError, match=r"schedule is {0: 'large'}, but must be"):
         Loader(LMDBDataset(square()), 8, num_workers=0, schedule={0: "large"})
     with pytest.raises(Exception, match="has no size 7"):
         Loader(LMDBDataset(square()), 8, num_workers=0, schedule={3: 7})
+    with pytest.raises(ValueError, match="a crop of 16 was asked for, but the dataset has several crops"):
+        Loader(LMDBDataset(square(), crop=[CenterCrop(16)] * 2), 8, num_workers=0, schedule={1: (None, 16)})
+    with pytest.raises(TypeError, match="sizes need one of fastdata's datasets of images; this is a TensorDataset"):
+        Loader(TensorDataset(torch.arange(4)), 2, num_workers=0, schedule={1: 64})

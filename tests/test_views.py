@@ -196,8 +196,6 @@ def test_what_views_cannot_do_is_refused() -> None:
         LMDBDataset(path, crop=[24])
     with pytest.raises(ValueError, match="DALI cannot decode this dataset: it has several crops"):
         Loader(dataset, 8, backend="dali")
-    with pytest.raises(ValueError, match="a crop of 16 was asked for, but the dataset has several crops"):
-        Loader(dataset, 8).set_size(crop=16)
     with pytest.raises(ValueError, match="crop makes 2 views of an image, and its mask can follow only one"):
         MaskDataset(stores.masked(), crop=TWO)
 

@@ -28,7 +28,7 @@ class RAMDataset:
         source: a store (a folder, or a URL), or a list of image files of any format (read as RGB, upright).
         targets: for a list of files: int classes [n], or float vectors [n, columns]; None: -1 for each.
         size: for images: the stored size; None: the largest. Several sizes are all kept: this dataset reads the first, and
-            `with_size`, and a Loader's `schedule` and `set_size`, choose among the others.
+            `with_size`, and a Loader's `schedule`, choose among the others.
         crop, hflip, vflip, transform: for images, as for LMDBDataset.
         decoded: for images: keep pixels instead of compressed bytes, for many times the memory and no decoding.
         masks: for images: False reads a store with masks as images with their labels, or -1 without labels.

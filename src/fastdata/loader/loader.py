@@ -79,7 +79,8 @@ class Loader(Fixed, fixed=FIXED):
         pin_memory: page-lock the batches; None: if the device is a GPU.
         backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; order,
             boxes and states are the same, pixels differ by a code or two.
-        schedule: {epoch: stored size, or (stored size, crop)}: what `set_size` would set from that epoch on; made ahead by workers.
+        schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, read this stored size and crop to this side;
+            None: the dataset's own.
         rank, world_size: None: found at `len` and `iter`, from torch.distributed if it is initialized, else from the environment
             (RANK and WORLD_SIZE, or Lightning's NODE_RANK and LOCAL_RANK), else 0 of 1.
 
@@ -141,6 +142,7 @@ class Loader(Fixed, fixed=FIXED):
             shuffle=shuffle,
             order=order,
             drop_last=drop_last,
+            sizes=Sizes.of(schedule).check(dataset),
             rank=rank,
             world_size=world_size,
         )
@@ -150,7 +152,6 @@ class Loader(Fixed, fixed=FIXED):
         if backend == "dali":
             check_dali(dataset)
         self.backend = backend
-        self._sizes = Sizes.of(schedule).check(dataset)
         self._epoch, self._consumed, self._pass = 0, 0, 0
         self._begun = False  # whether a batch was delivered since the position was set
         self._stats = Stats()
@@ -245,19 +246,12 @@ class Loader(Fixed, fixed=FIXED):
         self._pass += self._begun
         self._begun = False
 
-    def set_size(self, size: int | None = None, *, crop: int | None = None) -> None:
-        """From the next batch on, read this stored size and crop to this side; None: the dataset's own. The workers are kept.
-
-        This ends a schedule. Batches larger than those of the dataset or the schedule do not fit the slots and come as copies.
-        """
-        self._sizes = Sizes.of({0: (size, crop)}).check(self.dataset)
-
     def state_dict(self) -> dict[str, Any]:
         """Return the position, from which another process delivers the batch after the last one delivered here."""
         epoch, consumed = self._epoch, self._consumed
         if consumed >= self.epoch_stop:
             epoch, consumed = epoch + 1, 0
-        return {"epoch": epoch, "consumed": consumed, "sizes": self._sizes.state(), **self._planner.state(self._planned())}
+        return {"epoch": epoch, "consumed": consumed, **self._planner.state(self._planned())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where a state was taken. The numbers of workers and ranks may differ; what determines the order may not. The
@@ -267,7 +261,6 @@ class Loader(Fixed, fixed=FIXED):
             ValueError: seed, shuffle, order, the number of samples or the use of a sampler differ, or a sampler cannot be resumed.
         """
         self._planner.check_state(state, self.state_dict())
-        self._sizes = Sizes.of({int(epoch): size for epoch, size in state["sizes"].items()})
         epoch, consumed = int(state["epoch"]), int(state["consumed"])
         if consumed >= self.epoch_stop:  # another batch size with drop_last may leave nothing of the epoch
             epoch, consumed = epoch + 1, 0
@@ -293,7 +286,7 @@ class Loader(Fixed, fixed=FIXED):
 
     def _deliver(self, this_pass: int) -> Iterator[Any]:
         if self._planner.any_sampler is not None:
-            self._in_flight = (-1, 0, self._sizes)  # the sampler may have changed between passes: draw its list again
+            self._in_flight = (-1, 0)  # the sampler may have changed between passes: draw its list again
         direct = is_direct(self.dataset)
         while self._has_next(this_pass):
             if not direct and self._watched.changed():
@@ -305,7 +298,7 @@ class Loader(Fixed, fixed=FIXED):
 
     def _next_epoch(self) -> None:
         if self._consumed >= self.epoch_stop:  # the next epoch's first batches are in flight
-            self._in_flight = (self._epoch + 1, 0, self._in_flight[2])  # set_size may have been called since
+            self._in_flight = (self._epoch + 1, 0)
         self._epoch, self._consumed = self._epoch + 1, 0
         self._begun = False
 
@@ -320,8 +313,8 @@ class Loader(Fixed, fixed=FIXED):
     def _requests(self) -> Requests:
         return (self._plan or self._planned()).requests
 
-    def _position(self) -> tuple[int, int, Sizes]:
-        return self._epoch, self._consumed, self._sizes
+    def _position(self) -> tuple[int, int]:
+        return self._epoch, self._consumed
 
     def _receive(self) -> Any:
         started = time.perf_counter()

@@ -15,6 +15,7 @@ from fastdata.loader.lanes import LaneOrder
 from fastdata.loader.order import EpochOrder, Part
 from fastdata.loader.ranks import find_part
 from fastdata.loader.requests import Requests
+from fastdata.loader.sizes import Sizes
 
 __all__ = ["Plan", "Planner", "whole"]
 
@@ -68,6 +69,7 @@ class Planner:
         shuffle: bool,
         order: str | None,
         drop_last: bool,
+        sizes: Sizes,
         rank: int | None,
         world_size: int | None,
     ) -> None:
@@ -83,6 +85,7 @@ class Planner:
         self._dataset = dataset
         self._seed = seed
         self._drop_last = drop_last
+        self._sizes = sizes
         self._ranks = rank, world_size
         self.blocks = False  # whether ranks take blocks of a global batch: see Part
         self._shuffle_given = shuffle
@@ -138,7 +141,8 @@ class Planner:
         order = self._lanes or EpochOrder(counts.num_samples, self._seed, self._shuffle)
         own = isinstance(self._dataset, SlotDataset) or hasattr(self._dataset, "locate")  # others give their indices a meaning
         among = len(self._dataset) if own and self.any_sampler is not None else None
-        requests = Requests(order, part, counts.global_batch_size, counts.epoch_stop, self.sampler, self.batch_sampler, among)
+        batches = counts.global_batch_size, counts.epoch_stop, self._sizes
+        requests = Requests(order, part, *batches, self.sampler, self.batch_sampler, among)
         requests.announce(self._dataset)
         return Plan(part, counts, order, requests)
 
@@ -212,7 +216,6 @@ class Planner:
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"load_state_dict takes what a Loader's state_dict returned, found {state!r:.60}")
-        state = {"order": "full", "ranks": own["ranks"], **state}  # older states do not have them
         if missing := sorted(set(own) - set(state) - {"lanes", "shards"}):
             raise ValueError(f"this is not the state of a Loader: it has no {', '.join(missing)}")
         for name in ("seed", "shuffle", "order", "num_samples", "sampler", "lanes"):
@@ -224,8 +227,6 @@ class Planner:
             whole = hasattr(state[name], "__index__") and not isinstance(state[name], bool)
             if not whole or not 0 <= state[name] <= most:
                 raise ValueError(f"the state has {name} {state[name]!r:.40}, which is not a whole number from 0 to {most}")
-        if not isinstance(state["sizes"], Mapping):
-            raise ValueError(f"the state has sizes {state['sizes']!r:.40}, which are not those of a Loader")
         if state.get("shards") != own.get("shards"):
             raise ValueError(
                 "the state was taken with other shards, so their samples come in another order: use the same store, and the same "

@@ -37,13 +37,13 @@ class Requests:
         part: this rank's share of it.
         global_batch_size: samples of a batch on all ranks.
         stop: where an epoch ends.
+        sizes: of the epochs.
         sampler: yields this rank's indices, in place of `order` and `part`.
         batch_sampler: yields this rank's batches, lists of indices, in place of all these; positions then count batches.
         among: the number of samples that samplers choose from; None: the dataset knows what their indices mean.
 
     Attributes:
         slots: where each request takes a slot from, or None.
-        sizes: of the epochs.
         generation: the number of restarts; it marks replies to requests from before the last one.
     """
 
@@ -53,6 +53,7 @@ class Requests:
         part: Part,
         global_batch_size: int,
         stop: int,
+        sizes: Sizes,
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
         among: int | None = None,
@@ -61,13 +62,14 @@ class Requests:
         self._part = part
         self._batch = global_batch_size
         self._stop = stop
+        self.sizes = sizes
         self._sampler: Any = sampler
         self._batch_sampler: Any = batch_sampler
         self._among = among
         self.slots: Slots | None = None
         self._schedule: ScheduleWriter | None = None
         self.generation = 0
-        self.restart(0, 0, Sizes.of(None))
+        self.restart(0, 0)
 
     def rows(self) -> int:
         """Return the most samples of a batch; with a batch sampler, those of the coming epoch, and larger batches are copied."""
@@ -76,13 +78,12 @@ class Requests:
         ranks = 1 if self._sampler is not None else self._part.world_size
         return -(-min(self._batch, self._stop) // ranks)
 
-    def restart(self, epoch: int, start: int, sizes: Sizes) -> None:
+    def restart(self, epoch: int, start: int) -> None:
         """Continue from another position, as a new generation."""
         self.generation += 1
         self._restarted_at = epoch, start
         self._epoch, self._start = epoch, start
         self._fills = 1
-        self.sizes = sizes
         self._ready: deque[Request] = deque()
         self._drawn: Array | None = None
         self._drawn_batches: list[Any] | None = None
@@ -121,7 +122,7 @@ class Requests:
 
     def rewind(self) -> None:
         """Continue from where the last restart began."""
-        self.restart(*self._restarted_at, self.sizes)
+        self.restart(*self._restarted_at)
 
     def __iter__(self) -> Iterator[Request]:
         while True:

@@ -39,10 +39,6 @@ class Sizes(tuple[tuple[int, Size], ...]):
             raise ValueError(f"schedule is {schedule!r}, but must be {{epoch: size}} or {{epoch: (size, crop)}}, whole numbers")
         return cls(sorted(steps.items()))
 
-    def state(self) -> dict[int, list[int | None]]:
-        """Return plain values of which `of` makes the same sizes."""
-        return {epoch: list(size) for epoch, size in self}
-
     def check(self, dataset: Any) -> Sizes:
         """Return these sizes, or raise as `sized` does if the dataset lacks one of them."""
         for _, size in self:
