@@ -15,13 +15,13 @@ from fastdata.errors import PrepError
 from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError, is_image, look
 from fastdata.sources.notes import listed
 from fastdata.sources.packed import PackedInputs
-from fastdata.sources.urls import AnyPath, UrlEntry, UrlPath, to_path
+from fastdata.sources.urls import AnyPath, UrlPath, to_path
 from fastdata.store.format import Labels
 from fastdata.words import number_of
 
 __all__ = ["Walk", "list_entries", "list_folder", "some_names", "walk_files", "walk_images"]
 
-Entry = os.DirEntry[str] | UrlEntry
+Entry = os.DirEntry[str] | UrlPath
 Ids = frozenset[object]
 
 
