@@ -30,7 +30,7 @@ from fastdata.codecs.pixels import Window, decode_window
 from fastdata.data.random import uniforms
 from fastdata.images.crops import CenterCrop, RandomResizedCrop, Resize
 from fastdata.images.resample import resample
-from fastdata.images.resize import resize, target_shape
+from fastdata.images.resize import resize, target_shapes
 from fastdata.images.view import View
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -215,7 +215,8 @@ def main() -> None:
     photos = []
     for file in files:
         image = SourceImage(file.read_bytes()).decode()
-        photos.append(resize(image, target_shape(*image.shape[:2], options.short, "short", True)))
+        height, width = target_shapes(np.array([image.shape[:2]]), options.short, "short", upscale=True)[0].tolist()
+        photos.append(resize(image, (height, width)))
     steps([encode_jpeg(photo) for photo in photos])
     cells(photos)
     errors(photos)
