@@ -143,7 +143,7 @@ def together(records: list[bytes], sizes: Array, boxes: list[tuple[int, ...]]) -
         chosen = ([of[k] for k in batch] for of in (views, shapes, windows))
         together, rest = jpeg_batches(*chosen)
         for each in together:
-            each.decode(gray=False, scratch=scratch)
+            each.decode(each.join(), gray=False, scratch=scratch)
         alone([batch[k] for k in rest])
         return len(together) + len(rest)
 
