@@ -22,7 +22,6 @@ from PIL import Image
 
 from fastdata.codecs import jpeg_grid
 from fastdata.codecs.decode import SourceImage
-from fastdata.codecs.form import PixelFormat
 from fastdata.codecs.jpeg_batch import jpeg_batches
 from fastdata.codecs.jpeg_crop import cut_jpeg
 from fastdata.codecs.jpeg_grid import encode_jpeg
@@ -32,11 +31,12 @@ from fastdata.images.crops import CenterCrop, RandomResizedCrop, Resize
 from fastdata.images.resample import resample
 from fastdata.images.resize import resize, target_shapes
 from fastdata.images.view import View
+from fastdata.store.format import Form
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SIDE = 224
-RGB = PixelFormat("jpeg", 3, "uint8")
+RGB = Form("jpeg", 3, "uint8")
 PLAIN = [cv2.IMWRITE_JPEG_QUALITY, 90, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
 ROUNDS = 7
 FACTORS = (1.3, 2, 3, 4, 6, 8, 12, 16)

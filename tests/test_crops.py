@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata import CenterCrop, LMDBDataset, LoaderError, RandomCrop, RandomResizedCrop, Resize
-from fastdata.codecs.form import PixelFormat
 from fastdata.codecs.pixels import decode_window, encode_record
 from fastdata.data.random import uniforms
 from fastdata.images.resample import resample
 from fastdata.images.view import Sample, View
+from fastdata.store.format import Form
 from stores import deep, store, whole
 from support import picture, window_of
 
@@ -293,7 +293,7 @@ def test_a_box_is_not_shifted_by_a_decode_at_a_smaller_scale(antialias, factor, 
         box = (start, start + 3, side + start % 3, side)
         window = window_of(view, box, out.shape[:2], (400, 420))
         assert window.shrink == shrink
-        region = decode_window(data, PixelFormat("jpeg", 3, "uint8"), 400, 420, window, lambda n: np.empty(n, np.uint8))
+        region = decode_window(data, Form("jpeg", 3, "uint8"), 400, 420, window, lambda n: np.empty(n, np.uint8))
         view.render(Sample(box, window, (24, 24), (False, False)), region, out)
 
         def apart(dy, dx, box=box):

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from fastdata.codecs.form import PixelFormat
 from fastdata.codecs.jpeg_crop import cut_jpeg, find_cells
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
 from fastdata.codecs.pixels import Window, decode_window, encode_record
 from fastdata.errors import CodecError
+from fastdata.store.format import Form
 from support import Array, picture, with_index
 
 SAMPLINGS = {
@@ -100,7 +100,7 @@ def test_a_cut_for_the_fast_decode_gives_its_pixels(case: Any) -> None:
 @settings(max_examples=300, deadline=None)
 def test_a_window_is_that_part_of_the_whole_at_its_scale(case: Any, shrink: int, fast: bool) -> None:
     image, _, quality, _, (top, left, height, width) = case
-    form = PixelFormat("jpeg", 1 if image.ndim == 2 else 3, "uint8")
+    form = Form("jpeg", 1 if image.ndim == 2 else 3, "uint8")
     data = encode_record(image, "jpeg", quality=quality)
     region = decode_window(data, form, *image.shape[:2], Window(top, left, height, width, shrink, fast), _fresh)
     assert region.shrink == shrink or region.pixels.shape[0] <= 8
@@ -225,7 +225,7 @@ def test_without_a_usable_index_there_is_no_cut_and_a_window_still_comes() -> No
     at = good.index(b"fastdata\0") + 14
     wrong_count = good[:at] + (31).to_bytes(4, "little") + good[at + 4 :]
     wrong_sum = good[: at + 4] + bytes([good[at + 4] ^ 1]) + good[at + 5 :]
-    form, memory = PixelFormat("jpeg", 3, "uint8"), np.empty(1 << 16, np.uint8)
+    form, memory = Form("jpeg", 3, "uint8"), np.empty(1 << 16, np.uint8)
     for data in (plain, wrong_count, wrong_sum):
         assert cut_jpeg(data, 1, 2, 30, 40) is None
         region = decode_window(data, form, 70, 90, Window(1, 2, 30, 40), lambda _: memory)
@@ -242,7 +242,7 @@ def test_other_samplings_are_not_cut() -> None:
 
 
 def test_a_record_of_another_size_is_an_error() -> None:
-    form, memory = PixelFormat("jpeg", 3, "uint8"), np.empty(1 << 16, np.uint8)
+    form, memory = Form("jpeg", 3, "uint8"), np.empty(1 << 16, np.uint8)
     data = encode_jpeg(picture(2, 70, 90))
     for height, width in ((60, 90), (70, 100), (90, 70), (140, 180), (139, 179)):
         for window in (
@@ -271,7 +271,7 @@ def test_damage_inside_the_box_is_found() -> None:
 @settings(max_examples=500, deadline=None)
 @example(-1, 0)
 def test_a_damaged_header_is_a_codec_error_or_harmless(at: int, value: int) -> None:
-    form, data = PixelFormat("jpeg", 3, "uint8"), bytearray(HEALTHY)
+    form, data = Form("jpeg", 3, "uint8"), bytearray(HEALTHY)
     data[at if at >= 0 else data.index(b"\xff\xc0") + 11] = value  # the sampling factors, for one
     try:
         region = decode_window(bytes(data), form, 70, 90, Window(1, 2, 30, 40), _fresh)

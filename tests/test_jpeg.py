@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from fastdata.codecs.form import PixelFormat
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
 from fastdata.codecs.pixels import Window, decode_record, decode_window, encode_record
 from fastdata.errors import CodecError
+from fastdata.store.format import Form
 from stores import script
 from support import Array, encode, index_of, picture
 
@@ -265,7 +265,7 @@ def test_records_come_back(codec: str, channels: int, dtype: str) -> None:
     image = picture(5, 31, 47).astype(dtype) * (257 if dtype == "uint16" else 1)
     image = image if channels == 3 else image[:, :, 1].copy()
     data = encode_record(image, codec, quality=100)
-    found = decode_record(memoryview(data), PixelFormat(codec, channels, dtype), 31, 47)
+    found = decode_record(memoryview(data), Form(codec, channels, dtype), 31, 47)
     assert found.shape == (31, 47, channels) and found.dtype == dtype
     flat = found[:, :, 0] if channels == 1 else found
     if codec == "jpeg":
@@ -303,7 +303,7 @@ def test_every_width_is_decoded_alike_into_scratch_memory(width: int, gray: bool
 
 @pytest.mark.parametrize(("codec", "dtype"), FORMS)
 def test_damaged_records_are_codec_errors(codec: str, dtype: str) -> None:
-    form = PixelFormat(codec, 3, dtype)
+    form = Form(codec, 3, dtype)
     data = encode_record(picture(0, 20, 30).astype(dtype), codec)
     for damaged in (b"", b"x", data[: len(data) // 2], data[:-1] if codec == "rgb" else data[:100], b"\0" * 99):
         with pytest.raises(CodecError):
@@ -323,7 +323,7 @@ def test_damaged_records_are_codec_errors(codec: str, dtype: str) -> None:
 HUGE = """
 import json, resource, sys
 from fastdata.errors import CodecError
-from fastdata.codecs.form import PixelFormat
+from fastdata.store.format import Form
 from fastdata.codecs.pixels import decode_record
 from support import encode, picture
 
@@ -334,7 +334,7 @@ for codec, ending, mark in (("jpeg", ".jpg", b"\\xff\\xc0"), ("png", ".png", b"I
     at = data.index(mark) + (5 if codec == "jpeg" else 4)
     data[at : at + (4 if codec == "jpeg" else 8)] = (65_000).to_bytes(2 if codec == "jpeg" else 4, "big") * 2
     try:
-        decode_record(bytes(data), PixelFormat(codec, 3, "uint8"), 20, 30)
+        decode_record(bytes(data), Form(codec, 3, "uint8"), 20, 30)
     except CodecError as error:
         said.append(str(error))
 print(json.dumps(said))

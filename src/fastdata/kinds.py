@@ -199,8 +199,8 @@ class Kind(Protocol):
 
     # What a store holds
 
-    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
-        """Return the form of a variant's records, or of its masks; None: this version cannot read it."""
+    def reads(self, form: Any, *, mask: bool) -> bool:
+        """Return whether this version reads records, or masks, of this form."""
 
     def section_types(self) -> dict[str, Any]:
         """Return what the manifest has for this kind only: the type of each section."""

@@ -6,11 +6,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from fastdata.errors import CodecError, FastDataError, PrepError, needs
 
@@ -59,8 +59,7 @@ class Engine(Protocol):
         """Return the id of a token, or None if there is no such token."""
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(Struct, frozen=True, forbid_unknown_fields=True):
     """The identity of a tokenizer.
 
     Attributes:

@@ -12,10 +12,10 @@ from PIL import Image
 
 import image_files
 from fastdata.codecs.decode import SourceImage
-from fastdata.codecs.form import PixelFormat
 from fastdata.codecs.jpeg_crop import cut_jpeg
 from fastdata.codecs.jpeg_grid import encode_jpeg
 from fastdata.codecs.pixels import decode_record
+from fastdata.store.format import Form
 from support import encode, picture
 from target import TARGETS, Case, Target, target
 
@@ -118,7 +118,7 @@ def records() -> dict[str, bytes]:
 @target(records, cases=3000)
 def jpeg_cells(case: Case) -> Any:
     """Cut boxes out of a JPEG, and decode them: a cut that is made must decode, or be an error."""
-    form = PixelFormat("jpeg", 3 if case.name == "rgb.jpg" else 1, "uint8")
+    form = Form("jpeg", 3 if case.name == "rgb.jpg" else 1, "uint8")
     sides = (70, 90) if case.name == "rgb.jpg" else (40, 64)
     for box in ((0, 0, 8, 8), (20, 30, 17, 25), (0, 0, 40, 64)):
         for exact in (True, False):

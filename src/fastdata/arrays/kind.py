@@ -64,11 +64,11 @@ class ArrayKind(Kind):
         arrays = stores[0].manifest.section("arrays")
         return {"arrays": arrays, "masks": join_masks([store.manifest.section("masks") for store in stores])}
 
-    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
-        from fastdata.store.format import NUMBERS, Form
+    def reads(self, form: Any, *, mask: bool) -> bool:
+        from fastdata.store.format import NUMBERS
 
-        fits = codec == "chunks" and dtype in (CLASSES if mask else NUMBERS) and channels in ((1,) if mask else (1, 3))
-        return Form(codec, channels, dtype) if fits else None
+        types, channels = (CLASSES, (1,)) if mask else (NUMBERS, (1, 3))
+        return form.codec == "chunks" and form.dtype in types and form.channels in channels
 
     def section_types(self) -> dict[str, Any]:
         from fastdata.arrays.sections import Arrays

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fastdata.arrays.chunks import MAX_AXES
 from fastdata.errors import FormatError
-from fastdata.store.files import SAMPLES
+from fastdata.store.files import SAMPLES, Count, Entry
 from fastdata.store.format import MASK, Labels, Variant, sample_columns
 from fastdata.store.store import Store
-from fastdata.store.strict import Count
 
 __all__ = ["Arrays", "check_shapes", "samples_dtype"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True)
-class Arrays:
+class Arrays(Entry, frozen=True):
     """The section of a store of arrays. chunk: sides of the chunks. channels: whether there is an axis of channels, which comes
     first."""
 

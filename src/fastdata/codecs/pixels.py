@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from fastdata.codecs.form import PixelFormat
 from fastdata.codecs.jpeg_crop import Cut, cut_jpeg
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, jpeg_size
 from fastdata.errors import CodecError
+from fastdata.store.format import Form
 
 __all__ = [
     "LEAST_SHRUNK",
@@ -74,7 +74,7 @@ def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
     return data.tobytes()
 
 
-def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, width: int) -> Array:
+def decode_record(data: bytes | memoryview, form: Form, height: int, width: int) -> Array:
     """Decode a record to [H, W, C] of the format's dtype: read-only, and a view of `data` where that saves a copy.
 
     Raises:
@@ -96,7 +96,7 @@ def decode_record(data: bytes | memoryview, form: PixelFormat, height: int, widt
 
 
 def decode_window(
-    data: bytes | memoryview, form: PixelFormat, height: int, width: int, window: Window, scratch: Callable[[int], Array]
+    data: bytes | memoryview, form: Form, height: int, width: int, window: Window, scratch: Callable[[int], Array]
 ) -> Region:
     """Decode as little of a record as contains the window. Pixels equal those of decoding the whole at that scale.
 
@@ -137,7 +137,7 @@ def _png_size(data: bytes | memoryview) -> tuple[int, int]:
     return int.from_bytes(data[20:24], "big"), int.from_bytes(data[16:20], "big")
 
 
-def _decode_png(data: bytes | memoryview, form: PixelFormat) -> Array:
+def _decode_png(data: bytes | memoryview, form: Form) -> Array:
     flags = cv2.IMREAD_UNCHANGED if form.channels == 1 else cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH
     image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if len(data) else None
     if image is None:

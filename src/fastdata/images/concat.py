@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator, Sequence, Sized
-from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from fastdata.codecs.jpeg_crop import Cut
 from fastdata.codecs.pixels import Region, Window
@@ -74,7 +74,7 @@ class ConcatImages(_Concat[Images]):
         self.form = first.form
         self.labels = first.labels
         for images, _ in self._parts[1:]:
-            if images.labels != first.labels or replace(images.form, codec=first.form.codec) != first.form:
+            if images.labels != first.labels or structs.replace(images.form, codec=first.form.codec) != first.form:
                 raise ValueError(
                     f"datasets of {_described(first)} and of {_described(images)} do not go together: prepare the second with "
                     "--classes of the first, and the same --gray, --bits and --mask-bits"
@@ -173,7 +173,7 @@ class ConcatValues(_Concat[Values]):
         super().__init__(parts)
         self.column = parts[0][0].column
         for values, _ in parts[1:]:
-            if values.column != self.column:
+            if structs.replace(values.column, ids=self.column.ids) != self.column:
                 raise ValueError(f"datasets whose columns are {self.column} and {values.column} cannot be concatenated")
 
     def batch(self, rows: Array) -> Array | Lists | list[Any]:

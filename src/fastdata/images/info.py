@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec import convert
 
 from fastdata.images.sections import Masks
 from fastdata.store.column import Column
 from fastdata.store.format import Variant
 from fastdata.store.info import Facts, label_lines, listed, span
 from fastdata.store.store import Store
-from fastdata.store.strict import from_json
 from fastdata.words import human_bytes, number_of
 
 __all__ = [
@@ -75,7 +75,7 @@ def image_lines(facts: Facts) -> Iterator[str]:
             line += f", {originals} with their files' own bytes, {facts['samples'] - originals} encoded"
         yield line + described_each(variant, facts, "an image")
     if columns := facts.get("columns", ()):
-        yield f"  columns: {', '.join(str(from_json(Column, column)) for column in columns)}"
+        yield f"  columns: {', '.join(str(convert(column, Column)) for column in columns)}"
     yield from mask_lines(facts)
 
 

@@ -48,15 +48,16 @@ class ImageKind(Kind):
 
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
         """Turn a manifest's options into command-line options."""
+        from msgspec import convert
+
         from fastdata.images.named import NamedImage
-        from fastdata.store.strict import from_json
 
         found = dict[str, Any]()
         for key, value in options.items():
             if key == "mask":
                 found |= typed_masks(value) if isinstance(value, dict) else {}
             elif key == "images":
-                found[key] = [str(image) for image in from_json(tuple[NamedImage, ...], value)]
+                found[key] = [str(image) for image in convert(value, tuple[NamedImage, ...])]
             elif key == "upscale":
                 found["no-upscale"] = not value
             else:
@@ -74,14 +75,11 @@ class ImageKind(Kind):
 
         return {"masks": join_masks([store.manifest.section("masks") for store in stores])}
 
-    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
-        """Return the format of a variant's records; None: it is unknown."""
-        from fastdata.codecs.form import PixelFormat
+    def reads(self, form: Any, *, mask: bool) -> bool:
         from fastdata.images.options import CODECS
 
-        known = codec in CODECS and channels in (1, 3) and dtype in ("uint8", "uint16")
-        fits = not mask or (codec == "rgb" and channels == 1)
-        return PixelFormat(codec, channels, dtype) if known and fits else None
+        known = form.codec in CODECS and form.channels in (1, 3) and form.dtype in ("uint8", "uint16")
+        return known and (not mask or (form.codec == "rgb" and form.channels == 1))
 
     def section_types(self) -> dict[str, Any]:
         from fastdata.images.sections import Masks

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 __all__ = ["NamedImage", "parse_images"]
 
@@ -13,8 +14,7 @@ TAKEN = ("mask", "masks")  # an export has masks under these names
 FORM = "NAME=WHERE[:CODEC][:BITS][:gray], such as left=left or depth=depth:png:16:gray"
 
 
-@dataclass(frozen=True)
-class NamedImage:
+class NamedImage(Struct, frozen=True, forbid_unknown_fields=True):
     """One of several images, and how it is stored, as `ImageRecipe` says."""
 
     name: str

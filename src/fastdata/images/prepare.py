@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastdata.codecs.decode import SourceImage
-from fastdata.codecs.form import PixelFormat
 from fastdata.codecs.jpeg_file import JpegHeader
 from fastdata.codecs.pillow_files import extras
 from fastdata.codecs.pixels import encode_record
@@ -20,7 +19,7 @@ from fastdata.images.mask_file import count_classes, decode_mask
 from fastdata.images.mask_recipe import MaskRecipe, resize_mask
 from fastdata.images.named import NamedImage
 from fastdata.images.resize import center, resize, target_shapes
-from fastdata.store.format import IMAGE, MASK
+from fastdata.store.format import IMAGE, MASK, Form
 
 __all__ = ["ImageRecipe", "Record", "Room", "prepare_image", "unlimited", "variant_name"]
 
@@ -76,15 +75,15 @@ class ImageRecipe:
         """The packages that read and write images here: the required ones, and the optional ones that are installed."""
         return ("opencv-python-headless", "pillow", "simplejpeg", *extras())
 
-    def variants(self) -> list[tuple[str, int | None, PixelFormat]]:
+    def variants(self) -> list[tuple[str, int | None, Form]]:
         """Return (name, size, form) of each variant: the images in every size, then their masks, then each further image."""
-        form = PixelFormat(self.codec, 1 if self.gray else 3, f"uint{self.bits}")
+        form = Form(self.codec, 1 if self.gray else 3, f"uint{self.bits}")
         found = [(variant_name(size), size, form) for size in self.sizes]
         if self.mask is not None:
-            form = PixelFormat("rgb", 1, f"uint{self.mask.bits}")
+            form = Form("rgb", 1, f"uint{self.mask.bits}")
             found += [(f"{MASK}{variant_name(size)}", size, form) for size in self.sizes]
         for image in self.images[1:]:
-            form = PixelFormat(image.codec, 1 if image.gray else 3, f"uint{image.bits}")
+            form = Form(image.codec, 1 if image.gray else 3, f"uint{image.bits}")
             found += [(f"{IMAGE}{image.name}-{variant_name(size)}", size, form) for size in self.sizes]
         return found
 

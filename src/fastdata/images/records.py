@@ -11,7 +11,6 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from fastdata.codecs.decode import SourceImage
-from fastdata.codecs.form import PixelFormat
 from fastdata.codecs.jpeg_crop import Cut
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.codecs.pixels import Region, Window, decode_window, jpeg_window
@@ -22,7 +21,7 @@ from fastdata.images.columns import StoreValues, Values
 from fastdata.images.geometry import Placement, placement
 from fastdata.shared_memory import SharedArray
 from fastdata.store.column import SOURCE_SIZE
-from fastdata.store.format import Labels
+from fastdata.store.format import Form, Labels
 from fastdata.store.place import Use
 from fastdata.store.store import Store
 
@@ -40,7 +39,7 @@ class Images(Protocol):
     """Images by number. Pickles are a few bytes; files are opened on first use, in the process that uses them."""
 
     @property
-    def form(self) -> PixelFormat: ...
+    def form(self) -> Form: ...
 
     @property
     def jpegs(self) -> bool:
@@ -110,7 +109,7 @@ class _Holdable(ABC):
         decoded: whether these are pixels.
     """
 
-    form: PixelFormat
+    form: Form
     records: InMemoryRecords | None = None
     decoded = False
 
@@ -289,7 +288,7 @@ class StoreImages(_Holdable):
 class FileImages(_Holdable):
     """Image files of any format, read when needed, as upright RGB. Sizes come from the headers."""
 
-    form = PixelFormat("file", 3, "uint8")
+    form = Form("file", 3, "uint8")
     columns: Mapping[str, Values] = {}
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], targets: Any = None) -> None:

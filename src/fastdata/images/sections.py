@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fastdata.store.files import Count, Entry
 from fastdata.store.format import Labels, sample_columns
-from fastdata.store.strict import Count
 
 __all__ = ["Masks", "join_masks", "samples_dtype"]
 
 
-@dataclass(frozen=True)
-class Masks:
+class Masks(Entry, frozen=True):
     """The manifest's section about masks.
 
     Attributes:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from msgspec import to_builtins
 
 from fastdata import kinds
 from fastdata.errors import PrepError, StoreError, lacking
@@ -149,8 +152,7 @@ def is_finished(work: Work, overwrite: bool) -> bool:
         if old.fingerprint == plan.fingerprint:
             clear_work(work)  # a run that is killed at its very end leaves it
             return True
-        columns = [column.as_json() for column in old.columns]
-        before = {"options": old.options, "libraries": old.libraries, "columns": columns}
+        before = {"options": old.options, "libraries": old.libraries, "columns": json.loads(json.dumps(to_builtins(old.columns)))}
         changed = describe_difference(before, plan.body(), work.kind, kinds.find(old.kind))
     elif plan_path(out).exists():
         changed = difference(work)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
+from msgspec import structs
 
 from fastdata.errors import PrepError
 from fastdata.prepare.folder import claimed, writing
@@ -179,7 +180,7 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
         if name := joint.tokenizer_file:
             files[name] = _copied(first.path / name, folder / name)
     counts = tuple(count for m in manifests for count in m.shard_samples)
-    return replace(
+    return structs.replace(
         first.manifest,
         num_samples=sum(counts),
         num_rejects=len(rejects),
@@ -224,14 +225,16 @@ def _join_column(found: Sequence[Column], stores: Sequence[Store]) -> tuple[Colu
         raise PrepError(f"{where} has other ids for the same names: prepare all annotations together")
     if len(names) > np.iinfo(first.dtype).max:
         raise PrepError(f"{where} has {len(names)} names, more than {first.type} holds: prepare both together")
-    return replace(first, names=names, ids=tuple(ids[name] for name in names) if ids else ()), codes
+    return structs.replace(first, names=names, ids=tuple(ids[name] for name in names) if ids else ()), codes
 
 
 def _join_variants(found: Sequence[Variant]) -> Variant:
     first = found[0]
     records = None if first.records is None else tuple(n for variant in found for n in variant.records or ())
     originals = None if first.originals is None else sum(variant.originals or 0 for variant in found)
-    return replace(first, shards=tuple(s for variant in found for s in variant.shards), records=records, originals=originals)
+    return structs.replace(
+        first, shards=tuple(s for variant in found for s in variant.shards), records=records, originals=originals
+    )
 
 
 def _join_libraries(manifests: Sequence[Manifest]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import xxhash
+from msgspec import convert, to_builtins
 
 from fastdata import kinds
 from fastdata._version import __version__
@@ -23,7 +24,6 @@ from fastdata.sources.shuffled import shuffled
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
 from fastdata.store.format import Form, Labels
-from fastdata.store.strict import from_json
 from fastdata.tokenizer import LIBRARIES
 
 __all__ = ["Options", "Plan", "Roots", "Work", "describe_difference", "freeze", "make_plan", "rows_of", "version_of"]
@@ -146,10 +146,10 @@ def _body(
     fields: Sequence[FieldSource],
 ) -> dict[str, Any]:
     return {
-        **({"columns": [column.as_json() for column in columns]} if columns else {}),
-        **({"fields": [asdict(field) for field in fields]} if fields else {}),
+        **({"columns": to_builtins(columns)} if columns else {}),
+        **({"fields": to_builtins(fields)} if fields else {}),
         "options": _as_recorded(options),
-        "labels": asdict(labels),
+        "labels": to_builtins(labels),
         "bounds": bounds,
         "libraries": libraries,
     }
@@ -158,7 +158,7 @@ def _body(
 def _as_recorded(options: Options) -> dict[str, Any]:
     """Return the options as JSON values, without those that are newer than format 1.0 and not set."""
     unset = {one.name for one in fields(options) if one.metadata.get("newer") and getattr(options, one.name) == one.default}
-    return {name: value for name, value in asdict(options).items() if name not in unset}
+    return {name: value for name, value in to_builtins(options).items() if name not in unset}
 
 
 def rows_of(sources: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
@@ -267,7 +267,7 @@ def _plain(value: Any) -> str:
 
 def _listed(columns: list[dict[str, Any]]) -> str:
     """Name the columns of a manifest or a plan."""
-    return ", ".join(str(from_json(Column, one)) for one in columns) or "none"
+    return ", ".join(str(convert(one, Column)) for one in columns) or "none"
 
 
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -9,6 +9,8 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
+from msgspec import Struct
+
 from fastdata.sources.packed import trimmed
 
 __all__ = ["decode", "decode_rows", "encode", "encode_rows"]
@@ -33,8 +35,9 @@ def encode(value: Any) -> Any:
         return {"dict": [[encode(key), encode(inner)] for key, inner in value.items()]}
     if kind is bytes:
         return {"bytes": base64.b64encode(value).decode()}
-    if is_dataclass(kind):
-        return {"class": _name_of(kind), "fields": [encode(getattr(value, one.name)) for one in fields(kind)]}
+    if is_dataclass(kind) or issubclass(kind, Struct):
+        names = [one.name for one in fields(kind)] if is_dataclass(kind) else kind.__struct_fields__
+        return {"class": _name_of(kind), "fields": [encode(getattr(value, name)) for name in names]}
     for plain in (bool, int, float, str):
         if isinstance(value, plain):  # numpy.float64 is a float
             return plain(value)
@@ -89,6 +92,6 @@ def _class(name: str) -> type[Any]:
     found = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)
-    if not isinstance(found, type) or not is_dataclass(found):
+    if not isinstance(found, type) or not (is_dataclass(found) or issubclass(found, Struct)):
         raise TypeError(f"{name} is no dataclass")
     return found

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import FieldSource, Source, SourceList
 from fastdata.sources.instances import instance_column
@@ -25,7 +27,7 @@ def category_column(names: Sequence[str], ids: Sequence[int] = ()) -> Column:
 
 def keypoint_column(count: int, names: Sequence[str]) -> Column:
     """Return the column of keypoints (x, y, visibility): so many for each instance."""
-    return replace(instance_column("keypoints", "xy", shape=(count,)), names=tuple(names))
+    return structs.replace(instance_column("keypoints", "xy", shape=(count,)), names=tuple(names))
 
 
 def annotated(source: Source, values: Sequence[Any], problem: str = "") -> Source:

@@ -6,8 +6,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import structs
 
 from fastdata.errors import PrepError
 from fastdata.sources.instances import LAYOUTS, as_instances, instance_column
@@ -53,7 +55,7 @@ class Field:
         if self.column is None:
             return declared
         shape = declared.shape if declared.many else declared.shape[1:]
-        return replace(self.column, shape=shape) if self.column.many and not self.layout else self.column
+        return structs.replace(self.column, shape=shape) if self.column.many and not self.layout else self.column
 
     def infer(self, values: Sequence[Any]) -> Column:
         """Return the column that suits values as Python has them.

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.inputs import FieldSource, SourceList, read_bytes
@@ -106,7 +107,7 @@ def with_meanings(inputs: SourceList) -> SourceList:
         count = len(names) if column.dtype.kind in "iu" and column.type not in TEXTS else column.shape[0] if column.shape[1:] else 0
         if column.names or not names or len(names) != count or not all(isinstance(name, str) for name in names):
             return field
-        return replace(field, column=replace(column, names=names))
+        return replace(field, column=structs.replace(column, names=names))
 
     return replace(inputs, fields=tuple(map(named, inputs.fields)))
 
@@ -126,7 +127,9 @@ def with_groups(inputs: SourceList) -> SourceList:
     fields = list(inputs.fields)
     if first := next((k + 1 for k, field in enumerate(fields) if field.layout), 0):
         fields = [
-            replace(one, column=replace(one.column, group=INSTANCES)) if one.column.many and one.column.group is None else one
+            replace(one, column=structs.replace(one.column, group=INSTANCES))
+            if one.column.many and one.column.group is None
+            else one
             for one in fields
         ]
         if SOURCE_SIZE not in inputs.columns:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from fastdata.errors import CodecError, PrepError, may_pass
 from fastdata.sources.base import kind_of, read_range
@@ -174,7 +175,7 @@ def _array_column(field: Field, arrays: Sequence[np.ndarray[Any, np.dtype[Any]]]
         found = ", ".join(f"{array.dtype} {list(array.shape)}" for array in arrays[:5])
         raise field_error(field, f"its arrays have different types, or more than their first axis differs: {found}")
     if field.column is not None:
-        return replace(field.column, shape=shapes[0][1:])
+        return structs.replace(field.column, shape=shapes[0][1:])
     if len(shapes) > 1:
         raise field_error(
             field,

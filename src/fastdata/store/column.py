@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fastdata.store.files import COLUMNS
-from fastdata.store.strict import Count
+from fastdata.store.files import COLUMNS, Count, Entry
 from fastdata.tokenizer import Spec
 
 __all__ = ["INSTANCES", "NUMBERS", "SOURCE_SIZE", "TEXTS", "Column", "ColumnTokens", "mirror_order"]
@@ -22,8 +20,7 @@ INSTANCES = "instances"  # the group of what annotations say of the objects in a
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
 
-@dataclass(frozen=True)
-class ColumnTokens:
+class ColumnTokens(Entry, frozen=True):
     """How a column's tokens were made of text.
 
     Attributes:
@@ -37,8 +34,7 @@ class ColumnTokens:
     pad: Count | None
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Entry, frozen=True):
     """What a column holds.
 
     Attributes:
@@ -64,7 +60,7 @@ class Column:
     geometry: str | None = None
     group: str | None = None
     names: tuple[str, ...] = ()
-    ids: tuple[int, ...] = field(default=(), compare=False)
+    ids: tuple[int, ...] = ()
     tokens: ColumnTokens | None = None
 
     def __post_init__(self) -> None:
@@ -101,10 +97,6 @@ class Column:
         """The name of the tokenizer's file in the store; empty if there is none."""
         file = "" if self.tokens is None else self.tokens.tokenizer.file
         return f"{COLUMNS}/{self.name}.{file}" if file else ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the column as the manifest has it."""
-        return asdict(self) | {"shape": list(self.shape), "names": list(self.names), "ids": list(self.ids)}
 
     def __str__(self) -> str:
         """The name and the type, such as "boxes (lists of float32[4])"."""

@@ -11,17 +11,16 @@ import socket
 import stat
 from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 import xxhash
+from msgspec import Meta, Struct
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, damaged, lacking
-from fastdata.store.strict import Count
 
 __all__ = [
     "COLUMNS",
@@ -33,6 +32,8 @@ __all__ = [
     "REJECTS",
     "SAMPLES",
     "WORK",
+    "Count",
+    "Entry",
     "FileSum",
     "Stamp",
     "check_bytes",
@@ -71,8 +72,14 @@ NEXT = "next"  # a store that is to replace the one around it: in the work folde
 PLAN = "plan.json"  # in that folder; it exists only if the plan is complete
 
 
-@dataclass(frozen=True)
-class FileSum:
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Entry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a manifest, which msgspec reads: it has the keys and types of the class, and no other."""
+
+
+class FileSum(Entry, frozen=True):
     """Size and xxh3-128 (hex) of one file."""
 
     bytes: Count

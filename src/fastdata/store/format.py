@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import convert, structs, to_builtins
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, lacking
@@ -24,13 +24,14 @@ from fastdata.store.files import (
     REJECTS,
     SAMPLES,
     WORK,
+    Count,
+    Entry,
     FileSum,
     index_file,
     is_variant,
     open_regular,
     sum_of,
 )
-from fastdata.store.strict import Count, from_json
 
 __all__ = ["IMAGE", "MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant", "read_current", "read_manifest", "sample_columns"]
 
@@ -39,8 +40,7 @@ MASK = "mask-"  # the prefix of the names of variants that hold masks
 IMAGE = "image-"  # the prefix of the names of variants that hold another image of each sample; then come its name and "-"
 
 
-@dataclass(frozen=True)
-class Labels:
+class Labels(Entry, frozen=True):
     """What labels mean.
 
     kind: "class" (int32 index into names), "vector" (a float32 per name), "none", or of a TableDataset also "integer" (itself).
@@ -50,32 +50,38 @@ class Labels:
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(Entry, frozen=True):
     """The contents of a variant's records: the codec, the number of channels, and the name of a numpy dtype."""
 
     codec: str
     channels: Count
     dtype: str
 
+    @property
+    def jpegs(self) -> bool:
+        """Whether records are JPEGs, which may have an index of cells that can be decoded alone."""
+        return self.codec in ("jpeg", "original")
 
-@dataclass(frozen=True)
-class Variant:
+    def nbytes(self, pixels: Any) -> Any:
+        """Return the bytes of a sample of that many pixels (an int, or an array of them)."""
+        return pixels * (self.channels * np.dtype(self.dtype).itemsize)
+
+
+class Variant(Entry, frozen=True):
     """One stored form of every sample, or of its mask.
 
     Attributes:
         size: the value of `--size`; None if images kept their size.
-        form: what its records hold; of the class that the kind makes of it.
         records: the number in each shard, if it differs from that of samples.
         originals: for codec "original", how many records are the unchanged bytes of a source file.
     """
 
     name: str
     size: Count | None
-    form: Any
+    form: Form
     shards: tuple[FileSum, ...]
-    records: tuple[Count, ...] | None = None
-    originals: Count | None = None
+    records: tuple[Count, ...] | None
+    originals: Count | None
 
     @property
     def is_mask(self) -> bool:
@@ -92,8 +98,7 @@ class Variant:
         return self.name.rpartition("-")[2]
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(Entry, frozen=True, kw_only=True):
     """What a store contains and how it was made.
 
     Attributes:
@@ -114,15 +119,15 @@ class Manifest:
     options: dict[str, Any]
     libraries: dict[str, str]
     fingerprint: str
-    sections: dict[str, Any] = field(default_factory=dict)
-    columns: tuple[Column, ...] = ()
-    images: tuple[str, ...] = ()
+    sections: dict[str, Any]
+    columns: tuple[Column, ...]
+    images: tuple[str, ...]
     version: str = VERSION
     format: str = FORMAT
-    xxh3_128: str = field(default="", compare=False)
+    xxh3_128: str = ""
 
     def to_json(self) -> bytes:
-        body = asdict(self)
+        body = to_builtins(self)
         del body["xxh3_128"]
         return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
@@ -181,9 +186,7 @@ def read_manifest(root: Path) -> Manifest:
                 f"{root} has format version {body['version']!s:.20}, this fastdata reads {VERSION}: prepare the store again, or "
                 "use the fastdata that wrote it"
             )
-        if "xxh3_128" in body:
-            raise ValueError("unknown key xxh3_128")
-        return _parse({**body, "xxh3_128": sum_of(raw).xxh3_128})
+        return structs.replace(_parse(body), xxh3_128=sum_of(raw).xxh3_128)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{root / MANIFEST} is damaged ({type(error).__name__}: {error}); prepare the store again") from None
 
@@ -201,7 +204,9 @@ def _absent(root: Path) -> StoreError:
 
 
 def _parse(body: dict[str, Any]) -> Manifest:
-    manifest: Manifest = from_json(Manifest, body)
+    manifest = convert(body, Manifest)
+    if json.loads(manifest.to_json()) != body:
+        raise ValueError("a key is missing, or xxh3_128 is there")
     try:
         kind = kinds.find(manifest.kind)
     except KeyError:
@@ -209,31 +214,22 @@ def _parse(body: dict[str, Any]) -> Manifest:
     types = kind.section_types()
     if manifest.sections.keys() != types.keys():
         raise ValueError(f"sections of {kind.name} are {', '.join(types)}, found {', '.join(manifest.sections):.80}")
-    manifest = replace(
-        manifest,
-        sections={name: from_json(one, manifest.sections[name]) for name, one in types.items()},
-        variants=tuple(_of_kind(kind, variant) for variant in manifest.variants),
-    )
+    sections = {name: convert(manifest.sections[name], one) for name, one in types.items()}
     if manifest.labels.kind not in kind.labels:
         raise ValueError(f"unknown kind of label {manifest.labels.kind!r}")
     kind.typed(manifest.options)  # which raises an error if they are damaged
+    for variant in manifest.variants:
+        if not is_variant(variant.name):
+            raise ValueError(f"a variant cannot be called {variant.name!r:.80}")
+        if not kind.reads(variant.form, mask=variant.is_mask):
+            raise FormatError(f"the store has records of {variant.form}, which this fastdata cannot read; use a newer one")
     _check_variants(manifest)
     _check_columns(manifest.columns)
     tables = SAMPLES, NAMES, REJECTS, *(index_file(variant.name) for variant in manifest.variants)
     of_columns = (name for column in manifest.columns for name in (*column.files, column.tokenizer_file) if name)
     if missing := [name for name in (*tables, *of_columns) if name not in manifest.files]:
         raise ValueError(f"it does not list {missing[0]}")
-    return manifest
-
-
-def _of_kind(kind: kinds.Kind, variant: Variant) -> Variant:
-    if not is_variant(variant.name):
-        raise ValueError(f"a variant cannot be called {variant.name!r:.80}")
-    stored: Form = from_json(Form, variant.form)
-    form = kind.form(stored.codec, stored.channels, stored.dtype, mask=variant.is_mask)
-    if form is None:
-        raise FormatError(f"the store has records of {variant.form}, which this fastdata cannot read; use a newer one")
-    return replace(variant, form=form)
+    return structs.replace(manifest, sections=sections)
 
 
 def _check_variants(manifest: Manifest) -> None:

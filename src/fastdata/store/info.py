@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from msgspec import structs, to_builtins
 
 from fastdata.machine import free_memory
 from fastdata.store.format import Variant
@@ -46,7 +47,7 @@ def store_facts(store: Store) -> dict[str, Any]:
         "fingerprint": manifest.fingerprint,
     }
     if manifest.columns:
-        facts["columns"] = [column.as_json() for column in manifest.columns]
+        facts["columns"] = to_builtins(manifest.columns)
     if manifest.images:
         facts["images"] = manifest.images
     return facts | kind.facts(store)
@@ -84,7 +85,7 @@ def _variant(store: Store, variant: Variant) -> dict[str, Any]:
         "name": variant.name,
         "size": variant.size,
         "mask": variant.is_mask,
-        **vars(variant.form),
+        **structs.asdict(variant.form),
         "shards": len(variant.shards),
         "file_bytes": sum(shard.bytes for shard in variant.shards),
     }

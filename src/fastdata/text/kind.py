@@ -71,7 +71,7 @@ class TokenKind(Kind):
 
     def join(self, stores: Any, samples: Any) -> dict[str, Any]:
         """Count the tokens of all stores through."""
-        from dataclasses import replace
+        from msgspec import structs
 
         sections = [store.manifest.section("tokens") for store in stores]
         first = 0
@@ -79,13 +79,10 @@ class TokenKind(Kind):
             rows["start"] += first
             first += sum(section.counts)
         counts = tuple(count for section in sections for count in section.counts)
-        return {"tokens": replace(sections[0], counts=counts, largest=max(section.largest for section in sections))}
+        return {"tokens": structs.replace(sections[0], counts=counts, largest=max(section.largest for section in sections))}
 
-    def form(self, codec: str, channels: int, dtype: str, *, mask: bool) -> Any:
-        from fastdata.store.format import Form
-
-        fits = codec == "tokens" and channels in (1, 3) and dtype in ("uint16", "uint32") and not mask
-        return Form(codec, channels, dtype) if fits else None
+    def reads(self, form: Any, *, mask: bool) -> bool:
+        return form.codec == "tokens" and form.channels in (1, 3) and form.dtype in ("uint16", "uint32") and not mask
 
     def section_types(self) -> dict[str, Any]:
         from fastdata.text.sections import Tokens

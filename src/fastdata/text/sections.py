@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import FormatError
+from fastdata.store.files import Count, Entry
 from fastdata.store.store import Store
-from fastdata.store.strict import Count
 
 __all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "Tokens", "check_records"]
 
@@ -22,8 +21,7 @@ RECORD_BYTES = (256 << 12) - 16  # with LMDB's header of 16 bytes, a record fill
 SAMPLES_DTYPE: np.dtype[Any] = np.dtype([("source", "<u8"), ("start", "<u8"), ("tokens", "<u8")])
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(Entry, frozen=True):
     """The section of a store of tokens.
 
     Attributes:
