@@ -14,7 +14,19 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-NEEDED = ("numpy", "opencv-python-headless", "lmdb", "simplejpeg", "xxhash", "msgspec", "click", "tqdm", "pillow", "pytest", "hypothesis")
+NEEDED = (
+    "numpy",
+    "opencv-python-headless",
+    "lmdb",
+    "simplejpeg",
+    "xxhash",
+    "msgspec",
+    "click",
+    "tqdm",
+    "pillow",
+    "pytest",
+    "hypothesis",
+)
 
 
 def main() -> None:

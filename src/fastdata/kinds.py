@@ -167,6 +167,10 @@ class Kind(Protocol):
         """Prepare some inputs without keeping them."""
         return importlib.import_module(self.shards).probe(plan, roots)  # type: ignore[no-any-return]
 
+    def plan_types(self) -> tuple[type[Any], tuple[type[Any], ...]]:
+        """Return the dataclass of the options in a plan, and those of its inputs."""
+        return importlib.import_module(self.shards).PLAN_TYPES  # type: ignore[no-any-return]
+
     def sizes(self, store: Any, sources: Sequence[Any]) -> tuple[int, int]:
         """Return the bytes of the kept inputs, and of their records."""
         before = sum(sources[k].size for k in store.samples["source"].tolist())

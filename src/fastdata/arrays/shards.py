@@ -19,12 +19,15 @@ from fastdata.images.sections import Masks
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
+from fastdata.sources.inputs import Source
 from fastdata.sources.reasons import detail_of, reason_of
 from fastdata.sources.urls import AnyPath, to_path
 
 __all__ = ["Loaded", "kept", "load", "make_shard", "probe", "records", "tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+PLAN_TYPES = ArrayRecipe, (Source, ArraySource)
 
 PROBES, PROBE_BYTES = 32, 1 << 30
 

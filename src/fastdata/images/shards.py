@@ -15,7 +15,7 @@ import numpy as np
 
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.errors import CodecError, MachineError
-from fastdata.images.prepare import Record, Room, prepare_image, unlimited
+from fastdata.images.prepare import ImageRecipe, Record, Room, prepare_image, unlimited
 from fastdata.images.sections import Masks, samples_dtype
 from fastdata.images.tokens import encode_columns
 from fastdata.kinds import Probed, Tables
@@ -33,6 +33,7 @@ from fastdata.words import number_of, was
 
 __all__ = ["kept", "make_shard", "probe", "tables"]
 
+PLAN_TYPES = ImageRecipe, (Source,)
 PROBES = 32
 SCRATCH_BYTES = 1 << 26
 

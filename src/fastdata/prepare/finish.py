@@ -149,7 +149,7 @@ def finish(work: Work) -> tuple[str, ...]:
         shard_samples=tables.counts,
         variants=tuple(variants),
         files=files,
-        options=plan.body()["options"],
+        options=plan.recorded_options(),
         libraries=plan.libraries,
         fingerprint=plan.fingerprint,
         kind=plan.options.kind,

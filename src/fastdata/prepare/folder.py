@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from msgspec import to_builtins
+from msgspec import structs
 
 from fastdata import kinds
 from fastdata.errors import PrepError, StoreError, lacking
@@ -152,8 +151,8 @@ def is_finished(work: Work, overwrite: bool) -> bool:
         if old.fingerprint == plan.fingerprint:
             clear_work(work)  # a run that is killed at its very end leaves it
             return True
-        before = {"options": old.options, "libraries": old.libraries, "columns": json.loads(json.dumps(to_builtins(old.columns)))}
-        changed = describe_difference(before, plan.body(), work.kind, kinds.find(old.kind))
+        new = {"options": plan.recorded_options(), "libraries": plan.libraries, "columns": plan.columns}
+        changed = describe_difference(structs.asdict(old), new, work.kind, kinds.find(old.kind))
     elif plan_path(out).exists():
         changed = difference(work)
     if changed:

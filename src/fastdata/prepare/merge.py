@@ -106,7 +106,7 @@ def _check_alike(stores: Sequence[Store]) -> None:
         was, now = (first.kind.alike(manifest.options) for manifest in (one, two))
         if was != now:
             same = {name: value for name, value in one.options.items() if name not in was or was[name] == now.get(name)}
-            before, after = ({"options": {**manifest.options, **same}, "libraries": {}} for manifest in (one, two))
+            before, after = ({"options": {**manifest.options, **same}, "libraries": {}, "columns": ()} for manifest in (one, two))
             lines = describe_difference(before, after, first.kind, first.kind)
             raise PrepError(f"{other.path} was prepared in another way than {first.path}:\n{lines}\nGive the same options.")
         if [(v.name, v.size, v.form) for v in one.variants] != [(v.name, v.size, v.form) for v in two.variants]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import xxhash
-from msgspec import convert, to_builtins
+from msgspec import to_builtins
 
 from fastdata import kinds
 from fastdata._version import __version__
@@ -23,10 +23,10 @@ from fastdata.sources.packed import packed_inputs
 from fastdata.sources.shuffled import shuffled
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
-from fastdata.store.format import Form, Labels
+from fastdata.store.format import Labels
 from fastdata.tokenizer import LIBRARIES
 
-__all__ = ["Options", "Plan", "Roots", "Work", "describe_difference", "freeze", "make_plan", "rows_of", "version_of"]
+__all__ = ["Plan", "Roots", "Work", "describe_difference", "freeze", "make_plan", "version_of"]
 
 SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
 SHARD_BYTES = 2 << 30  # of input; about the maximum
@@ -35,28 +35,7 @@ LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; for smaller shards the over
 HASHED = 10_000  # sources whose JSON is in memory at a time
 
 
-Checksums = np.ndarray[Any, np.dtype[np.uint64]]
 Roots = tuple[AnyPath, ...]  # the folder of the inputs, and that of each of their companions
-
-
-class Options(Protocol):
-    """How inputs are prepared: a dataclass for each kind of data, whose values are part of the plan.
-
-    Attributes:
-        kind: the kind of data, as in the manifest.
-        libraries: packages whose versions affect the bytes.
-        unit: the unit of progress: "img" for inputs, or "B" for bytes of input.
-    """
-
-    kind: ClassVar[str]
-    unit: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def libraries(self) -> tuple[str, ...]: ...
-
-    def variants(self) -> Sequence[tuple[str, int | None, Form]]:
-        """Return the (name, size, form) of each variant to store."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +43,9 @@ class Plan:
     """The sources and what to make of them.
 
     Attributes:
+        options: how inputs are prepared: a dataclass for each kind of data. Its `libraries` are packages whose versions affect the
+            bytes, its `unit` is that of progress, "img" for inputs or "B" for bytes of input, and `variants()` returns the (name,
+            size, form) of each variant to store.
         sources: a tuple, or a sequence that reads them from the plan's files when they are asked for.
         bounds: shard k holds sources[bounds[k]:bounds[k + 1]].
         amounts: how much each shard adds to the progress, in the unit of the options.
@@ -72,7 +54,7 @@ class Plan:
         fields: where the values of each column come from.
     """
 
-    options: Any  # Options
+    options: Any
     labels: Labels
     sources: Sequence[Any]
     bounds: tuple[int, ...]
@@ -87,13 +69,26 @@ class Plan:
     def num_shards(self) -> int:
         return len(self.bounds) - 1
 
-    def shard(self, index: int) -> tuple[Source, ...]:
+    def shard(self, index: int) -> tuple[Any, ...]:
         return tuple(self.sources[self.bounds[index] : self.bounds[index + 1]])
 
+    def recorded_options(self) -> dict[str, Any]:
+        """Return the options as JSON values, without those that are newer than format 1.0 and not set."""
+        options = self.options
+        unset = {one.name for one in fields(options) if one.metadata.get("newer") and getattr(options, one.name) == one.default}
+        found: dict[str, Any] = json.loads(json.dumps(to_builtins(options)))
+        return {name: value for name, value in found.items() if name not in unset}
+
     def body(self) -> dict[str, Any]:
-        """Return everything but the sources and the fingerprint as JSON values."""
-        body = _body(self.options, self.labels, self.bounds, self.libraries, self.columns, self.fields)
-        return json.loads(json.dumps(body))  # type: ignore[no-any-return]
+        """Return everything that the fingerprint depends on, but the sources."""
+        parts = {"columns": to_builtins(self.columns), "fields": to_builtins(self.fields)}
+        return {
+            **{name: part for name, part in parts.items() if part},
+            "options": self.recorded_options(),
+            "labels": to_builtins(self.labels),
+            "bounds": self.bounds,
+            "libraries": self.libraries,
+        }
 
 
 @dataclass(frozen=True)
@@ -137,51 +132,17 @@ class Work:
         return self.store if self.remote is None else self.remote.url
 
 
-def _body(
-    options: Options,
-    labels: Labels,
-    bounds: tuple[int, ...],
-    libraries: dict[str, str],
-    columns: Sequence[Column],
-    fields: Sequence[FieldSource],
-) -> dict[str, Any]:
-    return {
-        **({"columns": to_builtins(columns)} if columns else {}),
-        **({"fields": to_builtins(fields)} if fields else {}),
-        "options": _as_recorded(options),
-        "labels": to_builtins(labels),
-        "bounds": bounds,
-        "libraries": libraries,
-    }
-
-
-def _as_recorded(options: Options) -> dict[str, Any]:
-    """Return the options as JSON values, without those that are newer than format 1.0 and not set."""
-    unset = {one.name for one in fields(options) if one.metadata.get("newer") and getattr(options, one.name) == one.default}
-    return {name: value for name, value in to_builtins(options).items() if name not in unset}
-
-
-def rows_of(sources: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield what the fingerprint contains of each source."""
-    return map(_as_row, sources)
-
-
-def _as_row(source: Any) -> tuple[Any, ...]:
+def _row_of(source: Any) -> tuple[Any, ...]:
+    """Return what the fingerprint contains of a source."""
     row = {name: value for name, value in vars(source).items() if name not in ("values", "parts", "companions") or value}
     if "companions" in row:
-        row["companions"] = [_as_row(one) for one in source.companions]
+        row["companions"] = [_row_of(one) for one in source.companions]
     return tuple(row.values())
-
-
-def _checksums(sources: Sequence[Any]) -> Checksums:
-    """Return a checksum of each source's row: of 10^8 the rows themselves would fill the memory."""
-    rows = (repr(tuple(map(str, row))).encode("utf-8", "surrogatepass") for row in rows_of(sources))
-    return np.fromiter(map(xxhash.xxh3_64_intdigest, rows), np.uint64, len(sources))
 
 
 def make_plan(
     found: SourceList,
-    options: Options,
+    options: Any,
     limit: int | None = None,
     *,
     least: tuple[int, int] = (LEAST_SAMPLES, LEAST_BYTES),
@@ -208,7 +169,7 @@ def make_plan(
 
 
 def freeze(
-    options: Options,
+    options: Any,
     labels: Labels,
     sources: Sequence[Any],
     bounds: tuple[int, ...],
@@ -218,20 +179,19 @@ def freeze(
 ) -> Plan:
     """Make a plan with its fingerprint."""
     tokenizers = [name for column in columns if column.tokens for name in LIBRARIES[column.tokens.tokenizer.engine]]
-    names = ("lmdb", "numpy", *options.libraries, *tokenizers)
-    libraries = {name: version_of(name) for name in ("fastdata", *names)}
-    body = _body(options, labels, bounds, libraries, columns, fields)
-    digest = xxhash.xxh3_128()
-    before, after = json.dumps({**body, "sources": []}, sort_keys=True).rsplit("[]", 1)
-    digest.update(f"{before}[".encode())
-    for first in range(0, len(sources), HASHED):
-        rows = json.dumps([*rows_of(sources[first : first + HASHED])], sort_keys=True)[1:-1]
-        digest.update((f", {rows}" if first else rows).encode())
-    digest.update(f"]{after}".encode())
+    libraries = {name: version_of(name) for name in ("fastdata", "lmdb", "numpy", *options.libraries, *tokenizers)}
     amounts = tuple(
         sum(max(s.size, 0) for s in sources[begin:end]) if options.unit == "B" else end - begin for begin, end in pairwise(bounds)
     )
-    return Plan(options, labels, sources, bounds, amounts, libraries, digest.hexdigest(), files or {}, columns, fields)
+    plan = Plan(options, labels, sources, bounds, amounts, libraries, "", files or {}, columns, fields)
+    digest = xxhash.xxh3_128()
+    before, after = json.dumps({**plan.body(), "sources": []}, sort_keys=True).rsplit("[]", 1)
+    digest.update(f"{before}[".encode())
+    for first in range(0, len(sources), HASHED):
+        rows = json.dumps([*map(_row_of, sources[first : first + HASHED])], sort_keys=True)[1:-1]
+        digest.update((f", {rows}" if first else rows).encode())
+    digest.update(f"]{after}".encode())
+    return replace(plan, fingerprint=digest.hexdigest())
 
 
 def version_of(library: str) -> str:
@@ -265,11 +225,6 @@ def _plain(value: Any) -> str:
     return (str(value) if str(value).isprintable() else repr(value)) or "nothing"
 
 
-def _listed(columns: list[dict[str, Any]]) -> str:
-    """Name the columns of a manifest or a plan."""
-    return ", ".join(str(convert(one, Column)) for one in columns) or "none"
-
-
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield the name and both values of each difference."""
     for name in sorted({*old, *new}):
@@ -278,18 +233,14 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, An
 
 
 def describe_difference(
-    old: dict[str, Any],
-    new: dict[str, Any],
-    kind: kinds.Kind,
-    before: kinds.Kind,
-    sources: tuple[Sequence[Any], Sequence[Any]] | None = None,
+    old: dict[str, Any], new: dict[str, Any], kind: kinds.Kind, before: kinds.Kind, plans: tuple[Plan, Plan] | None = None
 ) -> str:
     """Return lines such as "--quality 90, now 95" for options, libraries and the machine, and the number of changed sources.
 
     Args:
-        old, new: the bodies of both plans, or what a manifest says of them.
+        old, new: of plans or manifests, `options` as these are recorded, `libraries`, `columns`, and `machine`, if it is known.
         before: the old kind.
-        sources: those of both plans, if they are known.
+        plans: both plans, if they are known.
     """
     lines = [
         f"  --{name} {_plain(was)}, now {_plain(now)}"
@@ -298,16 +249,17 @@ def describe_difference(
     ]
     if kind is before:
         lines += kind.differences(old["options"], new["options"])
-    was_columns, now_columns = (plan.get("columns", []) for plan in (old, new))
-    if was_columns != now_columns:
-        earlier, later = _listed(was_columns), _listed(now_columns)
+    if old["columns"] != new["columns"]:
+        earlier, later = (", ".join(map(str, one["columns"])) or "none" for one in (old, new))
         other = "  columns: the names of their values, or the contents of a tokenizer"
         lines.append(f"  columns {earlier}, now {later}" if earlier != later else other)
     others = [*_changed(old["libraries"], new["libraries"]), *_changed(old.get("machine", {}), new.get("machine", {}))]
     lines += [f"  {name} {_plain(was)}, now {_plain(now)}" for name, was, now in others]
-    if sources is not None:
-        earlier_rows, later_rows = map(_checksums, sources)
-        gone, new_ones = (len(np.setdiff1d(*pair)) for pair in ((earlier_rows, later_rows), (later_rows, earlier_rows)))
-        if gone or new_ones:
-            lines.append(f"  sources: {gone} gone or changed, {new_ones} new or changed")
+    if plans is not None:
+        # checksums, because the rows of 10^8 sources would fill the memory
+        hashes = ((xxhash.xxh3_64_intdigest(json.dumps(_row_of(one)).encode()) for one in plan.sources) for plan in plans)
+        was, now = (np.fromiter(found, np.uint64) for found in hashes)
+        gone, added = len(np.setdiff1d(was, now)), len(np.setdiff1d(now, was))
+        if gone or added:
+            lines.append(f"  sources: {gone} gone or changed, {added} new or changed")
     return "\n".join(lines) or "  the list of sources or their labels"

@@ -1,30 +1,30 @@
-"""A plan as files in the work folder: plan.json, which every task reads, and slices of the sources; a task reads those it needs."""
+"""A plan as files in the work folder: plan.json, which every task reads, and the sources of each shard, which one task reads."""
 
 from __future__ import annotations
 
 import bisect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
-import xxhash
+from msgspec import convert, to_builtins
+from xxhash import xxh3_128_hexdigest
 
 from fastdata import kinds
 from fastdata.errors import PrepError, lacking
 from fastdata.prepare.host import machine_of
 from fastdata.prepare.plan import Plan, Work, describe_difference
-from fastdata.prepare.typed_json import decode, decode_rows, encode, encode_rows
 from fastdata.prepare.upload import Upload
 from fastdata.remote.url import Storage
+from fastdata.sources.packed import trimmed
 from fastdata.sources.urls import to_path
 from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 
 __all__ = ["difference", "load_plan", "next_folder", "plan_folder", "plan_path", "save_plan"]
 
-SLICE = 10_000  # sources: a slice ends with the shard that reaches so many
 SUM = "xxh3_128"
-BROKEN = OSError, ValueError, KeyError, TypeError, AttributeError, ImportError
 
 
 def plan_path(out: Path) -> Path:
@@ -43,49 +43,36 @@ def plan_folder(out: Path) -> Path:
     return inner if plan_path(inner).exists() else out
 
 
-def _slice_path(out: Path, fingerprint: str, number: int) -> Path:
-    return out / WORK / f"sources-{fingerprint[:8]}-{number:05d}.json"
-
-
-def _checksum(data: bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(data)
+def _sources_path(out: Path, fingerprint: str, shard: int) -> Path:
+    return out / WORK / f"sources-{fingerprint[:8]}-{shard:05d}.json"
 
 
 def save_plan(work: Work) -> None:
-    """Write the plan's slices and the store's other files, then plan.json. Written again, the files have the same bytes."""
+    """Write the plan's sources and the store's other files, then plan.json. Written again, the files have the same bytes."""
     plan, out = work.plan, work.out
     for name, data in plan.files.items():
         (out / name).parent.mkdir(exist_ok=True)
         write_atomic(out / name, data)
-    slices = list[tuple[int, str]]()
-    for begin, end in _slices(plan.bounds):
-        data = json.dumps(encode_rows(plan.sources[begin:end])).encode()
-        write_atomic(_slice_path(out, plan.fingerprint, len(slices)), data, durable=False)
-        slices.append((begin, _checksum(data)))
+    classes, sums = work.kind.plan_types()[1], list[str]()
+    for shard in range(plan.num_shards):
+        rows = [[classes.index(type(source)), *trimmed(source)] for source in plan.shard(shard)]
+        data = json.dumps(rows, default=to_builtins).encode()  # msgspec.json refuses names that are not UTF-8
+        write_atomic(_sources_path(out, plan.fingerprint, shard), data, durable=False)
+        sums.append(xxh3_128_hexdigest(data))
     body = {
-        "fingerprint": plan.fingerprint,
-        **plan.body(),
+        **vars(plan),
+        "kind": work.kind.name,
+        "options": plan.recorded_options(),
+        "sources": sums,
+        "files": {name: xxh3_128_hexdigest(data) for name, data in plan.files.items()},
         "machine": machine_of(work.kind),
-        "frozen": encode((plan.options, plan.labels, plan.columns, plan.fields)),
-        "amounts": plan.amounts,
-        "slices": slices,
-        "files": {name: _checksum(data) for name, data in plan.files.items()},
         "roots": [str(root) for root in work.roots],
         "versions": work.versions,
         "skipped": work.skipped,
         "notes": work.notes,
     }
-    text = json.dumps(body, sort_keys=True)
-    write_atomic(plan_path(out), json.dumps({**body, SUM: _checksum(text.encode())}, sort_keys=True).encode())
-
-
-def _slices(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first source of each slice and that of the next one."""
-    begin = bounds[0]
-    for bound in bounds[1:]:
-        if bound - begin >= SLICE or bound == bounds[-1]:
-            yield begin, bound
-            begin = bound
+    text = json.dumps(to_builtins(body), sort_keys=True)
+    write_atomic(plan_path(out), json.dumps({**json.loads(text), SUM: xxh3_128_hexdigest(text.encode())}, sort_keys=True).encode())
 
 
 def load_plan(out: Path, remote: Upload | None = None, storage: Storage | None = None) -> Work:
@@ -99,132 +86,90 @@ def load_plan(out: Path, remote: Upload | None = None, storage: Storage | None =
     Raises:
         PrepError: there is no plan, or it is damaged.
     """
-    store, out = out, plan_folder(out)
-    body = _read(out)
-    try:
-        options, labels, columns, fields = decode(body["frozen"])
-        plan = Plan(
-            options,
-            labels,
-            _Sources(out, body, remote),
-            tuple(body["bounds"]),
-            tuple(body["amounts"]),
-            body["libraries"],
-            body["fingerprint"],
-            {name: _checked(out / name, total) for name, total in body["files"].items()},
-            columns,
-            fields,
-        )
-        kind = kinds.find(options.kind)
-        roots, notes = tuple(map(to_path, body["roots"])), tuple(body["notes"])
-        versions = {url: tuple(found) for url, found in body["versions"].items()}
-        return Work(
-            kind,
-            plan,
-            out,
-            roots,
-            body["skipped"],
-            notes,
-            body["machine"],
-            remote=remote,
-            versions=versions,
-            storage=dict(storage or {}),
-            replaces=None if out == store else store,
-        )
-    except BROKEN as error:
-        raise _damaged(plan_path(out), error) from None
+    folder = plan_folder(out)
+    body, kind, plan = _read(folder, remote)
+    plan = replace(plan, files={name: _checked(folder / name, total) for name, total in body["files"].items()})
+    return Work(
+        kind,
+        plan,
+        folder,
+        tuple(map(to_path, body["roots"])),
+        body["skipped"],
+        tuple(body["notes"]),
+        body["machine"],
+        remote=remote,
+        versions={url: tuple(found) for url, found in body["versions"].items()},
+        storage=dict(storage or {}),
+        replaces=None if folder == out else out,
+    )
 
 
-def _read(out: Path) -> dict[str, Any]:
-    """Return plan.json."""
+def _read(out: Path, remote: Upload | None) -> tuple[dict[str, Any], kinds.Kind, Plan]:
+    """Return what plan.json holds, and of that the kind of data and the plan, which lacks its files."""
     try:
         body: dict[str, Any] = json.loads(plan_path(out).read_bytes())
-        if body.pop(SUM) != _checksum(json.dumps(body, sort_keys=True).encode()):
+        if body.pop(SUM) != xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode()):
             raise ValueError("its checksum is wrong")
+        kind = kinds.find(body["kind"])
+        plan = convert({**body, "files": {}}, Plan)
+        options = convert(body["options"], kind.plan_types()[0])
+        return body, kind, replace(plan, options=options, sources=_Sources(out, plan, kind, remote))
     except (FileNotFoundError, NotADirectoryError):
         what = "is a finished store" if (out / MANIFEST).exists() else "has no plan"
         raise PrepError(f"OUT {out} {what}; make a plan with fastdata-prep plan SOURCE {out}") from None
-    except BROKEN as error:
-        raise _damaged(plan_path(out), error) from None
-    return body
-
-
-def _damaged(path: Path, error: Exception | str) -> PrepError:
-    again = "plan again with the same SOURCE and options (finished shards are kept)"
-    if path.name == PLAN:
-        again = "start again with --overwrite, or at a URL with another OUT"
-    return PrepError(f"{path} is damaged ({error}); {again}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PrepError(
+            f"{plan_path(out)} is damaged ({error}); start again with --overwrite, or at a URL with another OUT"
+        ) from None
 
 
 def _checked(path: Path, total: str) -> bytes:
     """Return the bytes of a file whose checksum is known."""
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise PrepError(
-            f"{path} is gone: perhaps another fastdata-prep is making a store at the same place, or has made one; if not, plan "
-            "again with the same SOURCE and options (finished shards are kept)"
-        ) from None
+        data, why = path.read_bytes(), "its checksum is wrong"
     except OSError as error:
-        if found := lacking(error):
-            raise PrepError(f"{path} cannot be read: {found}") from None
-        raise _damaged(path, error.strerror or str(error)) from None
-    if _checksum(data) != total:
-        raise _damaged(path, "its checksum is wrong")
+        data, why = b"", lacking(error) or str(error.strerror)
+    if xxh3_128_hexdigest(data) != total:
+        raise PrepError(
+            f"{path} cannot be used: {why}; unless another fastdata-prep has made a store there, plan again with the same SOURCE "
+            "and options (finished shards are kept)"
+        )
     return data
 
 
 class _Sources(Sequence[Any]):
-    """The sources of a plan. One slice is in memory at a time.
+    """The sources of a plan. Those of one shard are in memory at a time.
 
     Args:
-        body: of plan.json.
-        remote: where slices come from that are not in the folder.
+        saved: the plan, whose sources are the checksums of the files that hold them.
+        remote: where files come from that are not in the folder.
     """
 
-    def __init__(self, out: Path, body: dict[str, Any], remote: Upload | None) -> None:
-        self._out, self._fingerprint, self._remote = out, body["fingerprint"], remote
-        self._count: int = body["bounds"][-1]
-        self._starts: list[int] = [start for start, _ in body["slices"]]
-        self._sums = [total for _, total in body["slices"]]
-        self._held: tuple[int, tuple[Any, ...]] = -1, ()
+    def __init__(self, out: Path, saved: Plan, kind: kinds.Kind, remote: Upload | None) -> None:
+        self._out, self._saved, self._remote = out, saved, remote
+        self._classes = kind.plan_types()[1]
+        self._shard: int | None = None
+        self._read: list[Any] = []
 
     def __len__(self) -> int:
-        return self._count
+        return self._saved.bounds[-1]
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Any, ...]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            begin, end, step = index.indices(self._count)
-            if step != 1:
-                return tuple(self[k] for k in range(begin, end, step))
-            found: tuple[Any, ...] = ()
-            while begin < end:
-                held, first = self._slice(begin)
-                found += held[begin - first : end - first]
-                begin = first + len(held)
-            return found
-        if not 0 <= index < self._count:
-            raise IndexError(index)
-        held, first = self._slice(index)
-        return held[index - first]
+    def __getitem__(self, index: Any) -> Any:
+        found = range(len(self))[index]
+        if isinstance(found, range):
+            return tuple(map(self.__getitem__, found))
+        shard = bisect.bisect_right(self._saved.bounds, found) - 1
+        if shard != self._shard:
+            self._shard, self._read = shard, self._load(shard)
+        return self._read[found - self._saved.bounds[shard]]
 
-    def _slice(self, index: int) -> tuple[tuple[Any, ...], int]:
-        """Return the slice that a source lies in, and the index of its first source."""
-        number = bisect.bisect_right(self._starts, index) - 1
-        if self._held[0] != number:
-            path = _slice_path(self._out, self._fingerprint, number)
-            if self._remote is not None:
-                self._remote.pull([path])
-            data = _checked(path, self._sums[number])
-            try:
-                self._held = number, decode_rows(json.loads(data))
-            except BROKEN as error:
-                raise _damaged(path, error) from None
-        return self._held[1], self._starts[number]
+    def _load(self, shard: int) -> list[Any]:
+        path = _sources_path(self._out, self._saved.fingerprint, shard)
+        if self._remote is not None:
+            self._remote.pull([path])
+        rows = json.loads(_checked(path, self._saved.sources[shard]))
+        names = [[one.name for one in fields(kind)] for kind in self._classes]
+        return [convert(dict(zip(names[k], row, strict=False)), self._classes[k]) for k, *row in rows]
 
 
 def difference(work: Work) -> str:
@@ -233,11 +178,8 @@ def difference(work: Work) -> str:
     Raises:
         PrepError: the saved plan cannot be read.
     """
-    old, new = _read(work.out), {**work.plan.body(), "machine": machine_of(work.kind)}
-    try:
-        if old["fingerprint"] == work.plan.fingerprint and old["machine"] == new["machine"]:
-            return ""
-        sources = _Sources(work.out, old, work.remote), work.plan.sources
-        return describe_difference(old, new, work.kind, work.kind, sources)
-    except BROKEN as error:
-        raise _damaged(plan_path(work.out), error) from None
+    (body, kind, old), new, machine = _read(work.out, work.remote), work.plan, machine_of(work.kind)
+    if old.fingerprint == new.fingerprint and body["machine"] == machine:
+        return ""
+    was, now = ({**vars(plan), "options": plan.recorded_options()} for plan in (old, new))
+    return describe_difference({**was, "machine": body["machine"]}, {**now, "machine": machine}, work.kind, kind, (old, new))

@@ -68,6 +68,9 @@ class TokenRecipe:
         return [("tokens", None, Form("tokens", 1, self.dtype))]
 
 
+PLAN_TYPES = TokenRecipe, (Piece, Head)
+
+
 @cache
 def _engine(spec: Spec, data: bytes) -> Engine:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
