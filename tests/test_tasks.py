@@ -205,7 +205,7 @@ def test_a_damaged_slice_is_an_error_and_planning_again_mends_it(
         path.unlink()
     else:
         path.write_bytes(data.replace(b"class0/004.jpg", b"class0/008.jpg", 1) if damage == "flip" else data[:-9])
-    with pytest.raises(PrepError, match=r"sources-\w+-00000.json is (damaged|gone)\b.*plan again with the same SOURCE and options"):
+    with pytest.raises(PrepError, match=r"sources-\w+-00000.json cannot be used: .*plan again with the same SOURCE and options"):
         fastdata.prep_run(planned, workers=1)
     fastdata.prep_plan(large, planned, size=256)
     fastdata.prep_run(planned, workers=2)
