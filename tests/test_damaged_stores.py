@@ -206,12 +206,12 @@ LINE = b'"a"\n'
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("names.txt", LINE * 41, "has 41 names, the manifest says 42"),
-        ("names.txt", LINE * 41 + b"7\n", "is damaged: a line is not a str"),
+        ("names.txt", LINE * 41, "is damaged: it has 41 lines, the manifest says 42"),
+        ("names.txt", LINE * 41 + b"7\n", r"is damaged: Expected `str`, got `int` - at `\$\[41\]`"),
         ("names.txt", LINE * 41 + b"a\n", "is damaged: Expecting value"),
-        ("rejects.jsonl", b"[]\n", "is damaged: a line is not a dict"),
-        ("rejects.jsonl", b'{"source": 1, "name": "a", "reason": "b"}\n', "is damaged: a line lacks one of source, name, reason"),
-        ("rejects.jsonl", b'{"source": 1, "name": "a", "reason": "b", "detail": 2}\n', "is damaged: a line lacks one of"),
+        ("rejects.jsonl", b"[]\n", "is damaged: Expected `object`, got `array`"),
+        ("rejects.jsonl", b'{"source": 1, "name": "a", "reason": "b"}\n', "is damaged: Object missing required field `detail`"),
+        ("rejects.jsonl", b'{"source": 1, "name": "a", "reason": "b", "detail": 2}\n', "is damaged: Expected `str`, got `int`"),
     ],
 )
 def test_lines_that_are_others_are_refused(name: str, data: bytes, message: str, tmp_path: Path) -> None:

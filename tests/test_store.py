@@ -18,17 +18,14 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata import prep
 from fastdata.codecs.pixels import decode_record
-from fastdata.errors import FastDataError, FormatError, StoreError
+from fastdata.errors import FormatError, StoreError
 from fastdata.store.contact_sheet import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.format import read_manifest
-from fastdata.store.info import info_lines
 from fastdata.store.reader import ShardReader
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
@@ -101,71 +98,6 @@ def test_the_golden_store_without_fastdata(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ hostile manifests
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=5)
-    | st.sampled_from(["../x", "/", "work", "512", 1e400]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to each value inside a JSON document."""
-    found = [path] if path else []
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        found += _paths(inner, (*path, key))
-    return found
-
-
-def _look(path: Path) -> None:
-    """Open a store and use it: only fastdata's own errors may come out."""
-    try:
-        store = Store(path)
-        store.names(), store.rejects(), len(store), repr(store), list(info_lines(store))
-        for variant in store.manifest.variants:
-            store.variant(variant.size)
-            store.reader(variant)
-    except FastDataError:
-        pass
-
-
-@pytest.mark.slow
-@given(st.data())
-@settings(max_examples=300, deadline=None)
-def test_any_value_anywhere_in_a_manifest(data: st.DataObject) -> None:
-    path, body = _scratch_copy(), json.loads((GOLDEN / "manifest.json").read_bytes())
-    for _ in range(data.draw(st.integers(1, 2))):
-        *way, last = data.draw(st.sampled_from(_paths(body)))
-        at = body
-        for key in way:
-            at = at[key]
-        if data.draw(st.booleans()):
-            at[last] = data.draw(JSON)
-        else:
-            del at[last]
-    (path / "manifest.json").write_text(json.dumps(body))
-    _look(path)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
-    st.sampled_from(["manifest.json", "samples.npy", "names.txt", "rejects.jsonl"]),
-)
-@settings(max_examples=300, deadline=None)
-def test_any_bytes_changed_in_any_table(changes: list[tuple[int, int]], name: str) -> None:
-    path = _scratch_copy()
-    data = bytearray((GOLDEN / name).read_bytes())
-    for at, value in changes:
-        data[at % len(data) if name != "samples.npy" else at % 400] = value
-    (path / name).write_bytes(data)
-    _look(path)
-
 
 _copies: list[Path] = []
 

@@ -12,8 +12,7 @@ import numpy as np
 from fastdata.arrays.chunks import Box, touched
 from fastdata.data.in_memory import InMemoryRecords, how_many
 from fastdata.errors import FormatError
-from fastdata.store.place import Place, Use
-from fastdata.store.store import Store
+from fastdata.store.store import Place, Store, Use
 
 __all__ = ["StoreArrays", "copy_to_memory"]
 

@@ -21,7 +21,7 @@ from fastdata.images.crops import Crop
 from fastdata.images.masks import by_class, class_outside
 from fastdata.remote.locate import locate
 from fastdata.remote.url import Storage
-from fastdata.store.place import Use
+from fastdata.store.store import Use
 
 __all__ = ["ArrayDataset", "RAMArrays"]
 

@@ -16,7 +16,7 @@ from fastdata.data.random import ROW_MASK
 from fastdata.data.targets import to_tensors
 from fastdata.shared_memory import SharedArray
 from fastdata.store.format import Labels
-from fastdata.store.place import Use
+from fastdata.store.store import Use
 
 __all__ = ["Allocate", "Fixed", "Labelled", "RowsDataset", "SlotDataset", "Timing"]
 

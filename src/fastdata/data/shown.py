@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fastdata.store.place import Place
+from fastdata.store.store import Place
 
 __all__ = ["counted_of", "in_one_line", "shown"]
 

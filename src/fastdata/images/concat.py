@@ -17,7 +17,7 @@ from fastdata.images.geometry import Placement
 from fastdata.images.records import Images, Scratch
 from fastdata.shared_memory import SharedArray
 from fastdata.store.column import TEXTS
-from fastdata.store.place import Use
+from fastdata.store.store import Use
 
 __all__ = ["ConcatImages", "ConcatValues"]
 

@@ -24,7 +24,7 @@ from fastdata.images.records import Images
 from fastdata.images.rendering import render_batch, render_each, render_masks, stack
 from fastdata.images.view import Sample, Transform, Views
 from fastdata.shared_memory import SharedArray
-from fastdata.store.place import Use
+from fastdata.store.store import Use
 
 __all__ = ["ImageDataset"]
 

@@ -22,8 +22,7 @@ from fastdata.images.geometry import Placement, placement
 from fastdata.shared_memory import SharedArray
 from fastdata.store.column import SOURCE_SIZE
 from fastdata.store.format import Form, Labels
-from fastdata.store.place import Use
-from fastdata.store.store import Store
+from fastdata.store.store import Store, Use
 
 __all__ = ["FileImages", "Held", "Images", "StoreImages"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from fastdata.store.files import (
     index_file,
     sync,
     write_atomic,
+    write_npy,
 )
 from fastdata.store.format import Manifest, Variant
 from fastdata.store.reader import INDEX_ROW
@@ -129,12 +129,12 @@ def finish(work: Work) -> tuple[str, ...]:
             out.rmdir()
         raise _nothing_kept(rejects)
     tables: kinds.Tables = kind.tables(plan, shards)
-    files = {SAMPLES: _write(out / SAMPLES, _npy(tables.samples))}
-    files[NAMES] = _write(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
-    files[REJECTS] = _write(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
+    files = {SAMPLES: write_npy(out / SAMPLES, tables.samples)}
+    files[NAMES] = write_atomic(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
+    files[REJECTS] = write_atomic(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
     for name, rows in indices.items():
         (out / name).mkdir(exist_ok=True)  # of a store in object storage, whose shards are not here
-        files[index_file(name)] = _write(out / index_file(name), _npy(np.frombuffer(b"".join(rows), INDEX_ROW)))
+        files[index_file(name)] = write_npy(out / index_file(name), np.frombuffer(b"".join(rows), INDEX_ROW))
     files |= {name: file_sum(out / name) for name in plan.files}
     if work.remote is not None and plan.columns:
         work.remote.fetch({shard_place(Path(), COLUMNS, k).as_posix(): total for k, total in enumerate(sums[COLUMNS])})
@@ -168,14 +168,3 @@ def finish(work: Work) -> tuple[str, ...]:
 def _nothing_kept(rejects: list[dict[str, Any]]) -> PrepError:
     first = "{name}: {reason}: {detail}".format(**rejects[0]) if rejects else "there is nothing in them"
     return nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)
-
-
-def _npy(samples: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, samples, allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _write(path: Path, data: bytes) -> FileSum:
-    write_atomic(path, data)
-    return file_sum(path)

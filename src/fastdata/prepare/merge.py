@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from fastdata.prepare.replacing import is_settled
 from fastdata.prepare.upload import place_of
 from fastdata.remote.url import is_url
 from fastdata.store.column import Column
-from fastdata.store.columns import ColumnReader
+from fastdata.store.columns import ColumnReader, write_column
 from fastdata.store.files import (
     COLUMNS,
     MANIFEST,
@@ -29,13 +29,13 @@ from fastdata.store.files import (
     SAMPLES,
     FileSum,
     clear,
-    file_sum,
     index_file,
     is_store,
     link,
     shard_file,
     sync,
     write_atomic,
+    write_npy,
 )
 from fastdata.store.format import Labels, Manifest, Variant
 from fastdata.store.store import Store
@@ -160,14 +160,14 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
         raise PrepError(f"{', '.join(str(store.path) for store in stores)} cannot be joined: {error}") from None
     files = {}
     if SAMPLES in first.manifest.files:
-        files[SAMPLES] = _write_array(folder / SAMPLES, rows)
+        files[SAMPLES] = write_npy(folder / SAMPLES, np.concatenate(rows))
     if NAMES in first.manifest.files:
-        files[NAMES] = _write(folder / NAMES, b"".join((store.path / NAMES).read_bytes() for store in stores))
+        files[NAMES] = write_atomic(folder / NAMES, b"".join((store.path / NAMES).read_bytes() for store in stores))
     for variant in first.manifest.variants:
         file = index_file(variant.name)
-        files[file] = _write_array(folder / file, [np.load(store.path / file, mmap_mode="r") for store in stores])
+        files[file] = write_npy(folder / file, np.concatenate([np.load(store.path / file) for store in stores]))
     rejects = [{**r, "source": r["source"] + offsets[k]} for k, store in enumerate(stores) for r in store.rejects()]
-    files[REJECTS] = _write(folder / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
+    files[REJECTS] = write_atomic(folder / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
     for name in {*first.manifest.files, *first.kind.extra_files} & {*first.manifest.files} - {*files}:
         if not name.startswith(f"{COLUMNS}/"):
             files[name] = _copied(first.path / name, folder / name)
@@ -176,7 +176,8 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
         joint, found = _join_column([m.columns[k] for m in manifests], stores)
         columns.append(joint)
         readers = [ColumnReader(store.path, column, len(store)) for store in stores]
-        files |= _write_column(folder, joint, readers, found)
+        lengths = [reader.lengths(np.arange(len(reader))) for reader in readers if column.ragged]
+        files |= write_column(folder, joint, _values(readers, found), lengths)
         if name := joint.tokenizer_file:
             files[name] = _copied(first.path / name, folder / name)
     counts = tuple(count for m in manifests for count in m.shard_samples)
@@ -246,55 +247,16 @@ def _join_libraries(manifests: Sequence[Manifest]) -> dict[str, str]:
     return {name: ", ".join(dict.fromkeys(found)) for name, found in versions.items()}
 
 
-def _write_array(path: Path, parts: Sequence[Any]) -> FileSum:
-    """Write arrays one after the other into a .npy, durably."""
-    count = sum(map(len, parts))
-    first = parts[0]
-    out = np.lib.format.open_memmap(path, mode="w+", dtype=first.dtype, shape=(count, *first.shape[1:]), version=(1, 0))
-    start = 0
-    for part in parts:
-        for begin in range(0, len(part), AT_ONCE):
-            some = part[begin : begin + AT_ONCE]
-            out[start : start + len(some)] = some
-            start += len(some)
-    out.flush()
-    del out
-    sync(path)
-    return file_sum(path)
-
-
-def _write_column(folder: Path, column: Column, readers: Sequence[ColumnReader], codes: Sequence[_Codes]) -> dict[str, FileSum]:
-    """Write the files of a column: the values of each reader, one after the other, and `codes` applied to them."""
-    (folder / COLUMNS).mkdir(exist_ok=True)
-    lengths = [reader.lengths(np.arange(len(reader))) if column.ragged else np.empty(0) for reader in readers]
-    count = int(sum(map(np.sum, lengths))) if column.ragged else sum(map(len, readers))
-    values = folder / column.files[0]
-    out = np.lib.format.open_memmap(values, mode="w+", dtype=column.dtype, shape=(count, *column.shape), version=(1, 0))
-    start = 0
+def _values(readers: Sequence[ColumnReader], codes: Sequence[_Codes]) -> Iterator[Array]:
+    """Yield the values of a column of joined stores, with `codes` applied to them."""
     for reader, convert in zip(readers, codes, strict=True):
         for begin in range(0, len(reader), AT_ONCE):
-            some = reader.take(np.arange(begin, min(begin + AT_ONCE, len(reader))))
-            out[start : start + len(some)] = convert(some)
-            start += len(some)
-    out.flush()
-    del out
-    sync(values)
-    files = {column.files[0]: file_sum(values)}
-    if column.ragged:
-        offsets = np.concatenate([[0], *lengths]).cumsum(dtype=np.int64)
-        files[column.files[1]] = _write_array(folder / column.files[1], [offsets])
-    sync(folder / COLUMNS)
-    return files
-
-
-def _write(path: Path, data: bytes) -> FileSum:
-    write_atomic(path, data)
-    return file_sum(path)
+            yield convert(reader.take(np.arange(begin, min(begin + AT_ONCE, len(reader)))))
 
 
 def _copied(source: Path, target: Path) -> FileSum:
     target.parent.mkdir(exist_ok=True)
-    return _write(target, source.read_bytes())
+    return write_atomic(target, source.read_bytes())
 
 
 def _link_shards(stores: Sequence[Store], root: Path) -> None:

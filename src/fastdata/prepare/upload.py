@@ -24,7 +24,6 @@ from fastdata.errors import FastDataError, FormatError, PrepError, StoreError
 from fastdata.prepare.worker import Made, publish_shard, shard_place, shard_table, strikes_path
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.publish import REQUESTS, fingerprint_of, read_object
-from fastdata.remote.store import TablesOnly
 from fastdata.remote.url import Storage, is_url, local_path, scheme
 from fastdata.store.files import COLUMNS, MANIFEST, PLAN, WORK, FileSum, clear, file_sum, is_own, write_atomic
 from fastdata.store.format import Manifest, read_manifest
@@ -214,7 +213,7 @@ class Upload:
     def store(self) -> Store:
         """Copy the tables of a finished store into the folder, and open it."""
         self.fetch(read_manifest(self.folder).files)
-        return TablesOnly(self.folder, kind=None)
+        return Store(self.folder, kind=None, whole=False)
 
     def fetch(self, files: dict[str, FileSum]) -> None:
         """Copy objects of known checksums into the folder."""

@@ -23,7 +23,7 @@ import numpy as np
 from fastdata.errors import StoreError
 from fastdata.remote.client import CLOCK, SCHEDULE, Session, write_whole
 from fastdata.remote.reader import RemoteStore
-from fastdata.store.place import Use
+from fastdata.store.store import Use
 
 __all__ = ["Schedule", "ScheduleWriter", "Schedules"]
 

@@ -21,8 +21,8 @@ from fastdata.remote.client import Session
 from fastdata.remote.url import cache_default
 from fastdata.store.files import shard_file
 from fastdata.store.format import Manifest, Variant, read_manifest
-from fastdata.store.place import Place
 from fastdata.store.reader import RecordIndex, ShardReader, raise_file_limit
+from fastdata.store.store import Place
 
 __all__ = ["CachedReader", "RemoteStore"]
 

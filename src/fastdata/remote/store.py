@@ -16,9 +16,8 @@ from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.store.files import MANIFEST, FileSum, file_sum, sum_of, unique, write_atomic
 from fastdata.store.format import Variant, read_manifest
-from fastdata.store.store import Store
 
-__all__ = ["TRIES", "Origin", "TablesOnly", "copy_tables", "fetch"]
+__all__ = ["TRIES", "Origin", "copy_tables", "fetch"]
 
 TRIES = 4  # to get bytes with the right checksum
 
@@ -116,10 +115,3 @@ def fetch(bucket: Bucket, name: str, total: FileSum, descriptor: int, pool: Exec
             f"{bucket.url}/{name} came {TRIES} times with another checksum than the manifest says: the object is damaged, or was "
             "replaced; publish the store again"
         )
-
-
-class TablesOnly(Store):
-    """The tables of a store, whose shards are elsewhere."""
-
-    def _check_sizes(self) -> None:
-        pass

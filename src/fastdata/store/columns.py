@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastdata.errors import FormatError, StoreError, damaged
+from fastdata.errors import FormatError, damaged
 from fastdata.store.column import TEXTS, Column
-from fastdata.store.files import COLUMNS, FileSum, file_sum, sync, unique, write_atomic
+from fastdata.store.files import FileSum, file_sum, publish, sync, unique, write_npy
 
-__all__ = ["ColumnReader", "ColumnWriter", "join_columns"]
+__all__ = ["ColumnReader", "ColumnWriter", "join_columns", "write_column"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,39 +62,37 @@ def join_columns(columns: Sequence[Column], parts: Sequence[Path], out: Path) ->
     Returns:
         The checksum of each file, by its name in the store.
     """
-    if not columns:
-        return {}
-    (out / COLUMNS).mkdir(exist_ok=True)
+    files = dict[str, FileSum]()
     for k, column in enumerate(columns):
-        _write_array(out / column.files[0], column.dtype, column.shape, [str(k)] * len(parts), parts)
-        if column.ragged:
-            lengths = [np.load(part)[f"{k}.lengths"] for part in parts]
-            offsets = np.concatenate([[0], *lengths]).cumsum(dtype=np.int64)
-            buffer = io.BytesIO()
-            np.save(buffer, offsets)
-            write_atomic(out / column.files[1], buffer.getvalue())
-    sync(out / COLUMNS)
-    return {name: file_sum(out / name) for column in columns for name in column.files}
+        lengths = [np.load(part)[f"{k}.lengths"] for part in parts if column.ragged]
+        files |= write_column(out, column, (np.load(part)[str(k)] for part in parts), lengths)
+    return files
 
 
-def _write_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], keys: Sequence[str], parts: Sequence[Path]) -> None:
-    """Write one .npy of arrays that lie in several parts; one part at a time is in memory."""
-    count = 0
+def write_column(root: Path, column: Column, values: Iterable[Array], lengths: Sequence[Array]) -> dict[str, FileSum]:
+    """Write the files of a column, durably, and return their checksums.
+
+    Args:
+        values: of all samples, in several arrays [n, *shape] of which one is in memory at a time.
+        lengths: how many values each sample has, if the column is ragged.
+    """
+    path, count = root / column.files[0], 0
+    path.parent.mkdir(exist_ok=True)
     temporary = path.with_name(f"{path.name}.{unique()}.tmp")
+    header = {"descr": np.lib.format.dtype_to_descr(column.dtype), "fortran_order": False}
     with temporary.open("wb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
-        np.lib.format.write_array_header_1_0(file, {**header, "shape": (0, *shape)})
-        start = file.tell()
-        for key, part in zip(keys, parts, strict=True):
-            values = np.load(part)[key]
-            values.tofile(file)
-            count += len(values)
-        file.seek(0)
-        np.lib.format.write_array_header_1_0(file, {**header, "shape": (count, *shape)})
-        if file.tell() != start:  # numpy leaves room for the first axis to grow, so that this never happens
-            raise StoreError(f"{path}: the header of {count} values does not fit")
-    sync(temporary)
-    temporary.replace(path)
+        np.lib.format.write_array_header_1_0(file, {**header, "shape": (0, *column.shape)})
+        for some in values:
+            some.astype(column.dtype, copy=False).tofile(file)
+            count += len(some)
+        file.seek(0)  # numpy leaves room for the first axis to grow
+        np.lib.format.write_array_header_1_0(file, {**header, "shape": (count, *column.shape)})
+    publish(temporary, path)
+    files = {column.files[0]: file_sum(path)}
+    if column.ragged:
+        files[column.files[1]] = write_npy(root / column.files[1], np.concatenate([[0], *lengths]).cumsum(dtype=np.int64))
+    sync(path.parent)
+    return files
 
 
 class ColumnReader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import secrets
@@ -22,42 +23,10 @@ from msgspec import Meta, Struct
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, damaged, lacking
 
-__all__ = [
-    "COLUMNS",
-    "LOCK",
-    "MANIFEST",
-    "NAMES",
-    "NEXT",
-    "PLAN",
-    "REJECTS",
-    "SAMPLES",
-    "WORK",
-    "Count",
-    "Entry",
-    "FileSum",
-    "Stamp",
-    "check_bytes",
-    "check_size",
-    "check_sum",
-    "clear",
-    "file_sum",
-    "has_foreign",
-    "index_file",
-    "is_own",
-    "is_store",
-    "is_variant",
-    "link",
-    "load_table",
-    "open_regular",
-    "own_files",
-    "own_folders",
-    "publish",
-    "shard_file",
-    "sum_of",
-    "sync",
-    "unique",
-    "write_atomic",
-]
+__all__ = ["COLUMNS", "LOCK", "MANIFEST", "NAMES", "NEXT", "PLAN", "REJECTS", "SAMPLES", "WORK", "Count", "Entry", "FileSum"]
+__all__ += ["Stamp", "check_bytes", "check_size", "check_sum", "clear", "file_sum", "has_foreign", "index_file", "is_own"]
+__all__ += ["is_store", "is_variant", "link", "load_table", "open_regular", "own_files", "own_folders", "publish", "shard_file"]
+__all__ += ["sum_of", "sync", "unique", "write_atomic", "write_npy"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -96,7 +65,7 @@ def index_file(variant: str) -> str:
     return f"{variant}/index.npy"
 
 
-def sum_of(data: bytes) -> FileSum:
+def sum_of(data: bytes | memoryview) -> FileSum:
     """Compute the size and xxh3-128 of some bytes."""
     return FileSum(len(data), xxhash.xxh3_128_hexdigest(data))
 
@@ -174,23 +143,20 @@ class Stamp:
         self._sum = xxh3_128
         self._seen: tuple[int, ...] = ()
 
-    def compare(self) -> None:
-        """Raise a StoreError if the file has other bytes now, or is gone from its folder. It is read only if it is another file.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+    def check(self) -> None:
+        """Raise a StoreError if the file has other bytes now, or cannot be read. It is read only if it is another file."""
+        folder, now = self._path.parent, self._seen
         try:
             info = self._path.stat()
             now = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
             same = now == self._seen or file_sum(self._path).xxh3_128 == self._sum
-        except FileNotFoundError:
-            folder = self._path.parent
-            if not (folder.parent if folder.name == NEXT else folder).exists():  # the store is gone as a whole
-                raise
+        except OSError as error:
+            is_left = (folder.parent if folder.name == NEXT else folder).exists()
+            if not is_left or not isinstance(error, FileNotFoundError):
+                raise StoreError(f"{self._path} cannot be read: {lacking(error) or error.strerror}") from None
             same = False
         if not same:
-            raise StoreError(f"{self._path.parent} was replaced while this dataset was in use; make the dataset again")
+            raise StoreError(f"{folder} was replaced while this dataset was in use; make the dataset again")
         self._seen = now
 
     @contextmanager
@@ -199,16 +165,8 @@ class Stamp:
         try:
             yield
         except (OSError, StoreError):
-            with suppress(OSError):
-                self.compare()
+            self.check()
             raise
-
-    def check(self) -> None:
-        """Do as `compare`, but raise a StoreError also if the file cannot be read."""
-        try:
-            self.compare()
-        except OSError as error:
-            raise StoreError(f"{self._path} cannot be read: {lacking(error) or error.strerror}") from None
 
 
 _COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl"
@@ -281,7 +239,7 @@ def _entries(root: Path) -> list[Path]:
     return [*root.iterdir(), *(path for folder in own_folders(root) for path in folder.iterdir())]
 
 
-def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_atomic(path: Path, data: bytes | memoryview, *, durable: bool = True) -> FileSum:
     """Write a small file so that it is either complete or absent; if `durable`, also after a power failure."""
     temporary = path.with_name(f"{path.name}.{unique()}.tmp")
     try:
@@ -296,6 +254,14 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         raise
     if durable:
         sync(path.parent)
+    return sum_of(data)
+
+
+def write_npy(path: Path, array: Array) -> FileSum:
+    """Write an array as `write_atomic` does."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return write_atomic(path, buffer.getbuffer())
 
 
 def publish(file: Path, place: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import resource
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
@@ -61,19 +61,9 @@ class RecordIndex:
         return RecordIndex, self._arguments
 
     @property
-    def offsets(self) -> Array:
-        """Where each record begins in the file of its shard, uint64 [n]."""
-        return self._rows["offset"]
-
-    @property
     def lengths(self) -> Array:
         """The bytes of each record, int64 [n]."""
         return self._rows["length"].astype(np.int64)
-
-    @property
-    def checksums(self) -> Array:
-        """The xxh3-64 of each record, uint64 [n]."""
-        return self._rows["xxh3"]
 
 
 class Shards(Protocol):
@@ -106,7 +96,7 @@ class ShardReader:
         self._unread = bytearray(b"\1") * len(index) if check else bytearray()
 
     def __reduce__(self) -> Any:
-        return _checked_reader if self._check else type(self), (self._index, self._shards)
+        return partial(ShardReader, check=self._check), (self._index, self._shards)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -153,10 +143,6 @@ class ShardReader:
     def advice(self, row: int) -> str:
         """Return what to do about a record that cannot be used, as the end of a message."""
         return self._shards.advice(bisect_right(self._starts, row) - 1)
-
-
-def _checked_reader(index: RecordIndex, shards: Shards) -> ShardReader:
-    return ShardReader(index, shards, check=True)
 
 
 class LocalShards:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+from msgspec import convert
 
 from fastdata import kinds
-from fastdata.errors import FormatError, StoreError, damaged
+from fastdata.errors import StoreError, damaged
 from fastdata.store.files import (
     MANIFEST,
     NAMES,
@@ -25,12 +26,50 @@ from fastdata.store.files import (
     shard_file,
 )
 from fastdata.store.format import Manifest, Variant, read_current
-from fastdata.store.place import Place, Use
 from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
 
-__all__ = ["Store"]
+__all__ = ["Place", "Store", "Use"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Place(os.PathLike[str]):
+    """Where a store is, if its shards are elsewhere: the path is that of a folder with all its other files."""
+
+    def require(self, manifest: Manifest, variant: Variant) -> None:
+        """Raise a StoreError if there cannot be room for all shards of a variant at once."""
+
+    def check(self, variant: Variant, shard: int) -> None:
+        """Read a shard, and raise a FastDataError if it is not what was written."""
+
+    def reader(self, variant: Variant, index: RecordIndex, *, check: bool) -> ShardReader:
+        """Open the records of a variant. check: as for ShardReader."""
+        raise NotImplementedError
+
+
+class Use(NamedTuple):
+    """The shards of some samples.
+
+    Attributes:
+        place: of the store.
+        variant: of which shards are read.
+        samples: which of the samples lie in this store, as indices, int64 [n].
+        shards: the shard of each of these, int64 [n].
+    """
+
+    place: Place
+    variant: str
+    samples: Array
+    shards: Array
+
+
+class Reject(TypedDict):
+    """A line of rejects.jsonl."""
+
+    source: int
+    name: str
+    reason: str
+    detail: str
 
 
 class Store:
@@ -40,6 +79,7 @@ class Store:
         path: the folder, or a Place.
         kind: the kind of data it must hold; None: any.
         expected: the xxh3-128 of the manifest that it had when it was opened before; None: any.
+        whole: whether all files are there, and have their sizes; else its shards are elsewhere, or may be damaged.
 
     Attributes:
         path: the folder that its files are in, absolute.
@@ -56,53 +96,38 @@ class Store:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        kind: str | None = "images",
-        *,
-        expected: str | None = None,
+        self, path: str | os.PathLike[str], kind: str | None = "images", *, expected: str | None = None, whole: bool = True
     ) -> None:
-        self.path: Path
-        self.manifest: Manifest
+        self.place: Path | Place = path if isinstance(path, Place) else Path(path).absolute()
         while True:  # until no other store takes its place meanwhile
             self.path, self.manifest = read_current(Path(path).absolute())
             if expected not in (None, self.manifest.xxh3_128):
                 raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
             self.stamp = Stamp(self.path / MANIFEST, self.manifest.xxh3_128)
             try:
-                self._open(path, kind)
-            except StoreError:
-                if self._is_same():
-                    raise
-            else:
+                self._open(kind, whole)
                 return
+            except StoreError:
+                try:
+                    self.stamp.check()
+                except StoreError:
+                    continue
+                raise
 
-    def _is_same(self) -> bool:
-        """Return whether the manifest is the one that was read, so that no other store has been put in its place."""
-        try:
-            self.stamp.check()
-        except StoreError:
-            return False
-        return True
-
-    def _open(self, path: str | os.PathLike[str], kind: str | None) -> None:
-        self.place: Path | Place = path if isinstance(path, Place) else Path(path).absolute()
-        self.kind = kinds.find(self.manifest.kind)
-        if kind not in (None, self.manifest.kind):
-            found = self.manifest.kind
-            raise StoreError(f"{self.place} holds {found}, not {kind}; open it with {self.kind.reader}")
-        self._check_sizes()
-        samples, dtype = self.path / SAMPLES, self.kind.samples_dtype(self.manifest)
-        self.samples: Array = load_table(samples, self.manifest.files[SAMPLES], dtype, self.manifest.num_samples)
-        self._indices = {variant.name: self._index(variant) for variant in self.manifest.variants}
+    def _open(self, kind: str | None, whole: bool) -> None:
+        manifest = self.manifest
+        self.kind = kinds.find(manifest.kind)
+        if kind not in (None, manifest.kind):
+            raise StoreError(f"{self.place} holds {manifest.kind}, not {kind}; open it with {self.kind.reader}")
+        files = {self.path / name: total for name, total in manifest.files.items()} if whole else {}
+        if whole and not isinstance(self.place, Place):
+            files |= {self.shard(variant, k): total for variant in manifest.variants for k, total in enumerate(variant.shards)}
+        for path, total in files.items():
+            check_size(path, total.bytes)
+        dtype = self.kind.samples_dtype(manifest)
+        self.samples: Array = load_table(self.path / SAMPLES, manifest.files[SAMPLES], dtype, manifest.num_samples)
+        self._indices = {variant.name: self._index(variant) for variant in manifest.variants}
         self.kind.check(self)
-
-    def _check_sizes(self) -> None:
-        for name, total in self.manifest.files.items():
-            check_size(self.path / name, total.bytes)
-        for variant in () if isinstance(self.place, Place) else self.manifest.variants:
-            for shard, total in enumerate(variant.shards):
-                check_size(self.shard(variant, shard), total.bytes)
 
     def _index(self, variant: Variant) -> RecordIndex:
         file, sizes = index_file(variant.name), [shard.bytes for shard in variant.shards]
@@ -184,26 +209,20 @@ class Store:
 
     def names(self) -> list[str]:
         """Return the source name of each sample; for tokens, of each input. They are decoded as file names (surrogateescape)."""
-        names = self._lines(NAMES, str)
-        if len(names) != len(self) and self.kind.named:
-            raise FormatError(f"{self.path / NAMES} has {len(names)} names, the manifest says {len(self)}")
-        return names
+        count = len(self) if self.kind.named else None
+        return self._lines(NAMES, str, count)
 
     def rejects(self) -> list[dict[str, Any]]:
-        """Return the inputs that were rejected, as dicts with `source`, `name`, `reason` and `detail`."""
-        rejects = self._lines(REJECTS, dict)
-        types = {"source": int, "name": str, "reason": str, "detail": str}
-        if any(type(reject.get(key)) is not kind for reject in rejects for key, kind in types.items()):
-            raise FormatError(f"{self.path / REJECTS} is damaged: a line lacks one of {', '.join(types)}")
-        return rejects
+        """Return the inputs that were rejected."""
+        return self._lines(REJECTS, Reject, self.manifest.num_rejects)
 
-    def _lines(self, name: str, kind: type) -> list[Any]:
+    def _lines(self, name: str, kind: Any, count: int | None) -> list[Any]:
         check_sum(self.path / name, self.manifest.files[name])
         try:
             with open_regular(self.path / name) as file:
-                lines = [json.loads(line) for line in file]
+                lines: list[Any] = convert([json.loads(line) for line in file], list[kind])
+            if len(lines) != (len(lines) if count is None else count):
+                raise ValueError(f"it has {len(lines)} lines, the manifest says {count}")
         except (ValueError, RecursionError) as error:
             raise damaged(self.path / name, error) from None
-        if not all(type(line) is kind for line in lines):
-            raise FormatError(f"{self.path / name} is damaged: a line is not a {kind.__name__}")
         return lines

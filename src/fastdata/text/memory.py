@@ -20,8 +20,7 @@ import torch
 from fastdata import node_memory
 from fastdata.data.in_memory import LESS, how_many
 from fastdata.shared_memory import SharedArray
-from fastdata.store.place import Place
-from fastdata.store.store import Store
+from fastdata.store.store import Place, Store
 
 __all__ = ["RowCopier", "Runs", "TokenMemory"]
 
