@@ -74,16 +74,16 @@ def test_hostile_files_are_rejects(tmp_path):
         "LICENSE": b"all rights reserved",
     }
     wanted = {
-        "empty.npy": "header",
-        "cut.npy": "truncated",
-        "cut-header.npy": "header",
+        "empty.npy": "undecodable",
+        "cut.npy": "undecodable",
+        "cut-header.npy": "undecodable",
         "longer.npy": "trailing",
-        "text.npy": "header",
-        "pickle.npy": "objects",
-        "evil.npy": "header",
-        "negative.npy": "header",
-        "huge.npy": "truncated",
-        "large.npy": "truncated",
+        "text.npy": "undecodable",
+        "pickle.npy": "undecodable",
+        "evil.npy": "undecodable",
+        "negative.npy": "undecodable",
+        "huge.npy": "undecodable",
+        "large.npy": "undecodable",
         "strings.npy": "dtype",
         "complex.npy": "dtype",
         "record.npy": "dtype",
@@ -98,7 +98,7 @@ def test_hostile_files_are_rejects(tmp_path):
         "file.gz": "unsupported",
         "LICENSE": "unsupported",
         "bomb.npz": "too-large",
-        "lying.npz": "truncated",
+        "lying.npz": "undecodable",
         "flipped.npz": "undecodable",
         "link.npy": "broken-link",
     }
@@ -139,7 +139,7 @@ def test_masks_that_do_not_fit_are_rejects(tmp_path):
         "wide.npy": "mask-range",
         "negative.npy": "mask-range",
         "halves.npy": "mask-range",
-        "cut.npy": "mask-truncated",
+        "cut.npy": "mask-undecodable",
         "alone.npy": "missing-field",
         "many.npy": "mask-several-arrays",
     }
@@ -244,7 +244,7 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
         fastdata.prep(tmp_path / "mixed", tmp_path / "o.fds", kind="sounds")
     with pytest.raises(ValueError, match=r"chunk is 64,64, but the arrays have 1 axes"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", chunk=(64, 64))
-    with pytest.raises(PrepError, match=r"nothing in .* can be read; the first input: a/1.npy: its .npy header"):
+    with pytest.raises(PrepError, match=r"nothing in .* can be read; the first input: a/1.npy: it is damaged"):
         (tmp_path / "arrays/a/1.npy").write_bytes(b"")
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds")
 
@@ -270,9 +270,9 @@ def test_nifti(tmp_path):
     (tmp_path / "in/empty.nii").write_bytes(b"")
     done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
     assert {name: r for name, r in rejects(done.out).items() if name != "empty.nii"} == {
-        "cut.nii": "truncated",
-        "cut.nii.gz": "truncated",
-        "flipped.nii.gz": "truncated",
+        "cut.nii": "undecodable",
+        "cut.nii.gz": "undecodable",
+        "flipped.nii.gz": "undecodable",
     }
     assert done.kept == 4 and set(rejects(done.out)) >= {"empty.nii"}
     dataset = ArrayDataset(done.out)
@@ -310,7 +310,7 @@ def store(scans):
 def test_any_number_of_workers_makes_the_same_store(scans, store, tmp_path):
     other = fastdata.prep(scans / "in", tmp_path / "o.fds", masks=scans / "masks", workers=1)
     assert tree(other.out) == tree(store) and len(shards(store)) > 10
-    assert rejects(store) == {"b/bad.npy": "header"}
+    assert rejects(store) == {"b/bad.npy": "undecodable"}
     again = fastdata.prep(scans / "in", store, masks=scans / "masks", workers=1)
     assert again.resumed == again.inputs == 25
 

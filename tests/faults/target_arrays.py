@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.arrays.readers import checked, npz_names, open_array
-from fastdata.arrays.source import ArraySource
+from fastdata.arrays import readers
 from target import TARGETS, Case, Target
 from target_archives import made
 
@@ -20,13 +19,8 @@ MOST = 1 << 20  # bytes of an array
 
 def read_array(case: Case) -> Any:
     path = case.write()
-    names = npz_names(path) if path.suffix == ".npz" else [""]
-    found = []
-    for name in names[:4]:
-        source = ArraySource(case.name, -1, -1, key=name)
-        opened = checked(open_array(path.parent, source), MOST)
-        found.append(np.array(opened.read()))
-    return found
+    names = readers.npz_names(path) if path.suffix == ".npz" else [""]
+    return [np.array(readers.read_array(path, name, MOST)) for name in names[:4]]
 
 
 def npy() -> dict[str, bytes]:

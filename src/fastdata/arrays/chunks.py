@@ -6,19 +6,13 @@ Shapes here leave out the axis of channels: it is never cut, so each chunk holds
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 
-__all__ = ["MAX_AXES", "Box", "boxes", "count", "touched"]
+__all__ = ["MAX_AXES", "Box", "boxes", "touched"]
 
 MAX_AXES = 5  # without channels
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
-
-
-def count(shape: Shape, chunk: Shape) -> int:
-    """Return the number of chunks of an array."""
-    return math.prod(-(-side // step) for side, step in zip(shape, chunk, strict=True))
 
 
 def boxes(shape: Shape, chunk: Shape) -> Iterator[Box]:

@@ -1,31 +1,33 @@
-"""Make a plan from a source of arrays. The first readable input decides the dtype and the number of axes."""
+"""List the inputs of arrays, and make a plan. The first readable input decides the dtype and the number of axes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fastdata.arrays.convert import default_dtype
-from fastdata.arrays.listing import list_arrays
 from fastdata.arrays.options import ArrayOptions
-from fastdata.arrays.readers import checked, open_array
+from fastdata.arrays.readers import npz_names, read_array
 from fastdata.arrays.recipe import ArrayRecipe, default_chunk, laid_out
-from fastdata.arrays.source import ArraySource, needed_packages
-from fastdata.errors import PrepError, RemoteError
+from fastdata.arrays.source import ENDINGS, NIFTI, ArraySource, ending_of, stem_of
+from fastdata.errors import CodecError, PrepError, RemoteError, needs
 from fastdata.kinds import Planned, StrPath
 from fastdata.prepare.plan import make_plan
-from fastdata.sources.inputs import SourceList
+from fastdata.sources.folder import list_folder, walk_files
+from fastdata.sources.inputs import Source, SourceList, look
+from fastdata.sources.listing import labelled, others
 from fastdata.sources.notes import label_notes
+from fastdata.sources.pairs import with_masks
+from fastdata.sources.path_table import list_table
 from fastdata.sources.reasons import detail_of, refuse_unusable
 from fastdata.sources.tables import is_path_table
-from fastdata.sources.urls import to_path
-from fastdata.store.format import NUMBERS
+from fastdata.sources.urls import AnyPath, explain_missing, to_path
+from fastdata.store.format import NUMBERS, Labels
 
 __all__ = ["plan_arrays"]
 
 LEAST = 1, 1 << 20  # samples and bytes of a shard
+LISTED = frozenset((*ENDINGS, ".gz"))  # os.path.splitext returns .gz for .nii.gz
 
 
 def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Planned:
@@ -36,60 +38,101 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
         MissingExtraError: if the library that reads some of the files is not installed.
         ValueError: if an option is wrong.
     """
-    recipe = ArrayRecipe(  # checks the options before the inputs are listed
-        dtype=options.dtype or "uint8",
-        rounded=options.dtype is not None,
-        chunk=(1,),
-        channels=options.channels,
-        key=options.key or "",
-        max_bytes=options.most_bytes,
-        mask_bits=options.mask_bits,
-        order=options.order or "listed",
-        shard_samples=options.shard_samples,
-    )
-    masks = options.masks
-    found = list_arrays(source, options, masks=masks, key=options.key)
+    if options.dtype not in (None, *NUMBERS):
+        raise ValueError(f"--dtype is {options.dtype}, but must be one of {', '.join(NUMBERS)}")
+    masks = None if options.masks is None else to_path(options.masks)
+    found = _list_arrays(to_path(source), options)
     refuse_unusable(
         found.sources, found.root, table=is_path_table(to_path(source), options.path_column), told=options.root is not None
     )
-    files = [s.file for s in found.sources if isinstance(s, ArraySource)]
-    libraries = needed_packages([*files, *(mask.name for s in found.sources for mask in s.companions)])
-    dtype, axes, channels = _first(found, options)
-    cell = channels * np.dtype(dtype).itemsize
-    recipe = replace(
-        recipe,
+    names = [file.name for one in found.sources for file in (one, *one.companions)]
+    libraries = ("nibabel",) if any(ending_of(name) in NIFTI for name in names) else ()
+    if libraries:
+        with needs("nibabel"):
+            import nibabel  # noqa: F401  without it, each of these files would become a reject
+    dtype, channels, axes = _first(found, options)
+    if options.chunk is None:
+        chunk = default_chunk(axes, channels * np.dtype(dtype).itemsize)
+    else:
+        chunk = (options.chunk,) * axes if isinstance(options.chunk, int) else tuple(options.chunk)
+    if len(chunk) != axes:
+        raise ValueError(f"--chunk is {','.join(map(str, chunk))}, but the arrays have {axes} axes, channels aside")
+    recipe = ArrayRecipe(
         dtype=dtype,
-        chunk=default_chunk(axes, cell) if options.chunk is None else _sides(options.chunk, axes),
+        rounded=options.dtype is not None,
+        chunk=chunk,
+        channels=options.channels,
+        key=options.key or "",
+        max_bytes=options.most_bytes,
         mask_bits=0 if masks is None else options.mask_bits,
         libraries=libraries,
+        order=options.order or "listed",
+        shard_samples=options.shard_samples,
     )
     plan = make_plan(found, recipe, limit, least=LEAST)
     notes = label_notes(replace(found, sources=plan.sources), masks=masks is not None, meant=options.no_labels)
-    return Planned(plan, dict(found.skipped), (*notes, *found.notes), companions=() if masks is None else (to_path(masks),))
+    return Planned(plan, dict(found.skipped), (*notes, *found.notes), companions=() if masks is None else (masks,))
+
+
+def _list_arrays(path: AnyPath, options: ArrayOptions) -> SourceList:
+    """List the arrays of a folder (one folder per class, or flat), of a table, or of one file.
+
+    Each array of an .npz file is an input, unless `--key` chooses one.
+    """
+    if path.is_dir():
+        files = list_folder(path, LISTED)
+    elif is_path_table(path, options.path_column):
+        files = list_table(path, options)
+    elif path.is_file() and ending_of(path.name) in ENDINGS:
+        files = SourceList(path.parent, Labels("none"), [Source(path.name, -1, *look(path))])
+    else:
+        what = "is neither a folder, nor a table of paths, nor one of arrays" if path.exists() else "does not exist"
+        raise PrepError(f"SOURCE {path} {what}{explain_missing(path)}")
+    arrays = [array for file in files.sources for array in _arrays_of(files.root, file, options.key)]
+    found = labelled(replace(files, sources=arrays), path, options)
+    if not found.sources:
+        raise PrepError(f"no arrays in {path}{others(found)}; files of arrays end in .npy, .npz, .nii or .nii.gz")
+    if options.masks is None:
+        return found
+    return with_masks(
+        found,
+        to_path(options.masks),
+        walk=lambda root: (file for file in walk_files(root) if ending_of(file[0]) in ENDINGS),
+        stem=stem_of,
+    )
+
+
+def _arrays_of(root: AnyPath, source: Source, key: str | None) -> list[ArraySource]:
+    """Return the arrays of an .npz file, or the file itself."""
+    alone = ArraySource(source.name, source.label, source.size, source.problem)
+    if ending_of(source.name) != ".npz" or source.problem or key is not None:
+        return [alone]
+    try:
+        names = npz_names(root / source.name)
+    except (CodecError, OSError):
+        return [alone]  # reading it later reports the error
+    if len(names) < 2:
+        return [alone]
+    size = source.size // len(names)
+    return [replace(alone, name=f"{source.name}/{n}", size=size, key=n, archive=source.name) for n in names]
 
 
 def _first(found: SourceList, options: ArrayOptions) -> tuple[str, int, int]:
-    """Return the dtype to store, and the numbers of axes and channels, from the first input that can be read."""
+    """Return the dtype to store, and the numbers of channels and of other axes, from the first input that can be read."""
     problem = ""
     for source in found.sources:
+        if not isinstance(source, ArraySource) or source.problem:
+            continue
         try:
-            if not isinstance(source, ArraySource) or source.problem:
-                continue
-            opened = checked(open_array(found.root, source, options.key), options.most_bytes)
-            channels, sides = laid_out(opened.shape, options.channels)
-            dtype = options.dtype or default_dtype(opened.dtype)
-            if dtype not in NUMBERS:
-                raise PrepError(f"it holds {opened.dtype}: choose what to store with --dtype, such as --dtype int64")
-            return dtype, len(sides), channels
+            values = read_array(found.root / source.file, source.key or options.key, options.most_bytes)
+            channels, sides = laid_out(values.shape, options.channels)
         except RemoteError:
             raise
         except Exception as error:  # noqa: BLE001  the run will reject it
             problem = problem or f"{source.name}: {error}"
+            continue
+        dtype = options.dtype or ("uint8" if values.dtype.kind == "b" else values.dtype.name)
+        if dtype in NUMBERS:
+            return dtype, channels, len(sides)
+        problem = problem or f"{source.name}: it holds {dtype}: choose what to store with --dtype, such as --dtype int64"
     raise PrepError(f"nothing in {found.root} can be read; the first input: {problem or detail_of(found.sources[0].problem)}")
-
-
-def _sides(chunk: int | Sequence[int], axes: int) -> tuple[int, ...]:
-    sides = (chunk,) * axes if isinstance(chunk, int) else tuple(chunk)
-    if len(sides) != axes:
-        raise ValueError(f"--chunk is {','.join(map(str, sides))}, but the arrays have {axes} axes, channels aside")
-    return sides

@@ -9,7 +9,7 @@ from typing import ClassVar
 from fastdata.arrays.chunks import MAX_AXES
 from fastdata.arrays.options import CHANNELS
 from fastdata.errors import CodecError
-from fastdata.store.format import MASK, NUMBERS, Form
+from fastdata.store.format import MASK, Form
 
 __all__ = ["ArrayRecipe", "default_chunk", "laid_out"]
 
@@ -50,8 +50,6 @@ class ArrayRecipe:
     shard_samples: int | None = field(default=None, metadata={"newer": True})
 
     def __post_init__(self) -> None:
-        if self.dtype not in NUMBERS:
-            raise ValueError(f"--dtype is {self.dtype}, but must be one of {', '.join(NUMBERS)}")
         if self.channels not in CHANNELS:
             raise ValueError(f"--channels is {self.channels}, but must be one of {', '.join(CHANNELS)}")
         if self.mask_bits not in (0, 8, 16):

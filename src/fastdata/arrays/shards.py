@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fastdata.arrays.chunks import MAX_AXES, boxes
 from fastdata.arrays.convert import check_values
-from fastdata.arrays.readers import checked, npz_names, open_array
+from fastdata.arrays.readers import npz_names, read_array
 from fastdata.arrays.recipe import ArrayRecipe, laid_out
 from fastdata.arrays.sections import Arrays, samples_dtype
 from fastdata.arrays.source import ArraySource, ending_of
@@ -23,7 +23,7 @@ from fastdata.sources.inputs import Source
 from fastdata.sources.reasons import detail_of, reason_of
 from fastdata.sources.urls import AnyPath, to_path
 
-__all__ = ["Loaded", "kept", "load", "make_shard", "probe", "records", "tables"]
+__all__ = ["kept", "make_shard", "probe", "tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,116 +32,92 @@ PLAN_TYPES = ArrayRecipe, (Source, ArraySource)
 PROBES, PROBE_BYTES = 32, 1 << 30
 
 
-class Loaded(NamedTuple):
-    """An array that can be stored, [channels, ...] or [...], and its mask. Both may be mapped from their files."""
+def _load(job: Job, source: ArraySource, skip: tuple[str, str] | None = None) -> list[Array] | tuple[str, str]:
+    """Return an array, [channels, ...] or [...], and its mask, if there are masks; or why they cannot be stored.
 
-    values: Array
-    mask: Array | None
-
-
-def load(roots: Sequence[AnyPath], source: ArraySource, options: ArrayRecipe) -> Loaded:
-    """Read an input and its mask, and check all values.
-
-    Raises:
-        CodecError: if one of them is damaged or does not fit; `reason` is one word.
+    Both may be mapped from their files. A reason and a detail hold no path: a store is the same anywhere.
     """
-    opened = checked(open_array(roots[0], source, options.key or None), options.max_bytes)
-    _, sides = laid_out(opened.shape, options.channels)
-    if len(sides) != len(options.chunk):
-        channels = "" if options.channels == "none" else ", channels aside"
-        raise CodecError(f"its shape is {opened.shape}: the store is of {len(options.chunk)} axes{channels}", "axes")
-    mask = _load_mask(roots[1], source.companions[0].name, sides, options) if options.mask_bits else None
-    values = opened.read()
-    check_values(values, options.dtype, rounded=options.rounded)
-    return Loaded(np.moveaxis(values, -1, 0) if options.channels == "last" else values, mask)
-
-
-def _load_mask(root: AnyPath, name: str, sides: tuple[int, ...], options: ArrayRecipe) -> Array:
-    several = ending_of(name) == ".npz" and len(npz_names(root / name)) > 1
+    options: ArrayRecipe = job.options
+    if skip is not None:
+        return skip
+    if source.problem:
+        return reason_of(source.problem), detail_of(source.problem)
     try:
-        opened = checked(open_array(root, ArraySource(name, -1, -1), (options.key or None) if several else None), options.max_bytes)
-        if opened.shape != sides:
-            raise CodecError(f"the mask is {opened.shape}, its array {sides}", "size")
-        mask = opened.read()
+        values = read_array(to_path(job.roots[0]) / source.file, source.key or options.key or None, options.max_bytes)
+        _, sides = laid_out(values.shape, options.channels)
+        if len(sides) != len(options.chunk):
+            channels = "" if options.channels == "none" else ", channels aside"
+            raise CodecError(f"its shape is {values.shape}: the store is of {len(options.chunk)} axes{channels}", "axes")
+        masks = [_load_mask(to_path(job.roots[1]) / source.companions[0].name, sides, options)] if options.mask_bits else []
+        check_values(values, options.dtype, rounded=options.rounded)
+    except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
+        return reject_of(error)
+    return [np.moveaxis(values, -1, 0) if options.channels == "last" else values, *masks]
+
+
+def _load_mask(path: AnyPath, sides: tuple[int, ...], options: ArrayRecipe) -> Array:
+    try:
+        several = ending_of(path.name) == ".npz" and len(npz_names(path)) > 1
+        mask = read_array(path, (options.key or None) if several else None, options.max_bytes)
+        if mask.shape != sides:
+            raise CodecError(f"the mask is {mask.shape}, its array {sides}", "size")
         check_values(mask, f"uint{options.mask_bits}", say="--mask-bits")
     except CodecError as error:
         raise CodecError(f"the mask: {error}", f"mask-{error.reason}") from None
     return mask
 
 
-def records(loaded: Loaded, options: ArrayRecipe) -> Iterator[list[Array]]:
+def _records(arrays: list[Array], options: ArrayRecipe) -> Iterator[list[Array]]:
     """Yield each chunk of the array as it is stored, and that of its mask."""
-    dtype = np.dtype(options.dtype).newbyteorder("<")
-    classes = np.dtype(f"<u{options.mask_bits // 8 or 1}")
+    values, *masks = arrays
     channels = () if options.channels == "none" else (slice(None),)
-    for box in boxes(loaded.values.shape[len(channels) :], options.chunk):
-        chunks = [loaded.values[channels + box].astype(dtype, order="C")]
-        if loaded.mask is not None:
-            chunks.append(loaded.mask[box].astype(classes, order="C"))
-        yield chunks
+    for box in boxes(values.shape[len(channels) :], options.chunk):
+        chunk = values[channels + box].astype(np.dtype(options.dtype).newbyteorder("<"), order="C")
+        yield [chunk, *(mask[box].astype(f"<u{options.mask_bits // 8}", order="C") for mask in masks)]
 
 
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
-    """Store the arrays of a task."""
-    rows: list[list[Any]] = []
+    """Store the arrays of a task. A row is the number of the input, its shape, and the number of its chunks."""
+    rows: list[tuple[int, list[int], int]] = []
     rejects: list[dict[str, Any]] = []
     classes: Counter[int] = Counter()
     for place, source in enumerate(task.sources):
         progress.at(place)
-        loaded = _try(job, source, task.skip.get(place))
-        size = max(source.size, 0)
-        if isinstance(loaded, Loaded):
-            rows.append([task.first + place, *_write(loaded, job.options, writers, classes)])
-            progress.add(done=size, size=size)
-        else:
-            reason, detail = loaded
-            rejects.append({"source": task.first + place, "name": source.name, "reason": reason, "detail": detail})
+        number, size = task.first + place, max(source.size, 0)
+        arrays = _load(job, source, task.skip.get(place))
+        if isinstance(arrays, tuple):
+            rejects.append({"source": number, "name": source.name, "reason": arrays[0], "detail": arrays[1]})
             progress.add(done=size, rejected=1)
+            continue
+        count = 0
+        for chunks in _records(arrays, job.options):
+            writers.append([chunk.tobytes() for chunk in chunks])
+            count += 1
+            for mask in chunks[1:]:
+                found = np.bincount(mask.reshape(-1))
+                classes.update({k: int(found[k]) for k in np.flatnonzero(found).tolist()})
+        rows.append((number, list(arrays[0].shape), count))
+        progress.add(done=size, size=size)
     return {"rows": rows, "rejects": rejects, "classes": classes}
 
 
 def probe(plan: Plan, roots: Roots) -> Probed:
     """Load some arrays, evenly spaced, up to about 1 GiB."""
     job = Job(tuple(map(str, roots)), "", plan.options, "")
-    sources = plan.sources
     tried = read = 0
     sizes: list[int] = []
     rejected: Counter[str] = Counter()
-    for source in sources[:: -(-len(sources) // PROBES)]:
+    for source in plan.sources[:: -(-len(plan.sources) // PROBES)]:
         if read > PROBE_BYTES:
             break
-        loaded = _try(job, source, None)
+        arrays = _load(job, source)
         tried += 1
         read += max(source.size, 0)
-        if isinstance(loaded, Loaded):
-            sizes += [chunk.nbytes for chunks in records(loaded, plan.options) for chunk in chunks]
+        if isinstance(arrays, tuple):
+            rejected[arrays[0]] += 1
         else:
-            rejected[loaded[0]] += 1
-    return Probed(len(sources), tried, sum(max(s.size, 0) for s in sources) / max(read, 1), sizes, rejected)
-
-
-def _try(job: Job, source: Any, skip: tuple[str, str] | None) -> Loaded | tuple[str, str]:
-    """Load an input, or return the reason and detail of its rejection. Details hold no path: a store is the same anywhere."""
-    if skip is not None:
-        return skip
-    if source.problem:
-        return reason_of(source.problem), detail_of(source.problem)
-    try:
-        return load([to_path(root) for root in job.roots], source, job.options)
-    except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
-        return reject_of(error)
-
-
-def _write(loaded: Loaded, options: ArrayRecipe, writers: Writers, classes: Counter[int]) -> list[Any]:
-    """Write the chunks of an array, and return its shape and their number."""
-    count = 0
-    for chunks in records(loaded, options):
-        writers.append([chunk.tobytes() for chunk in chunks])
-        count += 1
-        if loaded.mask is not None:
-            found = np.bincount(chunks[1].reshape(-1))
-            classes.update({k: int(found[k]) for k in np.flatnonzero(found).tolist()})
-    return [list(loaded.values.shape), count]
+            sizes += [chunk.nbytes for chunks in _records(arrays, plan.options) for chunk in chunks]
+    return Probed(len(plan.sources), tried, sum(max(s.size, 0) for s in plan.sources) / max(read, 1), sizes, rejected)
 
 
 def kept(table: dict[str, Any]) -> int:
@@ -160,19 +136,12 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     if rows:
         samples["shape"] = [row[1] + [0] * (MAX_AXES + 1 - len(row[1])) for row in rows]
         samples["first"][1:] = np.cumsum([row[2] for row in rows])[:-1]
+    voxels = sum((Counter({int(k): count for k, count in table["classes"].items()}) for table in found), Counter[int]())
+    masks = Masks((), {str(k): voxels[k] for k in sorted(voxels)}) if options.mask_bits else None
     return Tables(
         samples=samples,
         names=(plan.sources[row[0]].name for row in rows),
         counts=tuple(map(kept, found)),
         records=tuple(sum(row[2] for row in table["rows"]) for table in found),
-        sections={"arrays": Arrays(options.chunk, options.channels != "none"), "masks": _masks(options, found)},
+        sections={"arrays": Arrays(options.chunk, options.channels != "none"), "masks": masks},
     )
-
-
-def _masks(options: ArrayRecipe, found: Sequence[dict[str, Any]]) -> Masks | None:
-    if not options.mask_bits:
-        return None
-    voxels: Counter[int] = Counter()
-    for table in found:
-        voxels.update({int(k): count for k, count in table["classes"].items()})
-    return Masks((), {str(k): voxels[k] for k in sorted(voxels)})

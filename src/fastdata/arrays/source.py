@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-import numpy as np
-
-from fastdata.errors import MissingExtraError
 from fastdata.sources.inputs import Source
 
-__all__ = ["ENDINGS", "NIFTI", "ArraySource", "Opened", "ending_of", "needed_packages", "stem_of"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
+__all__ = ["ENDINGS", "NIFTI", "ArraySource", "ending_of", "stem_of"]
 
 NIFTI = (".nii", ".nii.gz")
 ENDINGS = (".npy", ".npz", *NIFTI)
@@ -38,14 +30,6 @@ class ArraySource(Source):
         return self.archive or self.name
 
 
-class Opened(NamedTuple):
-    """The shape and dtype from a header, and a function that returns the values."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    read: Callable[[], Array]
-
-
 def ending_of(name: str) -> str:
     """Return a name's extension in lower case."""
     lower = name.lower()
@@ -57,16 +41,3 @@ def stem_of(name: str) -> str:
     normal = os.path.normpath(name)
     ending = ending_of(normal)
     return normal[: -len(ending)] if ending in ENDINGS else normal
-
-
-def needed_packages(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the packages that read these files, besides numpy.
-
-    Raises:
-        MissingExtraError: if one is not installed.
-    """
-    if not any(ending_of(name) in NIFTI for name in names):
-        return ()
-    if importlib.util.find_spec("nibabel") is None:
-        raise MissingExtraError("nibabel")
-    return ("nibabel",)
