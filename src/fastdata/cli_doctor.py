@@ -17,7 +17,7 @@ __all__ = ["doctor"]
     metavar="MODULE:FUNCTION",
     help="Function that returns a training step, which takes a batch; or (model, loss_fn), with loss_fn(model, batch) -> losses.",
 )
-@click.option("--size", type=click.IntRange(1), help="Stored size of a store. Default: the largest.")
+@click.option("--size", type=click.IntRange(1), help="Stored size of a store, or to prepare a folder with.")
 @click.option("--crop", type=click.IntRange(1), help="Side of the random crops. Default: 224, or the images' shorter side.")
 @click.option("--batch-size", type=click.IntRange(1), help="Images per batch. Default: 64.")
 @click.option("--workers", type=click.IntRange(0), help="Worker processes that you use. Default: one per core.")
@@ -26,8 +26,9 @@ __all__ = ["doctor"]
 def doctor(path: str | None, as_json: bool, **options: Any) -> None:
     """Find out what limits your training: storage, CPU, the copy to the GPU, or the model.
 
-    PATH is a store, or any SOURCE of images that is not prepared yet, such as a folder with a folder per class, which is read as
-    ImageFolder in torch's DataLoader would. For your own loader, give --loader, and for your model --model.
+    PATH is a store, or any SOURCE of images that is not prepared yet, such as a folder with a folder per class: it is read as
+    ImageFolder in torch's DataLoader would, and 300 images are prepared, to be read by the Loader. For your own loader, give
+    --loader, and for your model --model.
     """
     from fastdata.diagnosis.command import examine
 

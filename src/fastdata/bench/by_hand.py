@@ -82,4 +82,4 @@ def by_hand(task: Task, workers: int, image_bytes: float) -> Streamed:
         )
 
     name = f"DataLoader + cv2, {workers} worker{'s' * (workers != 1)}"
-    return Streamed(name, "other", make, workers, samples=len(dataset), image_bytes=image_bytes)
+    return Streamed(name, "other", make, workers, image_bytes=image_bytes)

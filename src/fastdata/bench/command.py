@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
-from fastdata.bench.harness import machine, summarize
-from fastdata.bench.loaders import Task
+from fastdata.bench.by_hand import by_hand
+from fastdata.bench.harness import Measure, Run, interleave, machine, summarize, tree_pss
+from fastdata.bench.loaders import Bare, Streamed, Task, loader
 from fastdata.bench.plot import draw
 from fastdata.bench.report import byte_lines, describe, plan_line, result_lines, verdict
-from fastdata.bench.trial import Trial
 from fastdata.data.opening import described
+from fastdata.data.ram import RAMDataset
 from fastdata.errors import StoreError, needs
 from fastdata.images.records import StoreImages
-from fastdata.machine import available_cores, free_memory
+from fastdata.machine import available_cores, free_memory, free_shared_memory
 from fastdata.store.format import read_current
 
 __all__ = ["run_bench"]
@@ -39,7 +42,6 @@ def run_bench(
     seconds: float = 3.0,
     repeats: int = 5,
     plot: str | os.PathLike[str] | None = None,
-    limit: float = 120.0,
 ) -> dict[str, Any]:
     """Measure, print a table, and name the bottleneck.
 
@@ -53,18 +55,17 @@ def run_bench(
         seconds: length of one measurement.
         repeats: number of rounds, without the warm-up.
         plot: path of a PNG chart of the result.
-        limit: seconds after which a contestant that does not answer is ended; the others continue.
 
     Returns:
-        Plain values: machine, store, settings, results (one dict per contestant), failed (reason by name) and verdict.
+        Plain values: machine, store, settings, results (one dict per contestant) and verdict.
 
     Raises:
         ValueError: an argument is not positive, larger than the store, or does not fit into memory.
         StoreError: the store has no images, or masks but no labels.
-        LoaderError: contestants deliver different batches, or no Loader delivers anything.
+        LoaderError: a contestant fails.
         MissingExtraError: `plot` needs matplotlib, which is not installed.
     """
-    _positive(**{"crop": crop, "batch-size": batch_size, "seconds": seconds, "repeats": repeats, "limit": limit})
+    _positive(**{"crop": crop, "batch-size": batch_size, "seconds": seconds, "repeats": repeats})
     if min(workers, default=0) < 0:
         raise ValueError(f"--workers is {min(workers)}, but must not be negative")
     if plot is not None:
@@ -88,17 +89,13 @@ def run_bench(
         echo(line)
     number = 2 + len(counts) + ram + torch.cuda.is_available()
     echo(plan_line(number, seconds, repeats))
-    with Trial(task, about, seconds, limit, total=number * (repeats + 2)) as trial:
-        reference = trial.enter(counts, ram)
-        results = summarize(trial.rounds(repeats), reference)
-    results = [{**row, **trial.found[row["name"]]} for row in results]
+    results = _results(task, about, counts, ram, seconds, repeats, number * (repeats + 2))
     settings = {"crop": task.crop, "batch_size": task.batch_size, "seconds": seconds, "repeats": repeats}
     result: dict[str, Any] = {
         "machine": machine(),
         "store": about,
         "settings": settings,
         "results": results,
-        "failed": trial.failed,
         "verdict": verdict(results, cores),
     }
     for line in ["", *result_lines(result), "", result["verdict"]]:
@@ -107,6 +104,61 @@ def run_bench(
         draw(result, plot)
         echo(f"drawn in {os.fspath(plot)}")
     return result
+
+
+def _results(
+    task: Task, about: dict[str, Any], counts: Sequence[int], ram: bool, seconds: float, repeats: int, steps: int
+) -> list[dict[str, Any]]:
+    """Let each contestant run alone once, to measure its memory and its first batch, and then let all take turns.
+
+    The best number of workers is used for the other variants of the Loader. If the processes of all do not fit into memory at once,
+    each restarts for its turn, outside the timed region.
+    """
+    contestants, found, rates = list[Bare | Streamed](), dict[str, dict[str, Any]](), dict[int, float]()
+    bar = tqdm(total=steps, disable=None, leave=False, bar_format="{desc} {percentage:3.0f}% |{bar}| {elapsed}")
+
+    def step(one: Bare | Streamed) -> None:
+        bar.set_description_str(one.name)
+        bar.update()
+
+    def enter(one: Bare | Streamed) -> Run:
+        step(one)
+        contestants.append(one)
+        first_ms, run = one.start(), one.measure(min(seconds, 1.0))
+        found[one.name] = {"kind": one.kind, "workers": one.workers, "first_batch_ms": first_ms, "pss_bytes": tree_pss()}
+        one.close()
+        return run
+
+    def turn(one: Bare | Streamed, keep: bool) -> Measure:
+        def measure(seconds: float) -> Run:
+            step(one)
+            run = one.measure(seconds)
+            if not keep:
+                one.close()
+            return run
+
+        return measure
+
+    dataset, size, cores = task.dataset(), about["image_bytes"], available_cores()
+    try:
+        enter(Bare(task, cores, size))
+        for count in counts:
+            run = enter(loader(task, dataset, count, size))
+            rates[count] = run.images / run.seconds
+        best = max(rates, key=lambda count: rates[count])
+        enter(by_hand(task, cores, size))
+        if torch.cuda.is_available():
+            enter(loader(task, dataset, best, size, pin_memory=True))
+        if ram:
+            enter(loader(task, task.dataset(partial(RAMDataset, masks=False)), best, size))
+        need = sum(one.workers for one in contestants) * about["worker_bytes"]
+        keep = need < 0.5 * free_memory() and need < 0.8 * (free_shared_memory() or 0)
+        runs = interleave({one.name: turn(one, keep) for one in contestants}, seconds=seconds, repeats=repeats)
+    finally:
+        for one in contestants:
+            one.close()
+        bar.close()
+    return [{**row, **found[row["name"]]} for row in summarize(runs, contestants[0].name)]
 
 
 def _positive(**values: float | None) -> None:

@@ -62,7 +62,6 @@ def interleave(
     seconds: float,
     repeats: int,
     warmup: int = 1,
-    failure: type[Exception] | tuple[()] = (),
 ) -> dict[Key, list[Run]]:
     """Let each contestant measure itself once a round.
 
@@ -71,20 +70,15 @@ def interleave(
         seconds: length of a measurement.
         repeats: number of rounds that count.
         warmup: number of rounds before these, which fill caches and allocate memory.
-        failure: exception with which a contestant drops out.
 
     Returns:
-        One Run per round for each contestant that did not drop out.
+        One Run per round for each contestant.
     """
     runs: dict[Key, list[Run]] = {name: [] for name in contestants}
     for number in range(-warmup, repeats):
-        for name in list(runs):
+        for name in runs:
             settle()
-            try:
-                run = contestants[name](seconds)
-            except failure:
-                del runs[name]
-                continue
+            run = contestants[name](seconds)
             if number >= 0:
                 runs[name].append(run)
     return runs

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ import torch
 from fastdata.bench.harness import Run, stream, tree_cpu_s
 from fastdata.data.ram import RAMDataset
 from fastdata.errors import LoaderError
-from fastdata.gpu.batch import Batch
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.stored import LMDBDataset
@@ -34,12 +33,11 @@ from fastdata.loader.workers import begin_worker
 from fastdata.store.format import read_current
 from fastdata.torch_private import end_kept_workers
 
-__all__ = ["Bare", "Check", "Contestant", "Streamed", "Task", "agree", "loader"]
+__all__ = ["Bare", "Streamed", "Task", "loader"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 HFLIP = 0.5
 AHEAD = 2  # batches that each worker makes ahead: torch's default, and ours
-SIGMAS, CODES = 6, 3  # tolerance between mean colours: standard errors, plus codes of 255 because decoders differ
 
 
 @dataclass(frozen=True)
@@ -56,47 +54,18 @@ class Task:
         return kind(self.path, size=self.size, crop=RandomResizedCrop(self.crop), hflip=HFLIP, images=first)
 
 
-@dataclass(frozen=True)
-class Check:
-    """The result of a pass outside the timed region. complete: it reached its end; means: per sample and channel, [n, C]."""
-
-    complete: bool
-    shape: tuple[int, ...]
-    dtype: str
-    means: Array
-
-
-class Contestant(Protocol):
-    """A contestant, which keeps its processes over all rounds. kind: "limit", "ours" or "other"; workers: number of processes."""
-
-    name: str
-    kind: str
-    workers: int
-
-    def start(self) -> float:
-        """Start, and return the milliseconds to the first batch."""
-
-    def measure(self, seconds: float) -> Run:
-        """Deliver batches for `seconds`; start first if needed."""
-
-    def check(self, seconds: float) -> Check:
-        """Deliver one pass, or as much as fits into `seconds`; raise LoaderError if the batches are wrong."""
-
-    def close(self) -> None: ...
-
-
 class Streamed:
-    """A loader, made by `make`, that runs pass after pass over `samples` samples with `image_bytes` per record."""
+    """A loader, made by `make`, that runs pass after pass over records of `image_bytes`. kind: "ours" or "other"."""
 
-    def __init__(self, name: str, kind: str, make: Callable[[], Any], workers: int, *, samples: int, image_bytes: float) -> None:
+    def __init__(self, name: str, kind: str, make: Callable[[], Any], workers: int, *, image_bytes: float) -> None:
         self.name, self.kind, self.workers = name, kind, workers
         self._make = make
-        self._samples = samples
         self._image_bytes = image_bytes
         self._loader: Any = None
         self._batches: Iterator[Any] = iter(())
 
     def start(self) -> float:
+        """Start, and return the milliseconds to the first batch."""
         started = time.perf_counter()
         self._loader = self._make()
         self._batches = self._endless()
@@ -112,32 +81,6 @@ class Streamed:
             self.start()
         run = stream((len(batch[0]) for batch in self._batches), self.workers * (AHEAD + 1), seconds)
         return run._replace(bytes=run.images * self._image_bytes)
-
-    def check(self, seconds: float) -> Check:
-        end = time.monotonic() + seconds
-        complete = False
-        means, ids = list[Array](), list[int]()
-        for batch in self._loader:
-            images = batch[0].permute(0, 2, 3, 1).numpy()
-            if not means:
-                self._same_as_dataset(batch)
-            means.append(_means(images))
-            ids.extend(batch.ids.tolist() if isinstance(batch, Batch) else range(len(ids), len(ids) + len(images)))
-            if time.monotonic() > end:
-                break
-        else:
-            complete = True
-        if len(set(ids)) != len(ids) or len(ids) > self._samples or (complete and len(ids) < self._samples):
-            raise LoaderError(f"{self.name} delivered {len(ids)} of {self._samples} samples, {len(set(ids))} different ones")
-        self._batches = self._endless()
-        return Check(complete, images.shape[1:], str(images.dtype), np.concatenate(means))
-
-    def _same_as_dataset(self, batch: Any) -> None:
-        """Raise LoaderError unless the batch has the pixels that the dataset makes without a loader."""
-        if isinstance(self._loader, Loader):
-            images, _ = self._loader.dataset.read_batch(batch.ids, seed=self._loader.seed, epoch=batch.position[0])
-            if not np.array_equal(images, batch[0].permute(0, 2, 3, 1).numpy()):
-                raise LoaderError(f"{self.name} delivered pixels that are not the dataset's")
 
     def close(self) -> None:
         self._batches = iter(())
@@ -170,12 +113,12 @@ class Bare:
                 process.start()
             child_pipe.close()
             self._running.append((process, pipe))
-        self._ask("run", 0.0)
+        self._ask(0.0)
         return 1e3 * (time.perf_counter() - started)
 
-    def _ask(self, what: str, seconds: float) -> list[Any]:
+    def _ask(self, seconds: float) -> list[tuple[int, float]]:
         for _, pipe in self._running:
-            pipe.send((what, seconds))
+            pipe.send(seconds)
         try:
             return [pipe.recv() for _, pipe in self._running]
         except EOFError:
@@ -184,14 +127,9 @@ class Bare:
     def measure(self, seconds: float) -> Run:
         if not self._running:
             self.start()
-        cpu, done = tree_cpu_s(), self._ask("run", seconds)
+        cpu, done = tree_cpu_s(), self._ask(seconds)
         images, rate = sum(n for n, _ in done), sum(n / elapsed for n, elapsed in done)
         return Run(images, images / rate, tree_cpu_s() - cpu, images * self._image_bytes)
-
-    def check(self, seconds: float) -> Check:
-        parts: list[Check] = self._ask("check", seconds)
-        complete, means = all(part.complete for part in parts), np.concatenate([part.means for part in parts])
-        return Check(complete, parts[0].shape, parts[0].dtype, means)
 
     def close(self) -> None:
         for process, pipe in self._running:
@@ -202,51 +140,17 @@ class Bare:
 
 
 def _serve(pipe: Any, dataset: ImageDataset, rows: Array, batch_size: int) -> None:
-    """Run a bare process, which sends back only counts, and means if asked to check."""
+    """Run a bare process, which sends back only how many images it made in how many seconds."""
     torch.set_num_threads(1)
     begin_worker(0)
-    batches = _render(dataset, [rows[k : k + batch_size] for k in range(0, len(rows), batch_size)])
+    chunks = [rows[k : k + batch_size] for k in range(0, len(rows), batch_size)]
+    batches = (dataset.read_batch(chunk, seed=0, epoch=epoch)[0] for epoch in itertools.count() for chunk in chunks)
     while True:
-        what, seconds = pipe.recv()
-        pipe.send(_check_batches(batches, dataset, len(rows), seconds) if what == "check" else _count_images(batches, seconds))
-
-
-def _render(dataset: ImageDataset, chunks: list[Array]) -> Iterator[Array]:
-    return (dataset.read_batch(chunk, seed=0, epoch=epoch)[0] for epoch in itertools.count() for chunk in chunks)
-
-
-def _count_images(batches: Iterator[Array], seconds: float) -> tuple[int, float]:
-    images, started = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - started) < seconds or not images:
-        images += len(next(batches))
-    return images, elapsed
-
-
-def _check_batches(batches: Iterator[Array], dataset: ImageDataset, samples: int, seconds: float) -> Check:
-    end, means = time.monotonic() + seconds, np.empty((0, 0))
-    while len(means) < samples and (time.monotonic() < end or not len(means)):
-        images = next(batches)
-        means = np.concatenate([means, _means(images)]) if len(means) else _means(images)
-    return Check(len(means) >= samples, images.shape[1:], str(images.dtype), means)
-
-
-def _means(images: Array) -> Array:
-    """Return the mean of each sample and channel, [n, C], over every fourth pixel of every fourth row."""
-    return np.asarray(images[:, ::4, ::4].mean((1, 2), dtype=np.float64))
-
-
-def agree(checks: dict[str, Check]) -> None:
-    """Raise LoaderError unless all contestants deliver the same shape and dtype, and mean colours that differ by chance only."""
-    (first, a), *others = checks.items()
-    for name, b in others:
-        if (a.shape, a.dtype) != (b.shape, b.dtype):
-            raise LoaderError(f"{first} delivers {a.dtype} {a.shape}, {name} {b.dtype} {b.shape}: no comparison")
-        if min(len(a.means), len(b.means)) < 16:
-            continue  # too few for a comparison
-        chance = np.sqrt(a.means.var(0) / len(a.means) + b.means.var(0) / len(b.means))
-        allowed = CODES * (np.iinfo(a.dtype).max / 255) + SIGMAS * chance
-        if np.any(np.abs(a.means.mean(0) - b.means.mean(0)) > allowed):
-            raise LoaderError(f"{first} has mean colour {a.means.mean(0).round(1)}, {name} {b.means.mean(0).round(1)}")
+        seconds = pipe.recv()
+        images, started = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - started) < seconds or not images:
+            images += len(next(batches))
+        pipe.send((images, elapsed))
 
 
 def loader(task: Task, dataset: Any, workers: int, image_bytes: float, *, pin_memory: bool = False) -> Streamed:
@@ -256,4 +160,4 @@ def loader(task: Task, dataset: Any, workers: int, image_bytes: float, *, pin_me
     make = partial(
         Loader, dataset, task.batch_size, shuffle=True, num_workers=workers, prefetch_factor=AHEAD, pin_memory=pin_memory
     )
-    return Streamed(name, "ours", make, workers, samples=len(dataset), image_bytes=image_bytes)
+    return Streamed(name, "ours", make, workers, image_bytes=image_bytes)

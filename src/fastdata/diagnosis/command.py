@@ -2,75 +2,128 @@
 
 from __future__ import annotations
 
-import os
+import importlib
+import io
+import random
+import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
 
+from fastdata.bench.by_hand import random_box
 from fastdata.data.opening import described, open
-from fastdata.diagnosis.diagnosis import Diagnosis
-from fastdata.diagnosis.doctor import TOTAL_S, doctor
-from fastdata.diagnosis.files import subject_of_files
-from fastdata.diagnosis.subject import Ours, Subject, subject_of
-from fastdata.diagnosis.theirs import failures_named
-from fastdata.diagnosis.training import load
-from fastdata.errors import StoreError
+from fastdata.diagnosis.doctor import TOTAL_S, Diagnosis, doctor, loader_rate
+from fastdata.errors import FastDataError, StoreError
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.records import StoreImages
 from fastdata.loader.loader import Loader
 from fastdata.machine import available_cores
+from fastdata.prepare.functions import prep
+from fastdata.sources.base import read_source
+from fastdata.sources.listing import list_sources
 from fastdata.store.files import is_store
 from fastdata.store.format import read_current
 
 __all__ = ["examine"]
 
 CROP, BATCH = 224, 64  # defaults; less if the images are smaller, or fewer
+RESIZED = 256 / 224  # side of the stored images of a folder to that of the crops
+SAMPLES = 300  # of a folder that are prepared
+MEAN, STD = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 
 
 def examine(
-    path: str | None, *, loader: str | None = None, model: str | None = None, seconds: float = TOTAL_S, **options: int | None
+    path: str | None,
+    *,
+    loader: str | None = None,
+    model: str | None = None,
+    size: int | None = None,
+    crop: int | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    seconds: float = TOTAL_S,
 ) -> Diagnosis:
     """Diagnose a store, a SOURCE of images, or a user's loader; see `fastdata doctor --help`.
 
     Raises:
-        ValueError: an option is wrong, or belongs to another subject, or a function returns something else.
+        ValueError: an option is wrong.
         StoreError: the store holds no images.
-        FastDataError: a function fails, or what it returns does.
     """
-    with failures_named("--loader", loader):
-        subject = _find_subject(path, loader, **options)
-    with failures_named("--model", model):
-        step = None if model is None else load(model, "--model")
-    with failures_named("--loader", loader, model):
-        return doctor(subject, step, seconds=seconds)
-
-
-def _find_subject(path: str | None, loader: str | None = None, **options: int | None) -> Subject:
-    """Return what a path or the name of a function means."""
-    given = {name: value for name, value in options.items() if value is not None}
-    if loader is not None:
-        if given:
-            option = f"--{next(iter(given)).replace('_', '-')}"
-            raise ValueError(f"{option} is about a loader that doctor makes, but --loader {loader} makes its own: leave it out")
-        return subject_of(load(loader, "--loader"))
-    if path is None:
+    if path is None and loader is None:
         raise ValueError("there is nothing to measure: give a store, a folder of images, or --loader MODULE:FUNCTION")
-    batch, workers = given.get("batch_size", BATCH), given.get("workers", available_cores())
-    if not is_store(Path(path)):
-        if "size" in given:
-            raise ValueError(f"--size is about a store, which has stored sizes, but {path} is not one: leave it out")
-        return subject_of_files(path, given.get("crop", CROP), batch, workers)
-    return Ours(Loader(_dataset(path, given), batch, shuffle=True, num_workers=workers))
+    if loader is not None and (size or crop or batch_size or workers is not None):
+        raise ValueError("--size, --crop, --batch-size and --workers are about a loader that doctor makes: leave them out")
+    step = None if model is None else _call(model, "--model")
+    if loader is not None:
+        return doctor(_call(loader, "--loader"), step, seconds=seconds)
+    path, workers, batch = str(path), available_cores() if workers is None else workers, batch_size or BATCH
+    if is_store(Path(path)):
+        return doctor(_loader(path, size, crop, batch, workers), step, seconds=seconds)
+    images = ImageFiles(path, crop or CROP)
+    files: DataLoader[Any] = DataLoader(images, min(batch, len(images)), shuffle=True, num_workers=workers)
+    with tempfile.TemporaryDirectory() as folder:
+        made = prep(path, Path(folder, "o.fds"), size=size or round(images.crop * RESIZED), limit=SAMPLES)
+        rate = loader_rate(_loader(str(made.out), None, images.crop, batch, workers), workers, seconds / 10)
+    found = doctor(files, step, seconds=seconds)
+    name = f"ImageFolder in torch's DataLoader, with RandomResizedCrop({images.crop}) and float32"
+    return replace(found, subject=name, prepared=rate)
 
 
-def _dataset(path: str | os.PathLike[str], given: dict[str, int]) -> Any:
+def _call(name: str, option: str) -> Any:
+    """Call the function that `name` means, as "module:function", and return its result. The working folder is searched too."""
+    module, _, function = name.partition(":")
+    if not module or not function.isidentifier():
+        raise ValueError(f"{option} is {name!r}, but must be MODULE:FUNCTION, such as train:make_loader")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    found = getattr(importlib.import_module(module), function, None)
+    if not callable(found):
+        raise ValueError(f"{option} is {name!r}, but the module {module!r} has no function {function!r}")
+    return found()
+
+
+def _loader(path: str, size: int | None, crop: int | None, batch: int, workers: int) -> Loader:
+    """Return a Loader over a store, with random crops."""
     manifest = read_current(Path(path))[1]
     if manifest.kind != "images":
         raise StoreError(f"doctor makes a loader for stores of images only, not {described(path, manifest)}: give --loader")
-    images = StoreImages(path, given.get("size"))
+    images = StoreImages(path, size)
     if not len(images):
         raise StoreError(f"{path} has no images to measure with")
     side = int(np.median(np.minimum(*images.sides(np.arange(len(images))))))
-    crop = given.get("crop") or min(CROP, side)
-    return open(path, size=given.get("size"), crop=RandomResizedCrop(crop), hflip=0.5)
+    dataset = open(path, size=size, crop=RandomResizedCrop(crop or min(CROP, side)), hflip=0.5)
+    return Loader(dataset, min(batch, len(images)), shuffle=True, num_workers=workers)
+
+
+class ImageFiles(Dataset[tuple[torch.Tensor, int]]):
+    """The images of a SOURCE, as torchvision's ImageFolder with RandomResizedCrop, RandomHorizontalFlip, ToTensor and Normalize
+    makes them: float32 [3, crop, crop]. An image that cannot be read is black."""
+
+    def __init__(self, source: str, crop: int) -> None:
+        found = list_sources(source)
+        self.root, self.crop = found.root, crop
+        self.sources = [one for one in found.sources if not one.problem]
+        if not self.sources:
+            raise FastDataError(f"{source} has no image that can be read, so there is nothing to measure")
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        from PIL import Image
+
+        try:
+            image = Image.open(io.BytesIO(read_source(self.root, self.sources[index]))).convert("RGB")
+        except Exception:  # noqa: BLE001  whatever Pillow raises for a bad file
+            image = Image.new("RGB", (self.crop, self.crop))
+        top, left, height, width = random_box(image.height, image.width)
+        image = image.crop((left, top, left + width, top + height)).resize((self.crop, self.crop), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image)
+        if random.random() < 0.5:
+            pixels = pixels[:, ::-1]
+        return torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float().div_(255).sub_(MEAN).div_(STD), 0

@@ -1,43 +1,102 @@
-"""Diagnose a training loop: measure the loader and the step, each alone and then together."""
+"""Measure a training loop: the loader with several numbers of workers, the step, both together, and the parts of a sample."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import time
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
 
-from fastdata.bench.harness import settle, stream
-from fastdata.diagnosis.batches import count
-from fastdata.diagnosis.diagnosis import Diagnosis
-from fastdata.diagnosis.load import OtherLoad
-from fastdata.diagnosis.subject import Subject, probe, subject_of
-from fastdata.diagnosis.training import Step, move, time_copy, time_step
+from fastdata.bench.harness import settle, stream, table
+from fastdata.data.dataset import SlotDataset
+from fastdata.data.timing import Timing
+from fastdata.diagnosis.parts import measure_parts
+from fastdata.errors import FastDataError
+from fastdata.gpu.copies import Copier
+from fastdata.loader.direct import is_direct
+from fastdata.loader.loader import Loader
 from fastdata.machine import available_cores
+from fastdata.torch_private import pytree
 from fastdata.words import number_of
 
-__all__ = ["TOTAL_S", "doctor"]
+__all__ = ["TOTAL_S", "Diagnosis", "doctor", "loader_rate"]
 
 TOTAL_S = 15.0  # what the seconds below add up to, about
-PROBE_S, RATE_S, COPY_S, STEP_S, TOGETHER_S = 3.0, 1.2, 0.3, 2.0, 2.5
-SLICES = 3  # of a rate, of which the median counts
-MAX_ROWS = 2000  # samples that are drawn for a measurement
-BATCH_S = 0.03  # a batch with which rates are measured takes about so long to make
-NOISY = 1.15  # ratio of the rates of the slices from which it is said
-BUSY = 0.1  # share of the cores that other programs keep busy from which it is said
-SLOWER = 0.8  # ratio of the rate together to that of the slower side alone below which it is said
-FASTER, EQUAL = 1.1, 0.97  # ratios of rates with other numbers of workers to the loader's own from which they are named
+RATE_S, PARTS_S, COPY_S, STEP_S, TOGETHER_S = 1.5, 3.0, 0.3, 2.0, 2.5
+MAX_BATCH = 32  # samples of a batch with which rates are measured
+WARMUP = 2  # calls that are not timed: they allocate, choose kernels and compile
+PARTS = {"waiting": "waiting for storage", "transform": "transform, other"}  # titles that are not the name
+MEANING = {
+    "storage": "the loop waits for the disk, or whatever else samples are read from",
+    "CPU": "the loop waits for batches, which cost CPU time to make",
+    "loader": "the loop waits for batches",
+    "copy": "the loop waits for copies to the device",
+    "model": "the step is the limit, and batches are there in time",
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was measured of a training loop; ``str(...)`` is a report.
+
+    Attributes:
+        subject: what was measured.
+        samples: of the dataset; None: unknown.
+        batch_size, workers: of the loader.
+        cores: of this process.
+        parts: seconds to make a sample, by part, in one process; empty if only whole batches could be measured.
+        rates: samples/s of the loader alone, by its number of workers.
+        copy_s: seconds to copy a sample to the device.
+        step_s: seconds of a step on a batch that is there, for a sample; None: no step.
+        together: samples/s of the loader and the step together; None: no step.
+        prepared: samples/s of the Loader on a part of the same images that was prepared; None: not measured.
+    """
+
+    subject: str
+    samples: int | None
+    batch_size: int
+    workers: int
+    cores: int
+    parts: Mapping[str, float]
+    rates: Mapping[int, float]
+    copy_s: float
+    step_s: float | None
+    together: float | None
+    prepared: float | None = None
+
+    @property
+    def limit(self) -> str:
+        """What is the slowest alone: "storage"; "CPU", which makes batches; "loader", which is one of these, if the parts are
+        unknown; "copy", to the device; or "model"."""
+        step_s = self.step_s or 0.0
+        if 1 / self.rates[self.workers] < max(self.copy_s, step_s):
+            return "copy" if self.copy_s > step_s else "model"
+        waiting = self.parts.get("waiting", 0.0)
+        return "loader" if not self.parts else "storage" if waiting > sum(self.parts.values()) - waiting else "CPU"
+
+    def json(self) -> str:
+        """Return all numbers as JSON."""
+        return json.dumps(asdict(self) | {"limit": self.limit}, indent=1, allow_nan=False)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
 
 
 def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None = None, seconds: float = TOTAL_S) -> Diagnosis:
-    """Find out what limits a training loop.
+    """Measure the loader alone, with several numbers of workers, the parts of a sample, the copy of a batch to the device and a
+    step of the model on it, and then the loader and the step together.
 
-    Measures the loader alone, with several numbers of workers, and the parts of a sample: reading, decoding, resizing, transforms
-    and collating; the copy to the device and a step of the model on one batch; and then the loader and the step together.
-
-    Samples are made in a child process and in new workers, and at the end in this process. A step really trains: it draws random
-    numbers, updates statistics and, if it steps an optimizer, weights. So give it a model that can be thrown away.
+    Samples are drawn at random, in new workers and at the end in this process. A step really trains: it draws random numbers,
+    updates statistics and, if it steps an optimizer, weights. So give it a model that can be thrown away.
 
     Args:
         loader: torch's DataLoader, a Loader, or another iterable of batches, of which only whole batches are measured.
@@ -54,96 +113,216 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
     """
     if not 0 < seconds < float("inf"):
         raise ValueError(f"--seconds is {seconds}, but must be positive")
-    subject = loader if isinstance(loader, Subject) else subject_of(loader)
-    target = torch.device(device or subject.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return _Examination(subject, None if step is None else Step(step, target), target, seconds / TOTAL_S).diagnosis()
+    if not hasattr(loader, "__iter__"):
+        raise TypeError(f"doctor measures a DataLoader, a Loader or another iterable of batches, found a {type(loader).__name__}")
+    unit, cores = seconds / TOTAL_S, available_cores()
+    dataset: Any = loader.dataset if isinstance(loader, Loader | DataLoader) else None
+    own = getattr(loader, "device", None)
+    device = torch.device(device or own or ("cuda" if torch.cuda.is_available() else "cpu"))
+    run = None if step is None else _training(step, device)
+    remade = isinstance(loader, Loader | DataLoader) and not is_direct(dataset)
+    workers = loader.num_workers if remade else 0
+    rates = {}
+    for count in sorted({1, 2, cores, workers} - {0} if remade else (), reverse=True):
+        rates[count] = loader_rate(loader, count, RATE_S * unit)
+    with _batches(loader, workers, _batch_size(loader)) as batches:
+        batch = next(batches)
+        size = _count(batch, _batch_size(loader))
+        settle()  # workers make batches ahead
+        copy_s = _median_s(lambda: _move(batch, device), device, COPY_S * unit) / size
+        step_s = together = None
+        if run is not None:
+            there = _move(batch, device)
+            step_s = _median_s(lambda: run(there), device, STEP_S * unit) / size
+
+            def steps() -> Iterator[int]:
+                for each in batches:
+                    run(_move(each, device))
+                    yield _count(each, size)
+
+            found = stream(steps(), _ahead(loader, workers), TOGETHER_S * unit)
+            together = found.images / found.seconds
+    rates[0] = loader_rate(loader, 0, RATE_S * unit)  # last, when no workers are forked any more, which would share open files
+    return Diagnosis(
+        subject=type(loader).__name__ if dataset is None else f"{type(loader).__name__} of {type(dataset).__name__}",
+        samples=len(dataset) if hasattr(dataset, "__len__") else None,
+        batch_size=size,
+        workers=workers,
+        cores=cores,
+        parts=_parts(loader, PARTS_S * unit),
+        rates=dict(sorted(rates.items())),
+        copy_s=copy_s,
+        step_s=step_s,
+        together=together,
+    )
 
 
-class _Examination:
-    """One diagnosis. unit: the factor of all times."""
+def loader_rate(loader: Any, workers: int, seconds: float) -> float:
+    """Return samples/s of a loader alone, made again with so many workers and smaller batches."""
+    size = min(_batch_size(loader), MAX_BATCH)
+    with _batches(loader, workers, size) as batches:
+        run = stream((_count(batch, size) for batch in batches), _ahead(loader, workers), seconds)
+    return run.images / run.seconds
 
-    def __init__(self, subject: Subject, step: Step | None, device: torch.device, unit: float) -> None:
-        self.subject, self.step, self.device, self.unit = subject, step, device, unit
-        self.rng = np.random.default_rng(0)
-        self.findings = list[str]()
 
-    def diagnosis(self) -> Diagnosis:
-        """Measure. This process makes samples itself only when no workers are forked any more, which would share its open files."""
-        subject, load, cores, parts = self.subject, OtherLoad(), available_cores(), dict[str, float]()
-        if subject.parts_known:
-            parts = probe(subject, self._rows(), PROBE_S * self.unit).per_sample()
-        size = max(1, min(subject.batch_size, round(BATCH_S / max(sum(parts.values()), 1e-9))))
-        workers = {1, 2, cores, subject.workers} - {0} if subject.parallel else set()
-        rates = {number: self._rate(number, size) for number in sorted(workers)}
-        if not subject.workers:
-            rates[0] = self._rate(0, size)
-        with subject.batches(subject.workers, self._rows(), subject.batch_size) as batches:
-            batch = next(batches)
-            settle()  # workers make batches ahead
-            copy_s = time_copy(batch, self.device, COPY_S * self.unit) / count(batch)
-            step_s = together = None
-            if self.step is not None:
-                there = move(batch, self.device)
-                step_s = time_step(self.step, there, self.device, STEP_S * self.unit) / count(batch)
-                expected = min(rates[subject.workers], 1 / (copy_s + step_s))
-                together = self._together(self.step, batches, expected)
-                if subject.workers and together is not None and together < SLOWER * expected:
-                    self.findings.append("together, the loader and the step are slower than each alone: they share the cores")
-        rates[0] = rates[0] if 0 in rates else self._rate(0, size)
-        if (others := load.cores()) > BUSY * cores:
-            self.findings.append(f"other programs keep {others:.1f} of {number_of(cores, 'core')} busy")
-        self.findings += _other_workers(rates, subject.workers)
-        return Diagnosis(
-            subject=subject.name,
-            samples=subject.samples,
-            batch_size=subject.batch_size,
-            workers=subject.workers,
-            cores=cores,
-            parts=parts,
-            rates=dict(sorted(rates.items())),
-            copy_s=copy_s,
-            step_s=step_s,
-            overlap=subject.device is not None and subject.device.type == "cuda",
-            together=together,
-            findings=tuple(self.findings),
+def _training(step: Any, device: torch.device) -> Callable[[Any], Any]:
+    """Return a step of training as a function of a batch."""
+    if not isinstance(step, tuple | list):
+        if not callable(step):
+            raise TypeError(f"a step is a function of a batch, or (model, loss_fn); found a {type(step).__name__}")
+        return step  # type: ignore[no-any-return]
+    model, loss_fn = step
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"a step is a function of a batch, or (model, loss_fn); found a pair with a {type(model).__name__}")
+    model.to(device)
+
+    def train(batch: Any) -> None:
+        result = loss_fn(model, batch)
+        (result[0] if isinstance(result, tuple | list) else result).sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    return train
+
+
+@contextmanager
+def _batches(loader: Any, workers: int, size: int) -> Iterator[Iterator[Any]]:
+    """Yield batches without end, of samples drawn at random, which so many workers make."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores, on purpose
+        made = _remade(loader, workers, size)
+        batches = _endless(made)
+        try:
+            yield batches
+        finally:
+            batches.close()  # which ends the workers of a DataLoader
+            if isinstance(made, Loader):
+                made.close()
+
+
+def _remade(loader: Any, workers: int, size: int) -> Any:
+    """Return a loader like this one, with so many workers and samples in a batch; another iterable as it is."""
+    if isinstance(loader, Loader):
+        return Loader(
+            loader.dataset,
+            min(size, len(loader.dataset)),
+            shuffle=True,
+            seed=workers,  # other samples for each
+            num_workers=workers,
+            prefetch_factor=loader.prefetch_factor,
+            collate_fn=loader._collate_fn,
+            device=loader.device,
+            pin_memory=loader.pin_memory,
+            backend=loader.backend,
+            rank=0,
+            world_size=1,
         )
-
-    def _rows(self) -> list[int]:
-        """Draw samples, each at most once; others at each call, as far as there are others."""
-        samples = self.subject.samples or MAX_ROWS
-        rows: list[int] = self.rng.choice(samples, min(MAX_ROWS, samples), replace=False).tolist()
-        return rows
-
-    def _rate(self, workers: int, size: int) -> float:
-        """Return the median samples/s of the loader alone."""
-        with self.subject.batches(workers, self._rows(), size) as batches:
-            ahead, samples = workers * (self.subject.prefetch + 1), map(count, batches)
-            runs = [stream(samples, ahead * (k == 0), RATE_S * self.unit / SLICES) for k in range(SLICES)]
-        low, middle, high = sorted(run.images / run.seconds for run in runs)
-        if high > NOISY * low:
-            self.findings.append(f"with {number_of(workers, 'worker')} the rate varied from {low:,.0f} to {high:,.0f} samples/s")
-        return middle
-
-    def _together(self, step: Step, batches: Iterator[Any], expected: float) -> float | None:
-        """Return samples/s of the loader and the step together; None: it would take too long. expected: samples/s, about."""
-        subject, limit = self.subject, TOGETHER_S * self.unit
-        ahead = subject.workers * (subject.prefetch + 1)
-        if (ahead + 2) * subject.batch_size > 4 * limit * expected:
-            return None
-
-        def steps() -> Iterator[int]:
-            for batch in batches:
-                step(move(batch, self.device))
-                yield count(batch)
-
-        run = stream(steps(), ahead + 1, limit)
-        return run.images / run.seconds
+    if not isinstance(loader, DataLoader):
+        return loader
+    data, options = loader.dataset, dict[str, Any]()
+    if not isinstance(data, IterableDataset):
+        options["sampler"] = RandomSampler(data, replacement=True, num_samples=1 << 40)  # type: ignore[arg-type]  # without end
+    if workers:
+        options |= {"prefetch_factor": loader.prefetch_factor, "timeout": loader.timeout}
+        options |= {"multiprocessing_context": loader.multiprocessing_context, "worker_init_fn": loader.worker_init_fn}
+    return DataLoader(
+        data,
+        None if loader.batch_sampler is None else size,  # or its items are batches
+        num_workers=workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory and torch.cuda.is_available(),  # torch warns otherwise
+        **options,
+    )
 
 
-def _other_workers(rates: dict[int, float], own: int) -> Iterator[str]:
-    """Yield what other numbers of workers did better: the fastest, or the smallest that is as fast."""
-    best = max(rates, key=lambda number: rates[number])
-    if rates[best] > FASTER * rates[own]:
-        yield f"num_workers={best} in place of {own} makes {rates[best] / rates[own]:.2f} times as many samples/s"
-    elif (fewer := min(number for number, rate in rates.items() if rate >= EQUAL * rates[own])) < own:
-        yield f"num_workers={fewer} is as fast as {own}"
+def _endless(loader: Any) -> Generator[Any]:
+    while True:
+        batches = 0
+        for batch in loader:
+            batches += 1
+            yield batch
+            del batch  # or its memory could not be used for the next
+        if not batches:
+            raise FastDataError(f"a pass over {type(loader).__name__} yields no batches, so there is nothing to measure")
+
+
+def _batch_size(loader: Any) -> int:
+    """Return the number of samples of a batch; 1 if it is unknown."""
+    if isinstance(loader, Loader):
+        return min(loader.global_batch_size // loader.part.world_size, len(loader.dataset))
+    if isinstance(loader, DataLoader) and loader.batch_sampler is not None:
+        return loader.batch_size or len(next(iter(loader.batch_sampler)))
+    return 1
+
+
+def _ahead(loader: Any, workers: int) -> int:
+    """Return how many batches may be ready before a clock starts."""
+    return 1 + workers * ((getattr(loader, "prefetch_factor", None) or 2) + 1)
+
+
+def _count(batch: Any, default: int) -> int:
+    """Return the number of samples of a batch; `default` if it holds no tensors that tell."""
+    if (valid := getattr(batch, "valid", None)) is not None:
+        return int(valid)
+    leaves = pytree.tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
+    return next((len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim), default)
+
+
+def _move(batch: Any, device: torch.device) -> Any:
+    return Copier(device, pin=False).start(batch).take()
+
+
+def _median_s(call: Callable[[], object], device: torch.device, seconds: float) -> float:
+    """Return the median seconds of a call, which is repeated."""
+    times = list[float]()
+    end = time.monotonic() + seconds
+    while len(times) < WARMUP + 3 or time.monotonic() < end:
+        started = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - started)
+    return median(times[WARMUP:])
+
+
+def _parts(loader: Any, seconds: float) -> dict[str, float]:
+    """Return the seconds of the parts of a sample, made in this process; empty if they cannot be told."""
+    dataset: Any = loader.dataset if isinstance(loader, Loader | DataLoader) else None
+    batched = isinstance(loader, Loader) or getattr(loader, "batch_sampler", None) is not None
+    if not hasattr(dataset, "__getitem__") or not batched or is_direct(dataset):
+        return {}
+    rng, size = np.random.default_rng(0), min(_batch_size(loader), MAX_BATCH)
+    collate = (loader._collate_fn if isinstance(loader, Loader) else loader.collate_fn) or default_collate
+
+    def make(collating: Callable[..., Any], timing: Timing) -> int:
+        rows = rng.integers(0, len(dataset), size)
+        if isinstance(dataset, SlotDataset) and isinstance(loader, Loader):
+            dataset.read_batch(rows, seed=0, epoch=0, timing=timing)
+        else:
+            collating(collate)([dataset[k] for k in rows.tolist()])
+        return size
+
+    return measure_parts(make, seconds)
+
+
+def _lines(found: Diagnosis) -> Iterator[str]:
+    """Yield the lines of a report."""
+    samples = "" if found.samples is None else f": {found.samples:,} samples"
+    workers = f"{number_of(found.workers, 'worker')}, batches of {found.batch_size}"
+    yield f"{found.subject}{samples}; {workers}; {number_of(found.cores, 'core')}"
+    yield ""
+    yield f"limit      {found.limit}: {MEANING[found.limit]}"
+    if whole := sum(found.parts.values()):
+        yield ""
+        rows = [[PARTS.get(name, name), f"{1e3 * s:.3f}", f"{s / whole:.0%}"] for name, s in found.parts.items()]
+        yield from table(["part of a sample, in one process", "ms", "share"], rows)
+    yield ""
+    names = {number: f"{number}{'  <- yours' * (number == found.workers)}" for number in found.rates}
+    yield from table(["workers", "loader alone, samples/s"], [[names[k], f"{rate:,.0f}"] for k, rate in found.rates.items()])
+    yield ""
+    if found.prepared is not None:
+        yield f"prepared, in the Loader with as many workers: {found.prepared:,.0f} samples/s"
+    if found.step_s is not None:
+        yield f"step alone, on one batch: {1 / max(found.step_s, 1e-12):,.0f} samples/s"
+    if found.together is not None:
+        yield f"copy to the device alone: {1 / max(found.copy_s, 1e-12):,.0f} samples/s"
+        yield f"loader and step together: {found.together:,.0f} samples/s"

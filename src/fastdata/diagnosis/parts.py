@@ -1,150 +1,134 @@
 """The time that each part of making samples takes in this thread: known functions are wrapped while it is measured.
 
-Parts are measured in CPU time, which other programs do not change. What is left of the wall time is waiting: for the disk, the
-network or a lock; or, as the kernel says, for a core that other threads had.
+Parts are measured in CPU time, which other programs do not change. What is left of the time on the clock is waiting: for the disk,
+the network or a lock; or, as the kernel says, for a core that other threads had, which does not count.
 """
 
 from __future__ import annotations
 
 import functools
-import resource
 import sys
-import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from fastdata.diagnosis.load import queued_s
+import cv2
+import torch
 
-__all__ = ["Parts"]
+from fastdata.data.timing import Timing
 
+__all__ = ["measure_parts"]
+
+QUEUED = Path("/proc/thread-self/schedstat")
 KNOWN = {  # what reads, decodes and resizes images for most people, if it is imported
-    "read": ("fastdata.diagnosis.files:read_source", "torchvision.io.image:read_file"),
-    "decode": (
-        "PIL.Image:open",
-        "PIL.Image:Image.convert",
-        "PIL.ImageFile:ImageFile.load",
-        "cv2:imread",
-        "cv2:imdecode",
-        "cv2:cvtColor",
-        "simplejpeg:decode_jpeg",
-        "torchvision.io.image:decode_image",
-        "torchvision.io.image:decode_jpeg",
-        "imageio.v2:imread",
-        "imageio.v3:imread",
-        "skimage.io:imread",
-        "tifffile:imread",
-    ),
-    "resize": (
-        "PIL.Image:Image.resize",
-        "PIL.Image:Image.reduce",
-        "PIL.Image:Image.thumbnail",
-        "cv2:resize",
-        "cv2:warpAffine",
-        "torch.nn.functional:interpolate",
-        "torchvision.transforms._functional_tensor:interpolate",
-        "torchvision.transforms.v2.functional._geometry:interpolate",
-    ),
+    "fastdata.diagnosis.command:read_source": "read",
+    "torchvision.io.image:read_file": "read",
+    "PIL.Image:open": "decode",
+    "PIL.Image:Image.convert": "decode",
+    "PIL.ImageFile:ImageFile.load": "decode",
+    "cv2:imread": "decode",
+    "cv2:imdecode": "decode",
+    "cv2:cvtColor": "decode",
+    "simplejpeg:decode_jpeg": "decode",
+    "torchvision.io.image:decode_image": "decode",
+    "torchvision.io.image:decode_jpeg": "decode",
+    "PIL.Image:Image.resize": "resize",
+    "cv2:resize": "resize",
+    "torch.nn.functional:interpolate": "resize",
 }
 
 
-@dataclass
-class Parts:
-    """Seconds of CPU time, in this thread.
+def measure_parts(make: Callable[[Callable[..., Any], Timing], int], seconds: float) -> dict[str, float]:
+    """Make samples for about `seconds`, and return the seconds that a sample takes, by part.
 
-    Attributes:
-        samples: how many were made.
-        wall_s: the time on the clock.
-        cpu_s: all CPU time.
-        waiting_s: the time without a core that no other thread had: waiting for the disk, the network or a lock.
-        read_s, decode_s, resize_s, collate_s: parts of `cpu_s`; what is left of it is the transform.
+    Args:
+        make: makes a batch and returns the number of its samples. It gets a function that wraps what collates them, and the times
+            to add to of a dataset that measures itself.
     """
-
-    samples: int = 0
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    waiting_s: float = 0.0
-    read_s: float = 0.0
-    decode_s: float = 0.0
-    resize_s: float = 0.0
-    collate_s: float = 0.0
-
-    def per_sample(self) -> dict[str, float]:
-        """Return the seconds for a sample, by part."""
-        parts = {"waiting": self.waiting_s, "read": self.read_s, "decode": self.decode_s, "resize": self.resize_s}
-        transform = self.cpu_s - self.read_s - self.decode_s - self.resize_s - self.collate_s
-        parts |= {"transform": max(transform, 0.0), "collate": self.collate_s}
-        return {name: seconds / max(self.samples, 1) for name, seconds in parts.items()}
-
-    @contextmanager
-    def timed(self, samples: int) -> Iterator[None]:
-        """Add the time of the body, which makes so many samples."""
-        wall, cpu, queued, switches = time.perf_counter(), time.thread_time(), queued_s(), _switches()
-        yield
-        wall, cpu, queued = time.perf_counter() - wall, time.thread_time() - cpu, queued_s() - queued
-        self.samples += samples
-        self.wall_s += wall
-        self.cpu_s += cpu
-        if _switches() > switches:  # or it never waited, and a hypervisor took the core
-            self.waiting_s += max(wall - cpu - queued, 0.0)
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Wrap the known functions, to time them in this thread."""
-        with ExitStack() as stack:
-            clock = _Clock(self)
-            for part, names in KNOWN.items():
-                for name in names:
-                    if (place := _find(name)) is not None:
-                        stack.enter_context(_replaced(*place, functools.partial(clock.wrap, part)))
-            yield
+    with _one_thread(), _Clock() as clock:
+        make(clock.collating, Timing())  # opens files and imports modules
+        clock.seconds.clear()
+        timing, samples = Timing(), 0
+        started, cpu, queued = time.perf_counter(), time.thread_time(), _queued_s()
+        while not samples or time.perf_counter() < started + seconds:
+            samples += make(clock.collating, timing)
+        wall, cpu, queued = time.perf_counter() - started, time.thread_time() - cpu, _queued_s() - queued
+    share = cpu / wall  # of the times of a dataset that measures itself, on the clock
+    parts = {
+        "waiting": max(wall - cpu - queued, 0.0),
+        "read": clock.seconds["read"] + timing.read_s * share,
+        "decode": clock.seconds["decode"] + timing.decode_s * share,
+        "resize": clock.seconds["resize"] + timing.resize_s * share,
+        "collate": clock.seconds["collate"],
+    }
+    parts["transform"] = max(cpu + parts["waiting"] - sum(parts.values()), 0.0)
+    return {name: spent / samples for name, spent in parts.items()}
 
 
 class _Clock:
-    """Times nested calls, each without those inside it."""
+    """Wraps the known functions, and times nested calls, each without those inside it."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._thread = threading.get_ident()
+    def __init__(self) -> None:
+        self.seconds = defaultdict[str, float](float)
         self._inside = 0.0
+        self._known = [(owner, name, getattr(owner, name), part) for owner, name, part in _known_functions()]
 
-    def wrap(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __enter__(self) -> _Clock:
+        for owner, name, function, part in self._known:
+            setattr(owner, name, self._timed(part, function))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, function, _part in self._known:
+            setattr(owner, name, function)
+
+    def collating(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return self._timed("collate", function)
+
+    def _timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != self._thread:
-                return function(*args, **kwargs)
             outer, self._inside = self._inside, 0.0
             started = time.thread_time()
             try:
                 return function(*args, **kwargs)
             finally:
                 spent = time.thread_time() - started
-                name = f"{part}_s"
-                setattr(self._parts, name, getattr(self._parts, name) + max(spent - self._inside, 0.0))
+                self.seconds[part] += max(spent - self._inside, 0.0)
                 self._inside = outer + spent
 
         return timed
 
 
-def _find(name: str) -> tuple[Any, str] | None:
-    """Return the object and the attribute that a name of KNOWN means, if its module is imported."""
-    module, _, path = name.partition(":")
-    *outer, last = path.split(".")
-    owner = functools.reduce(lambda found, part: getattr(found, part, None), outer, sys.modules.get(module))
-    return (owner, last) if hasattr(owner, last) else None
+def _known_functions() -> Iterator[tuple[Any, str, str]]:
+    """Yield the owner and the name of each known function whose module is imported, and its part."""
+    for name, part in KNOWN.items():
+        module, _, path = name.partition(":")
+        *outer, last = path.split(".")
+        owner = functools.reduce(lambda found, attribute: getattr(found, attribute, None), outer, sys.modules.get(module))
+        if hasattr(owner, last):
+            yield owner, last, part
+
+
+def _queued_s() -> float:
+    """Return the seconds for which this thread was ready to run, but other threads had the cores; 0 if the kernel does not say."""
+    try:
+        return int(QUEUED.read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, wrap(before))
+def _one_thread() -> Iterator[None]:
+    """Let OpenCV and torch use one thread, as in a worker."""
+    threads = cv2.getNumThreads(), torch.get_num_threads()
+    cv2.setNumThreads(1)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
-        setattr(owner, name, before)
-
-
-def _switches() -> int:
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        cv2.setNumThreads(threads[0])
+        torch.set_num_threads(threads[1])
