@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,15 +23,6 @@ import fastdata
 made = fastdata.prep(sys.argv[1], sys.argv[2], tokenizer="bytes", end_token="none", workers=1, **json.loads(sys.argv[3]))
 print(json.dumps([made.kept, made.rejected, made.first_reject]))
 print(max(peak_memory(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10) >> 20)
-"""
-
-READ = """
-import resource, sys
-from pathlib import Path
-from fastdata.text.documents import Cutting, Piece, documents
-resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
-for _, text in documents(Path(sys.argv[1]), Piece("x.jsonl", 0, -1, 0), Cutting()):
-    print(text)
 """
 
 
@@ -115,21 +105,6 @@ def test_lines_are_the_same_however_their_file_is_cut_into_blocks(tmp_path: Path
         assert [str(text) for _, text in found if not isinstance(text, str)] == [
             "the document has at least 100 bytes, more than the 39 of --max-bytes"
         ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("room", [600, 1300, 2200])
-def test_a_line_that_memory_cannot_hold_is_a_reject_and_the_others_are_read(tmp_path: Path, room: int) -> None:
-    """Also where the limit lets it pass: it may be too much as bytes, as a copy of them, or as text."""
-    with (tmp_path / "x.jsonl").open("wb") as file:
-        file.write(b'{"text": "one"}\n{"text": "')
-        for _ in range(20):
-            file.write(b"x" * (50 << 20))
-        file.write(b'"}\n{"text": "two"}\n')
-    done = run(sys.executable, "-c", READ, tmp_path, room << 20)
-    assert done.returncode == 0, done.stderr
-    one, large, two = done.stdout.splitlines()
-    assert (one, two) == ("one", "two") and re.fullmatch(r"the document has at least 1048\d+ bytes, more than .* memory for", large)
 
 
 # Encodings

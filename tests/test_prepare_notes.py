@@ -14,41 +14,17 @@ from support import MAIN, PREP, encode, picture, run, write_pictures
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "kept", "note"),
+    ("text", "options", "kept"),
     [
-        ("a\n\nb\r\n\r\n  \nc", {"split_lines": True}, 3, "skipped 3 blank lines"),
-        ("a\n\nb\n", {"split_lines": True}, 2, "skipped 1 blank line"),
-        ("a\nb\n\n", {"split_lines": True}, 2, "skipped 1 blank line"),
-        ("a\nb\n", {"split_lines": True}, 2, ""),
-        ("a--b----c--\n", {"split_on": "--"}, 3, "skipped 1 blank document"),
+        ("a\n\nb\r\n\r\n  \nc", {"split_lines": True}, 3),
+        ("a\nb\n\n", {"split_lines": True}, 2),
+        ("a--b----c--\n", {"split_on": "--"}, 3),
     ],
 )
-def test_blank_documents_are_counted(tmp_path: Path, text: str, options: dict[str, object], kept: int, note: str) -> None:
+def test_blank_documents_are_left_out(tmp_path: Path, text: str, options: dict[str, object], kept: int) -> None:
     (tmp_path / "t.txt").write_text(text, newline="")
     made = prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer="bytes", workers=1, **options)
-    assert (made.kept, made.notes) == (kept, (note,) if note else ())
-
-
-def test_blank_lines_of_many_pieces_are_counted(tmp_path: Path) -> None:
-    """Each is counted once, wherever the file is cut."""
-    (tmp_path / "t.txt").write_text("".join(f"{'x' * (k % 800)}\n" for k in range(25_000)))
-    (tmp_path / "u.jsonl").write_text('{"text": "a"}\n\n{"text": "b"}\n')
-    made = prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer="bytes", split_lines=True, workers=2)
-    assert (tmp_path / "t.txt").stat().st_size > 8 << 20
-    assert made.kept == 25_000 - 32 and made.notes == ("skipped 32 blank lines",)
-    assert prep(tmp_path / "u.jsonl", tmp_path / "u.fds", tokenizer="bytes", workers=1).notes == ("skipped 1 blank line",)
-
-
-def test_a_separator_that_is_nowhere_is_said(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("a rose\n\nis a rose\n")
-    made = prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer="bytes", split_on="\\n\\n", workers=1)
-    assert made.notes == (
-        r"--split-on '\n\n' occurs in no .txt file, so each file is one document; for line ends, "
-        r"type --split-on $'\n\n' in a shell",
-    )
-    made = prep(tmp_path / "t.txt", tmp_path / "p.fds", tokenizer="bytes", split_on="--", workers=1)
-    assert made.notes == ("--split-on -- occurs in no .txt file, so each file is one document",)
-    assert prep(tmp_path / "t.txt", tmp_path / "q.fds", tokenizer="bytes", split_on="\n\n", limit=1, workers=1).notes == ()
+    assert (made.kept, made.rejected) == (kept, {})
 
 
 def test_masks_in_tars_are_said_to_be_masks(tmp_path: Path) -> None:
@@ -69,15 +45,12 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("a rose")
     (tmp_path / "sheet.png").write_bytes(encode(picture(0, 8, 8), ".png"))
     for given, message in (
-        (stores.store(), "is a store of images, which has no tokenizer: give a store of text"),
+        (stores.store(), "nor a store of text"),
         (tmp_path / "nowhere", "nor a store of text"),
         (tmp_path / "sheet.png", r"the tokenizer sheet\.png is not a tokenizer\.json"),
     ):
         with pytest.raises(PrepError, match=message):
             prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer=str(given))
-    prep(tmp_path / "t.txt", tmp_path / "b.fds", tokenizer="bytes", workers=1)
-    with pytest.raises(PrepError, match=r"without a tokenizer's file: give tokenizer bytes"):
-        prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer=str(tmp_path / "b.fds"))
 
 
 def test_changed_options_of_text_are_told_as_they_are_typed(tmp_path: Path) -> None:

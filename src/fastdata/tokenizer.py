@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -30,8 +31,8 @@ ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
 
 
-class Engine(Protocol):
-    """A loaded tokenizer.
+class Engine:
+    """A loaded tokenizer, which by itself puts no special tokens around a text.
 
     Attributes:
         vocab_size: all ids are below it.
@@ -40,23 +41,28 @@ class Engine(Protocol):
     """
 
     vocab_size: int
-    end: int | None
-    pad: int | None
+    end: int | None = None
+    pad: int | None = None
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """Return the ids of each text, without special tokens."""
+        raise NotImplementedError
 
     def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
         """Return the ids of a text as a model takes them, and whether they were cut to `length`.
 
         These are with the special tokens that a tokenizer.json itself puts around a text; a cut leaves those in place.
         """
+        (ids,) = self.encode([text])
+        return ids[:length], length is not None and len(ids) > length
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. Bytes that are not UTF-8, such as a character cut at either end, become U+FFFD."""
+        raise NotImplementedError
 
     def id_of(self, token: str) -> int | None:
         """Return the id of a token, or None if there is no such token."""
+        return None
 
 
 class Spec(Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,24 +84,11 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True):
         return FILES.get(self.engine, "")
 
 
-class _Plain:
-    """What tokenizers share that put no special tokens around a text."""
-
-    pad: int | None = None
-
-    def encode(self, texts: Sequence[str]) -> list[Array]:
-        raise NotImplementedError
-
-    def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
-        (ids,) = self.encode([text])
-        return ids[:length], length is not None and len(ids) > length
-
-
-class _Bytes(_Plain):
+class _Bytes(Engine):
     """One token for each byte of UTF-8, and one for the end."""
 
-    vocab_size: int = 257
-    end: int | None = 256
+    vocab_size = 257
+    end = 256
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
@@ -103,14 +96,9 @@ class _Bytes(_Plain):
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(k for k in ids if k < 256).decode(errors="replace")
 
-    def id_of(self, token: str) -> int | None:
-        return None
 
-
-class _Characters(_Plain):
+class _Characters(Engine):
     """One token for each character of a list."""
-
-    end: int | None = None
 
     def __init__(self, data: bytes) -> None:
         self._characters = characters_in(data)
@@ -136,25 +124,21 @@ class _Characters(_Plain):
 
 
 @contextmanager
-def _failing(made: Callable[[BaseException], FastDataError]) -> Iterator[None]:
+def _failing(kind: Callable[[str], FastDataError], message: str) -> Iterator[None]:
     """Make an error of ours of what tokenizers raises: bare Exceptions, and panics, which are no Exceptions."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # noqa: BLE001  see above
-        raise made(error) from None
+        raise kind(f"{message}: {error}") from None
 
 
-def _unencodable(error: BaseException) -> CodecError:
-    return CodecError(f"the tokenizer cannot encode it: {error}", "unencodable")
-
-
-class _HuggingFace:
+class _HuggingFace(Engine):
     def __init__(self, name: str, data: bytes) -> None:
         with needs("tokenizers"):
             import tokenizers
-        with _failing(lambda error: PrepError(f"the tokenizer {name} is not a tokenizer.json of Hugging Face's: {error}")):
+        with _failing(PrepError, f"the tokenizer {name} is not a tokenizer.json of Hugging Face's"):
             self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
         padding = self._tokenizer.padding
         self._tokenizer.no_truncation()  # the file may turn truncation on, which would cut documents short
@@ -166,7 +150,7 @@ class _HuggingFace:
         self.pad = next((self._ids[name] for name in PADS if name in self._ids), None) if own is None else own
 
     def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
-        with _failing(_unencodable):
+        with _failing(partial(CodecError, reason="unencodable"), "the tokenizer cannot encode it"):
             ids = self._tokenizer.encode(text).ids
             if cut := length is not None and len(ids) > length:
                 self._tokenizer.enable_truncation(length)
@@ -175,7 +159,7 @@ class _HuggingFace:
         return np.array(ids, np.uint32), cut
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
-        with _failing(_unencodable):
+        with _failing(partial(CodecError, reason="unencodable"), "the tokenizer cannot encode it"):
             found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in found]
 
@@ -186,7 +170,7 @@ class _HuggingFace:
         return self._ids.get(token)
 
 
-class _Tiktoken(_Plain):
+class _Tiktoken(Engine):
     def __init__(self, name: str) -> None:
         with needs("tiktoken"):
             import tiktoken
@@ -274,10 +258,8 @@ def load(spec: Spec, data: bytes) -> Engine:
     """
     if spec.engine not in LIBRARIES or spec.engine == "none":
         raise PrepError("these tokens came without their tokenizer, so they cannot be turned into text")
-    makers: dict[str, Callable[[], Engine]] = {
-        "bytes": _Bytes,
-        "chars": lambda: _Characters(data),
-        "tokenizers": lambda: _HuggingFace(spec.name, data),
-        "tiktoken": lambda: _Tiktoken(spec.name),
-    }
-    return makers[spec.engine]()
+    if spec.engine == "bytes":
+        return _Bytes()
+    if spec.engine == "chars":
+        return _Characters(data)
+    return _HuggingFace(spec.name, data) if spec.engine == "tokenizers" else _Tiktoken(spec.name)

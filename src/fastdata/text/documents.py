@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
-import shlex
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fastdata.errors import CodecError, needs
 from fastdata.sources.base import damaged_file, pointer_of, unreadable
 from fastdata.sources.tables import ENCODING_BYTES, name_encoding, not_utf8
 from fastdata.sources.urls import AnyPath, seekable
-from fastdata.words import number_of
 
-__all__ = ["DOCUMENT_BYTES", "Cutting", "Head", "Piece", "cutting_notes", "documents", "format_of"]
+__all__ = ["DOCUMENT_BYTES", "Cutting", "Head", "Piece", "documents", "format_of"]
 
 BLOCK = 1 << 20
 SLICE = 1 << 11  # bytes of zstd that are decompressed at once: one becomes 32 KiB at most
@@ -68,74 +64,30 @@ def format_of(name: str) -> tuple[str, str]:
     return (kind, packed) if kind and not (kind in ("parquet", "bin") and packed) else ("", "")
 
 
-def documents(
-    root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str] | None = None, most: int = DOCUMENT_BYTES
-) -> Iterator[Found]:
+def documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DOCUMENT_BYTES) -> Iterator[Found]:
     """Yield the documents of a piece in order, without blank lines and blank parts between two separators.
 
     Args:
         root: the folder that names count from.
         piece: what to read.
         cutting: how it is cut into documents.
-        seen: counts the blank parts as "blank", the places where the file was cut as "cuts", and a file that is empty as "hollow".
         most: the bytes of a document, or of a line of JSON. A larger one is a reject that is never in memory as a whole.
 
     Raises:
         CodecError: if the rest of the file cannot be read; the documents before are good.
+        PrepError: if a file of many documents is damaged: nobody knows how many the rest of it has held.
     """
-    found = _documents(root, piece, cutting, Counter() if seen is None else seen, most)
-    return islice(found, piece.documents) if isinstance(piece, Head) else found
-
-
-def cutting_notes(cutting: Cutting, names: Iterable[str], seen: Mapping[str, int]) -> Iterator[str]:
-    """Yield notes for the caller on how these files were cut. seen: the counts of `documents`, summed over all files."""
-    separator = cutting.separator
-    if blank := seen.get("blank", 0):
-        what = "line" if separator in ("", "\n") else "document"
-        yield f"skipped {number_of(blank, f'blank {what}')}"
-    if hollow := seen.get("hollow", 0):
-        yield f"{number_of(hollow, 'file')} without a byte of text, and so without a document"
-    if separator not in ("", "\n") and not seen.get("cuts", 0) and any(format_of(name)[0] == "txt" for name in names):
-        shell = f"; for line ends, type --split-on $'{separator}' in a shell" if "\\n" in separator else ""
-        yield f"--split-on {shlex.quote(separator)} occurs in no .txt file, so each file is one document{shell}"
-
-
-def _documents(root: AnyPath, piece: Piece, cutting: Cutting, seen: Counter[str], most: int) -> Iterator[Found]:
-    kind, packed = format_of(piece.name)
+    path, (kind, packed) = root / piece.name, format_of(piece.name)
     if kind == "parquet":
-        yield from _rows(root / piece.name, piece, cutting.field, most)
-        return
-    blocks = _blocks(root / piece.name, packed, piece)
-    if kind == "jsonl":
-        make, separator = partial(_field, field=cutting.field), b"\n"
+        found = _rows(path, piece, cutting.field, most)
+    elif kind == "jsonl":
+        parts = _split(path, packed, piece, b"\n", most)
+        found = ((at, part if isinstance(part, CodecError) else _field(part, cutting.field)) for at, part in parts)
     else:
-        make, separator = partial(_text, ending=b"\r" if cutting.separator == "\n" else b""), cutting.separator.encode()
-    if separator:
-        blocks = _whole_file(blocks, root / piece.name)
-    first = next(blocks, b"")
-    if separator and not first:
-        seen["hollow"] += 1
-    blocks = chain([first], blocks)
-    parts = _filled(_split(blocks, separator, piece.start, seen, most), seen) if separator else [(0, _whole(blocks, most))]
-    for at, part in parts:
-        yield at, part if isinstance(part, CodecError) else _made(make, part, at)
-
-
-def _whole_file(blocks: Iterator[bytes], path: AnyPath) -> Iterator[bytes]:
-    """Yield blocks. Damage is an error of the run: nobody knows how many documents the rest of the file has held."""
-    try:
-        yield from blocks
-    except CodecError as error:
-        if error.reason != "truncated":
-            raise
-        raise damaged_file(path, str(error).removeprefix("it ")) from None
-
-
-def _made(make: Callable[[bytes, int], str | CodecError], part: bytes, at: int) -> str | CodecError:
-    try:
-        return make(part, at)
-    except MemoryError:
-        return _too_large(len(part), len(part))
+        separator = cutting.separator.encode()
+        parts = _split(path, packed, piece, separator, most) if separator else _whole(_blocks(path, packed, piece), most)
+        found = ((at, part if isinstance(part, CodecError) else _text(part, at, separator)) for at, part in parts)
+    return islice(found, piece.documents) if isinstance(piece, Head) else found
 
 
 def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
@@ -144,22 +96,22 @@ def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
     Raises:
         CodecError: the file is damaged, or not UTF-8 but UTF-16.
     """
-    if packed:
-        with path.open("rb") as file:
-            if not file.read(1):
-                raise CodecError("it has 0 bytes, which no compressed file has", "truncated")
-        blocks = filter(None, _gzip(path) if packed == "gzip" else _zstd(path))
-        for head in islice(blocks, 1):
-            _refuse_head(path, head)
-            yield head
-        yield from blocks
-        return
     with path.open("rb") as file:
-        _refuse_head(path, file.read(ENCODING_BYTES))
-        file.seek(piece.start)
-        left = piece.stop - piece.start
-        while block := file.read(BLOCK if piece.stop < 0 else min(BLOCK, left)):
-            left -= len(block)
+        if not packed:
+            _refuse_head(path, file.read(ENCODING_BYTES))
+            file.seek(piece.start)
+            left = piece.stop - piece.start
+            while block := file.read(BLOCK if piece.stop < 0 else min(BLOCK, left)):
+                left -= len(block)
+                yield block
+            return
+        if not file.read(1):
+            raise CodecError("it has 0 bytes, which no compressed file has", "truncated")
+        file.seek(0)
+        blocks = filter(None, _gzip(file) if packed == "gzip" else _zstd(file))
+        for number, block in enumerate(blocks):
+            if not number:
+                _refuse_head(path, block)
             yield block
 
 
@@ -170,95 +122,77 @@ def _refuse_head(path: AnyPath, head: bytes) -> None:
         raise CodecError(not_utf8(path.name, encoding), "not-utf8")
 
 
-def _gzip(path: AnyPath) -> Iterator[bytes]:
-    with path.open("rb") as raw, gzip.open(raw) as file:
-        try:
+def _gzip(raw: IO[bytes]) -> Iterator[bytes]:
+    try:
+        with gzip.open(raw) as file:
             yield from iter(lambda: file.read(BLOCK), b"")
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CodecError(f"it is cut short or damaged: {error}", "truncated") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CodecError(f"it is cut short or damaged: {error}", "truncated") from None
 
 
-def _zstd(path: AnyPath) -> Iterator[bytes]:
+def _zstd(file: IO[bytes]) -> Iterator[bytes]:
     """Decompress frame by frame: the library's own reader does not report a truncated frame."""
     with needs("zstandard"):
         import zstandard
     frame = None
     try:
-        with path.open("rb") as file:
-            while data := file.read(SLICE):
-                while data:
-                    frame = frame or zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-                    yield frame.decompress(data)
-                    data = frame.unused_data if frame.eof else b""
-                    frame = None if frame.eof else frame
+        while data := file.read(SLICE):
+            while data:
+                frame = frame or zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+                yield frame.decompress(data)
+                data = frame.unused_data if frame.eof else b""
+                frame = None if frame.eof else frame
     except zstandard.ZstdError as error:
         raise CodecError(f"it is damaged: {error}", "truncated") from None
     if frame is not None:
         raise CodecError("its last frame is cut short", "truncated")
 
 
-def _filled(parts: Iterator[Part], seen: Counter[str]) -> Iterator[Part]:
-    """Yield the parts that are not blank, and count the others."""
-    for at, part in parts:
-        if isinstance(part, CodecError) or part.strip():
-            yield at, part
-        else:
-            seen["blank"] += 1
+def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int) -> Iterator[Part]:
+    """Yield the parts between separators that are not blank, and where each begins."""
+    at, lost, data, overlap = piece.start, 0, bytearray(), len(separator) - 1  # lost: bytes of the first part that were dropped
 
+    def part(begin: int, end: int) -> bytes | CodecError:
+        return _too_large(lost + end - begin, most) if lost or end - begin > most else bytes(data[begin:end])
 
-def _split(blocks: Iterator[bytes], separator: bytes, at: int, seen: Counter[str], most: int) -> Iterator[Part]:
-    """Yield the parts between separators, and where each begins. The last one needs no separator, and is left out if blank."""
-    data = bytearray()
-    overlap = len(separator) - 1  # the bytes at the end that may begin a separator
-    scanned = lost = 0  # lost: how many bytes of the part that data begins with were dropped, because it is too large
-    for block in blocks:
-        try:
+    try:
+        for block in _blocks(path, packed, piece):
+            begin, scanned = 0, max(len(data) - overlap, 0)
             data += block
-        except MemoryError:
-            lost += len(data) - overlap
-            data = data[len(data) - overlap :] + block
-        begin = 0
-        while (end := data.find(separator, max(begin, scanned))) >= 0:
-            seen["cuts"] += 1
-            yield at, _part(data, begin, end, lost, most)
-            at += lost + end - begin + len(separator)
-            begin, lost = end + len(separator), 0
-        del data[:begin]
-        if len(data) - overlap > most:
-            lost += len(data) - overlap
-            del data[: len(data) - overlap]
-        scanned = max(len(data) - overlap, 0)
+            while (end := data.find(separator, max(begin, scanned))) >= 0:
+                if lost or data[begin:end].strip():
+                    yield at, part(begin, end)
+                at += lost + end - begin + len(separator)
+                begin, lost = end + len(separator), 0
+            del data[:begin]
+            if (excess := len(data) - overlap) > most:
+                lost += excess
+                del data[:excess]
+    except CodecError as error:
+        if error.reason != "truncated":
+            raise
+        raise damaged_file(path, str(error).removeprefix("it ")) from None
     if lost or data.strip():
-        yield at, _part(data, 0, len(data), lost, most)
+        yield at, part(0, len(data))
 
 
-def _part(data: bytearray, begin: int, end: int, lost: int, most: int) -> bytes | CodecError:
-    size = lost + end - begin
-    try:
-        return _too_large(size, most) if lost or size > most else bytes(data[begin:end])
-    except MemoryError:
-        return _too_large(size, most)
-
-
-def _whole(blocks: Iterator[bytes], most: int) -> bytes | CodecError:
-    """Join all blocks."""
+def _whole(blocks: Iterable[bytes], most: int) -> Iterator[Part]:
+    """Yield all blocks as one part."""
     data = bytearray()
-    try:
-        for block in blocks:
-            data += block
-            if len(data) > most:
-                break
-        return _part(data, 0, len(data), 0, most)
-    except MemoryError:
-        return _too_large(len(data), most)
+    for block in blocks:
+        data += block
+        if len(data) > most:
+            yield 0, _too_large(len(data), most)
+            return
+    yield 0, bytes(data)
 
 
 def _too_large(size: int, most: int) -> CodecError:
-    why = f"more than the {most} of --max-bytes" if size > most else "more than there is memory for"
-    return CodecError(f"the document has at least {size} bytes, {why}", "too-large")
+    return CodecError(f"the document has at least {size} bytes, more than the {most} of --max-bytes", "too-large")
 
 
-def _text(data: bytes, at: int, ending: bytes) -> str | CodecError:
+def _text(data: bytes, at: int, separator: bytes) -> str | CodecError:
+    ending = b"\r" if separator == b"\n" else b""
     try:
         text = (data.removeprefix(BOM) if at == 0 else data).removesuffix(ending).decode()
     except UnicodeDecodeError as error:
@@ -266,7 +200,7 @@ def _text(data: bytes, at: int, ending: bytes) -> str | CodecError:
     return text or CodecError("it is empty", "empty")
 
 
-def _field(line: bytes, _at: int, field: str) -> str | CodecError:
+def _field(line: bytes, field: str) -> str | CodecError:
     """Return the text in a line of JSON."""
     try:
         entry = json.loads(line)

@@ -149,7 +149,7 @@ def _sizes(root: AnyPath, piece: Piece, cutting: Cutting, end: int | None, most:
             tokens = open_tokens(root / piece.name)
             yield from (document_lengths(tokens, end) * tokens.itemsize).tolist()
         else:
-            for _, text in documents(root, piece, cutting, most=most):
+            for _, text in documents(root, piece, cutting, most):
                 yield len(text.encode()) if isinstance(text, str) else 0
     except (MissingExtraError, PrepError, RemoteError):
         raise

@@ -15,7 +15,7 @@ from fastdata.kinds import Planned, StrPath
 from fastdata.prepare.plan import freeze
 from fastdata.prepare.plan_files import plan_folder, plan_path
 from fastdata.store.files import MANIFEST
-from fastdata.store.format import Labels, read_manifest
+from fastdata.store.format import Labels
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, documents, format_of
 from fastdata.text.listing import TextList, first_documents, list_text, shard_bounds
 from fastdata.text.options import TokenOptions
@@ -68,7 +68,6 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
                 end_token = "none"
         else:
             trained_on = ""
-            _refuse_other_store(str(tokenizer))
             spec, data = find_tokenizer(str(tokenizer))
         engine = load(spec, data)
         recipe = TokenRecipe(spec, engine.vocab_size, _end_id(engine, spec, end_token), cutting, trained_on, most)
@@ -90,20 +89,6 @@ def _make_tokenizer(
         name, engine = f"bpe-{train_bpe}", "tokenizers"
         data = _kept(out, trained_on, engine) or _train(texts(), train_bpe)
     return Spec(engine, name, hashlib.sha256(data).hexdigest()), data
-
-
-def _refuse_other_store(tokenizer: str) -> None:
-    """Raise PrepError if `tokenizer` is a store without a tokenizer's file."""
-    folder = Path(tokenizer)
-    if not (folder / MANIFEST).is_file() or any((folder / name).is_file() for name in FILES.values()):
-        return
-    manifest = read_manifest(folder)
-    section = manifest.section("tokens")
-    if section is None:
-        raise PrepError(f"--tokenizer {tokenizer} is a store of {manifest.kind}, which has no tokenizer: give a store of text")
-    if section.engine not in FILES:
-        remedy = f"give --tokenizer {section.name}" if section.name else "its tokenizer is not known"
-        raise PrepError(f"--tokenizer {tokenizer} is a store without a tokenizer's file: {remedy}")
 
 
 def _without_tokenizer(end_token: str | None) -> TokenRecipe:
@@ -183,6 +168,6 @@ def _texts(found: TextList, cutting: Cutting, most: int) -> Iterator[str]:
         if piece.problem:
             continue
         try:
-            yield from (text for _, text in documents(found.root, piece, cutting, most=most) if isinstance(text, str))
+            yield from (text for _, text in documents(found.root, piece, cutting, most) if isinstance(text, str))
         except (CodecError, OSError, MemoryError):  # tokenizing rejects it, with its name
             continue

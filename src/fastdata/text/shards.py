@@ -19,10 +19,9 @@ from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.reasons import detail_of
 from fastdata.sources.urls import AnyPath, to_path
 from fastdata.store.format import Form
-from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, cutting_notes, documents
-from fastdata.text.packer import Packer
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, documents
 from fastdata.text.pretokenized import document_lengths, open_tokens
-from fastdata.text.sections import SAMPLES_DTYPE, Tokens
+from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
 from fastdata.tokenizer import LIBRARIES, Engine, Spec, load
 
 __all__ = ["TokenRecipe", "kept", "make_shard", "probe", "tables"]
@@ -82,29 +81,36 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     shard = _Shard(job, task, writers, progress)
     for number, piece in enumerate(task.sources, task.first):
         shard.add(number, piece)
-    shard.packer.flush()
+    shard.flush()
     return {
         "pieces": shard.pieces,
         "rejects": shard.rejects,
-        "largest": shard.packer.largest,
-        "tokens": shard.packer.total,
-        "records": shard.packer.records,
-        "seen": shard.seen,
+        "largest": shard.largest,
+        "tokens": shard.total,
+        "records": shard.records,
     }
 
 
 class _Shard:
-    """What has been made of a task so far. pieces: for each piece, the tokens of its documents. seen: the counts of `documents`."""
+    """What has been made of a task so far: tokens, joined into records of equal size.
+
+    Attributes:
+        pieces: for each piece, the tokens of its documents.
+        largest, total, records: the largest token, and how many tokens and records there are.
+    """
 
     def __init__(self, job: Job, task: Task, writers: Writers, progress: Progress) -> None:
         self._job = job
+        self._options: TokenRecipe = job.options
         self._skip = task.skip
+        self._writers = writers
         self._progress = progress
         self._place = 0
-        self.packer = Packer(writers, job.options.dtype, job.options.end)
+        self._record = np.empty(RECORD_BYTES // np.dtype(self._options.dtype).itemsize, self._options.dtype)
+        self._used = 0
         self.pieces: list[list[int]] = []
         self.rejects: list[dict[str, Any]] = []
-        self.seen = Counter[str]()
+        self.largest = self.total = self.records = 0
 
     def add(self, number: int, piece: Piece) -> None:
         """Tokenize a piece. Documents that cannot be read or tokenized become rejects; those before and after are kept."""
@@ -113,14 +119,15 @@ class _Shard:
         if piece.name.lower().endswith(".bin"):
             self._add_tokens(number, piece, counts)
             return
-        spec = self._job.options.tokenizer
+        spec = self._options.tokenizer
         engine = _engine(spec, self._job.files.get(spec.file, b""))
-        batches = _batches(to_path(self._job.roots[0]), piece, self._job.options, self.seen)
+        end = [] if self._options.end is None else [self._options.end]
+        batches = _batches(to_path(self._job.roots[0]), piece, self._options)
         size = max(piece.size, 0)
         done = 0
         while True:
             self._progress.at(self._place)  # a worker that dies here, while reading, leaves out the rest of the piece
-            batch = self._skip.get(self._place) or _next(batches)
+            batch = self._skip.get(self._place) or next(batches, None)
             if not isinstance(batch, list):
                 if batch is not None:
                     self._reject(number, piece, batch)
@@ -132,7 +139,9 @@ class _Shard:
                 if isinstance(ids, tuple):
                     self._reject(number, piece, ids, at)
                 else:
-                    counts.append(self.packer.add(ids))
+                    counts.append(len(ids) + len(end))
+                    self._append(ids)
+                    self._append(np.array(end, self._record.dtype))
             self._place += 2
             now = min(batch[-1][0] - piece.start, size) if piece.stop >= 0 else done  # elsewhere `at` is not a byte of the file
             self._progress.add(done=now - done)
@@ -148,19 +157,38 @@ class _Shard:
             if piece.problem:
                 raise CodecError(detail_of(piece.problem), piece.problem)
             tokens = open_tokens(to_path(self._job.roots[0]) / piece.name)
-            lengths = document_lengths(tokens, self._job.options.end)
+            lengths = document_lengths(tokens, self._options.end)
             if isinstance(piece, Head):
                 lengths = lengths[: piece.documents]
-                tokens = tokens[: int(lengths.sum())]
-            _check(tokens, self._job.options)
+            parts = [tokens[start : start + COPIED_TOKENS] for start in range(0, int(lengths.sum()), COPIED_TOKENS)]
+            if (top := max((int(part.max()) for part in parts), default=0)) >= self._options.vocab_size:
+                raise CodecError(f"an id of {top} in a vocabulary of {self._options.vocab_size}", "id-out-of-range")
         except (CodecError, OSError) as error:
             self._reject(number, piece, reject_of(error))
         else:
-            for start in range(0, len(tokens), COPIED_TOKENS):
-                self.packer.append(tokens[start : start + COPIED_TOKENS])
+            for part in parts:
+                self._append(part)
             counts.extend(lengths.tolist())
         self._place += 1
         self._progress.add(done=max(piece.size, 0), size=max(piece.size, 0))
+
+    def _append(self, ids: Array) -> None:
+        self.largest = max(self.largest, int(ids.max(initial=0)))
+        self.total += len(ids)
+        while len(ids):
+            taken = min(len(ids), len(self._record) - self._used)
+            self._record[self._used : self._used + taken] = ids[:taken]
+            self._used += taken
+            ids = ids[taken:]
+            if self._used == len(self._record):
+                self.flush()
+
+    def flush(self) -> None:
+        """Write the pending tokens as a record; the last one of a shard is shorter."""
+        if self._used:
+            self._writers.append([self._record[: self._used].tobytes()])
+            self._used = 0
+            self.records += 1
 
     def _reject(self, number: int, piece: Piece, problem: tuple[str, str], at: int | None = None) -> None:
         reason, detail = problem
@@ -170,21 +198,15 @@ class _Shard:
         self._progress.add(rejected=1)
 
 
-def _check(tokens: Array, options: TokenRecipe) -> None:
-    for start in range(0, len(tokens), COPIED_TOKENS):
-        if (top := int(tokens[start : start + COPIED_TOKENS].max())) >= options.vocab_size:
-            raise CodecError(f"an id of {top} in a vocabulary of {options.vocab_size}", "id-out-of-range")
-
-
-def _batches(root: AnyPath, piece: Piece, options: TokenRecipe, seen: Counter[str] | None = None) -> Iterator[list[Found]]:
-    """Yield the documents of a piece in batches of a size that suits tokenizers. Raise an error after what was read before it."""
+def _batches(root: AnyPath, piece: Piece, options: TokenRecipe) -> Iterator[list[Found] | tuple[str, str]]:
+    """Yield the documents of a piece in batches of a size that suits tokenizers, and then why the rest cannot be read, if so."""
     batch: list[Found] = []
     chars = 0
-    error = None
-    if piece.problem:
-        raise CodecError(detail_of(piece.problem), piece.problem)
+    problem = None
     try:
-        for at, text in documents(root, piece, options.cutting, seen, options.max_bytes):
+        if piece.problem:
+            raise CodecError(detail_of(piece.problem), piece.problem)
+        for at, text in documents(root, piece, options.cutting, options.max_bytes):
             batch.append((at, text))
             chars += len(text) if isinstance(text, str) else 0
             if chars >= BATCH_CHARS or len(batch) == BATCH_DOCUMENTS:
@@ -192,22 +214,12 @@ def _batches(root: AnyPath, piece: Piece, options: TokenRecipe, seen: Counter[st
                 batch, chars = [], 0
     except MissingExtraError:
         raise
-    except Exception as caught:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
-        error = caught
+    except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
+        problem = reject_of(error)
     if batch:
         yield batch
-    if error is not None:
-        raise error
-
-
-def _next(batches: Iterator[list[Found]]) -> list[Found] | tuple[str, str] | None:
-    """Return the next batch, or the reason and detail why there is none, or None at the end of the piece."""
-    try:
-        return next(batches, None)
-    except MissingExtraError:
-        raise
-    except Exception as error:  # noqa: BLE001  as above
-        return reject_of(error)
+    if problem is not None:
+        yield problem
 
 
 def _encoded(engine: Engine, batch: list[Found], skip: tuple[str, str] | None) -> Iterator[tuple[int, Array | tuple[str, str]]]:
@@ -245,9 +257,9 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     rejected: Counter[str] = Counter()
     for k in range(min(PROBES, count)):
         piece = plan.sources[k * count // min(PROBES, count)]
-        batch = _next(_batches(roots[0], piece, options))
-        if not isinstance(batch, list):
-            rejected.update([batch[0]] if batch else [])
+        batch = next(_batches(roots[0], piece, options), [])
+        if isinstance(batch, tuple):
+            rejected[batch[0]] += 1
             continue
         for _, ids in _encoded(engine, batch, None):
             if isinstance(ids, tuple):
@@ -274,9 +286,6 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     samples["start"] = np.cumsum(samples["tokens"]) - samples["tokens"]
     options: TokenRecipe = plan.options
     spec = options.tokenizer
-    seen = Counter[str]()
-    for table in found:
-        seen.update(table.get("seen", {}))  # tables of earlier versions lack it
     return Tables(
         samples=samples,
         names=(piece.name for piece in plan.sources),
@@ -293,5 +302,4 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
                 tuple(table["tokens"] for table in found),
             )
         },
-        notes=tuple(cutting_notes(options.cutting, (piece.name for piece in plan.sources), seen)),
     )
