@@ -18,7 +18,7 @@ from typing import Any
 import cv2
 import torch
 
-from fastdata.data.timing import Timing
+from fastdata.data.dataset import Timing
 
 __all__ = ["measure_parts"]
 
