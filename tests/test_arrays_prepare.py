@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import random
 import shutil
 import struct
 import zipfile
@@ -22,7 +21,7 @@ from fastdata.prepare.build_plan import choose_kind
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from support import MAIN, PREP, Array, encode, kill_group, picture, run, shards, start, tables, tree, until
+from support import MAIN, Array, encode, picture, run, shards, tree
 from test_arrays import noise, save
 
 
@@ -313,23 +312,6 @@ def test_any_number_of_workers_makes_the_same_store(scans, store, tmp_path):
     assert rejects(store) == {"b/bad.npy": "undecodable"}
     again = fastdata.prep(scans / "in", store, masks=scans / "masks", workers=1)
     assert again.resumed == again.inputs == 25
-
-
-@pytest.mark.slow
-def test_kill_9(scans, store, tmp_path):
-    rng, kept = random.Random(1), 0
-    options = ("--masks", scans / "masks", "--workers", "2", "--max-reject-rate", "1")
-    for k in range(4):
-        out = tmp_path / f"{k}.fds"
-        process = start(*PREP, scans / "in", out, *options)
-        goal = (0, 3, 7, 11)[k]
-        until(lambda out=out, goal=goal, process=process: len(tables(out)) >= goal or process.poll() is not None)
-        until(lambda out=out, process=process: list(out.glob("work/*.tmp")) or process.poll() is not None)
-        kill_group(process)
-        kept += bool(tables(out)) and rng.random() >= 0
-        assert run(*PREP, scans / "in", out, *options).returncode == 0
-        assert tree(out) == tree(store)
-    assert kept >= 2
 
 
 def test_export_writes_the_originals(scans, store, tmp_path):

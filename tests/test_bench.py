@@ -158,16 +158,3 @@ def test_other_stores_are_refused_in_words_for_a_shell() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     said = f"Error: bench measures stores of images without masks, not {stores.tokens()}, which holds tokens\n"
     assert done.stderr == said
-
-
-@pytest.mark.slow
-def test_the_benchmark_of_preparing_runs(tmp_path: Path) -> None:
-    options = ["--quick", "--images", "20", "--mosaics", "1", "--photos", tmp_path / "none", "--out", tmp_path]
-    done = run(sys.executable, ROOT / "benchmarks/prep_rates.py", *options, "--work", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "WARNING: no photos" in done.stdout
-    (path,) = tmp_path.glob("prep-*.json")
-    result = json.loads(path.read_text())
-    assert len(result["results"]) == 10 and len(result["ratios"]) == 6
-    assert {row["met"] for row in result["ratios"]} == {None}  # far too short a run
-    assert path.with_suffix(".md").read_text().startswith("# Rates of fastdata-prep\n")

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from fastdata.arrays.chunks import Box, touched
-from fastdata.data.in_memory import InMemoryRecords, how_many
+from fastdata.data.in_memory import InMemoryRecords
 from fastdata.errors import FormatError
 from fastdata.store.store import Place, Store, Use
 
-__all__ = ["StoreArrays", "copy_to_memory"]
+__all__ = ["StoreArrays"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -57,14 +57,10 @@ class StoreArrays:
         """Return the bytes of each chunk, int64 [chunks]."""
         return self.store.index(self._variant).lengths
 
-    @property
-    def identity(self) -> str:
-        """What is equal for arrays whose chunks are equal."""
-        return self.store.identity(self._variant)
-
-    def copy_to_memory(self, sizes: Array, key: str | None) -> None:
-        """Copy the first chunks, which have these sizes, into shared memory; key: see InMemoryRecords."""
-        self.records = InMemoryRecords(sizes, self.store.reader(self._variant, check=True).get, "chunk", key)
+    def copy_to_memory(self, count: int, *, shared: bool) -> None:
+        """Copy the first chunks into memory. shared: hold them once for all processes of this machine."""
+        key = self.store.identity(self._variant) if shared else None
+        self.records = InMemoryRecords(self.sizes()[:count], self.store.reader(self._variant, check=True).get, "chunk", key)
         self._reader = self.store.reader(self._variant)  # what the other had mapped counts as memory of this process
 
     def _get(self, chunk: int) -> memoryview:
@@ -136,21 +132,3 @@ class StoreArrays:
         path, mask, expected, in_memory = state
         self.__init__(path, mask=mask, expected=expected)  # type: ignore[misc]
         self.records = in_memory
-
-
-def copy_to_memory(sources: Sequence[StoreArrays], max_bytes: int | None, *, shared: bool) -> None:
-    """Copy the first chunks into memory, as many as `max_bytes` allows, the same number of arrays and of their masks.
-
-    Args:
-        sources: the arrays, and perhaps their masks.
-        max_bytes: limit for all sources together; None: everything must fit.
-        shared: hold them once for all processes of this machine.
-
-    Raises:
-        StoreError: if they do not fit into free memory.
-        ValueError: if max_bytes is negative.
-    """
-    sizes = [source.sizes() for source in sources]
-    count = how_many(np.sum(sizes, axis=0), max_bytes)
-    for source, each in zip(sources, sizes, strict=True):
-        source.copy_to_memory(each[:count], source.identity if shared else None)

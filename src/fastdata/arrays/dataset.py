@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata.arrays.chunked import StoreArrays, copy_to_memory
+from fastdata.arrays.chunked import StoreArrays
 from fastdata.data.choice import checked
 from fastdata.data.dataset import Allocate, SlotDataset, Timing
+from fastdata.data.in_memory import how_many
 from fastdata.data.ram import RAMDataset, StrPath
 from fastdata.data.random import ROW_MASK, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line, shown
@@ -211,7 +212,10 @@ class RAMArrays(RAMDataset, ArrayDataset):
     ) -> None:
         source = locate(source, cache, cache_size, storage, in_memory=True)
         super().__init__(source, crop=crop, flips=flips, ignore_index=ignore_index)
-        copy_to_memory([self._arrays] if self._masks is None else [self._arrays, self._masks], max_bytes, shared=shared)
+        parts = [part for part in (self._arrays, self._masks) if part is not None]
+        count = how_many(np.sum([part.sizes() for part in parts], axis=0), max_bytes)
+        for part in parts:
+            part.copy_to_memory(count, shared=shared)
 
 
 def _read(arrays: StoreArrays, rows: Array, boxes: Boxes, outside: int, allocate: Allocate) -> Array:
