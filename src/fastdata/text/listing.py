@@ -58,27 +58,14 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     path = to_path(source)
     skipped = Counter[str]()
     walk = Walk(path, lambda name: format_of(name)[0] not in ("", "bin"))
-    if path.is_dir():
-        found = []
-        for name, size, problem in walk_files(path, walk):
-            if format_of(name)[0]:
-                found.append((name, size, problem))
-            elif not name.endswith(COMPANION):
-                skipped[os.path.splitext(name)[1].lower() or "without an ending"] += 1
-        root = path
-    elif path.exists():
-        if not format_of(path.name)[0]:
-            raise PrepError(
-                f"SOURCE {path}: text files end in .txt, .md, .jsonl or .parquet, the first three also with .gz or .zst"
-            )
-        root = path.parent
-        found = [(path.name, *look(path))]
-    else:
+    if not path.exists():
         raise PrepError(f"SOURCE {source} does not exist{explain_missing(path)}")
-    text = [file for file in found if format_of(file[0])[0] != "bin"]
-    if text and len(text) < len(found):  # skip tokens that lie among text
-        skipped[".bin"] += len(found) - len(text)
-        found = text
+    files = list(walk_files(path, walk)) if path.is_dir() else [(path.name, *look(path))]
+    text = [file for file in files if format_of(file[0])[0] not in ("", "bin")]
+    found = text or [file for file in files if format_of(file[0])[0]]  # tokens that lie among text are skipped
+    for name, _, _ in files:
+        if not name.endswith(COMPANION) and (not format_of(name)[0] or (text and format_of(name)[0] == "bin")):
+            skipped[os.path.splitext(name)[1].lower() or "without an ending"] += 1
     if not found:
         count = sum(skipped.values())
         left = f"; {number_of(count, 'other file')} {'are' if count > 1 else 'is'} there" if skipped else ""
@@ -87,6 +74,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     if any(format_of(name)[1] == "zstd" for name, _, _ in found):
         with needs("zstandard"):
             import zstandard  # noqa: F401  without it, each of these files would become a reject
+    root = path if path.is_dir() else path.parent
     total = sum(max(size, 0) for _, size, _ in found)
     shard_bytes = min(max(total // BUSY_SHARDS, LEAST_BYTES), MOST_BYTES)
     pieces = [piece for name, size, problem in found for piece in _pieces(root, name, size, problem, cutting, shard_bytes)]

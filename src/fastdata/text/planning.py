@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,7 @@ ANY_ID = 1 << 16  # above what uint16 holds
 
 
 def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | None = None) -> Planned:
-    """List the text and decide how to tokenize it.
-
-    Args:
-        source: a file or a folder.
-        out: the store to make.
-        options: what the caller asked for.
-        limit: take this many documents, the first ones; None: all.
+    """List the text and decide how to tokenize it. limit: take this many documents, the first ones; None: all.
 
     Raises:
         PrepError: if there is no text or no such tokenizer, or the tokenizer lacks the end token.
@@ -59,15 +53,19 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
     if tokenizer is None and train_bpe is None:
         recipe, files = _without_tokenizer(end_token), dict[str, bytes]()
     else:
+        trained_on = ""
         if train_bpe is not None or (tokenizer == "chars" and not are_tokens):
+            kind, name = ("chars", "chars") if train_bpe is None else ("tokenizers", f"bpe-{train_bpe}")
             trained_on = _trained_on(found, cutting, train_bpe, end_token, most)
-            texts = partial(_texts, found, cutting, most)
-            spec, data = _make_tokenizer(texts, train_bpe, end_token, out, trained_on)
+            data = _made_before(out, trained_on, kind)
+            if not data:
+                texts = _texts(found, cutting, most)
+                data = _characters(texts, end_token) if train_bpe is None else _train(texts, train_bpe)
+            spec = Spec(kind, name, hashlib.sha256(data).hexdigest())
             one_document = len(found.pieces) == 1 and not cutting.separator and format_of(found.pieces[0].name)[0] == "txt"
             if train_bpe is None and end_token is None and one_document:
                 end_token = "none"
         else:
-            trained_on = ""
             spec, data = find_tokenizer(str(tokenizer))
         engine = load(spec, data)
         recipe = TokenRecipe(spec, engine.vocab_size, _end_id(engine, spec, end_token), cutting, trained_on, most)
@@ -76,19 +74,6 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
         found = first_documents(found, limit, cutting, recipe.end)
     plan = freeze(recipe, Labels("none"), tuple(found.pieces), shard_bounds(found.pieces, found.shard_bytes), files)
     return Planned(plan, dict(found.skipped), found.notes)
-
-
-def _make_tokenizer(
-    texts: Callable[[], Iterator[str]], train_bpe: int | None, end_token: str | None, out: Path, trained_on: str
-) -> tuple[Spec, bytes]:
-    """Make a tokenizer of the text, or reuse the one that an earlier run made of the same."""
-    if train_bpe is None:
-        name = engine = "chars"
-        data = _kept(out, trained_on, engine) or character_file(_characters(texts(), end_token))
-    else:
-        name, engine = f"bpe-{train_bpe}", "tokenizers"
-        data = _kept(out, trained_on, engine) or _train(texts(), train_bpe)
-    return Spec(engine, name, hashlib.sha256(data).hexdigest()), data
 
 
 def _without_tokenizer(end_token: str | None) -> TokenRecipe:
@@ -128,17 +113,15 @@ def _trained_on(found: TextList, cutting: Cutting, vocab: int | None, end_token:
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
 
 
-def _kept(out: Path, trained_on: str, engine: str) -> bytes:
+def _made_before(out: Path, trained_on: str, kind: str) -> bytes:
     """Return the file of the tokenizer that an earlier run made of the same text; empty if there is none."""
     begun = plan_folder(out)
     for folder, place in ((out, out / MANIFEST), (begun, plan_path(begun))):
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError):
             options = json.loads(place.read_bytes())["options"]
-            data = (folder / FILES[engine]).read_bytes()
+            data = (folder / FILES[kind]).read_bytes()
             if options["trained_on"] == trained_on and options["tokenizer"]["sha256"] == hashlib.sha256(data).hexdigest():
                 return data
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
     return b""
 
 
@@ -155,12 +138,12 @@ def _train(texts: Iterator[str], vocab: int) -> bytes:
     return tokenizer.to_str(pretty=False).encode()
 
 
-def _characters(texts: Iterator[str], end_token: str | None) -> set[str]:
-    """Return the characters of all documents that can be read, and the end token if it is one character."""
+def _characters(texts: Iterator[str], end_token: str | None) -> bytes:
+    """Return the file of the characters of all documents that can be read, and of the end token if it is one character."""
     characters = {end_token} if end_token is not None and len(end_token) == 1 and not end_token.isdecimal() else set[str]()
     for text in texts:
         characters.update(text)
-    return characters
+    return character_file(characters)
 
 
 def _texts(found: TextList, cutting: Cutting, most: int) -> Iterator[str]:
