@@ -287,7 +287,7 @@ def _parts(loader: Any, seconds: float) -> dict[str, float]:
     """Return the seconds of the parts of a sample, made in this process; empty if they cannot be told."""
     dataset: Any = loader.dataset if isinstance(loader, Loader | DataLoader) else None
     batched = isinstance(loader, Loader) or getattr(loader, "batch_sampler", None) is not None
-    if not hasattr(dataset, "__getitem__") or not batched or is_direct(dataset):
+    if dataset is None or isinstance(dataset, IterableDataset) or not batched or is_direct(dataset):
         return {}
     rng, size = np.random.default_rng(0), min(_batch_size(loader), MAX_BATCH)
     collate = (loader._collate_fn if isinstance(loader, Loader) else loader.collate_fn) or default_collate
