@@ -107,7 +107,7 @@ def test_a_heavy_model_is_the_model() -> None:
 
     found = doctor(rigged(), (model, loss), seconds=SECONDS)
     assert found.limit == "model" and found.step_s is not None and found.together is not None
-    assert 4 * found.step_s == pytest.approx(0.05, rel=0.5)
+    assert 4 * found.step_s > 0.045
     assert all(weight.grad is None for weight in model.parameters())
     assert "limit      model: the step is the limit" in str(found)
 

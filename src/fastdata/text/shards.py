@@ -160,7 +160,8 @@ class _Shard:
             lengths = document_lengths(tokens, self._options.end)
             if isinstance(piece, Head):
                 lengths = lengths[: piece.documents]
-            parts = [tokens[start : start + COPIED_TOKENS] for start in range(0, int(lengths.sum()), COPIED_TOKENS)]
+                tokens = tokens[: int(lengths.sum())]
+            parts = [tokens[start : start + COPIED_TOKENS] for start in range(0, len(tokens), COPIED_TOKENS)]
             if (top := max((int(part.max()) for part in parts), default=0)) >= self._options.vocab_size:
                 raise CodecError(f"an id of {top} in a vocabulary of {self._options.vocab_size}", "id-out-of-range")
         except (CodecError, OSError) as error:
