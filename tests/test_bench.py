@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 import fastdata
 import stores
 from fastdata.bench import harness
-from fastdata.bench.command import run_bench
 from fastdata.bench.harness import Run, interleave, summarize, tree_cpu_s, tree_pss
 from support import MAIN, run, write_pictures
 
@@ -134,22 +132,6 @@ def test_bench(store: Path, tmp_path: Path) -> None:
     assert 0.05 < (image.min(2) < 200).mean() < 0.6  # bars and letters on white
     edge = np.concatenate([image[:2].reshape(-1), image[-2:].reshape(-1), image[:, :2].reshape(-1), image[:, -2:].reshape(-1)])
     assert edge.min() == 255  # nothing is cut off
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"seconds": 0},
-        {"seconds": float("nan")},
-        {"repeats": 0},
-        {"batch_size": COUNT + 1},
-        {"workers": (2, -1)},
-        {"plot": "no such folder/r.png"},
-    ],
-)
-def test_wrong_arguments(store: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"--{next(iter(wrong)).replace('_', '-')} is "):
-        run_bench(store, echo=pytest.fail, **wrong)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -60,30 +59,18 @@ def run_bench(
         Plain values: machine, store, settings, results (one dict per contestant) and verdict.
 
     Raises:
-        ValueError: an argument is not positive, larger than the store, or does not fit into memory.
+        ValueError: `batch_size` is larger than the store.
         StoreError: the store has no images, or masks but no labels.
         LoaderError: a contestant fails.
         MissingExtraError: `plot` needs matplotlib, which is not installed.
     """
-    _positive(**{"crop": crop, "batch-size": batch_size, "seconds": seconds, "repeats": repeats})
-    if min(workers, default=0) < 0:
-        raise ValueError(f"--workers is {min(workers)}, but must not be negative")
     if plot is not None:
         with needs("matplotlib"):  # fail now, not after minutes of measuring
             import matplotlib  # noqa: F401
-        if not Path(plot).absolute().parent.is_dir():
-            raise ValueError(f"--plot is {os.fspath(plot)!r}, but its folder does not exist: make it first")
     task = _task(os.fspath(store), size, crop, batch_size)
     cores = available_cores()
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
     about = describe(task)
-    most = max(cores, *counts)
-    if (need := most * about["worker_bytes"]) > free_memory():
-        fewer = ", or fewer --workers" * (most > cores)
-        raise ValueError(
-            f"--crop {task.crop} and --batch-size {task.batch_size} take {need / 1e6:,.0f} MB in {most} processes, but "
-            f"{free_memory() / 1e6:,.0f} MB are free: choose a smaller --crop or --batch-size{fewer}"
-        )
     ram = about["store_bytes"] < 0.5 * free_memory()  # a copy in memory is affordable
     for line in byte_lines(about, counts, ram):
         echo(line)
@@ -159,12 +146,6 @@ def _results(
             one.close()
         bar.close()
     return [{**row, **found[row["name"]]} for row in summarize(runs, contestants[0].name)]
-
-
-def _positive(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"--{name} is {value}, but must be positive")
 
 
 def _task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Task:
