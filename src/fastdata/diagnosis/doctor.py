@@ -31,6 +31,7 @@ __all__ = ["TOTAL_S", "Diagnosis", "doctor", "loader_rate"]
 
 TOTAL_S = 15.0  # what the seconds below add up to, about
 RATE_S, PARTS_S, COPY_S, STEP_S, TOGETHER_S = 1.5, 3.0, 0.3, 2.0, 2.5
+SEEN = 0.01  # share of the loader's time from which the copy is shown
 MAX_BATCH = 32  # samples of a batch with which rates are measured
 WARMUP = 2  # calls that are not timed: they allocate, choose kernels and compile
 PARTS = {"waiting": "waiting for storage", "transform": "transform, other"}  # titles that are not the name
@@ -322,6 +323,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
         yield f"prepared, in the Loader with as many workers: {found.prepared:,.0f} samples/s"
     if found.step_s is not None:
         yield f"step alone, on one batch: {1 / max(found.step_s, 1e-12):,.0f} samples/s"
+    if found.copy_s * found.rates[found.workers] > SEEN:
+        yield f"copy to the device alone: {1 / found.copy_s:,.0f} samples/s"
     if found.together is not None:
-        yield f"copy to the device alone: {1 / max(found.copy_s, 1e-12):,.0f} samples/s"
         yield f"loader and step together: {found.together:,.0f} samples/s"
