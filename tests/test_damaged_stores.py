@@ -19,19 +19,9 @@ import fastdata
 import stores
 from fastdata import ArrayDataset, FormatError, LMDBDataset, Loader, MaskDataset, RAMDataset, StoreError
 from fastdata.store.store import Store
-from harm import READERS, run_harms
 from support import MAIN, encode, picture, run, shards, signed, write_pictures, written
 
-MAKERS: dict[str, Callable[[], Path]] = {
-    "images": stores.store,
-    "images in memory": lambda: stores.store("jpeg"),
-    "masks": stores.masked,
-    "tokens": stores.tokens,
-    "tokens in memory": stores.tokens,
-    "arrays": stores.masked_arrays,
-    "arrays in memory": stores.masked_arrays,
-}
-PARTLY = ("tokens", "arrays")  # of a shard, only the first and the last record are compared with their checksums
+MAKERS: dict[str, Callable[[], Path]] = {"images": stores.store, "tokens": stores.tokens, "arrays": stores.masked_arrays}
 
 
 def _copy(store: Path, tmp_path: Path) -> Path:
@@ -45,20 +35,14 @@ def _flip(file: Path, at: int, bits: int) -> None:
     file.with_suffix(".new").replace(file)
 
 
-# ---------------------------------------------------------------------------------------------- any bit of any file
+def _read(path: Path) -> None:
+    more: dict[str, Any] = {"block_size": 16} if Store(path, kind=None).manifest.kind == "tokens" else {}
+    dataset = fastdata.open(path, **more)
+    for k in range(len(dataset)):
+        dataset[k]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", MAKERS)
-def test_any_bit_flipped_and_any_file_cut_gives_the_samples_or_an_error(kind: str, tmp_path: Path) -> None:
-    """Other values come only from records that are not compared, and from the manifest, which nothing has a checksum of."""
-    for seed in range(2):
-        outcomes = run_harms(kind, MAKERS[kind](), tmp_path, seed=seed, count=80)
-        allowed = {"same", "FormatError", "StoreError"}
-        for outcome in outcomes:
-            unchecked = outcome.file == "manifest.json" or (outcome.file.endswith(".mdb") and kind in PARTLY)
-            assert outcome.found in allowed | ({"other"} if unchecked else set()), outcome
-        assert {"same", "FormatError"} <= {outcome.found for outcome in outcomes}
+# ----------------------------------------------------------------------------------------------------- files of the store
 
 
 @pytest.mark.parametrize("check", ["first", None])
@@ -156,7 +140,7 @@ def test_a_manifest_with_another_number_of_records_is_refused(kind: str, records
         variant["records"] = (records * len(variant["shards"]))[: len(variant["shards"])]
     (out / "manifest.json").write_text(json.dumps(body))
     with pytest.raises(FormatError, match=r"prepare (it|the store) again"):
-        READERS[kind](out)
+        _read(out)
 
 
 def _npy(array: Any) -> bytes:
@@ -239,10 +223,10 @@ def test_an_index_that_lies_is_refused(tmp_path: Path) -> None:
             index[column][0] = value
             np.save(out / path, index)
             with pytest.raises(FormatError, match=r"index.npy is not what was written: its checksum differs"):
-                READERS[kind](out)
+                _read(out)
             signed(out, path)
             with pytest.raises(FormatError, match=r"leads beyond|other sizes than|do not fit the chunks|is damaged: record 0"):
-                READERS[kind](out)
+                _read(out)
             shutil.rmtree(out)
 
 

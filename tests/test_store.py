@@ -82,21 +82,6 @@ def test_the_golden_store_opens_and_is_whole() -> None:
     assert "zebra/new\nline-02.ppm" in store.names() and "zebra/b\udcff-04.ppm" in store.names()
 
 
-def test_the_golden_store_without_fastdata(tmp_path: Path) -> None:
-    """Any reader of JSON, numpy and LMDB finds the pixels of the inputs."""
-    tool = _tool("make_golden")
-    tool.write_inputs(tmp_path)
-    samples = np.load(GOLDEN / "samples.npy")
-    names = [json.loads(line) for line in (GOLDEN / "names.txt").read_bytes().splitlines()]
-    records = []
-    for path in sorted((GOLDEN / "32").glob("*.mdb")):
-        with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
-            records += [value for _, value in txn.cursor()]
-    for name, record, row in zip(names, records, samples, strict=True):
-        header, pixels = (tmp_path / name).read_bytes().split(b"\n", 1)
-        assert record == pixels[: -tool.SPARE] and header == b"P6 %d %d 255" % (row["32/width"], row["32/height"])
-
-
 # ------------------------------------------------------------------------------------------------------ hostile manifests
 
 _copies: list[Path] = []
@@ -215,26 +200,6 @@ def test_what_is_no_store(tmp_path: Path) -> None:
         Store(tmp_path / "dir")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["samples.npy", "names.txt", "rejects.jsonl", "32/shard-00001.mdb", "64/shard-00000.mdb"])
-@pytest.mark.parametrize("harm", ["cut", "gone", "longer"])
-def test_a_file_that_is_cut_short_or_gone_is_an_error_at_opening(tmp_path: Path, name: str, harm: str) -> None:
-    """Mapping a file that is too short would kill the process."""
-    path = tmp_path / "golden.fds"
-    shutil.copytree(GOLDEN, path)
-    size = (path / name).stat().st_size
-    if harm == "gone":
-        (path / name).unlink()
-    else:
-        with (path / name).open("r+b") as file:
-            file.truncate(size // 2 if harm == "cut" else size + 1)
-    if (size, harm) != (0, "cut"):
-        with pytest.raises(StoreError, match=name):
-            Store(path)
-        assert any(name in line for line in verify(path)) and any(name in line for line in verify(path, quick=True))
-        assert run(*MAIN, "verify", path).returncode == 1
-
-
 # -------------------------------------------------------------------------------------------------------- ShardReader
 
 
@@ -262,15 +227,6 @@ def _records(files: list[Path]) -> list[bytes]:
 
 def _all(reader: ShardReader) -> list[bytes]:
     return [bytes(reader.get(k)) for k in range(len(reader))]
-
-
-def test_several_readers_of_one_file() -> None:
-    first, expected = _reader(GOLDEN)
-    second = Store(GOLDEN).reader(Store(GOLDEN).variant(64))
-    assert _all(first) == expected == _all(second)
-    del first
-    gc.collect()
-    assert _all(second) == expected
 
 
 def test_indices_outside_are_index_errors() -> None:
@@ -341,21 +297,6 @@ def _descriptors() -> list[Path]:
 def _shards_open(store: Path) -> bool:
     """Whether this process has a shard of the store open."""
     return any(store in Path(os.path.realpath(descriptor)).parents for descriptor in _descriptors())
-
-
-@pytest.mark.slow
-def test_readers_close_their_files_when_they_go() -> None:
-    before = len(_descriptors())
-    for _ in range(5):
-        reader, _ = _reader(GOLDEN)
-        second = pickle.loads(pickle.dumps(reader))
-        assert _all(reader) == _all(second) and len(_descriptors()) == before + 6, "of two shards and of an index each"
-        del reader
-        gc.collect()
-        assert len(_descriptors()) == before + 3
-        del second
-        gc.collect()
-        assert len(_descriptors()) == before
 
 
 def test_a_replaced_shard_is_not_taken_for_the_old_one(tmp_path: Path) -> None:

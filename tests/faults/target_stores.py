@@ -68,13 +68,13 @@ def _fitting(root: Path, case: Case) -> bytes:
     return json.dumps(body).encode()
 
 
-def read_store(build: Callable[[], Path], case: Case) -> Any:
-    """Open a store and read what it says of itself, its first and last samples, and a batch."""
-    path = damaged_store(build, case, fitting=True)
+def read_store(build: Callable[[], Path], case: Case, *, fitting: bool = True, memory: bool = False) -> Any:
+    """Open a store and read what it says of itself, its first and last samples, and a batch. memory: load it."""
+    path = damaged_store(build, case, fitting=fitting)
     try:
         store = Store(path, kind=None)
-        more: dict[str, Any] = {"block_size": 8} if store.manifest.kind == "tokens" else {}
-        dataset = fastdata.open(path, **more)
+        more: dict[str, Any] = {"block_size": 8, "mode": "sequential"} if store.manifest.kind == "tokens" else {}
+        dataset = fastdata.RAMDataset(path, shared=False, **more) if memory else fastdata.open(path, **more)
         count = len(dataset)
         found = [count, store.rejects(), *([store.names()[-1:]] if NAMES in store.manifest.files else [])]
         found += [dataset[k] for k in sorted({0, count // 2, count - 1}) if 0 <= k < count]
@@ -97,6 +97,15 @@ def verify_store(build: Callable[[], Path], case: Case) -> None:
     assert problem is not None, "verify finds nothing"
 
 
+def files_with_sums(build: Callable[[], Path], *, memory: bool) -> dict[str, bytes]:
+    """The files that are compared with checksums when they are read: not records of tokens and arrays on the disk."""
+    all_records = memory or Store(build(), kind=None).manifest.kind == "images"
+    return {name: data for name, data in files_of(build).items() if name != "manifest.json" and (all_records or ".mdb" not in name)}
+
+
 for name, build in STORES.items():
     TARGETS[f"store_{name}"] = Target(partial(read_store, build), partial(files_of, build), cases=800)
     TARGETS[f"verify_{name}"] = Target(partial(verify_store, build), partial(files_of, build), cases=300, allowed=())
+    for memory in (False, True) if name != "several" else (False,):
+        read, files = partial(read_store, build, fitting=False, memory=memory), partial(files_with_sums, build, memory=memory)
+        TARGETS[f"samples_{name}{'_in_memory' * memory}"] = Target(read, files, exact="always", cases=200)
