@@ -130,9 +130,7 @@ def _array_store(folder: Path) -> Path:
 def test_a_store_that_cannot_be_read_for_want_of_open_files_is_not_called_damaged(tmp_path: Path, kind: str) -> None:
     path = store() if kind == "images" else _array_store(tmp_path)
     done = run(sys.executable, "-c", AT_LIMIT, path)
-    assert done.stdout.startswith("StoreError ") and "shard-00000.mdb cannot be opened: too many files are open" in done.stdout, (
-        done
-    )
+    assert done.stdout.startswith("StoreError ") and "shard-00000.mdb cannot be read: too many files are open" in done.stdout, done
     assert "ulimit -n" in done.stdout and "verify" not in done.stdout
 
 

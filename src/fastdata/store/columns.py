@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +96,7 @@ def write_column(root: Path, column: Column, values: Iterable[Array], lengths: S
 
 
 class ColumnReader:
-    """A column of a store, memory-mapped.
-
-    Args:
-        root: the store.
-        column: what it holds.
-        samples: how many samples the store has.
+    """A column of a store at `root` with so many samples, memory-mapped.
 
     Raises:
         FormatError: if a file is damaged or does not fit.
@@ -109,7 +104,7 @@ class ColumnReader:
 
     def __init__(self, root: Path, column: Column, samples: int) -> None:
         self.column = column
-        self._root, self._samples = root, samples
+        self._path, self._samples = root / column.files[-1], samples
         self._values = _load(root / column.files[0], column.dtype, column.shape)
         self._offsets = _load(root / column.files[1], np.dtype(np.int64), ()) if column.ragged else None
         count = len(self._values)
@@ -124,8 +119,7 @@ class ColumnReader:
         return self._samples
 
     def _damaged(self) -> FormatError:
-        path = self._root / self.column.files[-1]
-        return FormatError(f"{path} does not fit the {self._samples} samples of its store; run fastdata verify")
+        return FormatError(f"{self._path} does not fit the {self._samples} samples of its store; run fastdata verify")
 
     def lengths(self, rows: Array) -> Array:
         """Return how many items these samples have, int64 [n]; only for lists and text."""
@@ -146,16 +140,13 @@ class ColumnReader:
 
     def objects(self, rows: Array) -> list[Any]:
         """Return the text, bytes or JSON of these samples."""
-        return list(self._decoded(rows))
-
-    def _decoded(self, rows: Array) -> Iterator[Any]:
         assert self._offsets is not None
-        for start, length in zip(self._offsets[rows].tolist(), self.lengths(rows).tolist(), strict=True):
-            data = self._values[start : start + length].tobytes()
-            try:
-                yield data if self.column.type == "bytes" else data.decode() if self.column.type == "text" else json.loads(data)
-            except (ValueError, RecursionError):
-                raise self._damaged() from None
+        decode: Any = {"bytes": bytes, "text": bytes.decode, "json": json.loads}[self.column.type]
+        ends = zip(self._offsets[rows].tolist(), self.lengths(rows).tolist(), strict=True)
+        try:
+            return [decode(self._values[start : start + length].tobytes()) for start, length in ends]
+        except (ValueError, RecursionError):
+            raise self._damaged() from None
 
 
 def _load(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

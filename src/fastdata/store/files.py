@@ -24,7 +24,7 @@ from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, damaged, lacking
 
 __all__ = ["COLUMNS", "LOCK", "MANIFEST", "NAMES", "NEXT", "PLAN", "REJECTS", "SAMPLES", "WORK", "Count", "Entry", "FileSum"]
-__all__ += ["Stamp", "check_bytes", "check_size", "check_sum", "clear", "file_sum", "has_foreign", "index_file", "is_own"]
+__all__ += ["Stamp", "check_size", "check_sum", "clear", "file_sum", "has_foreign", "index_file", "is_own"]
 __all__ += ["is_store", "is_variant", "link", "load_table", "open_regular", "own_files", "own_folders", "publish", "shard_file"]
 __all__ += ["sum_of", "sync", "unique", "write_atomic", "write_npy"]
 
@@ -89,22 +89,18 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def check_size(path: Path, size: int) -> None:
-    """Raise an error unless there is a file of the size that the manifest says."""
+def check_size(path: Path, size: int, info: os.stat_result | None = None) -> None:
+    """Raise an error unless there is a file of the size that the manifest says. info: what is known of it."""
     try:
-        info = path.stat()
+        info = info or path.stat()
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}; copy the whole store again, or prepare it again") from None
     if not stat.S_ISREG(info.st_mode):
         raise FormatError(f"{path} is not a regular file; copy the whole store again, or prepare it again")
-    check_bytes(path, info.st_size, size)
-
-
-def check_bytes(path: Path, found: int, size: int) -> None:
-    """Raise an error unless a file has the size that the manifest says."""
-    if found != size:
+    if info.st_size != size:
         raise FormatError(
-            f"{path} has {found} bytes, the manifest says {size}: it was cut short or changed; copy it again, or prepare it again"
+            f"{path} has {info.st_size} bytes, the manifest says {size}: it was cut short or changed; copy it again, or prepare it "
+            "again"
         )
 
 
@@ -131,16 +127,10 @@ def load_table(path: Path, total: FileSum, dtype: np.dtype[Any], count: int) -> 
 
 
 class Stamp:
-    """A manifest as it was when a store was opened.
-
-    Args:
-        path: of the manifest.
-        xxh3_128: of its bytes.
-    """
+    """A manifest as it was when a store was opened. xxh3_128: of its bytes."""
 
     def __init__(self, path: Path, xxh3_128: str) -> None:
-        self._path = path
-        self._sum = xxh3_128
+        self._path, self._sum = path, xxh3_128
         self._seen: tuple[int, ...] = ()
 
     def check(self) -> None:
@@ -265,10 +255,9 @@ def write_npy(path: Path, array: Array) -> FileSum:
 
 
 def publish(file: Path, place: Path) -> None:
-    """Flush a finished file and move it to its place in a store.
+    """Flush a finished file and move it to its place in a store, where many processes may publish the same bytes.
 
-    The place holds either the whole file or what it held before, also after a power failure. Any number of processes may publish
-    the same bytes to it.
+    The place holds either the whole file or what it held before, also after a power failure.
     """
     sync(file)
     file.replace(place)

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import xxhash
 
 from fastdata.errors import FormatError, StoreError, lacking
-from fastdata.store.files import FileSum, Stamp, check_bytes, load_table, open_regular
+from fastdata.store.files import FileSum, Stamp, check_size, load_table, open_regular
 
-__all__ = ["INDEX_ROW", "LocalShards", "RecordIndex", "ShardReader", "Shards", "raise_file_limit"]
+__all__ = ["INDEX_ROW", "LocalShards", "RecordIndex", "ShardReader", "raise_file_limit"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,10 +29,8 @@ class RecordIndex:
     """Where each record of a variant lies: rows of INDEX_ROW over all shards in order, memory-mapped. It pickles without them.
 
     Args:
-        path: of the file.
-        total: its size and checksum.
-        counts: the number of records in each shard.
-        sizes: the bytes of each shard's file.
+        path, total: the file, its size and checksum.
+        counts, sizes: the number of records in each shard, and the bytes of its file.
         manifest: of the store that the index belongs to.
 
     Attributes:
@@ -52,7 +50,7 @@ class RecordIndex:
         if ((rows["length"] > limits) | (rows["offset"] > limits - np.minimum(rows["length"], limits))).any():
             raise FormatError(f"{path} leads beyond the end of a shard; copy it again, or prepare the store again")
         self._rows: Array = np.asarray(rows)  # plain, because indexing a memmap takes longer
-        self.words = memoryview(self._rows.tobytes() if not len(rows) else self._rows.view(np.uint8).data).cast("Q")
+        self.words = memoryview(self._rows.view(np.uint8).data if len(rows) else b"").cast("Q")
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -66,30 +64,17 @@ class RecordIndex:
         return self._rows["length"].astype(np.int64)
 
 
-class Shards(Protocol):
-    """Where the shards of a variant are."""
-
-    def open(self, shard: int) -> memoryview:
-        """Map a shard, whose size is right. Raise a FastDataError if there is none."""
-
-    def describe(self, shard: int) -> str:
-        """Return how a message names a shard."""
-
-    def advice(self, shard: int) -> str:
-        """Return what to do about a damaged shard, as the end of a message."""
-
-
 class ShardReader:
     """Random access to the records of one variant. A shard is mapped when it is first read. It survives forks, and pickles small.
 
     Args:
         index: where the records lie.
-        shards: what maps their files.
+        shards: LocalShards, or what else maps and names them, and knows what to do about a damaged one.
         check: compare each record with its checksum when this process first reads it. If not, only the first and the last of each
             shard are compared, when it is mapped: they tell it from another one.
     """
 
-    def __init__(self, index: RecordIndex, shards: Shards, *, check: bool = False) -> None:
+    def __init__(self, index: RecordIndex, shards: Any, *, check: bool = False) -> None:
         self._index, self._shards, self._check = index, shards, check
         self._starts, self._words = index.starts, index.words
         self._opened: dict[int, memoryview] = {}
@@ -125,7 +110,7 @@ class ShardReader:
     def _open(self, shard: int) -> memoryview:
         if not 0 <= shard < len(self._starts) - 1:
             raise IndexError(f"the index is not from 0 to {len(self) - 1}")
-        view = self._shards.open(shard)
+        view: memoryview = self._shards.open(shard)
         first, last = self._starts[shard], self._starts[shard + 1] - 1
         for row in () if self._check else {first, last}:
             start, length = self._words[3 * row : 3 * row + 2]
@@ -142,7 +127,7 @@ class ShardReader:
 
     def advice(self, row: int) -> str:
         """Return what to do about a record that cannot be used, as the end of a message."""
-        return self._shards.advice(bisect_right(self._starts, row) - 1)
+        return str(self._shards.advice(bisect_right(self._starts, row) - 1))
 
 
 class LocalShards:
@@ -159,29 +144,25 @@ class LocalShards:
         self._paths, self._sizes, self._advice, self._manifest = list(paths), list(sizes), advice, manifest
 
     def open(self, shard: int) -> memoryview:
-        """Map a shard.
-
-        Raises:
-            FormatError: it has another size.
-            StoreError: it cannot be read, or the store was replaced.
-        """
+        """Map a shard. Raise a StoreError if it cannot be read or has another size, or if the store was replaced."""
         raise_file_limit()
         path = self._paths[shard]
         try:
             with self._manifest.blamed(), open_regular(path) as file:
-                check_bytes(path, os.fstat(file.fileno()).st_size, self._sizes[shard])
+                check_size(path, self._sizes[shard], os.fstat(file.fileno()))
                 mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)  # has a descriptor of its own
             mapped.madvise(mmap.MADV_RANDOM)
         except OSError as error:
-            why = lacking(error)
-            raise StoreError(f"{path} cannot be opened: {why}" if why else f"{path} cannot be read: {error.strerror}") from None
+            raise StoreError(f"{path} cannot be read: {lacking(error) or error.strerror}") from None
         self._manifest.check()  # after the file was opened: who replaces a store removes its manifest first
         return memoryview(mapped)
 
     def describe(self, shard: int) -> str:
+        """Return how a message names a shard."""
         return str(self._paths[shard])
 
     def advice(self, shard: int) -> str:
+        """Return what to do about a damaged shard, as the end of a message."""
         return self._advice
 
 

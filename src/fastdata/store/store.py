@@ -86,8 +86,7 @@ class Store:
         place: what opens it again: the folder, or the Place that was given. Its text goes into messages.
         manifest: what it contains and how it was made.
         kind: its kind of data.
-        samples: one row for each sample (docs/format.md), memory-mapped read-only. `field` reads what it says of
-            the variants.
+        samples: one row for each sample (docs/format.md), memory-mapped read-only.
         stamp: what tells whether the store has been replaced since.
 
     Raises:
@@ -158,16 +157,15 @@ class Store:
             has = f"has the images {', '.join(images)}" if images else "has one image for each sample, which has no name"
             raise StoreError(f"{self.place} has no image {image!r}: it {has}")
         image = "" if image in images[:1] else image
-        variants = [v for v in self.manifest.variants if (v.is_mask, v.image) == (mask, image)]
+        variants = {v.size: v for v in self.manifest.variants if (v.is_mask, v.image) == (mask, image)}
         if not variants:
             raise StoreError(f"{self.place} has no masks; prepare it with --masks FOLDER")
         if size is None:
-            return max(variants, key=lambda v: float("inf") if v.size is None else v.size)
-        for variant in variants:
-            if variant.size == size:
-                return variant
-        found = ", ".join("the images' own" if v.size is None else str(v.size) for v in variants)
-        raise StoreError(f"{self.place} has no size {size}; it has {found}")
+            return max(variants.values(), key=lambda v: float("inf") if v.size is None else v.size)
+        if size not in variants:
+            found = ", ".join("the images' own" if one is None else str(one) for one in variants)
+            raise StoreError(f"{self.place} has no size {size}; it has {found}")
+        return variants[size]
 
     def first_records(self, variant: Variant) -> Array | None:
         """Return the first record of each sample, int64 [n]; None: records hold several samples."""
@@ -187,7 +185,7 @@ class Store:
         return [Use(self.place, variant.name, samples, self.shards_of(rows[samples]))]
 
     def index(self, variant: Variant) -> RecordIndex:
-        """Return where the records of a variant lie, with the length and the checksum of each."""
+        """Return where the records of a variant lie."""
         return self._indices[variant.name]
 
     def reader(self, variant: Variant, *, check: bool = False) -> ShardReader:
