@@ -34,7 +34,7 @@ from fastdata.data.random import uniforms
 from fastdata.images.mask_file import decode_mask
 from fastdata.images.mask_recipe import read_palette
 from fastdata.sources.inputs import Source, SourceList
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_masks
 from fastdata.store.format import Labels
 from fastdata.store.store import Store
@@ -402,7 +402,7 @@ def test_smooth_edges_are_no_classes(tmp_path):
     ],
 )
 def test_what_all_masks_add_to_the_names_of_images_is_found(images, masks, pairs, tmp_path):
-    sources = PackedInputs(Source(f"{name}.jpg", -1, 1) for name in images.split())
+    sources = Packed(Source(f"{name}.jpg", -1, 1) for name in images.split())
     for name in masks.split():
         (tmp_path / "masks" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "masks" / f"{name}.png").write_bytes(b"x")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fastdata.arrays.source import ArraySource
 from fastdata.sources.inputs import Source
-from fastdata.sources.packed import Packed, PackedInputs
+from fastdata.sources.packed import Packed
 from support import PEAK_MEMORY
 
 NAMES = ["a.jpg", "é/日本.png", "\udcff.jpg", "\ud800", "", "x" * 70_000]
@@ -30,9 +30,9 @@ INPUTS = [
 
 
 @pytest.mark.parametrize("times", [1, 9])
-def test_packed_inputs_are_those_that_were_given(times: int) -> None:
+def test_Packed_are_those_that_were_given(times: int) -> None:
     inputs = INPUTS * times
-    packed = PackedInputs(iter(inputs))
+    packed = Packed(iter(inputs))
     assert list(packed) == inputs and len(packed) == len(inputs)
     assert [repr(one) for one in packed] == [repr(one) for one in inputs]  # True is not 1, and 1 not 1.0
     assert [packed[k] for k in range(-len(inputs), len(inputs))] == inputs * 2
@@ -42,9 +42,9 @@ def test_packed_inputs_are_those_that_were_given(times: int) -> None:
 
 
 def test_no_inputs() -> None:
-    assert not PackedInputs(()) and list(PackedInputs()) == []
+    assert not Packed(()) and list(Packed()) == []
     with pytest.raises(IndexError):
-        PackedInputs()[0]
+        Packed()[0]
 
 
 @given(
@@ -72,7 +72,7 @@ def test_an_input_takes_less_than_15_bytes_if_its_name_is_like_others() -> None:
         return (Source(f"class{k // 1000:05d}/image_{k:09d}.jpg", k // 1000, 100_000 + k * 7919 % 60_000) for k in range(count))
 
     tracemalloc.start()
-    packed = PackedInputs(inputs(50_000))
+    packed = Packed(inputs(50_000))
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held < 15 * len(packed)

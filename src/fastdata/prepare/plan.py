@@ -19,7 +19,7 @@ from fastdata._version import __version__
 from fastdata.prepare.upload import Upload
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import FieldSource, Source, SourceList
-from fastdata.sources.packed import packed_inputs
+from fastdata.sources.packed import Packed
 from fastdata.sources.shuffled import shuffled
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
@@ -43,15 +43,13 @@ class Plan:
     """The sources and what to make of them.
 
     Attributes:
-        options: how inputs are prepared: a dataclass for each kind of data. Its `libraries` are packages whose versions affect the
-            bytes, its `unit` is that of progress, "img" for inputs or "B" for bytes of input, and `variants()` returns the (name,
-            size, form) of each variant to store.
+        options: a dataclass for each kind of data. Its `libraries` are packages whose versions affect the bytes, its `unit` is that
+            of progress, "img" for inputs or "B" for bytes of input; `variants()` returns the (name, size, form) of each variant.
         sources: a tuple, or a sequence that reads them from the plan's files when they are asked for.
         bounds: shard k holds sources[bounds[k]:bounds[k + 1]].
         amounts: how much each shard adds to the progress, in the unit of the options.
         files: other files of the store by name, such as a tokenizer. The options or the columns contain their checksums.
-        columns: the columns of the store.
-        fields: where the values of each column come from.
+        columns, fields: the columns of the store, and where the values of each come from.
     """
 
     options: Any
@@ -96,8 +94,6 @@ class Work:
     """A plan and its surroundings.
 
     Attributes:
-        kind: the kind of data.
-        plan: the shards to make.
         out: the store to make.
         roots: the folder of the inputs, and that of each of their companions: further images of a sample, and masks.
         skipped: count of files left out, by extension.
@@ -151,15 +147,13 @@ def make_plan(
 ) -> Plan:
     """Make a plan from a list of inputs.
 
-    An attribute `order` of the options, "listed" or "shuffled", orders them. An attribute `shard_samples` is the most in a shard.
-
     Args:
+        options: with an attribute `order`, "listed" or "shuffled", and `shard_samples`, the most in a shard, if users choose these.
         limit: keep only so many, evenly spaced, so that all classes occur.
         least: the smallest shard, in samples and bytes, that is made to keep all cores busy.
-        columns: what to store of the list's fields, in their order.
-        files: other files of the store by name.
+        columns, files: as in the plan.
     """
-    sources = packed_inputs(found.sources)
+    sources = found.sources if isinstance(found.sources, Packed) else Packed(found.sources)
     if limit is not None and limit < len(sources):
         sources = sources.taken(np.arange(limit, dtype=np.int64) * len(sources) // limit)
     if getattr(options, "order", "listed") == "shuffled":
@@ -185,8 +179,8 @@ def freeze(
     )
     plan = Plan(options, labels, sources, bounds, amounts, libraries, "", files or {}, columns, fields)
     digest = xxhash.xxh3_128()
-    before, after = json.dumps({**plan.body(), "sources": []}, sort_keys=True).rsplit("[]", 1)
-    digest.update(f"{before}[".encode())
+    before, after = json.dumps({**plan.body(), "sources": []}, sort_keys=True).rsplit("]", 1)
+    digest.update(before.encode())
     for first in range(0, len(sources), HASHED):
         rows = json.dumps([*map(_row_of, sources[first : first + HASHED])], sort_keys=True)[1:-1]
         digest.update((f", {rows}" if first else rows).encode())
@@ -195,11 +189,7 @@ def freeze(
 
 
 def version_of(library: str) -> str:
-    """Return the installed version of a library.
-
-    Raises:
-        importlib.metadata.PackageNotFoundError: it is not installed.
-    """
+    """Return the installed version of a library. Raise importlib.metadata.PackageNotFoundError if there is none."""
     return __version__ if library == "fastdata" else metadata.version(library)
 
 

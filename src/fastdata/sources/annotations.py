@@ -11,7 +11,7 @@ from msgspec import structs
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import FieldSource, Source, SourceList
 from fastdata.sources.instances import instance_column
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.packed import Packed
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
 from fastdata.store.format import Labels
 
@@ -42,7 +42,7 @@ def damaged(why: str | Exception) -> str:
 
 
 def finished(
-    inputs: SourceList, option: str, fields: Sequence[FieldSource], sources: PackedInputs[Source], notes: Sequence[str]
+    inputs: SourceList, option: str, fields: Sequence[FieldSource], sources: Packed[Source], notes: Sequence[str]
 ) -> SourceList:
     """Return the list of annotated inputs.
 

@@ -20,7 +20,7 @@ from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError, is_
 from fastdata.sources.labels import Value, encode_labels, read_classes
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
-from fastdata.sources.packed import Packed, PackedInputs
+from fastdata.sources.packed import Packed
 from fastdata.sources.patterns import expand, function_of, locate, split_key
 from fastdata.sources.urls import AnyPath, UrlPath, join, to_path
 from fastdata.store.column import Column
@@ -200,9 +200,7 @@ def make_list(
         sure=bool(selection.label),
     )
     encoded = zip(inputs, map(encode, labels), strict=True)
-    sources = PackedInputs(
-        replace(source, label=label, problem=source.problem or unlabelled) for source, (label, unlabelled) in encoded
-    )
+    sources = Packed(replace(source, label=label, problem=source.problem or unlabelled) for source, (label, unlabelled) in encoded)
     return SourceList(root, meaning, sources, skipped or Counter(), by, notes)
 
 
@@ -219,7 +217,7 @@ def list_tables(
         read_table: reads the path of each, its name, and the selection.
         errors: what it raises for a file that cannot be read.
     """
-    inputs, labels, first = PackedInputs[Source](), Packed[Value](), None
+    inputs, labels, first = Packed[Source](), Packed[Value](), None
     for path in files:
         try:
             columns, rows, values = read_table(path, str(path.relative_to(root)), selection)

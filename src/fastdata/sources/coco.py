@@ -20,7 +20,7 @@ from fastdata.errors import PrepError
 from fastdata.sources.annotations import BOXES, annotated, category_column, damaged, finished, keypoint_column
 from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
 from fastdata.sources.notes import listed
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
 from fastdata.words import number_of, was
@@ -67,7 +67,7 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     coco = _read(path)
     by_name = {os.path.normpath(source.name): source for source in inputs.sources}
     composed = {unicodedata.normalize("NFC", name): name for name in by_name if not name.isascii()}
-    fields, sources, counts = _fields(coco), PackedInputs[Source](), Counter[str]()
+    fields, sources, counts = _fields(coco), Packed[Source](), Counter[str]()
     absent = list[str]()
     for image in coco.images:
         name = image["file_name"]

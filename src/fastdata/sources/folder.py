@@ -14,7 +14,7 @@ from itertools import chain
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError, is_image, look
 from fastdata.sources.notes import listed
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, UrlPath, to_path
 from fastdata.store.format import Labels
 from fastdata.words import number_of
@@ -186,14 +186,14 @@ def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceLi
         )
         raise SplitsError(root, splits, beside=next((name for name, _, _ in above if _ending(name) in endings), ""))
     skipped: Counter[str] = Counter()
-    top = PackedInputs(Source(n, -1, s, p) for n, s, p in _images(walk, "", skipped, endings))
+    top = Packed(Source(n, -1, s, p) for n, s, p in _images(walk, "", skipped, endings))
     inner = (
         Source(n, label, s, p)
         for label, (_, below) in enumerate(folders)
         for folder in sorted(below)
         for n, s, p in _images(walk, folder, skipped, endings)
     )
-    sources = PackedInputs(chain(inner, (replace(stray, problem="no-label") for stray in top)))
+    sources = Packed(chain(inner, (replace(stray, problem="no-label") for stray in top)))
     notes = walk.notes()
     if len(sources) == len(top):
         return SourceList(root, Labels("none"), top, skipped, FOLDERS, notes)

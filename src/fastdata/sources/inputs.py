@@ -15,6 +15,7 @@ from typing import Any
 
 from fastdata.errors import PrepError, may_pass
 from fastdata.sources.options import StrPath
+from fastdata.sources.packed import trimmed
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
 from fastdata.store.format import Labels
@@ -83,6 +84,9 @@ class Source:
     values: tuple[Any, ...] = ()
     parts: tuple[tuple[int, int] | None, ...] = ()
     companions: tuple[Source, ...] = ()
+
+    def __reduce__(self) -> Any:
+        return type(self), tuple(trimmed(self))
 
 
 @dataclass(frozen=True)

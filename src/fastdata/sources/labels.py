@@ -17,7 +17,7 @@ from fastdata.errors import PrepError
 from fastdata.sources.inputs import Label, Source, SourceList, fits_float, have_commas, is_number
 from fastdata.sources.notes import refuse_captions
 from fastdata.sources.options import StrPath
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.packed import Packed
 from fastdata.store.format import Labels, read_current
 
 __all__ = [
@@ -273,7 +273,7 @@ def with_pattern(inputs: SourceList, pattern: str, classes: Sequence[str] | None
         example = f", such as {inputs.sources[0].name}" if inputs.sources else ""
         raise PrepError(f"{option} finds a class in none of {len(found)} paths{example}")
     labels, encode = encode_labels(found, "values", classes, by=option, sure=True)
-    sources = PackedInputs(relabelled(source, *encode(name)) for source, name in zip(inputs.sources, found, strict=True))
+    sources = Packed(relabelled(source, *encode(name)) for source, name in zip(inputs.sources, found, strict=True))
     return replace(inputs, labels=labels, sources=sources, labelled_by=option)
 
 
@@ -281,13 +281,13 @@ def with_folder_classes(inputs: SourceList, classes: Sequence[str]) -> SourceLis
     """Number the class folders as `classes` does. A folder without inputs need not be among them."""
     names = [inputs.labels.names[one.label] if isinstance(one.label, int) and one.label >= 0 else None for one in inputs.sources]
     labels, encode = encode_labels(names, "folders", classes, by=f"SOURCE {inputs.root}")
-    sources = PackedInputs(replace(one, label=encode(name)[0]) for one, name in zip(inputs.sources, names, strict=True))
+    sources = Packed(replace(one, label=encode(name)[0]) for one, name in zip(inputs.sources, names, strict=True))
     return replace(inputs, labels=labels, sources=sources)
 
 
 def without_labels(inputs: SourceList) -> SourceList:
     """Remove the labels, so that no input needs one."""
-    sources = PackedInputs(relabelled(source, -1) for source in inputs.sources)
+    sources = Packed(relabelled(source, -1) for source in inputs.sources)
     return replace(inputs, labels=Labels("none"), sources=sources, labelled_by="")
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-__all__ = ["Packed", "PackedInputs", "packed_inputs", "trimmed"]
+__all__ = ["Packed", "trimmed"]
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Packed[Any]")
@@ -26,20 +26,20 @@ class Packed(Sequence[T]):
     """A sequence of values that are held compressed. It can only grow. What it returns is not to be changed.
 
     Args:
-        items: plain values, such as lists of text. They are taken one at a time.
+        items: values that pickle, such as inputs. They are taken one at a time.
     """
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._data = bytearray()
         self._ends = array("Q", [0])  # of the blocks
-        self._last: list[Any] = []  # items that do not fill a block yet
-        self._read: tuple[int, list[Any]] = -1, []  # the block that was read last, and its number
+        self._last: list[T] = []  # items that do not fill a block yet
+        self._read: tuple[int, list[T]] = -1, []  # the block that was read last, and its number
         self._places: Sequence[int] | Array | None = None  # of the items, in their order; None: all, as they came
         self.extend(items)
 
     def append(self, item: T) -> None:
         """Add an item to the end."""
-        self._last.append(self._plain(item))
+        self._last.append(item)
         if len(self._last) == BLOCK:
             self._data += zlib.compress(pickle.dumps(self._last, pickle.HIGHEST_PROTOCOL), 1)
             self._ends.append(len(self._data))
@@ -49,13 +49,6 @@ class Packed(Sequence[T]):
         """Add items to the end."""
         for item in items:
             self.append(item)
-
-    def _plain(self, item: T) -> Any:
-        return item
-
-    def _made(self, plain: Any) -> T:
-        made: T = plain
-        return made
 
     def __len__(self) -> int:
         return (len(self._ends) - 1) * BLOCK + len(self._last) if self._places is None else len(self._places)
@@ -71,13 +64,13 @@ class Packed(Sequence[T]):
     def __iter__(self) -> Iterator[T]:
         if self._places is not None:
             return map(self._item, range(len(self)))
-        return (self._made(plain) for number in range(len(self._ends)) for plain in self._block(number))
+        return (item for number in range(len(self._ends)) for item in self._block(number))
 
     def _item(self, index: int) -> T:
         number, place = divmod(index if self._places is None else int(self._places[index]), BLOCK)
-        return self._made(self._block(number)[place])
+        return self._block(number)[place]
 
-    def _block(self, number: int) -> list[Any]:
+    def _block(self, number: int) -> list[T]:
         if number == len(self._ends) - 1:
             return self._last
         read = self._read
@@ -91,32 +84,6 @@ class Packed(Sequence[T]):
         chosen = copy(self)
         chosen._places = places if self._places is None else np.asarray(self._places)[places]
         return chosen
-
-
-class PackedInputs(Packed[T]):
-    """The same for dataclasses, such as inputs."""
-
-    def __init__(self, items: Iterable[T] = ()) -> None:
-        self._numbers: dict[type[Any], int] = {}
-        self._classes: list[type[Any]] = []
-        super().__init__(items)
-
-    def _plain(self, item: T) -> Any:
-        kind = type(item)
-        if kind not in self._numbers:
-            self._numbers[kind] = len(self._classes)
-            self._classes.append(kind)
-        return (self._numbers[kind], *trimmed(item))
-
-    def _made(self, plain: Any) -> T:
-        number, *row = plain
-        made: T = self._classes[number](*row)
-        return made
-
-
-def packed_inputs(items: Sequence[T]) -> PackedInputs[T]:
-    """Return a list that is packed, which it may be already."""
-    return items if isinstance(items, PackedInputs) else PackedInputs(items)
 
 
 def trimmed(item: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from fastdata.sources.folder import Walk, walk_files, walk_images
 from fastdata.sources.inputs import Source, SourceList, is_image
 from fastdata.sources.notes import listed
 from fastdata.sources.options import StrPath
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.packed import Packed
 from fastdata.sources.reasons import detail_of, reason_of
 from fastdata.sources.urls import AnyPath, is_inside, to_path
 from fastdata.words import number_of
@@ -101,7 +101,7 @@ def with_companion(source: Source, files: Sequence[Source], called: str) -> Sour
 
 def _with_files(inputs: SourceList, index: FileIndex, called: str, notes: Iterable[str] = ()) -> SourceList:
     """Return the inputs with their files, and with a note on the files of no input."""
-    sources = PackedInputs(with_companion(source, index.find(source.name), called) for source in inputs.sources)
+    sources = Packed(with_companion(source, index.find(source.name), called) for source in inputs.sources)
     unpaired = index.unpaired()
     more = [f"{called}: {number_of(len(unpaired), 'file')} of no input: {listed(unpaired)}"] if unpaired else []
     return replace(inputs, sources=sources, notes=(*inputs.notes, *notes, *more))

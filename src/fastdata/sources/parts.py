@@ -20,7 +20,7 @@ from fastdata.sources.fields import Field, field_error, make_column, nested
 from fastdata.sources.inputs import FieldSource, Source, SourceList, look
 from fastdata.sources.instances import as_instances
 from fastdata.sources.options import StrPath
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.sources.values import JSON_ENDINGS, fit, infer_text, parse_file
 from fastdata.store.column import SOURCE_SIZE, Column
@@ -109,7 +109,7 @@ def _with_files(inputs: SourceList, fields: Sequence[Field]) -> SourceList:
                 skipped[os.path.splitext(f"x.{field.ending}")[1].lower()] -= not problem
             yield replace(source, size=size)
 
-    sources = PackedInputs(with_sizes())
+    sources = Packed(with_sizes())
     return replace(inputs, sources=sources, skipped=+skipped)
 
 

@@ -20,7 +20,7 @@ from fastdata.sources.inputs import FieldSource, Source, SourceList, SplitsError
 from fastdata.sources.labels import Encode, Value, encode_labels, read_classes, relabelled
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions
-from fastdata.sources.packed import Packed, PackedInputs
+from fastdata.sources.packed import Packed
 from fastdata.sources.tables import INDEX, LABELS, PathTable, SimilarNames, read_table
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.column import Column
@@ -54,7 +54,7 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
     cells, (meaning, encode) = _labels(table, columns, options)
     values = zip(*(values for _, values in typed), strict=True) if typed else repeat((), len(table.rows))
     look_at_all(root, table.names())
-    sources = PackedInputs(
+    sources = Packed(
         relabelled(Source(name, -1, size, problem, values=own), *label)
         for (name, size, problem), label, own in zip(map(files.look, table.names()), map(encode, cells), values, strict=True)
     )
@@ -230,7 +230,7 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
     notes = (*inputs.notes, *_left_out(table, columns, others))
     if fields:
         values = [values for _, values in typed]
-        sources = PackedInputs(_with_values(source, row, values) for source, row in zip(sources, rows, strict=True))
+        sources = Packed(_with_values(source, row, values) for source, row in zip(sources, rows, strict=True))
         inputs = replace(inputs, sources=sources, fields=_sources_of(fields, typed))
     lost = [Source(name, -1, -1, "missing") for name in missing]
     if not columns:
@@ -239,10 +239,10 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
                 f"--labels {path}: {', '.join(table.columns[k] for k in others)} hold lists or objects, but labels are numbers or "
                 "text; give each number of a label a column of its own, or leave --labels out"
             )
-        return replace(inputs, sources=PackedInputs(chain(sources, lost)), notes=notes)
+        return replace(inputs, sources=Packed(chain(sources, lost)), notes=notes)
     cells, (meaning, encode) = _labels(table, columns, options)
     relabeled = (relabelled(source, *encode(cells[row] if row >= 0 else None)) for source, row in zip(sources, rows, strict=True))
-    sources = PackedInputs(chain(relabeled, (replace(one, label=encode(None)[0]) for one in lost)))
+    sources = Packed(chain(relabeled, (replace(one, label=encode(None)[0]) for one in lost)))
     return replace(inputs, labels=meaning, sources=sources, labelled_by=table.describe(columns), notes=notes)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
-from fastdata.sources.packed import PackedInputs
+from fastdata.sources.packed import Packed
 
 __all__ = ["UnpackedWholeError", "shuffled"]
 
@@ -26,7 +26,7 @@ class UnpackedWholeError(PrepError):
         self.why = why
 
 
-def shuffled(sources: PackedInputs[Any], *, remote: bool = False) -> PackedInputs[Any]:
+def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
     """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list.
 
     Raises:
@@ -39,4 +39,4 @@ def shuffled(sources: PackedInputs[Any], *, remote: bool = False) -> PackedInput
         if kind == "arrow" and remote:
             raise UnpackedWholeError(f"{file} is in object storage, and would be copied whole for each input")
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SEED) for k in range(len(sources)))
-    return PackedInputs(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))
+    return Packed(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))

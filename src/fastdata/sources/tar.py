@@ -16,7 +16,7 @@ from fastdata.errors import PrepError
 from fastdata.sources.base import Container, Folder, Selection, damaged_file, files_in, make_list, read_range, unreadable
 from fastdata.sources.inputs import Source, SourceList, is_image, read_bytes
 from fastdata.sources.labels import Value
-from fastdata.sources.packed import Packed, PackedInputs
+from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_companion
 from fastdata.sources.urls import AnyPath
 
@@ -49,7 +49,7 @@ def _inside(folder: Folder) -> list[AnyPath]:
 
 
 def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
-    inputs, labels, names, skipped = PackedInputs[Source](), Packed[Value](), list[str](), Counter[str]()
+    inputs, labels, names, skipped = Packed[Source](), Packed[Value](), list[str](), Counter[str]()
     for path in files:
         if COMPRESSED.search(path.name):
             raise PrepError(

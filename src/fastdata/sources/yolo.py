@@ -21,7 +21,7 @@ from fastdata.sources.annotations import BOXES, annotated, category_column, dama
 from fastdata.sources.folder import Walk, walk_files
 from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
 from fastdata.sources.notes import listed
-from fastdata.sources.packed import Packed, PackedInputs
+from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import FileIndex
 from fastdata.sources.urls import AnyPath, is_inside
 from fastdata.store.column import SOURCE_SIZE, mirror_order
@@ -83,7 +83,7 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
     if dataset.points:
         points = keypoint_column(dataset.points, dataset.point_names)
         fields.append(FieldSource(points, True, layout="xy", fractions=True))
-    sources, polygons, empty = PackedInputs[Source](), 0, 0
+    sources, polygons, empty = Packed[Source](), 0, 0
     for source, name in zip(inputs.sources, files, strict=True):
         try:
             found, problem = _read(folder / name, dataset) if name else _Objects(), ""
