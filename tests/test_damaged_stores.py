@@ -169,9 +169,9 @@ class Code:
         (lambda samples: _npy(samples)[:-1], "is damaged"),
         (_npz, "is damaged"),
         (lambda samples: _npy(np.array([Code()] * 42, object)), "is damaged.*Python objects"),
-        (lambda samples: _npy(np.zeros(42, "<i4")), r"holds \(42,\) int32, the manifest says 42 x"),
-        (lambda samples: _npy(samples[1:]), r"holds \(41,\) .* the manifest says 42 x"),
-        (lambda samples: _npy(samples[:, None]), r"holds \(42, 1\) .* the manifest says 42 x"),
+        (lambda samples: _npy(np.zeros(42, "<i4")), r"holds int32 \[42\], the manifest says \["),
+        (lambda samples: _npy(samples[1:]), r"holds .* \[41\], the manifest says .* \[42\]"),
+        (lambda samples: _npy(samples[:, None]), r"holds .* \[42, 1\], the manifest says .* \[42\]"),
     ],
 )
 def test_a_table_that_is_another_is_refused(made: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,12 +76,10 @@ def save_plan(work: Work) -> None:
 
 
 def load_plan(out: Path, remote: Upload | None = None, storage: Storage | None = None) -> Work:
-    """Read the plan of a store that is being made. Its sources are read when they are asked for.
+    """Read the plan of a store that is being made, or of one that is to replace it. Sources are read when they are asked for.
 
     Args:
-        out: the store; the plan may be that of one that is to replace it.
-        remote: the store, if it is in object storage; then `out` is its folder on this machine.
-        storage: options of clients of object storage, which are not in the plan.
+        remote, storage: as in Work.
 
     Raises:
         PrepError: there is no plan, or it is damaged.
@@ -138,12 +136,7 @@ def _checked(path: Path, total: str) -> bytes:
 
 
 class _Sources(Sequence[Any]):
-    """The sources of a plan. Those of one shard are in memory at a time.
-
-    Args:
-        saved: the plan, whose sources are the checksums of the files that hold them.
-        remote: where files come from that are not in the folder.
-    """
+    """The sources of a plan, from files whose checksums are the sources of `saved`. Those of one shard are in memory at a time."""
 
     def __init__(self, out: Path, saved: Plan, kind: kinds.Kind, remote: Upload | None) -> None:
         self._out, self._saved, self._remote = out, saved, remote

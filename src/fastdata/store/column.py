@@ -42,8 +42,8 @@ class Column(Entry, frozen=True):
         type: a dtype by its name in numpy, or "text", "bytes" or "json".
         shape: the shape of a value; of a list, that of one item.
         many: whether each sample has a list of values, whose length differs.
-        geometry: "xyxy" for boxes, whose values are x1, y1, x2, y2; "xy" for keypoints: x, y, visibility. In pixels of the prepared
-            file, upright; 0, 0 is the upper left corner of the upper left pixel. None for other values.
+        geometry: "xyxy" for boxes: x1, y1, x2, y2; "xy" for keypoints: x, y, visibility; else None. In pixels of the prepared file,
+            upright; 0, 0 is the upper left corner of the upper left pixel.
         group: lists of one group have the same length in each sample: they describe the same instances.
         names: what whole numbers stand for, such as categories; with keypoints, their names.
         ids: the numbers that the prepared annotations had for the names, such as COCO's categories; columns may differ in these.

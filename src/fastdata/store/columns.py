@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import FormatError, damaged
+from fastdata.errors import FormatError
 from fastdata.store.column import TEXTS, Column
-from fastdata.store.files import FileSum, file_sum, publish, sync, unique, write_npy
+from fastdata.store.files import FileSum, file_sum, load_npy, publish, sync, unique, write_npy
 
 __all__ = ["ColumnReader", "ColumnWriter", "join_columns", "write_column"]
 
@@ -33,7 +32,7 @@ class ColumnWriter:
 
     def finish(self, path: Path) -> FileSum:
         """Write the file, which is not flushed to disk, and return its size and checksum."""
-        arrays = dict[str, Array]()
+        arrays = dict[str, Any]()
         for k, (column, values) in enumerate(zip(self._columns, self._values, strict=True)):
             if not column.ragged:
                 arrays[f"{k}"] = np.array(values, column.dtype).reshape(len(values), *column.shape)
@@ -41,9 +40,8 @@ class ColumnWriter:
             items = [_as_items(column, value) for value in values]
             arrays[f"{k}.lengths"] = np.array([len(item) for item in items], np.int64)
             arrays[f"{k}"] = np.concatenate([np.empty((0, *column.shape), column.dtype), *items])
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)  # type: ignore[arg-type]
-        path.write_bytes(buffer.getvalue())
+        with path.open("wb") as file:
+            np.savez(file, **arrays)
         return file_sum(path)
 
 
@@ -105,14 +103,10 @@ class ColumnReader:
     def __init__(self, root: Path, column: Column, samples: int) -> None:
         self.column = column
         self._path, self._samples = root / column.files[-1], samples
-        self._values = _load(root / column.files[0], column.dtype, column.shape)
-        self._offsets = _load(root / column.files[1], np.dtype(np.int64), ()) if column.ragged else None
-        count = len(self._values)
-        if self._offsets is None:
-            fits = count == samples
-        else:
-            fits = len(self._offsets) == samples + 1 and self._offsets[0] == 0 and self._offsets[-1] == count
-        if not fits:
+        count = None if column.ragged else samples
+        self._values = load_npy(root / column.files[0], column.dtype, (count, *column.shape))
+        self._offsets = load_npy(root / column.files[1], np.dtype(np.int64), (samples + 1,)) if column.ragged else None
+        if self._offsets is not None and (self._offsets[0] != 0 or self._offsets[-1] != len(self._values)):
             raise self._damaged()
 
     def __len__(self) -> int:
@@ -147,13 +141,3 @@ class ColumnReader:
             return [decode(self._values[start : start + length].tobytes()) for start, length in ends]
         except (ValueError, RecursionError):
             raise self._damaged() from None
-
-
-def _load(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    try:
-        values: Array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # noqa: BLE001  numpy evaluates the header: whatever that throws at damaged bytes
-        raise damaged(path, error) from None
-    if values.dtype != dtype or not values.ndim or values.shape[1:] != shape:
-        raise FormatError(f"{path} holds {values.dtype} {list(values.shape)}, the manifest says {dtype} {['n', *shape]}")
-    return np.asarray(values)  # plain, because a slice of a memmap takes ten times as long

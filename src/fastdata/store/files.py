@@ -25,7 +25,7 @@ from fastdata.errors import FormatError, StoreError, damaged, lacking
 
 __all__ = ["COLUMNS", "LOCK", "MANIFEST", "NAMES", "NEXT", "PLAN", "REJECTS", "SAMPLES", "WORK", "Count", "Entry", "FileSum"]
 __all__ += ["Stamp", "check_size", "check_sum", "clear", "file_sum", "has_foreign", "index_file", "is_own"]
-__all__ += ["is_store", "is_variant", "link", "load_table", "open_regular", "own_files", "own_folders", "publish", "shard_file"]
+__all__ += ["is_store", "is_variant", "link", "load_npy", "open_regular", "own_files", "own_folders", "publish", "shard_file"]
 __all__ += ["sum_of", "sync", "unique", "write_atomic", "write_npy"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -114,16 +114,17 @@ def check_sum(path: Path, total: FileSum) -> None:
         raise FormatError(f"{path} is not what was written: its checksum differs; copy it again, or prepare the store again")
 
 
-def load_table(path: Path, total: FileSum, dtype: np.dtype[Any], count: int) -> Array:
-    """Return a one-dimensional .npy file, memory-mapped read-only. Its checksum, dtype and length are compared."""
-    check_sum(path, total)
+def load_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> Array:
+    """Return a .npy file, memory-mapped read-only. Its dtype and shape are compared; None: any length."""
     try:
-        table: Array = np.lib.format.open_memmap(path, mode="r")  # refuses objects, which would run code
+        values: Array = np.lib.format.open_memmap(path, mode="r")  # refuses objects, which would run code
     except Exception as error:  # noqa: BLE001  numpy evaluates the header, so damaged bytes may raise anything
         raise damaged(path, error) from None
-    if table.dtype != dtype or table.shape != (count,):
-        raise FormatError(f"{path} holds {table.shape} {table.dtype}, the manifest says {count} x {dtype}: prepare the store again")
-    return table
+    fits = len(values.shape) == len(shape) and all(want in (None, side) for want, side in zip(shape, values.shape, strict=True))
+    if values.dtype != dtype or not fits:
+        want = ["n" if side is None else side for side in shape]
+        raise FormatError(f"{path} holds {values.dtype} {[*values.shape]}, the manifest says {dtype} {want}: copy it again")
+    return np.asarray(values)  # plain, because a slice of a memmap takes ten times as long
 
 
 class Stamp:

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import FormatError, StoreError, lacking
-from fastdata.store.files import FileSum, Stamp, check_size, load_table, open_regular
+from fastdata.store.files import FileSum, Stamp, check_size, check_sum, load_npy, open_regular
 
 __all__ = ["INDEX_ROW", "LocalShards", "RecordIndex", "ShardReader", "raise_file_limit"]
 
@@ -45,12 +45,12 @@ class RecordIndex:
         self._arguments = path, total, tuple(counts), tuple(sizes), manifest
         self.starts = [0, *accumulate(counts)]
         with manifest.blamed():
-            rows = load_table(path, total, INDEX_ROW, self.starts[-1])
+            check_sum(path, total)
+            self._rows = rows = load_npy(path, INDEX_ROW, (self.starts[-1],))
         limits = np.repeat(np.array(sizes, np.uint64), counts)
         if ((rows["length"] > limits) | (rows["offset"] > limits - np.minimum(rows["length"], limits))).any():
             raise FormatError(f"{path} leads beyond the end of a shard; copy it again, or prepare the store again")
-        self._rows: Array = np.asarray(rows)  # plain, because indexing a memmap takes longer
-        self.words = memoryview(self._rows.view(np.uint8).data if len(rows) else b"").cast("Q")
+        self.words = memoryview(rows.view(np.uint8).data if len(rows) else b"").cast("Q")
 
     def __len__(self) -> int:
         return self.starts[-1]

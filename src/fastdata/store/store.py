@@ -21,7 +21,7 @@ from fastdata.store.files import (
     check_size,
     check_sum,
     index_file,
-    load_table,
+    load_npy,
     open_regular,
     shard_file,
 )
@@ -123,8 +123,8 @@ class Store:
             files |= {self.shard(variant, k): total for variant in manifest.variants for k, total in enumerate(variant.shards)}
         for path, total in files.items():
             check_size(path, total.bytes)
-        dtype = self.kind.samples_dtype(manifest)
-        self.samples: Array = load_table(self.path / SAMPLES, manifest.files[SAMPLES], dtype, manifest.num_samples)
+        check_sum(self.path / SAMPLES, manifest.files[SAMPLES])
+        self.samples = load_npy(self.path / SAMPLES, self.kind.samples_dtype(manifest), (manifest.num_samples,))
         self._indices = {variant.name: self._index(variant) for variant in manifest.variants}
         self.kind.check(self)
 
@@ -141,8 +141,7 @@ class Store:
 
     def field(self, variant: Variant, name: str) -> Array:
         """Return the "height" or "width" of each image of a variant."""
-        found: Array = np.asarray(self.samples)[f"{variant.of}/{name}"]  # indexing a memmap takes longer
-        return found
+        return np.asarray(self.samples[f"{variant.of}/{name}"])
 
     def variant(self, size: int | None = None, *, mask: bool = False, image: str = "") -> Variant:
         """Return the variant of images, or of masks, with this size; None: the largest.
