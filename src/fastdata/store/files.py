@@ -122,8 +122,8 @@ def load_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int | None, ...]) ->
         raise damaged(path, error) from None
     fits = len(values.shape) == len(shape) and all(want in (None, side) for want, side in zip(shape, values.shape, strict=True))
     if values.dtype != dtype or not fits:
-        want = ["n" if side is None else side for side in shape]
-        raise FormatError(f"{path} holds {values.dtype} {[*values.shape]}, the manifest says {dtype} {want}: copy it again")
+        found, want = [*values.shape], ["n" if side is None else side for side in shape]
+        raise FormatError(f"{path} holds {values.dtype} {found}, the manifest says {dtype} {want}: prepare the store again")
     return np.asarray(values)  # plain, because a slice of a memmap takes ten times as long
 
 
@@ -134,20 +134,23 @@ class Stamp:
         self._path, self._sum = path, xxh3_128
         self._seen: tuple[int, ...] = ()
 
-    def check(self) -> None:
-        """Raise a StoreError if the file has other bytes now, or cannot be read. It is read only if it is another file."""
-        folder, now = self._path.parent, self._seen
+    def compare(self) -> None:
+        """Raise a StoreError if the file has other bytes now, or is gone from its folder. It is read only if it is another file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
         try:
             info = self._path.stat()
             now = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
             same = now == self._seen or file_sum(self._path).xxh3_128 == self._sum
-        except OSError as error:
-            is_left = (folder.parent if folder.name == NEXT else folder).exists()
-            if not is_left or not isinstance(error, FileNotFoundError):
-                raise StoreError(f"{self._path} cannot be read: {lacking(error) or error.strerror}") from None
+        except FileNotFoundError:
+            folder = self._path.parent
+            if not (folder.parent if folder.name == NEXT else folder).exists():  # the store is gone as a whole
+                raise
             same = False
         if not same:
-            raise StoreError(f"{folder} was replaced while this dataset was in use; make the dataset again")
+            raise StoreError(f"{self._path.parent} was replaced while this dataset was in use; make the dataset again")
         self._seen = now
 
     @contextmanager
@@ -156,8 +159,16 @@ class Stamp:
         try:
             yield
         except (OSError, StoreError):
-            self.check()
+            with suppress(OSError):
+                self.compare()
             raise
+
+    def check(self) -> None:
+        """Do as `compare`, but raise a StoreError also if the file cannot be read."""
+        try:
+            self.compare()
+        except OSError as error:
+            raise StoreError(f"{self._path} cannot be read: {lacking(error) or error.strerror}") from None
 
 
 _COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl"
