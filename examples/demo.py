@@ -50,12 +50,11 @@ def main() -> None:
         sys.exit(f"the accuracy is {accuracy:.2%}, but should be above {args.at_least:.0%}: something is wrong")
 
     say("5. How fast do batches of photos arrive on this machine?")
-    shell("fastdata", "bench", out / "photos.fds", *args.bench_options.split(), "--plot", out / "bench.png")
+    shell("fastdata", "bench", out / "photos.fds", *args.bench_options.split())
 
     say("Done. Look at")
     print(f"{out / 'digits.png'}    the contact sheet: 48 of the digits, each above its label")
-    print(f"{out / 'digits.html'}   the report: digits by class, with their sizes; open it in a browser")
-    print(f"{out / 'bench.png'}     the chart: images/s of the Loader, a plain DataLoader and the limit of this machine")
+    print(f"{out / 'digits.html'}   the report: digits, their classes and their sizes; open it in a browser")
     print(f"{out / 'digits.fds'}/    the store; manifest.json says what is in it and how it was made")
 
 

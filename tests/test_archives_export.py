@@ -123,3 +123,14 @@ def test_a_size_that_is_none(tmp_path: Path) -> None:
     for given in ("big", "1PB", "-1", "1GBit"):
         found = run(*MAIN, "export", store("jpeg"), tmp_path / "x", "--to", "webdataset", f"--shard-size={given}")
         assert found.returncode == 2 and "is not a size: give bytes, as 500000000, or with a unit, as 500MB" in found.stderr
+
+
+def test_no_two_classes_share_a_folder(tmp_path: Path) -> None:
+    rows = ["path,label"]
+    for k, name in enumerate(("a/b", "a_b", "a_b_", "..")):
+        (tmp_path / f"{k}.png").write_bytes(encode(picture(k, 9, 9), ".png"))
+        rows.append(f"{k}.png,{name}")
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    export(prep(tmp_path / "t.csv", tmp_path / "o.fds", workers=1).out, tmp_path / "x")
+    files = sorted(str(path.relative_to(tmp_path / "x")) for path in (tmp_path / "x").rglob("*.jpg"))
+    assert files == ["_../3.jpg", "a_b/0.jpg", "a_b_/1.jpg", "a_b__/2.jpg"]

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
 
 import fastdata
@@ -96,12 +94,10 @@ def test_memory_of_a_child_is_seen_once_however_many_share_it() -> None:
 
 @pytest.mark.slow
 def test_bench(store: Path, tmp_path: Path) -> None:
-    chart = tmp_path / "r.png"
     options = "--crop 32 --batch-size 8 --workers 0 --workers 2 --seconds 0.2 --repeats 2".split()
-    done = run(*MAIN, "bench", store, *options, "--json", "--plot", chart)
+    done = run(*MAIN, "bench", store, *options, "--json")
     assert done.returncode == 0, done.stderr
     text = done.stderr
-    assert text.endswith(f"drawn in {chart}\n")
     for said in ("a batch:  8 x 32 x 32 x 3 uint8 = 0.0 MB", "a worker: 2 batches", "in all:", "decode limit"):
         assert said in text
     assert text.index("in all:") < text.index("measuring: 5 contestants, 3 rounds") < text.index("| Loader, LMDB, 2 workers")
@@ -126,12 +122,6 @@ def test_bench(store: Path, tmp_path: Path) -> None:
     for name, row in rows.items():  # one scale
         share, rate = float(table[name][2]), float(table[name][4].replace(",", ""))
         assert share == round(row["ratio"]["median"], 2) and rate == pytest.approx(row["ratio"]["median"] * limit, abs=0.51)
-
-    image = cv2.imread(str(chart))
-    assert image is not None and image.shape[1] == 1350 and image.shape[0] > 500
-    assert 0.05 < (image.min(2) < 200).mean() < 0.6  # bars and letters on white
-    edge = np.concatenate([image[:2].reshape(-1), image[-2:].reshape(-1), image[:, :2].reshape(-1), image[:, -2:].reshape(-1)])
-    assert edge.min() == 255  # nothing is cut off
 
 
 @pytest.mark.slow

@@ -32,10 +32,9 @@ from fastdata import (
     Trainer,
     prep,
 )
-from fastdata.images.kind import KIND
 from fastdata.store.column import Column
 from fastdata.store.format import read_manifest
-from fastdata.store.info import store_facts
+from fastdata.store.info import info_lines
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import MAIN, run, write_pictures
@@ -254,7 +253,7 @@ def test_a_split_is_stratified_by_a_column(store: Path, tmp_path: Path) -> None:
 def test_types_are_inferred_and_said(table: Path, tmp_path: Path) -> None:
     summary = prep(table, tmp_path / "o.fds", fields=["caption", "score", "big"], label_column="none", workers=1)
     assert "columns: caption (text), score (float32), big (int64)" in summary.notes
-    text = "\n".join(KIND.lines(store_facts(Store(summary.out))))
+    text = "\n".join(info_lines(Store(summary.out)))
     assert "columns: caption (text), score (float32), big (int64)" in text and "format 1.0-rc" in text
     assert [column["name"] for column in json.loads(run(*MAIN, "info", "--json", summary.out).stdout)["columns"]] == [
         "caption",

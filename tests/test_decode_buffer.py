@@ -13,7 +13,7 @@ import simplejpeg
 import fastdata
 from fastdata.images.prepare import ImageRecipe, prepare_image
 from fastdata.prepare.estimate import estimate
-from fastdata.store.contact_sheet import draw_sheet
+from fastdata.report.sheet import draw_sheet
 from support import encode, picture, write_pictures
 
 CROPS = {

@@ -60,7 +60,6 @@ ARROWS = {
         "sources",
         "prepare",
         "data",
-        "report",
     },
     "text": {
         "errors",
@@ -75,7 +74,6 @@ ARROWS = {
         "sources",
         "prepare",
         "data",
-        "report",
     },
     "arrays": {
         "errors",
@@ -87,7 +85,6 @@ ARROWS = {
         "prepare",
         "data",
         "images",
-        "report",
     },  # labels, masks and crops as images
     "tables": {"data", "errors", "node_memory", "shared_memory", "sources", "store"},
     "loader": {
@@ -110,8 +107,7 @@ ARROWS = {
     "checkpoint": {"errors", "parallel"},
     "train": {"errors", "gpu", "optim", "parallel", "monitor", "checkpoint", "torch_private"},
     "bench": {"_version", "codecs", "errors", "machine", "words", "torch_private", "store", "data", "images", "gpu", "loader"},
-    "report": {"_version", "errors", "options", "store", "words"},
-    "cli_report": {"report", "store", "words"},
+    "report": {"store"},
     "diagnosis": {
         "bench",
         "data",
@@ -135,10 +131,10 @@ ARROWS = {
         "cli_doctor",
         "cli_options",
         "cli_prep",
-        "cli_report",
         "errors",
         "prepare",
         "remote",
+        "report",
         "store",
         "words",
     },

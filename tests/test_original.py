@@ -207,7 +207,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     found = run(*PREP, sources(), tmp_path / "o.fds", "--codec", "original", "--max-reject-rate", "1", "--workers", "1")
     assert found.returncode == 0 and "size full: 10 images kept their bytes, 4 were encoded\n" in found.stdout
     info = run(*MAIN, "info", tmp_path / "o.fds", "--sheet", tmp_path / "s.png").stdout
-    assert "size full: original, 3 x uint8, " in info and "10 with their files' own bytes, 4 encoded" in info
+    assert " full: original, 3 x uint8, " in info and "10 with their files' own bytes, 4 encoded" in info
     facts = json.loads(run(*MAIN, "info", tmp_path / "o.fds", "--json").stdout)
     assert facts["variants"][0]["originals"] == 10
     assert run(*MAIN, "verify", tmp_path / "o.fds").returncode == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import stores
-from fastdata import PrepError, StoreError, prep
+from fastdata import PrepError, prep
 from fastdata.prepare.report import summary_lines
 from fastdata.store.export import export
 from support import MAIN, PREP, encode, picture, run, write_pictures
@@ -81,17 +81,6 @@ def test_options_of_masks_and_separators_are_shown_as_they_are_typed(tmp_path: P
     with pytest.raises(PrepError, match=r"tokenizer characters\.json, now with other contents"):
         prep(tmp_path / "c.txt", tmp_path / "c.fds", tokenizer=str(tmp_path / "other"), end_token="none", workers=1)
     assert "mask-bits 8" in run(*MAIN, "info", stores.masked()).stdout
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_an_export_whose_tars_are_too_small_leaves_nothing(tmp_path: Path, there: bool) -> None:
-    out = tmp_path / "tars"
-    if there:
-        out.mkdir()
-    with pytest.raises(StoreError, match="give a larger --shard-size"):
-        export(stores.store(), out, to="webdataset", shard_size=500)
-    assert out.exists() == there and list(tmp_path.rglob("*")) == [out] * there
-    export(stores.store(), out, to="webdataset")
 
 
 @pytest.mark.slow

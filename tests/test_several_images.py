@@ -31,9 +31,9 @@ from fastdata import (
     Resize,
     StoreError,
 )
-from fastdata.store.contact_sheet import draw_sheet
+from fastdata.report.sheet import draw_sheet
 from fastdata.store.export import export
-from fastdata.store.info import store_facts
+from fastdata.store.info import info_lines, store_facts
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import folder
@@ -570,9 +570,9 @@ def test_info_and_sheet(tmp_path: Path) -> None:
         ("right", "jpeg", 3, "uint8"),
         ("depth", "png", 1, "uint16"),
     ]
-    lines = list(Store(store()).kind.lines(facts))
+    lines = list(info_lines(Store(store())))
     assert f"{COUNT} samples" in lines[0]
-    assert [line.split(":")[0].strip() for line in lines if " of size " in line] == [f"{name} of size full" for name in NAMES]
+    assert [line.split(":")[0].strip() for line in lines[2:5]] == ["full", *(f"image-{name}-full" for name in NAMES[1:])]
     assert facts["memory"][0]["bytes"] == sum(len(r) for image in ("", "right", "depth") for r in records(store(), image)["full"])
     assert draw_sheet(store(), tmp_path / "sheet.png") == COUNT
     drawn = np.asarray(Image.open(tmp_path / "sheet.png").convert("RGB"))

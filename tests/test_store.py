@@ -23,7 +23,7 @@ from PIL import Image
 from fastdata import prep
 from fastdata.codecs.pixels import decode_record
 from fastdata.errors import FormatError, StoreError
-from fastdata.store.contact_sheet import draw_sheet
+from fastdata.report.sheet import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.format import read_manifest
 from fastdata.store.reader import ShardReader

@@ -17,10 +17,9 @@ from tokenizers import Tokenizer, processors
 
 from corpora import sentences, tokenizer
 from fastdata import FormatError, LMDBDataset, Loader, PrepError, Ragged, RAMDataset, StoreError, prep
-from fastdata.images.kind import KIND
 from fastdata.images.tokens import decode_tokens, encode_columns, with_tokens
 from fastdata.store.column import Column
-from fastdata.store.info import store_facts
+from fastdata.store.info import info_lines, store_facts
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import write_pictures
@@ -98,7 +97,7 @@ def test_rows_of_a_length(table: Path, own: Path, captions: list[str], tmp_path:
     assert list(verify(done.out)) == [] and "tokenizers" in store.manifest.libraries
     facts = store_facts(store)
     assert json.loads(json.dumps(facts))["columns"][0]["tokens"]["pad"] == tokens.pad
-    assert f"  columns: caption (uint16[{LENGTH}], tokens of own.json)" in list(KIND.lines(facts))
+    assert f"  columns: caption (uint16[{LENGTH}], tokens of own.json)" in list(info_lines(store))
     manifest = json.loads((done.out / "manifest.json").read_bytes())
     del manifest["files"]["columns/caption.tokenizer.json"]
     (tmp_path / "copy.fds").mkdir()

@@ -9,10 +9,9 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fastdata.bench.plot import COLORS, DPI
-
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs/pictures"
+OURS, OTHERS = "#1a73e8", "#e8710a"
 SHOWN = {  # the name in the results -> the name in the picture, for what most people use
     "fastdata": "fastdata",
     "tf.data": "tf.data",
@@ -35,13 +34,13 @@ def peers() -> None:
     FigureCanvasAgg(figure)
     for axes, work in zip(figure.subplots(1, len(works)), works, strict=True):
         _bars(axes, work)
-    figure.savefig(OUT / "peers.png", dpi=DPI)
+    figure.savefig(OUT / "peers.png", dpi=150)
 
 
 def _bars(axes: Any, work: dict[str, Any]) -> None:
     found = {SHOWN[row["name"]]: row["images_per_s"]["median"] for row in work["results"] if row["name"] in SHOWN}
     rows = sorted(found.items(), key=lambda row: row[1])
-    colors = [COLORS["ours" if name == "fastdata" else "other"] for name, _ in rows]
+    colors = [OURS if name == "fastdata" else OTHERS for name, _ in rows]
     axes.barh([name for name, _ in rows], [rate for _, rate in rows], 0.7, color=colors)
     for k, (_, rate) in enumerate(rows):
         axes.annotate(f"{rate:,.0f}", (rate, k), (4, 0), textcoords="offset points", va="center", fontsize=8.5)

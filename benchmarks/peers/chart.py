@@ -10,8 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from fastdata.bench.plot import COLORS, DPI
-
+COLORS = {"limit": "#9aa0a6", "ours": "#1a73e8", "other": "#e8710a"}
 MEANINGS = {"limit": "bare processes: the limit of fastdata's code", "ours": "fastdata.Loader", "other": "peers"}
 BAR_INCHES = 0.3
 
@@ -41,7 +40,7 @@ def draw(result: Mapping[str, Any], path: str | Path) -> None:
         x=0.01,
         ha="left",
     )
-    figure.savefig(path, dpi=DPI, format="png")
+    figure.savefig(path, dpi=150, format="png")
 
 
 def _panel(axes: Any, work: Mapping[str, Any]) -> None:

@@ -12,15 +12,15 @@ import re
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 
 from fastdata._version import __version__
 from fastdata.cli_doctor import doctor
-from fastdata.cli_options import KINDS, SETTINGS, STORAGE, Png, with_options
+from fastdata.cli_options import KINDS, SETTINGS, STORAGE, File, with_options
 from fastdata.cli_prep import prep
-from fastdata.cli_report import report
 from fastdata.errors import FastDataError, PrepError
 from fastdata.remote.url import is_url
 
@@ -56,22 +56,22 @@ def cli() -> None:
 
 cli.add_command(doctor)
 cli.add_command(prep)
-cli.add_command(report)
 
 
 @cli.command()
 @STORE_OR_URL
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as one JSON object.")
-@click.option("--sheet", type=Png(dir_okay=False), help="Draw samples with masks, names and labels into this PNG.")
+@click.option("--sheet", type=File(".png"), help="Draw samples with masks, names and labels into this PNG.")
 @click.option("--size", type=int, help="Stored size that the sheet shows. Default: the largest.")
 @with_options((STORAGE,))
 def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage: dict[str, Any] | None) -> None:
     """Describe STORE, a folder or a URL: samples, samples per class, sizes, the memory that a RAMDataset takes, rejects, and how it
     was made."""
     from fastdata.remote.locate import locate
-    from fastdata.store.contact_sheet import draw_sheet
+    from fastdata.report.sheet import draw_sheet
     from fastdata.store.info import info_lines, store_facts
     from fastdata.store.store import Store
+    from fastdata.words import number_of
 
     if size is not None and sheet is None:
         raise click.UsageError("--size needs --sheet: add --sheet, or leave --size out")
@@ -80,7 +80,22 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage
     for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
         click.echo(line)
     if sheet is not None:
-        click.echo(f"{draw_sheet(place, sheet, size=size)} {opened.kind.drawn} drawn in {sheet}", err=as_json)
+        click.echo(f"{number_of(draw_sheet(place, sheet, size=size), opened.kind.item)} drawn in {sheet}", err=as_json)
+
+
+@cli.command()
+@STORE
+@click.option("--out", type=File(".html"), help="The page to write. Default: NAME-report.html in the working folder.")
+def report(store: str, out: str | None) -> None:
+    """Write an HTML page about a STORE: samples, classes, sizes, rejects, and how it was made."""
+    from fastdata.report.page import store_page
+    from fastdata.store.files import write_atomic
+    from fastdata.words import human_bytes
+
+    data = store_page(store).encode()
+    target = Path(out or f"{Path(store).absolute().name.removesuffix('.fds')}-report.html")
+    write_atomic(target, data, durable=False)
+    click.echo(f"{target}: {human_bytes(len(data))}, complete in itself; open it in a browser")
 
 
 @cli.command()
@@ -179,7 +194,6 @@ def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None,
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Seconds per measurement.")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds; medians are reported.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; the text goes to stderr.")
-@click.option("--plot", type=Png(dir_okay=False), help="Draw the results into this PNG (needs matplotlib).")
 def bench(store: str, as_json: bool, **options: Any) -> None:
     """Measure images/s of the Loader on STORE, next to a plain DataLoader and this machine's decode limit."""
     from fastdata.bench.command import run_bench

@@ -19,8 +19,8 @@ __all__ = [
     "SETTINGS",
     "STORAGE",
     "WORKERS",
+    "File",
     "HelpInGroups",
-    "Png",
     "options_of_kinds",
     "run_option",
     "with_options",
@@ -40,12 +40,16 @@ SOURCES = (
 )
 
 
-class Png(click.Path):
-    """The path of a PNG file."""
+class File(click.Path):
+    """The path of a file with this ending."""
+
+    def __init__(self, ending: str) -> None:
+        super().__init__(dir_okay=False)
+        self.ending = ending
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not str(value).lower().endswith(".png"):
-            self.fail(f"{str(value)!r} does not end in .png: give the name of a PNG file", param, ctx)
+        if not str(value).lower().endswith(self.ending):
+            self.fail(f"{str(value)!r} does not end in {self.ending}", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -106,8 +106,6 @@ class Kind(Protocol):
         shards: the module with the functions `make_shard`, `kept`, `tables` and `probe`, imported at first use.
         labels: kinds of labels that a store may have.
         exports: formats that `fastdata export` writes, the default first.
-        export_options: options of `fastdata export`, each with the format that it applies to.
-        drawn: the contents of a contact sheet in messages: "samples".
         named: whether names.txt has a line for each sample.
         variants: a regular expression for the names of variants; empty: the name of the kind.
         extra_files: files of some stores, such as a tokenizer.
@@ -124,8 +122,6 @@ class Kind(Protocol):
     shards: str
     labels: tuple[str, ...] = ("class", "vector", "none")
     exports: tuple[str, ...]
-    export_options: Mapping[str, str] = {}
-    drawn: str = "samples"
     named: bool = True
     variants: str = ""
     extra_files: tuple[str, ...] = ()
@@ -223,32 +219,13 @@ class Kind(Protocol):
     # Information about a store
 
     def facts(self, store: Any) -> dict[str, Any]:
-        """Return the facts that `info` shows for this kind only."""
+        """Return what `info` shows for this kind only; under "variants", facts of each variant by its name."""
 
-    def variant_facts(self, store: Any, variant: Any) -> dict[str, Any]:
-        """Return the facts that `info` shows for a variant."""
-        return {}
+    def previews(self, store: Any, rows: Array, size: int | None) -> Iterator[Any]:
+        """Yield these samples as people see them, each a `fastdata.store.preview.Preview`. size: of images."""
 
-    def memory(self, store: Any) -> Iterator[dict[str, Any]]:
-        """Yield the "size" and "bytes" of each RAMDataset."""
-
-    def lines(self, facts: dict[str, Any]) -> Iterator[str]:
-        """Yield the first lines of `info`."""
-
-    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
-        """Draw a contact sheet: a Canvas, the number of things shown, and the line below the store's name."""
-
-    def report(self, store: Any) -> Iterator[Any]:
-        """Yield the sections that a report has for this kind only, as `fastdata.report.page.Section`; the store is not empty."""
-
-    def picture(self, data: bytes) -> Array | None:
-        """Return the bytes of a rejected input as a small picture, uint8 RGB [H, W, 3], as far as they can be read; None: no."""
-        return None
-
-    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
+    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], **options: Any) -> int:
         """Write ordinary files into an empty folder. Return the number of samples, or files."""
-
-    # Reading a store
 
     def dataset(self, manifest: Any) -> Any:
         """Return the dataset class that `fastdata.open` uses."""

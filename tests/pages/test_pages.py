@@ -1,4 +1,4 @@
-"""Reports in headless Chromium: nothing on the console, nothing from the network, and every control works.
+"""Reports in headless Chromium: nothing on the console, nothing from the network, and nothing wider than the screen.
 
 With FASTDATA_PAGES=FOLDER, the screenshots go there.
 """
@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import stores
 from fastdata import prep
-from fastdata.report.store_report import store_report
+from fastdata.report.page import store_page
 from support import encode, picture
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -47,7 +47,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made |= {"photos": _photos(folder), "boxes": _boxes(folder)}
     found = {name: folder / f"{name}.html" for name in made}
     for name, store in made.items():
-        found[name].write_text(store_report(store)[0])
+        found[name].write_text(store_page(store))
     return found
 
 
@@ -109,44 +109,3 @@ def test_a_page_is_quiet_and_fits(browser: Browser, pages: dict[str, Path], tmp_
             )
             assert page.title().endswith(": report")
             visit.check(pages[name])
-
-
-def test_the_controls(browser: Browser, pages: dict[str, Path]) -> None:
-    with browser.new_context(viewport=WIDE, color_scheme="light") as context:
-        visit = Visit(context.new_page(), pages["photos"])
-        page = visit.page
-        page.get_by_label("Filter by class").fill("CLASS 3")
-        assert page.locator("#samples .sample:visible").count() == 3
-        page.get_by_label("Filter by class").fill("")
-        first = page.locator("main .sample").first
-        first.focus()
-        page.keyboard.press("Enter")
-        shown = page.locator("dialog .shown .more")
-        before = shown.inner_text()
-        page.keyboard.press("ArrowRight")
-        assert shown.inner_text() != before
-        page.keyboard.press("ArrowLeft")
-        assert shown.inner_text() == before
-        page.keyboard.press("Escape")
-        assert not page.locator("dialog").is_visible() and first.evaluate("(one) => one === document.activeElement")
-        color = "getComputedStyle(document.body).backgroundColor"
-        light = page.evaluate(color)
-        page.get_by_role("button", name="Light / dark").click()
-        assert page.evaluate(color) != light
-        page.reload()
-        assert page.evaluate(color) != light, "the choice is kept"
-        page.get_by_role("link", name="Sizes").first.click()
-        assert page.url.endswith("#sizes")
-        assert visit.said == [] and "broken" not in page.title()
-
-
-def test_masks_and_boxes_are_switched_off_and_on(browser: Browser, pages: dict[str, Path]) -> None:
-    with browser.new_context(viewport=WIDE) as context:
-        for name, what, selector, count in (("boxes", "Boxes", "#samples svg", 4), ("masks", "Masks", "#samples img.mask", 3)):
-            page = Visit(context.new_page(), pages[name]).page
-            drawn = page.locator(selector)
-            assert drawn.count() == count and drawn.first.is_visible()
-            page.get_by_label(what).uncheck()
-            assert not drawn.first.is_visible()
-            page.get_by_label(what).check()
-            assert drawn.first.is_visible()

@@ -88,40 +88,16 @@ class ArrayKind(Kind):
         check_shapes(store)
 
     def facts(self, store: Any) -> dict[str, Any]:
-        """Return what `info` says on chunks and on the classes of masks."""
-        from fastdata.images.info import mask_facts
+        from fastdata.arrays.preview import array_facts
 
-        arrays = store.manifest.section("arrays")
-        return {**mask_facts(store.manifest.section("masks")), "arrays": {"chunk": [*arrays.chunk], "channels": arrays.channels}}
+        return array_facts(store)
 
-    def variant_facts(self, store: Any, variant: Any) -> dict[str, Any]:
-        """Return what `info` says on sides and bytes of records."""
-        from fastdata.arrays.info import array_facts
+    def previews(self, store: Any, rows: Any, size: int | None) -> Iterator[Any]:
+        from fastdata.arrays.preview import array_previews
 
-        return array_facts(store, variant)
+        return array_previews(store, rows, size)
 
-    def memory(self, store: Any) -> Iterator[dict[str, Any]]:
-        """Yield the size of a RAMDataset."""
-        yield {"size": None, "bytes": sum(int(store.index(v).lengths.sum()) for v in store.manifest.variants)}
-
-    def lines(self, facts: dict[str, Any]) -> Iterator[str]:
-        from fastdata.arrays.info import array_lines
-
-        return array_lines(facts)
-
-    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
-        """Draw arrays and their masks."""
-        from fastdata.arrays.contact_sheet import draw_arrays
-
-        return draw_arrays(store)
-
-    def report(self, store: Any) -> Iterator[Any]:
-        """Yield the sections on arrays, their shapes and values, and masks."""
-        from fastdata.arrays.report import array_sections
-
-        return array_sections(store)
-
-    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
+    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], **options: Any) -> int:
         """Write .npy files."""
         from fastdata.arrays.export import export_arrays
 

@@ -15,11 +15,10 @@ from tqdm import tqdm
 from fastdata.bench.by_hand import by_hand
 from fastdata.bench.harness import Measure, Run, interleave, machine, summarize, tree_pss
 from fastdata.bench.loaders import Bare, Streamed, Task, loader
-from fastdata.bench.plot import draw
 from fastdata.bench.report import byte_lines, describe, plan_line, result_lines, verdict
 from fastdata.data.opening import described
 from fastdata.data.ram import RAMDataset
-from fastdata.errors import StoreError, needs
+from fastdata.errors import StoreError
 from fastdata.images.records import StoreImages
 from fastdata.machine import available_cores, free_memory, free_shared_memory
 from fastdata.store.format import read_current
@@ -40,7 +39,6 @@ def run_bench(
     workers: Sequence[int] = (),
     seconds: float = 3.0,
     repeats: int = 5,
-    plot: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """Measure, print a table, and name the bottleneck.
 
@@ -53,7 +51,6 @@ def run_bench(
         workers: numbers of workers to try; empty: 0, the powers of two and the number of cores.
         seconds: length of one measurement.
         repeats: number of rounds, without the warm-up.
-        plot: path of a PNG chart of the result.
 
     Returns:
         Plain values: machine, store, settings, results (one dict per contestant) and verdict.
@@ -62,11 +59,7 @@ def run_bench(
         ValueError: `batch_size` is larger than the store.
         StoreError: the store has no images, or masks but no labels.
         LoaderError: a contestant fails.
-        MissingExtraError: `plot` needs matplotlib, which is not installed.
     """
-    if plot is not None:
-        with needs("matplotlib"):  # fail now, not after minutes of measuring
-            import matplotlib  # noqa: F401
     task = _task(os.fspath(store), size, crop, batch_size)
     cores = available_cores()
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
@@ -87,9 +80,6 @@ def run_bench(
     }
     for line in ["", *result_lines(result), "", result["verdict"]]:
         echo(line)
-    if plot is not None:
-        draw(result, plot)
-        echo(f"drawn in {os.fspath(plot)}")
     return result
 
 

@@ -25,7 +25,6 @@ class ImageKind(Kind):
     shards = "fastdata.images.shards"
     read = "an image", "images"
     exports = "imagefolder", "webdataset"
-    export_options: Mapping[str, str] = {"shard_size": "webdataset"}
     variants = r"(mask-|image-[A-Za-z0-9_]+-)?(full|[0-9]+)"
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
@@ -105,55 +104,22 @@ class ImageKind(Kind):
         return f"{images} with masks" if manifest.section("masks") else images
 
     def facts(self, store: Any) -> dict[str, Any]:
-        """Return the classes of masks."""
-        from fastdata.images.info import mask_facts
+        from fastdata.images.preview import image_facts
 
-        return mask_facts(store.manifest.section("masks"))
+        return image_facts(store)
 
-    def variant_facts(self, store: Any, variant: Any) -> dict[str, Any]:
-        """Return the images' sides and the bytes of records."""
-        from fastdata.images.info import image_facts
+    def previews(self, store: Any, rows: Any, size: int | None) -> Iterator[Any]:
+        from fastdata.images.preview import image_previews
 
-        return image_facts(store, variant)
+        return image_previews(store, rows, size)
 
-    def memory(self, store: Any) -> Iterator[dict[str, Any]]:
-        """Yield the memory that a RAMDataset of each size takes, also when decoded."""
-        from fastdata.images.info import image_memory
-
-        return image_memory(store)
-
-    def lines(self, facts: dict[str, Any]) -> Iterator[str]:
-        """Yield the first lines of `info`."""
-        from fastdata.images.info import image_lines
-
-        return image_lines(facts)
-
-    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
-        """Draw a contact sheet of the images and their masks."""
-        from fastdata.images.contact_sheet import draw_images
-
-        return draw_images(store, size)
-
-    def report(self, store: Any) -> Iterator[Any]:
-        """Yield the sections on images, their sizes, masks and columns."""
-        from fastdata.images.report import image_sections
-
-        return image_sections(store)
-
-    def picture(self, data: bytes) -> Any:
-        """Return a file as a small picture, also if it is cut short."""
-        from fastdata.images.report_pictures import rejected_picture
-
-        return rejected_picture(data)
-
-    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
+    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], **options: Any) -> int:
         """Write image files in class folders, or WebDataset tars."""
-        from fastdata.images.export import write_folders
-        from fastdata.images.webdataset import TAR_BYTES, write_tars
+        from fastdata.images.export import export_images, export_tars
 
         if to == "webdataset":
-            return write_tars(store, root, size, tick, options["shard_size"] or TAR_BYTES)
-        return write_folders(store, root, size, tick)
+            return export_tars(store, root, size, tick, **options)
+        return export_images(store, root, size, tick)
 
     def dataset(self, manifest: Any) -> Any:
         """Return LMDBDataset, or MaskDataset where there are masks."""

@@ -1,123 +1,84 @@
-"""The page of a report: its sections, with style and script inside, so that it needs no network."""
+"""The page about a store: its samples, its counts and how they are distributed, in one HTML file that loads nothing."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import io
+import itertools
+import os
+import re
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
-from fastdata._version import __version__
-from fastdata.report.html import Html, tag
+import numpy as np
 
-__all__ = ["Section", "listing", "page", "tiles"]
+from fastdata.report.sheet import fitted
+from fastdata.store.info import info_lines, spread, store_facts
+from fastdata.store.preview import Counts, counts_of, previews
+from fastdata.store.store import Store
 
+__all__ = ["store_page"]
 
-@dataclass(frozen=True)
-class Section:
-    """A part of a report.
+Array = np.ndarray[Any, np.dtype[Any]]
 
-    Attributes:
-        key: its name in the address of the page, and in the JSON.
-        title: its heading.
-        body: its contents.
-        facts: its numbers, as JSON values.
-        findings: sentences on what deserves a look, which the top of the page lists.
-        tiles: (number, what it counts), for the top of the page.
-    """
-
-    key: str
-    title: str
-    body: Html
-    facts: dict[str, Any] = field(default_factory=dict)
-    findings: tuple[str, ...] = ()
-    tiles: tuple[tuple[str, str], ...] = ()
+SAMPLES, SIDE = 96, 256  # pictures, and pixels of the longer side of each
+BINS, BARS = 12, 40
+REJECTS = 100
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")  # or turns text around
 
 
-def tiles(numbers: Sequence[tuple[str, str]]) -> Html:
-    """Return (number, what it counts) as tiles."""
-    return tag("div", [tag("div", tag("b", value), tag("span", what), class_="tile") for value, what in numbers], class_="tiles")
+def store_page(path: str | os.PathLike[str]) -> str:
+    """Return the page of a store."""
+    from jinja2 import Environment
 
-
-def listing(head: Sequence[str], rows: Sequence[Sequence[Any]], *, numbers: Sequence[int] = ()) -> Html:
-    """Return a table whose first column names the rows.
-
-    Args:
-        head: titles of the columns.
-        rows: the cells.
-        numbers: columns that are aligned to the right.
-    """
-    body = []
-    for first, *others in rows:
-        cells = [tag("td", cell, class_="number" if k in numbers else None) for k, cell in enumerate(others, 1)]
-        body.append(tag("tr", tag("th", first, scope="row"), cells))
-    titles = tag("tr", [tag("th", title, scope="col", class_="number" if k in numbers else None) for k, title in enumerate(head)])
-    table = tag("table", tag("thead", titles) if any(head) else None, tag("tbody", body), class_="list")
-    return tag("div", table, class_="scroll")
-
-
-def page(title: str, subtitle: str, numbers: Sequence[tuple[str, str]], sections: Sequence[Section]) -> str:
-    """Return a whole page.
-
-    Its policy forbids browsers to load anything, and to run any script but its own.
-
-    Args:
-        title: the name of what is reported.
-        subtitle: a line about it.
-        numbers: the tiles below, as (number, what it counts).
-        sections: the parts.
-    """
-    style, script = (Html((files(__package__) / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    found = [(section, text) for section in sections for text in section.findings]
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="generator", content=f"fastdata {__version__}"),
-        tag("title", f"{title}: report"),
-        tag("style", style),
+    store = Store(path, kind=None)
+    facts = store_facts(store)
+    samples = [(sample, [_address(pixels) for pixels in sample.pictures]) for sample in previews(store, SAMPLES)]
+    charts = [*counts_of(facts), *_distributions(store)]
+    environment = Environment(autoescape=True, finalize=_printable)
+    template = environment.from_string((files(__package__) / "page.html").read_text(encoding="utf-8"))
+    return template.render(
+        name=store.path.name,
+        lines=[line.strip().partition(": ") for line in info_lines(store)],
+        samples=samples,
+        charts=[(chart.title, chart.rows[:BARS], len(chart.rows), max(row[1] for row in chart.rows)) for chart in charts],
+        rejects=store.rejects()[:REJECTS],
     )
-    top = tag(
-        "header",
-        tag(
-            "div",
-            tag("div", tag("h1", title), tag("p", subtitle)),
-            tag("button", "Light / dark", id="theme", type="button", title="Switch between light and dark"),
-        ),
-    )
-    links = [tag("a", section.title, href=f"#{section.key}") for section in sections]
-    body = tag(
-        "body",
-        tag("a", "Skip to the contents", href="#contents", class_="skip"),
-        top,
-        tag("nav", tag("div", links), aria_label="Sections"),
-        tag("main", tiles(numbers), _findings(found), [_section(section) for section in sections], id="contents"),
-        tag("footer", tag("p", f"Made by fastdata {__version__}. This page is complete in itself: it loads nothing.")),
-        _dialog(),
-        tag("script", script),
-    )
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _section(section: Section) -> Html:
-    heading = tag("h2", section.title, id=f"{section.key}-title")
-    return tag("section", heading, section.body, id=section.key, class_="card", aria_labelledby=f"{section.key}-title")
+def _printable(value: Any) -> Any:
+    """Replace what HTML cannot hold, such as undecodable bytes of file names."""
+    return UNPRINTABLE.sub("\ufffd", value) if type(value) is str else value
 
 
-def _findings(found: Sequence[tuple[Section, str]]) -> Html:
-    if not found:
-        return tag("p", "Nothing was found that deserves a closer look.", class_="fine")
-    lines = [tag("li", tag("a", text, href=f"#{section.key}")) for section, text in found]
-    return tag("section", tag("h2", "Worth a look"), tag("ul", lines), class_="findings", aria_label="Worth a look")
+def _address(pixels: Array) -> str:
+    """Return RGB pixels as the address of an image."""
+    data = io.BytesIO()
+    fitted(pixels, SIDE).save(data, "JPEG", quality=80)
+    return f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}"
 
 
-def _dialog() -> Html:
-    steps = (("← Previous", -1), ("Next →", 1))
-    buttons = [tag("button", text, type="button", data_step=step) for text, step in steps]
-    tools = tag("div", buttons[0], tag("button", "Close", type="button", data_close=True), buttons[1], class_="tools")
-    return tag("dialog", tag("div", class_="shown"), tools, aria_label="Picture")
+def _distributions(store: Store) -> Iterator[Counts]:
+    """Yield the distribution of every number that is stored with the samples, and of the bytes of records."""
+    labels = store.manifest.labels
+    for k, name in enumerate(labels.names if labels.kind == "vector" else ()):
+        yield from _binned(f"label {name}", store.samples["label"][:, k])
+    for name in store.samples.dtype.names or ():
+        if name not in ("source", "label", "first", "start"):
+            for k, values in enumerate(np.reshape(store.samples[name], (len(store), -1)).T):
+                yield from _binned(f"{name} {k}" if store.samples[name].ndim > 1 else name, values)
+    for variant in store.manifest.variants:
+        yield from _binned(f"{variant.name}: bytes of a record", store.index(variant).lengths)
+
+
+def _binned(title: str, values: Array) -> Iterator[Counts]:
+    finite = values[np.isfinite(values)] if values.any() else values[:0]  # without the axes that arrays do not have
+    found, counts = np.unique(finite, return_counts=True)
+    if len(found) > BINS:
+        counts, edges = np.histogram(finite.astype(np.float64), BINS)
+        names = [spread(f"{low:.4g}", f"{high:.4g}") for low, high in itertools.pairwise(edges.tolist())]
+    else:
+        names = [f"{value:.7g}" for value in found.tolist()]
+    if names:
+        yield Counts(title, [(name, count, None) for name, count in zip(names, counts.tolist(), strict=True)])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Callable
-from pathlib import Path
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
 
-from fastdata import kinds
 from fastdata.errors import StoreError
 from fastdata.options import as_option
 from fastdata.store.store import Store
 
-__all__ = ["export"]
+__all__ = ["export", "write_folders"]
+
+OPTIONS = {"shard_size": "webdataset", "val_fraction": "nanogpt"}  # and the format that each belongs to
 
 
 def export(
@@ -37,7 +40,7 @@ def export(
         path: the store.
         out: a folder that is empty or does not exist.
         to: the format; None: the first of its kind. Images: "imagefolder", as above, or "webdataset": tars, see
-            `fastdata.images.webdataset`. Tokens: "nanogpt", see `export_tokens`. Arrays: "npy".
+            `fastdata.images.export`. Tokens: "nanogpt", see `export_tokens`. Arrays: "npy".
         size: the variant; None: the largest.
         shard_size: the largest size of a tar in bytes; None: 1 GB.
         val_fraction: for "nanogpt", the fraction of the tokens, at the end, that goes to val.bin; 0: no val.bin; None: 0.1.
@@ -56,10 +59,10 @@ def export(
     if format not in kind.exports:
         raise ValueError(f"--to is {to!r}, but {path} holds {kind.name}, which go to {', '.join(kind.exports)}")
     options = {"shard_size": shard_size, "val_fraction": val_fraction}
-    for name, value in options.items():
-        if value is not None and kind.export_options.get(name) != format:
-            goes_with = next(k.export_options[name] for k in map(kinds.find, kinds.NAMES) if name in k.export_options)
-            raise ValueError(f"{as_option(name)} goes with --to {goes_with}, but {path} is exported to {format}: leave it out")
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if OPTIONS[name] != format:
+            raise ValueError(f"{as_option(name)} goes with --to {OPTIONS[name]}, but {path} is exported to {format}: leave it out")
     if shard_size is not None and shard_size < 1:
         raise ValueError(f"--shard-size is {shard_size}, but must be positive")
     if val_fraction is not None and not 0 <= val_fraction < 1:
@@ -67,6 +70,88 @@ def export(
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
     try:
-        return kind.export(store, root, format, size, tick, options)
+        return kind.export(store, root, format, size, tick, **given)
     except OSError as error:
         raise StoreError(f"export to {root}: {error}") from error
+
+
+def write_folders(
+    store: Store,
+    root: Path,
+    endings: Mapping[str, str],
+    write: Callable[[int, str, Path], object],
+    stored_ending: re.Pattern[str],
+    tick: Callable[[int], None],
+) -> list[str]:
+    """Write files of each sample in folders of the classes, and float labels to labels.csv, which `--labels` reads.
+
+    Args:
+        store: the samples.
+        root: where to.
+        endings: for each file of a sample, the folder in `root` and the ending of its name.
+        write: writes the file of a sample, by its row and its folder, to a path.
+        stored_ending: what is taken from the stored names.
+        tick: called with 1 for each sample.
+
+    Returns:
+        The name of each sample's first file in its folder.
+    """
+    labels, classes = store.manifest.labels, _class_folders(store)
+    for folder in endings:
+        for name in classes or [""]:  # also for a class without samples, which keeps its number
+            (root / folder / name).mkdir(parents=True, exist_ok=True)
+    written, taken = list[str](), set[str]()
+    for row, name in enumerate(store.names()):
+        parts = _parts(stored_ending.sub("", name))
+        label = int(store.samples["label"][row]) if labels.kind == "class" else -1
+        if 0 <= label < len(classes):
+            parts = [classes[label], *(parts[1:] if parts[0] == labels.names[label] and len(parts) > 1 else parts[-1:])]
+        stem = _unused("/".join(parts), taken)
+        for folder, ending in endings.items():
+            target = root / folder / (stem + ending)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write(row, folder, target)
+        written.append(stem + next(iter(endings.values())))
+        tick(1)
+    if labels.kind == "vector":
+        with (root / "labels.csv").open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            writer = csv.writer(file)
+            writer.writerow(["path", *labels.names])
+            rows = zip(written, store.samples["label"].tolist(), strict=True)
+            writer.writerows([name, *map(repr, values)] for name, values in rows)
+    return written
+
+
+def _class_folders(store: Store) -> list[str]:
+    """Return the folder of each class; no two have the same."""
+    folders = dict[str, None]()
+    for name in store.manifest.labels.names if store.manifest.labels.kind == "class" else ():
+        safe = _safe(name.replace("/", "_"))
+        folder = f"_{safe}" if safe in ("", ".", "..") else safe
+        while folder in folders:
+            folder += "_"
+        folders[folder] = None
+    return list(folders)
+
+
+def _parts(name: str) -> list[str]:
+    """Return the folders and the name of a file. It is not trusted: no part of it may lead out of the folder."""
+    return [_safe(part) for part in PurePosixPath(name).parts if part.strip("/") not in ("", "..", ".")] or ["unnamed"]
+
+
+def _safe(part: str) -> str:
+    """Replace what file names cannot hold: zero bytes, and characters that the file system cannot encode."""
+    try:
+        return os.fsdecode(os.fsencode(part.replace("\0", "_")))
+    except UnicodeEncodeError:
+        return part.replace("\0", "_").encode("ascii", "backslashreplace").decode()
+
+
+def _unused(stem: str, taken: set[str]) -> str:
+    """Return a name that is not in `taken`, and add it."""
+    name, number = stem, 1
+    while name.casefold() in taken:  # file systems may treat a.jpg and A.jpg as one
+        number += 1
+        name = f"{stem}-{number}"
+    taken.add(name.casefold())
+    return name

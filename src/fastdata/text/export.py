@@ -18,8 +18,8 @@ VAL_FRACTION = 0.1  # as in nanoGPT's shakespeare_char
 NEAR = 0.01  # share of all tokens by which train.bin may be longer or shorter to end with a document
 
 
-def export_tokens(store: Store, root: Path, tick: Callable[[int], None], val_fraction: float | None = None) -> int:
-    """Write all tokens of a store into an existing folder, and return the number of files.
+def export_tokens(store: Store, root: Path, tick: Callable[[int], None], val_fraction: float = VAL_FRACTION) -> int:
+    """Write all tokens of a store into a folder, and return the number of files.
 
     `train.bin` and `val.bin` are plain tokens for `np.memmap`, the last ones in `val.bin`; for a tokenizer of characters also
     `meta.pkl`.
@@ -30,8 +30,8 @@ def export_tokens(store: Store, root: Path, tick: Callable[[int], None], val_fra
     variant, section = store.manifest.variants[0], store.manifest.section("tokens")
     if variant.form.dtype != "uint16":
         raise StoreError("nanoGPT reads its tokens as uint16, which does not hold this vocabulary")
-    fraction = VAL_FRACTION if val_fraction is None else val_fraction
-    left = _train_tokens(store, fraction)
+    left = _train_tokens(store, val_fraction)
+    root.mkdir(parents=True, exist_ok=True)
     reader = store.reader(variant)
     with (root / "train.bin").open("wb") as train, (root / "val.bin").open("wb") as val:
         for k in range(len(reader)):
@@ -40,7 +40,7 @@ def export_tokens(store: Store, root: Path, tick: Callable[[int], None], val_fra
             val.write(part[left:].tobytes())
             left = max(0, left - len(part))
             tick(len(part))
-    if not fraction:
+    if not val_fraction:
         (root / "val.bin").unlink()
     has_characters: bool = section.engine == "chars"
     if has_characters:
@@ -48,7 +48,7 @@ def export_tokens(store: Store, root: Path, tick: Callable[[int], None], val_fra
         itos = dict(enumerate(characters))
         meta = {"vocab_size": len(characters), "itos": itos, "stoi": {c: k for k, c in itos.items()}}
         (root / "meta.pkl").write_bytes(pickle.dumps(meta))
-    return 1 + bool(fraction) + has_characters
+    return 1 + bool(val_fraction) + has_characters
 
 
 def _train_tokens(store: Store, val_fraction: float) -> int:

@@ -25,9 +25,7 @@ class TokenKind(Kind):
     labels = ("none",)
     named = False
     extra_files = "tokenizer.json", "characters.json"
-    drawn = "documents"
     exports = ("nanogpt",)
-    export_options: Mapping[str, str] = {"val_fraction": "nanogpt"}
     untyped = "trained-on", "vocab-size"
     hint = "; for text, give --tokenizer or --train-bpe"
 
@@ -104,38 +102,20 @@ class TokenKind(Kind):
         return self.name
 
     def facts(self, store: Any) -> dict[str, Any]:
-        """Return what `info` says on the tokenizer, the tokens and the documents."""
-        from fastdata.text.info import token_facts
+        from fastdata.text.preview import token_facts
 
-        return {"tokens": token_facts(store)}
+        return token_facts(store)
 
-    def memory(self, store: Any) -> Iterator[dict[str, Any]]:
-        """Yield the size of a RAMDataset."""
-        yield {"size": None, "bytes": _bytes(store)}
+    def previews(self, store: Any, rows: Any, size: int | None) -> Iterator[Any]:
+        from fastdata.text.preview import token_previews
 
-    def lines(self, facts: dict[str, Any]) -> Iterator[str]:
-        from fastdata.text.info import token_lines
+        return token_previews(store, rows, size)
 
-        return token_lines(facts)
-
-    def sheet(self, store: Any, size: int | None) -> tuple[Any, int, str]:
-        """Draw the beginnings of documents."""
-        from fastdata.text.contact_sheet import draw_documents
-
-        return draw_documents(store)
-
-    def report(self, store: Any) -> Iterator[Any]:
-        """Yield the sections on texts, documents and vocabulary."""
-        from fastdata.text.report import token_sections
-
-        return token_sections(store)
-
-    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], options: Any) -> int:
+    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], **options: Any) -> int:
         """Write .bin files for nanoGPT."""
         from fastdata.text.export import export_tokens
 
-        root.mkdir(parents=True, exist_ok=True)
-        return export_tokens(store, root, tick, options["val_fraction"])
+        return export_tokens(store, root, tick, **options)
 
     def dataset(self, manifest: Any) -> Any:
         from fastdata.text.dataset import TokenDataset

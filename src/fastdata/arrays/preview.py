@@ -1,0 +1,80 @@
+"""What `fastdata info`, contact sheets and pages show of a store of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import cv2
+import numpy as np
+
+from fastdata.arrays.chunked import StoreArrays
+from fastdata.store.preview import Preview, class_colors, label_text
+from fastdata.store.store import Store
+
+__all__ = ["array_facts", "array_previews"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MAX_SIDE = 2048  # values read along each side
+SIGNAL = 288  # pixels along each side of the picture of a signal
+LINES = (66, 112, 180), (222, 124, 40), (60, 140, 80), (205, 205, 205)  # the colours of a signal's channels
+
+
+def array_facts(store: Store) -> dict[str, Any]:
+    """Return the chunks, and the smallest and the largest sides of each variant."""
+    arrays: Any = store.manifest.section("arrays")
+    sides = {}
+    for variant in store.manifest.variants if len(store) else ():
+        shapes = store.samples["shape"][:, variant.is_mask and arrays.channels : arrays.dims]
+        sides[variant.name] = {"smallest": shapes.min(0).tolist(), "largest": shapes.max(0).tolist()}
+    return {"variants": sides, "arrays": {"chunk": [*arrays.chunk], "channels": arrays.channels}}
+
+
+def array_previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
+    """Yield arrays with their masks next to them. Volumes show their middle slice."""
+    sources = [StoreArrays(store.place, mask=variant.is_mask) for variant in store.manifest.variants]
+    names, axes = store.names(), sources[0].axes
+    for row in rows.tolist():
+        sides = sources[0].sides[row].tolist()
+        start = [side // 2 for side in sides[:-2]] + [max(0, (side - MAX_SIDE) // 2) for side in sides[-2:]]
+        shown = [1] * len(sides[:-2]) + [min(MAX_SIDE, side) for side in sides[-2:]]
+        pictures = []
+        for source in sources:
+            values = np.empty(source.shape(row, shown), source.dtype)
+            source.read(row, start, [False] * axes, values, 0)
+            pictures.append(_picture(values.reshape(-1, *shown[-2:]), is_mask=source.mask))
+        whole = " x ".join(map(str, sources[0].shape(row, sides)))
+        middle = f" at {', '.join(map(str, start[:-2]))}" if axes > 2 else ""
+        yield Preview(label_text(store, row), f"{row}: {names[row].rpartition('/')[2]}, {whole}{middle}", pictures)
+
+
+def _picture(values: Array, *, is_mask: bool) -> Array:
+    """Draw [channels, h, w] or [channels, n] as RGB [H, W, 3]: classes as colours, three channels as RGB, others as grey."""
+    if values.ndim == 2:
+        return _signal(values)
+    if is_mask:
+        return np.asarray(class_colors()[values[0]])
+    grey = _stretched(values if len(values) == 3 else values[:1])
+    return np.ascontiguousarray(np.broadcast_to(np.moveaxis(grey, 0, 2), (*grey.shape[1:], 3)))
+
+
+def _signal(values: Array) -> Array:
+    """Draw a line for each channel, at most four, scaled from the lowest to the highest value."""
+    pixels = np.full((SIGNAL, SIGNAL, 3), 255, np.uint8)
+    heights = (1 - _stretched(values[:4], 0) / 255.0) * (SIGNAL - 9) + 4
+    for line, color in zip(heights, LINES, strict=False):
+        points = np.stack([np.linspace(0, SIGNAL - 1, len(line)), line], axis=1).round().astype(np.int32)
+        cv2.polylines(pixels, [points.reshape(-1, 1, 2)], False, color, 1, cv2.LINE_AA)
+    return pixels
+
+
+def _stretched(values: Array, cut: float = 1.0) -> Array:
+    """Scale values to uint8, clipping `cut` percent of them at both ends. NaN is black."""
+    numbers = values.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    low, high = np.percentile(finite, [cut, 100 - cut]) if finite.size else (0.0, 0.0)
+    if low == high and finite.size:
+        low, high = finite.min(), finite.max()
+    scaled = (np.nan_to_num(numbers, nan=low, posinf=high, neginf=low) - low) / ((high - low) or 1.0)
+    return (np.clip(scaled, 0, 1) * 255).round().astype(np.uint8)

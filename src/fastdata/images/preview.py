@@ -1,0 +1,107 @@
+"""What `fastdata info`, contact sheets and pages show of a store of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import cv2
+import numpy as np
+
+from fastdata.codecs.pixels import decode_record
+from fastdata.images.export import ColumnValues
+from fastdata.store.column import Column
+from fastdata.store.columns import ColumnReader
+from fastdata.store.format import Variant
+from fastdata.store.preview import Preview, box_color, class_colors, label_text
+from fastdata.store.store import Store
+
+__all__ = ["image_facts", "image_previews"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+FINE = 100  # a line is one pixel wide in an image of this side
+CAPTIONS = "captions"
+
+
+def image_facts(store: Store) -> dict[str, Any]:
+    """Return the sides, (width, height), and the decoded bytes of each variant, and the number of boxes of each category."""
+    facts: dict[str, Any] = {"variants": {variant.name: _variant_facts(store, variant) for variant in store.manifest.variants}}
+    categories = _categories(store)
+    if categories is not None and categories.names:
+        numbers = ColumnReader(store.path, categories, len(store)).take(np.arange(len(store)))
+        counts = np.bincount(numbers, minlength=len(categories.names)).tolist()
+        facts["categories"] = [{"name": name, "boxes": count} for name, count in zip(categories.names, counts, strict=False)]
+    return facts
+
+
+def _variant_facts(store: Store, variant: Variant) -> dict[str, Any]:
+    width, height = (store.field(variant, side).astype(np.int64) for side in ("width", "height"))
+    facts = {"decoded_bytes": int(variant.form.nbytes(height * width).sum())}
+    if not len(store):
+        return facts
+    return {
+        "smallest": [int(width.min()), int(height.min())],
+        "largest": [int(width.max()), int(height.max())],
+        **facts,
+    }
+
+
+def image_previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
+    """Yield images with their boxes and keypoints, with the other images and the mask of the sample next to them."""
+    manifest = store.manifest
+    variants = [store.variant(size, image=image) for image in manifest.images or ("",)]
+    if manifest.section("masks") is not None:
+        variants.append(store.variant(size, mask=True))
+    readers = [store.reader(variant) for variant in variants]
+    names, values = store.names(), ColumnValues(store, variants[0]).take(rows)
+    text = next((c.name for c in manifest.columns if c.type == "text" or (c.name, c.type) == (CAPTIONS, "json")), None)
+    for k, row in enumerate(rows.tolist()):
+        pictures = []
+        for variant, reader in zip(variants, readers, strict=True):
+            height, width = (int(store.field(variant, side)[row]) for side in ("height", "width"))
+            pixels = decode_record(reader.get(row), variant.form, height, width)
+            pictures.append(class_colors()[pixels[:, :, 0]] if variant.is_mask else _rgb8(pixels))
+        pictures[0] = _annotated(pictures[0], store, {name: found[k] for name, found in values.items()})
+        title = label_text(store, row) or ("" if text is None else _one_line(values[text][k]))
+        yield Preview(title, f"{row}: {names[row].rpartition('/')[2]}", pictures)
+
+
+def _one_line(text: Any) -> str:
+    """Return a text, or the first of several, in one line."""
+    return " ".join(str(next(iter(text), "") if isinstance(text, list) else text).split())
+
+
+def _rgb8(pixels: Array) -> Array:
+    """Return pixels [H, W, 1 or 3] as uint8 RGB."""
+    small = pixels if pixels.dtype == np.uint8 else (pixels // 257).astype(np.uint8)
+    return np.repeat(small, 3, axis=2) if small.shape[2] == 1 else small
+
+
+def _annotated(pixels: Array, store: Store, values: Mapping[str, Array]) -> Array:
+    """Return an image, uint8 [H, W, 3], with its boxes and keypoints."""
+    columns = [column for column in store.manifest.columns if column.geometry]
+    if not columns:
+        return pixels
+    out = np.ascontiguousarray(pixels).copy()
+    width = max(1, round(max(out.shape[:2]) / FINE))
+    categories = _categories(store)
+    for column in columns:
+        if column.geometry == "xyxy":
+            same = categories is not None and categories.group == column.group
+            numbers = values[categories.name] if categories is not None and same else np.zeros(len(values[column.name]), np.int64)
+            for box, number in zip(values[column.name].reshape(-1, 4).round().astype(int), numbers.tolist(), strict=False):
+                cv2.rectangle(out, box[:2].tolist(), box[2:].tolist(), box_color(number), width)
+    for column in columns:
+        if column.geometry == "xy":
+            for x, y, visible in values[column.name].reshape(-1, 3).tolist():
+                if visible:
+                    cv2.circle(out, (round(x), round(y)), 2 * width, (255, 255, 255), -1)
+    return out
+
+
+def _categories(store: Store) -> Column | None:
+    """Return the column of whole numbers with names that boxes share their instances with."""
+    groups = {column.group for column in store.manifest.columns if column.geometry == "xyxy"} - {None}
+    fitting = (c for c in store.manifest.columns if c.group in groups and c.many and not c.shape and c.type == "int64")
+    return next(fitting, None)

@@ -1,0 +1,73 @@
+"""What `fastdata info`, contact sheets and pages show of a store of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import FastDataError
+from fastdata.store.preview import Preview
+from fastdata.store.store import Store
+from fastdata.text.sections import RECORD_BYTES
+from fastdata.tokenizer import Spec, load
+from fastdata.words import number_of
+
+__all__ = ["token_facts", "token_previews"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+FIRST = 200  # tokens of a document that are shown
+
+
+def token_facts(store: Store) -> dict[str, Any]:
+    """Return the tokenizer, the number of tokens, and the lengths of documents."""
+    tokens, lengths = store.manifest.section("tokens"), store.samples["tokens"]
+    known = {key: getattr(tokens, key) for key in ("engine", "name", "sha256", "vocab_size", "end", "largest")}
+    spread = {"longest": int(lengths.max(initial=0)), "shortest": int(lengths.min()) if len(lengths) else 0}
+    return {"tokens": {**known, "count": sum(tokens.counts), **spread}}
+
+
+def token_previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
+    """Yield the beginnings of documents."""
+    names, (decode, problem) = store.names(), _decoder(store)
+    for row in rows.tolist():
+        document = store.samples[row]
+        ids = _read_tokens(store, int(document["start"]), min(FIRST, int(document["tokens"])))
+        note = f"{row}: {names[int(document['source'])]}, {number_of(int(document['tokens']), 'token')}{problem}"
+        yield Preview("", note, pieces=list(_pieces(decode, ids.tolist())))
+
+
+def _decoder(store: Store) -> tuple[Callable[[Sequence[int]], str], str]:
+    """Return what makes text of ids; and, if it shows the ids themselves, why."""
+    section = store.manifest.section("tokens")
+    spec = Spec(section.engine, section.name, section.sha256)
+    try:
+        return load(spec, (store.path / spec.file).read_bytes() if spec.file else b"").decode, ""
+    except FastDataError as error:  # there is no tokenizer, or its library is not installed
+        return lambda ids: " ".join(map(str, ids)) + " ", f", shown as ids: {error}"
+
+
+def _pieces(decode: Callable[[Sequence[int]], str], ids: list[int]) -> Iterator[str]:
+    """Yield the text of each token; of tokens that are parts of a character, the text of all of them."""
+    start = 0
+    for end in range(1, len(ids) + 1):
+        text = decode(ids[start:end])
+        if "\ufffd" not in text or end - start > 3 or end == len(ids):
+            yield text
+            start = end
+
+
+def _read_tokens(store: Store, start: int, count: int) -> Array:
+    """Return `count` tokens from a place in the store on. All must lie in one shard, as those of a document do."""
+    (variant,) = store.manifest.variants
+    assert variant.records is not None
+    dtype = np.dtype(variant.form.dtype).newbyteorder("<")
+    ends = np.append(0, np.cumsum(store.manifest.section("tokens").counts))
+    shard = int(np.searchsorted(ends, start, "right")) - 1
+    first, end = (start - ends[shard]) * dtype.itemsize, (start - ends[shard] + count) * dtype.itemsize
+    reader, before = store.reader(variant), sum(variant.records[:shard])
+    records = range(int(first // RECORD_BYTES), int(-(-end // RECORD_BYTES)))
+    data = b"".join(bytes(reader.get(before + record)) for record in records)
+    return np.frombuffer(data, dtype, count, int(first % RECORD_BYTES)) if count else np.empty(0, dtype)
