@@ -16,7 +16,7 @@ import torch
 
 import fastdata
 from fastdata import ArrayDataset, PrepError
-from fastdata.arrays.convert import check_values
+from fastdata.arrays.files import check_values
 from fastdata.prepare.build_plan import choose_kind
 from fastdata.store.export import export
 from fastdata.store.store import Store

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdata.arrays.source import ArraySource
+from fastdata.arrays.files import ArraySource
 from fastdata.sources.inputs import Source
 from fastdata.sources.packed import Packed
 from support import PEAK_MEMORY

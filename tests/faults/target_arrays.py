@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.arrays import readers
+from fastdata.arrays import files
 from target import TARGETS, Case, Target
 from target_archives import made
 
@@ -19,8 +19,8 @@ MOST = 1 << 20  # bytes of an array
 
 def read_array(case: Case) -> Any:
     path = case.write()
-    names = readers.npz_names(path) if path.suffix == ".npz" else [""]
-    return [np.array(readers.read_array(path, name, MOST)) for name in names[:4]]
+    names = files.npz_names(path) if path.suffix == ".npz" else [""]
+    return [np.array(files.read_array(path, name, MOST)) for name in names[:4]]
 
 
 def npy() -> dict[str, bytes]:

@@ -14,8 +14,7 @@ import zstandard
 import corpora
 from fastdata.errors import CodecError
 from fastdata.tables import TableDataset
-from fastdata.text.documents import Cutting, Piece, documents
-from fastdata.text.pretokenized import document_lengths, open_tokens
+from fastdata.text.documents import Cutting, Piece, document_lengths, documents, open_tokens
 from fastdata.tokenizer import Spec, character_file, load
 from target import Case, target
 from target_archives import made

@@ -31,7 +31,7 @@ class ArrayKind(Kind):
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether there are files of arrays and no images."""
-        from fastdata.arrays.source import ENDINGS
+        from fastdata.arrays.files import ENDINGS
         from fastdata.sources.folder import some_names
         from fastdata.sources.inputs import is_image
         from fastdata.sources.urls import to_path

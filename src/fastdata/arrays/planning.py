@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from fastdata.arrays.files import ENDINGS, NIFTI, ArraySource, ending_of, npz_names, read_array, stem_of
 from fastdata.arrays.options import ArrayOptions
-from fastdata.arrays.readers import npz_names, read_array
 from fastdata.arrays.recipe import ArrayRecipe, default_chunk, laid_out
-from fastdata.arrays.source import ENDINGS, NIFTI, ArraySource, ending_of, stem_of
 from fastdata.errors import CodecError, PrepError, RemoteError, needs
 from fastdata.kinds import Planned, StrPath
 from fastdata.prepare.plan import make_plan

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from fastdata.arrays.chunks import MAX_AXES, boxes
-from fastdata.arrays.convert import check_values
-from fastdata.arrays.readers import npz_names, read_array
+from fastdata.arrays.files import ArraySource, check_values, ending_of, npz_names, read_array
 from fastdata.arrays.recipe import ArrayRecipe, laid_out
 from fastdata.arrays.sections import Arrays, samples_dtype
-from fastdata.arrays.source import ArraySource, ending_of
 from fastdata.errors import CodecError
 from fastdata.images.sections import Masks
 from fastdata.kinds import Probed, Tables

@@ -1,4 +1,5 @@
-"""Read documents from files of text: .txt, .jsonl and .parquet, the first two also compressed with gzip or zstd."""
+"""Read documents from files of text, .txt, .jsonl and .parquet, the first two also compressed with gzip or zstd; and from files of
+tokens: .bin, plain uint16 as nanoGPT writes them."""
 
 from __future__ import annotations
 
@@ -11,15 +12,20 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from fastdata.errors import CodecError, needs
 from fastdata.sources.base import damaged_file, pointer_of, unreadable
 from fastdata.sources.tables import ENCODING_BYTES, name_encoding, not_utf8
 from fastdata.sources.urls import AnyPath, seekable
 
-__all__ = ["DOCUMENT_BYTES", "Cutting", "Head", "Piece", "documents", "format_of"]
+__all__ = ["DOCUMENT_BYTES", "Cutting", "Head", "Piece", "document_lengths", "documents", "format_of", "open_tokens"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK = 1 << 20
 SLICE = 1 << 11  # bytes of zstd that are decompressed at once: one becomes 32 KiB at most
+PROBED_TOKENS = 1 << 20  # of a .bin, to see whether it is of uint32: vocabularies have fewer than 2^20 ids
 ROWS = 64  # of a Parquet that are in memory at once
 DOCUMENT_BYTES = 1 << 30  # of a document, unless the user says otherwise
 BOM = b"\xef\xbb\xbf"
@@ -252,3 +258,25 @@ def _value(scalar: Any, most: int) -> str | CodecError:
         return _checked(scalar.as_py())
     except UnicodeDecodeError as error:
         return CodecError(str(error), "not-utf8")
+
+
+def open_tokens(path: AnyPath) -> Array:
+    """Map a file of tokens.
+
+    Raises:
+        CodecError: if it does not hold uint16.
+    """
+    size = path.stat().st_size
+    if size % 2:
+        raise CodecError("its size is odd, so it is not uint16 tokens", "truncated")
+    tokens = np.memmap(path, "<u2", "r") if size else np.zeros(0, "<u2")
+    low, high = tokens[:PROBED_TOKENS:2], tokens[1:PROBED_TOKENS:2]
+    if len(high) >= 64 and int(high.max()) < 16 and int(low.max()) >= 1 << 12:
+        raise CodecError("every second number is small, as in a file of uint32, but a .bin holds uint16", "wrong-dtype")
+    return tokens
+
+
+def document_lengths(tokens: Array, end: int | None) -> Array:
+    """Return the number of tokens in each document: one ends with each end token; without any, there is one document."""
+    ends = np.zeros(0, np.int64) if end is None else np.flatnonzero(tokens == end) + 1
+    return np.diff(np.unique(np.concatenate([[0], ends, [len(tokens)]])))

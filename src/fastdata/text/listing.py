@@ -16,8 +16,7 @@ from fastdata.sources.base import unreadable
 from fastdata.sources.folder import Walk, walk_files
 from fastdata.sources.inputs import SPLITS, SplitsError, look
 from fastdata.sources.urls import AnyPath, explain_missing, seekable, to_path
-from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, documents, format_of
-from fastdata.text.pretokenized import document_lengths, open_tokens
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, document_lengths, documents, format_of, open_tokens
 from fastdata.words import number_of
 
 __all__ = ["TextList", "first_documents", "holds_tokens", "list_text", "shard_bounds"]

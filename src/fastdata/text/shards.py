@@ -19,8 +19,7 @@ from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.reasons import detail_of
 from fastdata.sources.urls import AnyPath, to_path
 from fastdata.store.format import Form
-from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, documents
-from fastdata.text.pretokenized import document_lengths, open_tokens
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, document_lengths, documents, open_tokens
 from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
 from fastdata.tokenizer import LIBRARIES, Engine, Spec, load
 

@@ -1,26 +1,60 @@
-"""Read arrays from files: .npy, .npz and NIfTI."""
+"""Files of arrays, .npy, .npz and NIfTI: their names, their values, and whether these can change their dtype exactly."""
 
 from __future__ import annotations
 
 import gzip
 import importlib
 import math
+import os
 import zipfile
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fastdata.arrays.convert import check_values
-from fastdata.arrays.source import ENDINGS, ending_of
 from fastdata.errors import CodecError, FastDataError
+from fastdata.sources.inputs import Source
 from fastdata.sources.urls import AnyPath
 
-__all__ = ["npz_names", "read_array"]
+__all__ = ["ENDINGS", "NIFTI", "ArraySource", "check_values", "ending_of", "npz_names", "read_array", "stem_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+NIFTI = (".nii", ".nii.gz")
+ENDINGS = (".npy", ".npz", *NIFTI)
 BLOCK = 1 << 20
+CHECKED_VALUES = 1 << 22  # at once
 HEADER_BYTES = 1 << 16  # a header of .npy is smaller
+
+
+@dataclass(frozen=True)
+class ArraySource(Source):
+    """An input: a file, or one array of an .npz file.
+
+    Attributes:
+        key: name of the array in an .npz file of several; its path is then `archive`, relative to the root.
+    """
+
+    key: str = ""
+    archive: str = ""
+
+    @property
+    def file(self) -> str:
+        """The path of the file, relative to the root."""
+        return self.archive or self.name
+
+
+def ending_of(name: str) -> str:
+    """Return a name's extension in lower case."""
+    lower = name.lower()
+    return ".nii.gz" if lower.endswith(".nii.gz") else os.path.splitext(lower)[1]
+
+
+def stem_of(name: str) -> str:
+    """Return a path without its extension, if that is one of arrays: names in .npz files may have other dots."""
+    normal = os.path.normpath(name)
+    ending = ending_of(normal)
+    return normal[: -len(ending)] if ending in ENDINGS else normal
 
 
 def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
@@ -118,3 +152,33 @@ def _read_nifti(path: AnyPath, max_bytes: int) -> Array:
     dtype = "int16" if np.abs(values).max(initial=0) < 1 << 15 else "int32"
     check_values(values, dtype)
     return values.astype(dtype)
+
+
+def check_values(values: Array, name: str, *, rounded: bool = False, say: str = "--dtype") -> None:
+    """Check that another dtype holds every value exactly.
+
+    Args:
+        values: the values.
+        name: the other dtype.
+        rounded: let floats be rounded to it, as long as they stay finite.
+        say: the option that the message names.
+
+    Raises:
+        CodecError: "range", if it does not.
+    """
+    dtype = np.dtype(name)
+    inexact = dtype.kind == "f" and values.dtype.kind in "iu" and values.dtype.itemsize == 8  # which numpy calls safe
+    if np.can_cast(values.dtype, dtype, "safe") and not inexact:
+        return
+    for part in np.array_split(values, max(1, min(len(values), values.size // CHECKED_VALUES))):
+        with np.errstate(all="ignore"):
+            cast = part.astype(dtype)
+            if rounded and dtype.kind == "f":
+                bad = np.isinf(cast) & ~np.isinf(part)
+            else:  # cast back too, since numpy compares int64 with float64 as float64
+                bad = ~((cast == part) & (cast.astype(part.dtype) == part) | ((cast != cast) & (part != part)))
+        if bad.any():
+            value = part[bad][0]
+            raise CodecError(
+                f"the store is of {name}, which does not hold its {values.dtype} value {value} exactly: see {say}", "range"
+            )
