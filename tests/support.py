@@ -333,9 +333,9 @@ def wait_for_checkpoint(run: Any) -> None:
 def small_shards(samples: int, text_bytes: int = 1000) -> Iterator[None]:
     """Plan shards of so few samples, and so little text, that a small store has many."""
     from fastdata.prepare import plan
-    from fastdata.text import listing
+    from fastdata.text import planning
 
-    places = [(plan, "SHARD_SAMPLES", samples), (listing, "LEAST_BYTES", text_bytes)]
+    places = [(plan, "SHARD_SAMPLES", samples), (planning, "LEAST_BYTES", text_bytes)]
     before = [getattr(module, name) for module, name, _ in places]
     for module, name, value in places:
         setattr(module, name, value)

@@ -33,7 +33,7 @@ def test_the_first_documents_of_every_source(kind: str, limit: int, tmp_path: Pa
 
 @pytest.mark.slow
 def test_documents_of_several_files_and_pieces_count_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.text.listing.LEAST_BYTES", 300)  # some documents to a piece
+    monkeypatch.setattr("fastdata.text.planning.LEAST_BYTES", 300)  # some documents to a piece
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("\n".join(TEXTS[:20]) + "\n\n \n")
     jsonl(tmp_path / "in" / "b.jsonl", TEXTS[20:40])

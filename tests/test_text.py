@@ -26,7 +26,7 @@ from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from fastdata.text.documents import Cutting
 from fastdata.text.documents import documents as read_documents
-from fastdata.text.listing import list_text
+from fastdata.text.planning import list_text
 from support import PREP, kill_group, run, start, tables, tree, until
 
 TEXTS = sentences(60)
@@ -102,7 +102,7 @@ def test_cut_anywhere_the_documents_are_those_of_str_split(
     parts: list[str], separator: str, at_most: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Pieces of a file end between documents, also where a separator overlaps itself."""
-    import fastdata.text.listing as sources
+    import fastdata.text.planning as sources
 
     path = tmp_path_factory.getbasetemp() / "cut.txt"
     text = separator.join(parts)

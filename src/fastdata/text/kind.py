@@ -31,7 +31,7 @@ class TokenKind(Kind):
 
     def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether a tokenizer is given, or the source holds tokens."""
-        from fastdata.text.listing import holds_tokens
+        from fastdata.text.planning import holds_tokens
 
         return given.get("tokenizer") is not None or given.get("train_bpe") is not None or holds_tokens(source)
 
