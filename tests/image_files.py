@@ -118,62 +118,15 @@ def tiff(a: Array, photometric: int, *, order: str = "<", big: bool = False, **e
     return start + struct.pack(order + ("Q" if big else "H"), len(tags)) + entries + b"\0" * size
 
 
-TIFF_JPEGS: dict[str, tuple[int, dict[str, Any]]] = {  # photometric interpretation, and how the JPEGs are written
-    "rgb": (2, {"keep_rgb": True, "subsampling": 0}),
-    "ycc": (6, {"subsampling": 0}),
-    "ycc-420": (6, {"subsampling": 2}),
-    "ycc-422": (6, {"subsampling": 1}),
-    "ycc-progressive": (6, {"subsampling": 2, "progressive": True}),
-    "gray": (1, {}),
-    "white-is-0": (0, {}),
-}
-
-
-def tiff_of_jpegs(a: Array, name: str, layout: str, *, split: bool = False, big: bool = False) -> bytes:
-    """A TIFF of JPEGs of [33, 40, 3], as one strip, strips or tiles; split: their tables are in a tag."""
-    photometric, options = TIFF_JPEGS[name]
-    pixels = a if photometric in (2, 6) else a[..., :1]
-    rows, tile = {"one": 33}.get(layout, 16), 16 if layout == "tiles" else None
-    padded = np.pad(pixels, ((0, 15), (0, 8), (0, 0)))
-    parts = [padded[top : top + 16, left : left + 16] for top in (0, 16, 32) for left in (0, 16, 32)]
-    if tile is None:
-        parts = [pixels[top : top + rows] for top in range(0, 33, rows)]
-    jpegs = [saved(part if part.shape[2] == 3 else part[..., 0], "JPEG", quality=90, **options) for part in parts]
-    tags: dict[int, Any] = {259: ("H", [7])}
-    if photometric == 6:
-        tags[530] = ("H", {0: [1, 1], 1: [2, 1], 2: [2, 2]}[options["subsampling"]])
-    if split:
-        tables, _ = _split_jpeg(jpegs[0])
-        tags[347], jpegs = ("B", list(tables)), [_split_jpeg(jpeg)[1] for jpeg in jpegs]
-    return tiff(pixels, photometric, big=big, tile=tile, rows=rows, pieces=jpegs, tags=tags)
-
-
-def _split_jpeg(jpeg: bytes) -> tuple[bytes, bytes]:
-    """(tables, the rest) of a JPEG, both with SOI and EOI."""
-    at, tables, rest = 2, b"", b""
-    while jpeg[at + 1] != 0xDA:
-        end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
-        if jpeg[at + 1] in (0xDB, 0xC4):
-            tables += jpeg[at:end]
-        else:
-            rest += jpeg[at:end]
-        at = end
-    return b"\xff\xd8" + tables + b"\xff\xd9", b"\xff\xd8" + rest + jpeg[at:]
-
-
 # ------------------------------------------------------------------------------------------------------------------ PNM
 
 
 def pnm(kind: int, values: Array, largest: int) -> bytes:
-    """A PNM, P1 to P6, of numbers [H, W, samples]."""
+    """A PNM, P4 to P6, of numbers [H, W, samples]."""
     height, width = values.shape[:2]
-    head = b"P%d\n# a comment 9 9\n%d %d\n" % (kind, width, height) + (b"%d\n" % largest if kind not in (1, 4) else b"")
-    if kind == 1:
-        return head + b"\n".join(b"".join(b"%d" % value for value in row.ravel()) for row in values) + b"\n"
+    head = b"P%d\n# a comment 9 9\n%d %d\n" % (kind, width, height) + (b"%d\n" % largest if kind != 4 else b"")
     if kind == 4:
         return head + np.packbits(values[..., 0].astype(np.uint8), axis=1).tobytes()
-    if kind in (2, 3):
-        return head + b"\n".join(b" ".join(b"%d" % value for value in row.ravel()) for row in values) + b"\n"
     return head + values.astype(np.uint8 if largest <= 255 else ">u2").tobytes()
 
 

@@ -217,11 +217,11 @@ def gif(p: Picture, count: int, *, interlace: int, clear: bool) -> Made:
 
 def pnm(p: Picture, kind: int, largest: int = 1) -> Made:
     """What lies between the codes of 8 or 16 bits is rounded; Pillow rounds halves to even numbers."""
-    values = p.values(3 if kind in (3, 6) else 1, largest)
+    values = p.values(3 if kind == 6 else 1, largest)
     data = image_files.pnm(kind, values, largest)
-    if kind in (1, 4):
+    if kind == 4:
         return Made(data, colors(255 * (1 - values.astype(int))))
-    if kind in (3, 6) and largest > 255:
+    if kind == 6 and largest > 255:
         return Made(data, colors(values), reason="unsupported")
     full = 255 if largest <= 255 else 65535
     scaled = np.floor(values * (full / largest) + 0.5).astype(int)
@@ -319,11 +319,10 @@ FORMS: dict[str, Form] = {
         for clear in (False, True)
     },
     "gif-L": partial(by_pillow, kind="GIF", mode="L"),
-    "pnm-1": partial(pnm, kind=1),
     "pnm-4": partial(pnm, kind=4),
     **{
         f"pnm-{kind}-{largest}": partial(pnm, kind=kind, largest=largest)
-        for kind in (2, 3, 5, 6)
+        for kind in (5, 6)
         for largest in (1, 2, 7, 100, 254, 255, 256, 1023, 4095, 65534, 65535)
     },
     **{

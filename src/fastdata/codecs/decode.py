@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.codecs.channels import flatten, to_bits, to_channels, upright
-from fastdata.codecs.header import Header, unsupported
+from fastdata.codecs.header import Header
 from fastdata.codecs.jpeg_file import JpegHeader, read_jpeg
 from fastdata.codecs.jxl_file import read_jxl
 from fastdata.codecs.pillow_files import read_pillow
@@ -35,10 +35,6 @@ READERS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], Header]], ...] = (
     (re.compile(rb"\0\0\0\x0cJXL |\xff\x0a"), read_jxl),
 )
 POINTER = re.compile(rb"version https://git-lfs|\s*/?(?:\.\./)*(?:\.git/)?annex/objects/")
-UNSUPPORTED = re.compile(  # PAM, HDR, OpenEXR, PFM, PSD, QOI, SGI, Sun raster, MSP, DDS, icons, big-endian BigTIFF
-    rb"P7[\n ]|#\?(?:RADIANCE|RGBE)|\x76\x2f\x31\x01|P[Ff]\s|8BPS|qoif|\x01\xda[\0\x01]|\x59\xa6\x6a\x95|DanM|LinS"
-    rb"|DDS |\0\0[\x01\x02]\0|icns|%PDF|\s*<(?:svg|\?xml)|MM\0\+"
-)
 
 
 class SourceImage:
@@ -125,8 +121,6 @@ def _read_header(data: bytes) -> Header:
             raise CodecError(
                 "a pointer of Git LFS or git-annex: fetch the file itself (git lfs pull, git annex get)", "not-an-image"
             )
-        if UNSUPPORTED.match(data):
-            raise unsupported("this kind of image file")
         raise CodecError("the content is no image format that is known here", "not-an-image")
     if header.height <= 0 or header.width <= 0:
         raise CodecError(f"the header says {header.height} x {header.width} pixels", "undecodable")

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from fastdata.codecs.channels import Pixels, cmyk_to_rgb
-from fastdata.codecs.checks import CHECKS
 from fastdata.codecs.header import Header, unsupported
 from fastdata.errors import CodecError
 
@@ -35,16 +34,22 @@ PLUGINS = (
     (re.compile(rb"RIFF.{4}WEBP", re.S), "WebP"),
     (re.compile(rb"GIF8[79]a"), "Gif"),
     (re.compile(rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0", re.S), "Bmp"),
-    (re.compile(rb"P[1-6]\s"), "Ppm"),
+    (re.compile(rb"P[4-6]\s"), "Ppm"),
     (re.compile(rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"), "Jpeg2K"),
     (re.compile(rb".{4}ftyp(?:.{4}){0,60}?avi[fs]", re.S), "Avif"),
     (re.compile(rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1)", re.S), HEIF),
 )
 DEEP = re.compile(rb"av1C\x81.[\x40-\x7f\xc0-\xff]|hvcC.{17}[^\xf8]", re.S)  # AV1 and HEVC of more than 8 bits
 CUT = re.compile(
-    "truncat|not enough|only got|reached EOF|not large enough|ends? early|end of file|EOF|no more images", re.IGNORECASE
+    "truncat|not enough|only got|reached EOF|not large enough|ends? early|end of file|EOF|no more images|could not create decoder",
+    re.IGNORECASE,
 )
-UNREAD = re.compile("unsupported|not supported|requires the|unknown (?:pixel|data)|unable to read", re.IGNORECASE)
+SIZ = b"\xff\x4f\xff\x51"  # start of a JPEG 2000 codestream
+END_OF_CODESTREAM = b"\xff\xd9"
+TILE = re.compile(rb"\xff\x90\0\x0a(..)", re.S)  # the start of a tile-part, which no compressed data contains, with its number
+JP2_COLORS = re.compile(
+    rb"colr(?:\x01..\0\0\0[\x0c\x10\x11\x12]|\x02.{18}(?:RGB |GRAY))", re.S
+)  # CMYK, sRGB, grey, sYCC; a profile
 MAX_OPENED_PIXELS = 1 << 28  # some plugins allocate the first frame before they tell its size
 ORIENTATION = 274
 
@@ -66,8 +71,8 @@ def read_pillow(data: bytes) -> PillowHeader | None:
     if plugin is None:
         return None
     name = "heif" if plugin == HEIF else plugin.lower()
-    if plugin in CHECKS:
-        CHECKS[plugin](data)
+    if plugin == "Jpeg2K":
+        _check_jp2(data)
     with strict(name):
         image = open_image(data, plugin)
         if plugin == "Ppm" and image.mode == "RGB" and image.tile[0][0] != "raw" and image.tile[0][3][1] > 255:
@@ -80,6 +85,34 @@ def read_pillow(data: bytes) -> PillowHeader | None:
             plugin=plugin,
             deep=plugin in ("Avif", HEIF) and DEEP.search(data, 0, 1 << 16) is not None,
         )
+
+
+def _check_jp2(data: bytes) -> None:
+    """Reject lost tiles, which OpenJPEG leaves black; deep colours, of which Pillow keeps 8 bits; and channels that it mistakes."""
+    start = max(data.find(SIZ), 0)
+    head = data[:start]
+    values = struct.unpack_from(">2H8IH", data, start + 4)
+    kind, width, height, left, top, tile_width, tile_height, tile_left, tile_top, components = values[1:]
+    depths = {data[at : at + 3] for at in range(start + 42, start + 42 + 3 * components, 3)}
+    deep = components == 1 and depths == {b"\x0f\1\1"}
+    if (
+        kind >> 14
+        or any((left, top, tile_left, tile_top))
+        or not tile_width
+        or not tile_height
+        or not (deep or depths == {b"\7\1\1"})
+    ):
+        raise unsupported("JPEG 2000 other than of 8 bits, or of grey of 16 bits, unsigned, without subsampling and offsets")
+    mistaken = b"pclr" in head or (b"colr" in head and not JP2_COLORS.search(head))
+    at = head.find(b"cdef") + 6
+    for channel, meaning, color in struct.iter_unpack(">HHH", head[at : at + 6 * components] if at > 6 else b""):
+        straight_alpha = components in (2, 4) and (channel, meaning, color) == (components - 1, 1, 0)
+        mistaken |= (meaning, color) != (0, channel + 1) and not straight_alpha
+    if mistaken:
+        raise unsupported("JPEG 2000 with a palette, or with channels other than grey, RGB, CMYK and straight alpha")
+    tiles, seen = -(-width // tile_width) * -(-height // tile_height), len(set(TILE.findall(data, start)))
+    if seen < tiles or END_OF_CODESTREAM not in data[start:]:
+        raise CodecError(f"the JPEG 2000 codestream has {seen} of {tiles} tiles, or no end", "truncated")
 
 
 def open_image(data: bytes, plugin: str) -> Any:
@@ -157,9 +190,7 @@ def _refusal(problem: str, what: str, error: Exception) -> CodecError:
     if type(error).__name__ == "DecompressionBombError":
         return CodecError(f"a frame of the {what} has more than {MAX_OPENED_PIXELS} pixels", "too-large")
     cut = isinstance(error, (EOFError, IndexError, struct.error)) or CUT.search(text)
-    reason = "truncated" if cut else "unsupported" if UNREAD.search(text) else "undecodable"
-    hint = "; convert the image to PNG or JPEG" if reason == "unsupported" else ""
-    return CodecError(f"{problem}: {text[:200]}{hint}", reason)
+    return CodecError(f"{problem}: {text[:200]}", "truncated" if cut else "undecodable")
 
 
 def _renew_lock() -> None:

@@ -24,8 +24,6 @@ SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259
 STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR = 273, 277, 278, 279, 284
 PALETTE, TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 320, 322, 323, 324, 325
 INKS, EXTRA, SAMPLE_FORMAT = 332, 338, 339
-USED_TAGS = {SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR, ORIENTATION}
-USED_TAGS |= {PALETTE, TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES, INKS, EXTRA, SAMPLE_FORMAT}
 WHITE_IS_0, BLACK_IS_0, RGB, INDEXED, CMYK, YCC = 0, 1, 2, 3, 5, 6
 COLORS = {WHITE_IS_0: 1, BLACK_IS_0: 1, RGB: 3, INDEXED: 1, CMYK: 4, YCC: 3}  # samples of colour
 PLAIN, JPEG = 1, 7
@@ -81,49 +79,43 @@ def _by_tifffile(data: bytes, tags: dict[int, Any]) -> Pixels:
 
 def read_tiff(data: bytes) -> TiffHeader:
     """Read the header of the first picture."""
-    with strict("TIFF"):
-        return _checked(data, _read_tags(data))
-
-
-def _read_tags(data: bytes) -> dict[int, Any]:
-    """Read the first directory with Pillow, which leaves out what it cannot read: a tag that is used here may not be among it."""
     from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-    order: Any = "little" if data[0] == ord("I") else "big"
     head, word, size = (16, 8, 20) if data[2] == ord("+") else (8, 2, 12)  # BigTIFF has longer ones
-    directory = ImageFileDirectory_v2(data[:head])
-    file, start = io.BytesIO(data), directory.next + word
-    file.seek(directory.next)
-    directory.load(file)
-    end = start + size * int.from_bytes(data[start - word : start], order)
-    if not start <= end - size <= len(data) - size:
-        raise CodecError("the TIFF ends inside its tags", "truncated")
-    tags = USED_TAGS.intersection(int.from_bytes(data[at : at + 2], order) for at in range(start, end, size))
-    if not tags <= directory.keys():
-        raise CodecError("the TIFF lacks the values of a tag: it ends early, or is damaged", "truncated")
-    return {PHOTOMETRIC: -1} | {tag: directory[tag] for tag in tags}
+    with strict("TIFF"):
+        directory = ImageFileDirectory_v2(data[:head])
+        start = directory.next + word
+        count = int.from_bytes(data[directory.next : start], "little" if data[0] == ord("I") else "big")
+        if start + size * count > len(data):  # Pillow would leave out tags, such as that of alpha
+            raise CodecError("the TIFF ends inside its tags", "truncated")
+        file = io.BytesIO(data)
+        file.seek(directory.next)
+        directory.load(file)
+        return _checked(data, {PHOTOMETRIC: -1} | dict(directory))
 
 
 def _checked(data: bytes, tags: dict[int, Any]) -> TiffHeader:
     samples, photometric = tags.get(SAMPLES, 1), tags[PHOTOMETRIC]
     depths, compression = tags.get(BITS, (1,)), tags.get(COMPRESSION, PLAIN)
-    bits, colors, planes = depths[0], COLORS.get(photometric, 0), tags.get(PLANAR, 1)
-    planar = planes == 2
+    bits, colors, planar = depths[0], COLORS.get(photometric, 0), tags.get(PLANAR, 1) == 2
+    palette = len(tags.get(PALETTE, ()))
     if set(tags.get(SAMPLE_FORMAT, (1,))) != {1}:
         raise CodecError("TIFF with signed or floating-point samples, which are no image: save them as .npy", "unsupported")
-    palette = len(tags.get(PALETTE, ()))
-    for what, wrong in (
-        ("that begins with a thumbnail, as raw files of cameras do,", tags.get(SUBFILE, 0) & 1),
-        (f"with photometric interpretation {photometric}", not colors or tags.get(INKS, 1) != 1),
-        (f"with {samples} samples per pixel", not colors <= samples <= colors + 4),
-        (f"with samples of {bits} bits", len(set(depths)) != 1 or bits not in ((1, 2, 4, 8, 16) if samples == 1 else (8, 16))),
-        ("with this palette", photometric == INDEXED and (samples > 1 or bits > 8 or palette != 3 << bits)),
-        (f"with compression {compression}", compression not in COMPRESSIONS),
-        ("with YCbCr other than in interleaved JPEG", photometric == YCC and (compression != JPEG or samples != 3 or planar)),
-        ("of these planes", planes not in (1, 2) or (planar and bits < 8)),
+    if (
+        tags.get(SUBFILE, 0) & 1  # a thumbnail, as in raw files of cameras
+        or not colors <= samples <= colors + 4
+        or not colors
+        or tags.get(INKS, 1) != 1
+        or len(set(depths)) != 1
+        or bits not in ((1, 2, 4, 8, 16) if samples == 1 else (8, 16))
+        or (photometric == INDEXED and (samples > 1 or bits > 8 or palette != 3 << bits))
+        or (photometric == YCC and (compression != JPEG or samples != 3 or planar))
+        or compression not in COMPRESSIONS
+        or tags.get(PLANAR, 1) not in (1, 2)
+        or (planar and bits < 8)
     ):
-        if wrong:
-            raise unsupported(f"TIFF {what}")
+        kind = f"{samples} samples of {bits} bits, photometric interpretation {photometric} and compression {compression}"
+        raise unsupported(f"TIFF with {kind}, or a palette, planes or a thumbnail that do not fit")
     _check_pieces(tags, data, samples, bits, planar)
     misread_planes = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
     deep = bits == 16 and (samples > 1 or photometric != BLACK_IS_0)
@@ -136,24 +128,22 @@ def _checked(data: bytes, tags: dict[int, Any]) -> TiffHeader:
 
 
 def _check_pieces(tags: dict[int, Any], data: bytes, samples: int, bits: int, planar: bool) -> None:
-    """Raise CodecError unless the strips or tiles of a page cover it and are, as far as is visible before decoding, complete."""
+    """Raise CodecError unless strips or tiles cover the page and lie in the file: libtiff leaves black what is not there."""
     height, width, compression, tiled = tags[HEIGHT], tags[WIDTH], tags.get(COMPRESSION, PLAIN), TILE_WIDTH in tags
     rows, columns = (tags[TILE_HEIGHT], tags[TILE_WIDTH]) if tiled else (min(tags.get(ROWS, height), height), width)
     if min(height, width, rows, columns) <= 0 or rows * columns > max(4 * height * width, 1 << 20):
         raise CodecError(f"TIFF of {height} x {width} in pieces of {rows} x {columns}", "undecodable")
     offsets = tags.get(TILES if tiled else STRIPS, ())
-    counts = tags.get(TILE_BYTES if tiled else STRIP_BYTES, ())
     row = -(-width * samples * bits // 8)
-    if not counts and compression == PLAIN:
-        counts = (-(-height * row // max(len(offsets), 1)),) * len(offsets)
-    across = -(-width // columns)
-    if min(len(offsets), len(counts)) < -(-height // rows) * across * (samples if planar else 1) or 0 in counts:
+    plain = (-(-height * row // max(len(offsets), 1)),) * len(offsets) if compression == PLAIN else ()
+    counts = tags.get(TILE_BYTES if tiled else STRIP_BYTES, plain)
+    if min(len(offsets), len(counts)) < -(-height // rows) * -(-width // columns) * (samples if planar else 1) or 0 in counts:
         raise CodecError("the TIFF does not say where its pixels are", "undecodable")
     pieces = list(zip(offsets, counts, strict=False))
     if max(map(sum, pieces)) > len(data) or (compression == PLAIN and sum(counts) < height * row):
         raise CodecError("the TIFF ends inside its pixels", "truncated")
     for index, (offset, count) in enumerate(pieces if compression == JPEG else ()):
-        piece, top = data[offset : offset + count], index // across * rows % height
+        piece, top = data[offset : offset + count], index // -(-width // columns) * rows % height
         if not piece.rstrip(b"\0").endswith(END_OF_IMAGE):
             raise CodecError("the TIFF holds a JPEG that ends early", "truncated")
         header = read_jpeg(piece)
