@@ -125,7 +125,6 @@ def main() -> None:
             optimizer,
             scheduler=onecycle(peak_at=0.2),
             metrics={"top1": top1},
-            best="top1:max",
             recompute=(BasicBlock,) if args.recompute else (),
             parallelize=shard if args.shard else None,
             cudnn_benchmark=not args.no_cudnn_benchmark,

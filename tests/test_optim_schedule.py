@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim import lr_scheduler as lrs
 
-from fastdata.optim.rates import cosine, linear, multistep, onecycle, scale_lr
+from fastdata.optim.rates import cosine, linear, onecycle, scale_lr
 from fastdata.optim.schedule import Schedule
 
 EPOCHS, UPDATES = 6, 4  # per epoch
@@ -279,13 +279,8 @@ def test_a_onecycle_that_is_too_short_says_what_to_set() -> None:
     optimizer = sgd()
     schedule = Schedule(lrs.OneCycleLR(optimizer, 0.1, TOTAL - 2), optimizer)
     schedule.begin(TOTAL - 2, evaluated=True)
-    with pytest.raises(ValueError, match=f"total_steps={TOTAL - 2}, but was asked for a run of {TOTAL} updates: make it with all"):
+    with pytest.raises(ValueError, match=f"total_steps={TOTAL - 2}, but the run has {TOTAL} updates"):
         schedule.begin(TOTAL, evaluated=True)
-    with pytest.raises(ValueError, match=rf"total_steps={TOTAL - 2}, but was asked for step {TOTAL - 1}: .*epochs \* updates per"):
-        list(through_schedule(schedule, EVENTS))
-    inside = lrs.ChainedScheduler([lrs.ConstantLR(optimizer), lrs.OneCycleLR(optimizer, 0.1, 3)], optimizer)
-    with pytest.raises(ValueError, match="total_steps=3, but was asked for step 4"):
-        list(through_schedule(Schedule(inside, optimizer), EVENTS))
 
 
 # Functions of the update.
@@ -318,12 +313,6 @@ def test_cosine_and_linear_are_torchs(total: int, final: float) -> None:
         assert [linear(total, final=final)(u) for u in updates] == close(line)
 
 
-@given(milestones=st.lists(st.integers(1, 30), max_size=5), gamma=st.sampled_from([0.1, 0.5, 1.0]))
-def test_multistep_is_torchs(milestones: list[int], gamma: float) -> None:
-    torchs = of_torch(lambda o: lrs.MultiStepLR(o, milestones, gamma), 35)
-    assert [multistep(iter(milestones), gamma=gamma)(u) for u in range(35)] == close(torchs)
-
-
 @given(total=st.integers(1, 60), peak_at=st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.9]), div=st.sampled_from([1.0, 25.0, 100.0]))
 def test_onecycle_is_torchs(total: int, peak_at: float, div: float) -> None:
     mine = onecycle(total, peak_at=peak_at, start=1 / div, final=1 / div / 1e4)
@@ -338,7 +327,6 @@ def test_onecycle_is_torchs(total: int, peak_at: float, div: float) -> None:
 def test_formulas_in_numbers() -> None:
     assert [cosine(8, warmup=3)(u) for u in range(4)] == [0.25, 0.5, 0.75, 1.0]
     assert [linear(6, warmup=1, final=0.5)(u) for u in range(8)] == close([0.5, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5])
-    assert [multistep([2, 4])(u) for u in (1, 2, 3, 4)] == close([1.0, 0.1, 0.1, 0.01])
     assert scale_lr(0.1, 1024) == pytest.approx(0.4)
     assert scale_lr(1e-3, 64, base=16, rule="sqrt") == pytest.approx(2e-3)
     assert scale_lr(0.3, 32, base=32) == 0.3 == scale_lr(0.3, 32, base=32, rule="sqrt")

@@ -91,21 +91,6 @@ def test_a_loader_that_gives_nothing_to_evaluate_is_an_error(use):
 # Another loss, and one that takes a gradient
 
 
-def squared(model, batch):
-    return F.mse_loss(model(batch[0]), F.one_hot(batch[1], 3).double(), reduction="none").sum(1)
-
-
-def test_eval_loss_fn_is_what_is_evaluated_and_nothing_else():
-    x, y = data(10)
-    model, reference = net(), net()
-    run = trainer(model, MOMENTUM, eval_loss_fn=squared, metrics={"top1": right})
-    results = run.fit(cut((x, y), (4, 4, 2)), cut((x, y), (7, 3)), epochs=1)
-    trainer(reference, MOMENTUM).fit(cut((x, y), (4, 4, 2)), epochs=1)
-    assert torch.equal(values(model), values(reference))
-    assert results["loss"] == pytest.approx(squared(reference, (x, y)).mean().item(), abs=1e-12)
-    assert results["top1"] == (reference(x).argmax(1) == y).double().mean().item()
-
-
 def penalized(model, batch):
     """Each sample's loss and the squared gradient of its scores by its inputs."""
     x = batch[0].detach().requires_grad_()
@@ -122,7 +107,7 @@ def with_gradients(model, batch):
 def test_a_gradient_penalty_trains_and_says_what_an_evaluation_needs():
     batches, model, reference = cut(data(8), (4, 4)), net(), net()
     run = trainer(model, MOMENTUM, penalized)
-    with pytest.raises(FastDataError, match=r"gradient penalty.*an eval_loss_fn without it, or put `with torch.enable_grad\(\):`"):
+    with pytest.raises(FastDataError, match=r"gradient penalty.*unless model.training, or put `with torch.enable_grad\(\):`"):
         run.fit(batches, batches, epochs=1)
     optimizer = MOMENTUM(reference.parameters())
     for batch in batches:
@@ -131,10 +116,9 @@ def test_a_gradient_penalty_trains_and_says_what_an_evaluation_needs():
         optimizer.step()
     assert (values(model) - values(reference)).abs().max() < 1e-12
     wanted = penalized(reference, data(8)).mean().item()
-    for options in ({"loss_fn": with_gradients}, {"loss_fn": penalized, "eval_loss_fn": with_gradients}, {"ema": 0.0}):
-        again = trainer(copy.deepcopy(reference), MOMENTUM, **{"loss_fn": with_gradients, **options})
+    for options in ({}, {"ema": 0.0}):
+        again = trainer(copy.deepcopy(reference), MOMENTUM, with_gradients, **options)
         assert again.evaluate(batches)["loss"] == pytest.approx(wanted, abs=1e-12)
-    assert trainer(reference, MOMENTUM, penalized, eval_loss_fn=summed).evaluate(batches)["loss"] < wanted
 
 
 def test_the_step_hook_has_the_loss_of_the_update():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import sys
@@ -24,14 +23,12 @@ from fastdata.parallel.world import World
 __all__ = ["Checkpoints"]
 
 NAME = re.compile(r"update-(\d{8,})\.pt")
-BEST = "best.pt"
-FULL = (errno.ENOSPC, errno.EDQUOT)
 FOLDER = 0x10  # the bit of a part's attributes for which torch.load leaves its tensor as the memory happens to be, without an error
 RUN_FILES = ("checkpoints/*.pt", "log.jsonl", "events.out.tfevents.*")  # that a run writes into its folder
 
 
 class Checkpoints:
-    """The checkpoint files of one run: the last few, and the best.
+    """The last few checkpoint files of one run.
 
     A file is written under another name, synced, and renamed, so every `update-NNNNNNNN.pt` is complete. Rank 0 copies the state
     while training waits, then writes the copy in a thread. The next save waits for that thread and raises its error.
@@ -76,12 +73,12 @@ class Checkpoints:
             path.rename(aside / path.relative_to(run))
         return aside
 
-    def save(self, update: int, state: dict[str, Any], *, best: bool, then: Callable[[Path], None]) -> None:
+    def save(self, update: int, state: dict[str, Any], *, then: Callable[[Path], None]) -> None:
         """Write a state, which may change once this returns. `then` is called in this thread after the write is complete."""
         self.wait()
         if self._world.rank == 0:
             written = Future[None]()
-            writer = threading.Thread(target=self._write, args=(written, update, _copied(state), best), name="checkpoint")
+            writer = threading.Thread(target=self._write, args=(written, update, _copied(state)), name="checkpoint")
             self._then = lambda: then(self.path(update))
             self._written = written  # only now: after Ctrl-C while the state is copied, nothing is to be waited for
             try:
@@ -95,21 +92,11 @@ class Checkpoints:
             return
         error, self._written = self._written.exception(), None
         if error is not None:
-            raise FastDataError(f"{error}{self._advice(error.__cause__)}") from error
+            raise FastDataError(f"{error}. Remove the cause, then run the same command again") from error
         self._then()
 
-    def _advice(self, cause: BaseException | None) -> str:
-        """Return how to go on after an error of the system, as the end of a message."""
-        if not isinstance(cause, OSError):
-            return ""
-        first = "Free space there" if cause.errno in FULL else "Remove the cause"
-        after = f"continues from {self.path(kept[0]).name}" if (kept := self.numbers()) else "starts anew"
-        return f". {first}, then run the same command again: it {after}"
-
-    def _write(self, written: Future[None], update: int, state: dict[str, Any], best: bool) -> None:
+    def _write(self, written: Future[None], update: int, state: dict[str, Any]) -> None:
         try:
-            if best:  # first, because a run that resumes from the other file takes this one for written
-                _replace(self.folder / BEST, state)
             _replace(self.path(update), state)
             numbers = self.numbers()
             newer = numbers.index(update)  # newer files are damaged, or from a run that resumed from an older one

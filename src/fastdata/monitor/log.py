@@ -5,32 +5,39 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from fastdata.errors import warn_user
-from fastdata.monitor.events import EventFile
+from fastdata.errors import needs, warn_user
 
 __all__ = ["Log"]
 
-NAME = "log.jsonl"
+NAME, BOARD = "log.jsonl", "TensorBoard's file"
 
 
 class Log:
     """Writes the files of a run. A file that cannot be written, for example on a full disk, causes one warning; the run continues.
 
-    What is written later is tried again.
+    The log is tried again with the next record; TensorBoard's file ends with its first error.
 
     Args:
         folder: the folder of the files; None: no files.
         tensorboard: whether to write TensorBoard's files too.
+
+    Raises:
+        MissingExtraError: tensorboard is not installed.
     """
 
     def __init__(self, folder: Path | None, *, tensorboard: bool) -> None:
         self._folder = folder
-        self._file: TextIO | None = None  # opened by the first record
-        self._events = EventFile(folder) if tensorboard and folder is not None else None
+        self._file: TextIO | None = None  # opened by the first record, as is TensorBoard's
+        self._board: Any = None
+        self._new_board: Any = None
+        if tensorboard and folder is not None:
+            with needs("tensorboard"):
+                from torch.utils.tensorboard import SummaryWriter
+            self._new_board = SummaryWriter
         self._warned = set[str]()
 
     def write(self, record: dict[str, Any]) -> None:
@@ -43,31 +50,39 @@ class Log:
                 self._file = _open_log(self._folder / NAME)
             self._file.write(json.dumps({"time": time.time(), **record}) + "\n")
             self._file.flush()
-        if self._events is None:
-            return
-        numbers = {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
-        points = {f"{record['kind']}/{name}": value for name, value in numbers.items() if name not in ("update", "epoch")}
-        with self._errors_as_warnings("TensorBoard's file"):
-            self._events.add(points, record["update"])
+        if self._new_board is not None:
+            with self._errors_as_warnings(BOARD):
+                self._board = self._board or self._new_board(self._folder)
+                for name, value in record.items():
+                    if isinstance(value, int | float) and name not in ("update", "epoch"):
+                        self._board.add_scalar(f"{record['kind']}/{name}", value, record["update"])
+                self._board.flush()
 
     def close(self) -> None:
-        """Close the log."""
+        """Close the files."""
         file, self._file = self._file, None
         if file is not None:
             with self._errors_as_warnings(NAME):
                 file.close()
+        board, self._board = self._board, None
+        if board is not None:
+            with self._errors_as_warnings(BOARD):
+                board.close()
 
     @contextmanager
     def _errors_as_warnings(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if what == NAME:
-                self.close()  # the rest of the line is lost; the next record tries again
+            if what == NAME and self._file is not None:
+                with suppress(OSError):
+                    self._file.close()
+                self._file = None  # the rest of the line is lost; the next record tries again
+            elif what == BOARD:
+                self._board = self._new_board = None
             if what not in self._warned:
                 self._warned.add(what)
-                text = f"{what} could not be written into {self._folder}: {error}"
-                warn_user(f"{text}. The training continues and tries again later")
+                warn_user(f"{what} could not be written into {self._folder}: {error}. The training continues")
 
 
 def _open_log(path: Path) -> TextIO:

@@ -54,20 +54,16 @@ class Meter:
         self._bar: Any = None
         self._last_line = time.monotonic()
         self._place = ""
-        self._latest: dict[str, Any] = {}  # loss and rate of the last record
         self.resumed_at: int | None = None
-        self._start()
-
-    def _start(self) -> None:
-        self.epoch_span, self.span, self._line_span = Span(), Span(), Span()
+        self.epoch_span, self.span = Span(), Span()
 
     @property
     def _spans(self) -> tuple[Span, ...]:
-        return self.span, self.epoch_span, self._line_span
+        return self.span, self.epoch_span
 
     def begin(self, epoch: int, done: int, updates: int | None) -> None:
         """Start an epoch, counted from 0, or continue it after `done` of its updates."""
-        self._start()
+        self.epoch_span, self.span = Span(), Span()
         self._done = done
         self._updates = updates
         self._place = f"epoch {epoch + 1}"
@@ -99,46 +95,35 @@ class Meter:
     def count(self, rows: int) -> None:
         for span in self._spans:
             span.rows += rows
-        self._line_each_minute()
 
     def updated(self) -> None:
         self.epoch_span.updates += 1
         self._done += 1
         if self._bar is not None:
             self._bar.update()
-        self._line_each_minute()
 
     def read(self, losses: float, counts: float, skipped: int, logged: Sums, *, lr: float) -> dict[str, Any]:
-        """Add what the device counted, and return a record of the time since the last record."""
+        """Add what the device counted, and return a record of the time since the last record.
+
+        Where there is no progress bar, it is printed, at most once a minute.
+        """
         for span in self._spans:
             span.losses += losses
             span.counts += counts
             span.skipped += skipped
             span.logged = added(span.logged, logged)
         record = {**self.span.record(), "lr": lr}
-        self._latest = {"loss": record["loss"], "lr": lr}
         self.span = Span()
         if self._bar is not None:
             self._bar.set_postfix_str(line(record), refresh=False)
+            if self._bar.disable and time.monotonic() - self._last_line >= LINE_S:
+                total = "" if self._updates is None else f" of {self._updates}"
+                self.tell(f"{self._place}{self._resumed()}: {self._done}{total} updates, {line(record)}")
         return record
 
     def add(self, logged: Sums) -> None:
         """Add what was logged after the last record of the epoch."""
         self.epoch_span.logged = added(self.epoch_span.logged, logged)
-
-    def evaluating(self, batches: int) -> None:
-        """Report the number of batches that an evaluation has used so far."""
-        self._line_each_minute(f"{batches} batches evaluated")
-
-    def _line_each_minute(self, text: str = "") -> None:
-        """Print the progress at most once a minute, where there is no progress bar."""
-        if not self._shown or (self._bar is not None and not self._bar.disable) or time.monotonic() - self._last_line < LINE_S:
-            return
-        if not text:
-            total = "" if self._updates is None else f" of {self._updates}"
-            text = f"{self._done}{total} updates, {line(self._line_span.record() | self._latest)}"
-            self._line_span = Span()
-        self.tell(f"{self._place}{self._resumed()}: {text}")
 
     def _resumed(self) -> str:
         return "" if self.resumed_at is None else f", resumed at update {self.resumed_at}"

@@ -1,6 +1,6 @@
 """Companions of an optimizer: learning rates, parameter groups, and an average of the weights."""
 
 from fastdata.optim.groups import decay_groups
-from fastdata.optim.rates import cosine, linear, multistep, onecycle, scale_lr
+from fastdata.optim.rates import cosine, linear, onecycle, scale_lr
 
-__all__ = ["cosine", "decay_groups", "linear", "multistep", "onecycle", "scale_lr"]
+__all__ = ["cosine", "decay_groups", "linear", "onecycle", "scale_lr"]

@@ -10,11 +10,10 @@ range.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
-__all__ = ["Curve", "Factor", "cosine", "linear", "multistep", "onecycle", "scale_lr"]
+__all__ = ["Curve", "Factor", "cosine", "linear", "onecycle", "scale_lr"]
 
 Factor: TypeAlias = Callable[[int], float]
 
@@ -80,15 +79,6 @@ def _annealed(name: str, shape: Callable[[float], float], total: int | None, war
         return factor
 
     return Curve(draw, total, name, warmup=warmup, final=final)
-
-
-def multistep(milestones: Iterable[int], *, gamma: float = 0.1, warmup: int = 0) -> Factor:
-    """Return ``gamma ** (milestones <= update)``, as torch's MultiStepLR. Milestones are updates: ``30 * updates per epoch``."""
-    steps = sorted(milestones)
-    need(all(_whole(step, 1) for step in steps), "milestones", steps, "whole numbers of updates, from 1 on")
-    need(0 <= gamma < math.inf, "gamma", gamma, "a factor of the rate from 0 on")
-    need(_whole(warmup, 0), "warmup", warmup, "a whole number of updates, from 0 on")
-    return lambda update: min(1.0, (update + 1) / (warmup + 1)) * gamma ** bisect_right(steps, update)
 
 
 def onecycle(total: int | None = None, *, peak_at: float = 0.3, start: float = 1 / 25, final: float = 1 / 25 / 1e4) -> Curve:

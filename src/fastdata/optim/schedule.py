@@ -56,7 +56,6 @@ class Schedule:
         self._scheduler = base
         if isinstance(base, LRScheduler) and base.optimizer is not optimizer:
             raise ValueError(f"the {_name(base)} is of another optimizer: make it with the one whose rates it is to set")
-        self._arguments = dict(_arguments(base)) if isinstance(base, LRScheduler) else {}
         self._own_total = isinstance(base, Curve) and base.total is not None
         if not self._waits:
             self._set(0)
@@ -67,8 +66,8 @@ class Schedule:
         return _name(self._scheduler) if isinstance(self._scheduler, LRScheduler) else None
 
     def options(self) -> dict[str, Any]:
-        """Return the scheduler's arguments as plain values, as far as they are known."""
-        return {"scheduler": repr(self._scheduler)} if isinstance(self._scheduler, Curve) else self._arguments
+        """Return the arguments of one of fastdata's own functions, as plain values."""
+        return {"scheduler": repr(self._scheduler)} if isinstance(self._scheduler, Curve) else {}
 
     @property
     def _waits(self) -> bool:
@@ -101,8 +100,8 @@ class Schedule:
         if isinstance(self._scheduler, Curve):
             self._scheduler = self._fitted(self._scheduler, updates)
             self._set(self._update)
-        if self.every == "update" and isinstance(self._scheduler, OneCycleLR) and self._scheduler.total_steps < updates < math.inf:
-            raise _ended(self._scheduler, f"a run of {updates:.0f} updates")
+        if isinstance(self._scheduler, OneCycleLR) and self.every == "update" and self._scheduler.total_steps < updates < math.inf:
+            raise ValueError(f"OneCycleLR has total_steps={self._scheduler.total_steps}, but the run has {updates:.0f} updates")
 
     def _fitted(self, curve: Curve, updates: float) -> Curve:
         if updates == math.inf:
@@ -133,15 +132,8 @@ class Schedule:
             self._step()
 
     def _step(self) -> None:
-        if not isinstance(self._scheduler, LRScheduler):
-            return
-        try:
+        if isinstance(self._scheduler, LRScheduler):
             self._scheduler.step()
-        except ValueError as error:
-            for part in _parts(self._scheduler):
-                if isinstance(part, OneCycleLR) and part.last_epoch > part.total_steps:
-                    raise _ended(part, f"step {part.last_epoch}") from error
-            raise
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
         """Step a ReduceLROnPlateau after an evaluation. All ranks must pass the same metrics, those of all samples."""
@@ -214,31 +206,6 @@ def _parts(scheduler: LRScheduler) -> Iterator[LRScheduler]:
 
 def _name(scheduler: object) -> str:
     return type(scheduler).__name__ if isinstance(scheduler, LRScheduler) else "None" if scheduler is None else "a function"
-
-
-def _arguments(scheduler: LRScheduler) -> Iterator[tuple[str, Any]]:
-    """Yield the plain arguments of a scheduler and of the schedulers inside it, by name."""
-    whole = _name(scheduler)
-    for k, part in enumerate(_parts(scheduler)):
-        for name, value in part.state_dict().items():
-            if isinstance(value, Counter):
-                value = sorted(value.elements())
-            if isinstance(value, list):
-                value = tuple(value)
-            plain = value if isinstance(value, tuple) else (value,)
-            if (
-                not name.startswith("_")
-                and name != "base_lrs"
-                and all(isinstance(v, bool | int | float | str | None) for v in plain)
-            ):
-                yield f"{whole}: {name} of part {k}" if k else f"{whole}: {name}", value
-
-
-def _ended(scheduler: OneCycleLR, request: str) -> ValueError:
-    return ValueError(
-        f"OneCycleLR has total_steps={scheduler.total_steps}, but was asked for {request}: make it with all steps of the run, "
-        "epochs * updates per epoch (batches / accumulate, rounded up); a resumed one keeps its saved total_steps"
-    )
 
 
 def _plain(value: Any, where: str) -> Any:

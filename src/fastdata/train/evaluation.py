@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fastdata.errors import FastDataError
+from fastdata.monitor.logged import NOTHING, Logged
 from fastdata.monitor.metrics import Metrics
 from fastdata.train.batches import check_part, first_tensor, to_device
 from fastdata.train.losses import losses_of
@@ -46,17 +47,15 @@ class Evaluation:
         step: gives the precision, the device and the ranks.
         loss_fn: a loss function, as for training.
         metrics: metrics, as for `Metrics`.
-
-    Attributes:
-        see: is called with each batch, as the loader made it, and its number.
+        logged: gets the numbers that the user logs.
     """
 
-    def __init__(self, step: Step, loss_fn: Any, metrics: Mapping[str, Any], *, channels_last: bool) -> None:
+    def __init__(self, step: Step, loss_fn: Any, metrics: Mapping[str, Any], logged: Logged, *, channels_last: bool) -> None:
         self._step = step
         self._loss_fn = loss_fn
         self._metrics = Metrics(metrics)
         self._channels_last = channels_last
-        self.see: Callable[[Any, int], None] = lambda batch, number: None
+        self._logged = logged
 
     def run(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """Return the mean loss and the metrics: sums over all ranks divided by the counts, and what metric objects compute."""
@@ -85,8 +84,8 @@ class Evaluation:
             if "not require grad" not in str(error):
                 raise
             raise FastDataError(
-                "the loss function takes a gradient, as a gradient penalty does, but an evaluation has none: give an eval_loss_fn "
-                "without it, or put `with torch.enable_grad():` around that part, with the call of the model that it needs"
+                "the loss function takes a gradient, as a gradient penalty does, but an evaluation has none: leave it out unless "
+                "model.training, or put `with torch.enable_grad():` around that part, with the call of the model that it needs"
             ) from error
 
     def predict(self, model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]) -> Tensor:
@@ -124,11 +123,12 @@ class Evaluation:
         check_part(loader, self._step.world, training=False)
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(0)  # the same random crops each time
-        number = -1
-        for number, batch in enumerate(loader):
-            self.see(batch, number)
+        count = 0
+        for batch in loader:
+            count += 1
+            self._logged.kind = NOTHING if getattr(batch, "valid", None) == 0 else "eval"
             yield to_device(batch, self._step.device, channels_last=self._channels_last)
-        if max(self._step.world.gather(number)) < 0:  # a rank alone may have none
+        if not max(self._step.world.gather(count)):  # a rank alone may have none
             raise FastDataError(
                 "the loader gave no batches to evaluate; a generator can be read only once: pass an iterable that starts again"
             )

@@ -1,4 +1,4 @@
-"""The options of a run. A checkpoint keeps them, so that a resume can report what differs and which value is used."""
+"""The options of a run. A checkpoint keeps them, so that a resume can report what differs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ SET_BY_SCHEDULERS = ("lr", "momentum", "betas", "max_lr", "min_lr", "base_moment
 class Options:
     """Options of a run by name, as plain values: the Trainer's own, its optimizer's by group, and its schedule's.
 
-    Where they differ from those in a checkpoint, the new values are used. Only schedulers of torch continue with their saved
-    arguments, and with the rates and momenta that they set.
+    Where they differ from those in a checkpoint, the new values are used. Only schedulers of torch continue with the rates and
+    momenta that they have set.
     """
 
     def __init__(self, optimizer: Optimizer, schedule: Schedule, **own: Any) -> None:
         self._optimizer = optimizer
         self._schedule = schedule
-        self._own: dict[str, Any] = {**own, "batch_size": None, "optimizer": type(optimizer).__name__, **_group_values(optimizer)}
+        self._own: dict[str, Any] = {**own, "batch_size": None, "optimizer": type(optimizer).__name__}
+        for number, group in enumerate(optimizer.param_groups):
+            for name in group.keys() - {"params", "initial_lr"}:
+                value = group.get("initial_lr", group[name]) if name == "lr" else group[name]
+                value = float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
+                if isinstance(value, bool | int | float | str | tuple | None):
+                    self._own[self._key(name, number)] = value
         self._saved: Mapping[str, Any] | None = None
 
     def see(self, loader: Any) -> None:
@@ -33,68 +39,45 @@ class Options:
         self._own["batch_size"] = getattr(loader, "global_batch_size", None) or getattr(loader, "batch_size", None)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self._own, **self._schedule.options()}
+        return {**dict(sorted(self._own.items())), **self._schedule.options()}
 
     def check(self, saved: Mapping[str, Any]) -> None:
         """Raise a ValueError if the saved options are those of another optimizer."""
-        new = self._own["optimizer"]
-        old = saved.get("optimizer", new)
+        new, old = self._own["optimizer"], saved["optimizer"]
         if new != old and {new, old} != {"Adam", "AdamW"}:  # these two keep the same state per weight
             raise ValueError(f"its optimizer is {old}, this one is {new}")
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Give the optimizer the new values where they differ. Call it after the optimizer was loaded from the same checkpoint."""
         self._saved = saved
-        self._own["batch_size"] = saved.get("batch_size")
-        for k, group in enumerate(self._optimizer.param_groups):
+        self._own["batch_size"] = saved["batch_size"]
+        for number, group in enumerate(self._optimizer.param_groups):
             for name in [*group]:
-                key = _key(name, k, self._optimizer)
-                if _differs(key, self._own, saved) and not (self._schedule.of_torch and name in SET_BY_SCHEDULERS):
-                    for part in (name, "initial_lr") if name == "lr" and "initial_lr" in group else (name,):
-                        _put(group, part, self._own[key])
+                key = self._key(name, number)
+                if key in self._own and self._own[key] != saved.get(key, self._own[key]) and not self._keeps(name):
+                    for part in {name, "initial_lr"} & group.keys() if name == "lr" else {name}:
+                        if isinstance(group[part], Tensor):
+                            group[part].fill_(self._own[key])  # a captured or compiled step reads this very tensor
+                        else:
+                            group[part] = self._own[key]
 
     def differences(self) -> str | None:
         """Describe options that differ from the saved ones, and which are used. None: nothing was loaded since the last call."""
-        if self._saved is None:
+        saved, self._saved = self._saved, None
+        if saved is None:
             return None
-        now = self.state_dict()
-        saved = self._saved
-        self._saved = None
-        scheduler = self._schedule.of_torch
-        new = list[str]()
-        old = list[str]()
-        for name in now:
-            if _differs(name, now, saved):
-                kept = scheduler and (name.split(" of group ")[0] in SET_BY_SCHEDULERS or name.startswith(f"{scheduler}: "))
-                (old if kept else new).append(f"{name} {saved[name]} saved, {now[name]} now")
+        new, old = list[str](), list[str]()
+        for name, value in self.state_dict().items():
+            if value != saved.get(name, value):
+                kept = self._keeps(name.partition(" of group ")[0])
+                (old if kept else new).append(f"{name} {saved[name]} saved, {value} now")
         texts = [f"{'; '.join(new)}: the new values are used"] if new else []
         if old:
-            reason = f"the saved values are used, since {scheduler} continues with them (resume=False starts a new run)"
-            texts.append(f"{'; '.join(old)}: {reason}")
+            texts.append(f"{'; '.join(old)}: the saved values are used, since torch's scheduler continues with them")
         return ". ".join(texts)
 
+    def _keeps(self, name: str) -> bool:
+        return self._schedule.of_torch is not None and name in SET_BY_SCHEDULERS
 
-def _group_values(optimizer: Optimizer) -> dict[str, Any]:
-    """Return the plain values of an optimizer's groups, with their initial rates."""
-    found = {}
-    for k, group in enumerate(optimizer.param_groups):
-        for name in group:
-            if name not in ("params", "initial_lr"):
-                value = group.get("initial_lr", group[name]) if name == "lr" else group[name]
-                found[_key(name, k, optimizer)] = float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
-    return {name: value for name, value in found.items() if isinstance(value, bool | int | float | str | tuple | None)}
-
-
-def _key(name: str, group: int, optimizer: Optimizer) -> str:
-    return f"{name} of group {group}" if len(optimizer.param_groups) > 1 else name
-
-
-def _differs(name: str, now: Mapping[str, Any], saved: Mapping[str, Any]) -> bool:
-    return name in now and name in saved and now[name] != saved[name]
-
-
-def _put(group: dict[str, Any], name: str, value: Any) -> None:
-    if isinstance(group[name], Tensor):
-        group[name].fill_(value)  # a captured or compiled step reads this very tensor
-    else:
-        group[name] = value
+    def _key(self, name: str, group: int) -> str:
+        return f"{name} of group {group}" if len(self._optimizer.param_groups) > 1 else name

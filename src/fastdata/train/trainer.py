@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,27 +15,33 @@ import torch
 from torch import Tensor, nn
 
 from fastdata.checkpoint.files import Checkpoints
-from fastdata.errors import FastDataError
-from fastdata.monitor.best import Best
+from fastdata.checkpoint.states import load_states, random_state, restore_random, states
+from fastdata.errors import FastDataError, warn_user
 from fastdata.monitor.checks import CudnnBenchmark, GraphCheck
-from fastdata.monitor.logged import NOTHING, means
+from fastdata.monitor.log import Log
+from fastdata.monitor.logged import NOTHING, Logged, means
+from fastdata.monitor.meter import Meter
 from fastdata.monitor.profiler import StepProfiler
 from fastdata.optim.build import build_optimizer
 from fastdata.optim.schedule import Schedule, SchedulerLike
 from fastdata.parallel.layout import lay_out
+from fastdata.parallel.signals import Interrupted, Termination
 from fastdata.parallel.world import World, device_for
-from fastdata.train.arguments import check_arguments, check_counts
 from fastdata.train.batches import Epoch, check_part, first_tensor, to_device
 from fastdata.train.evaluation import Evaluation
-from fastdata.train.finite import MOST_SKIPPED, not_finite
+from fastdata.train.finite import MOST_SKIPPED, not_finite, warn_of_statistics
 from fastdata.train.options import Options
-from fastdata.train.records import Records
-from fastdata.train.resuming import Resuming
-from fastdata.train.run import Run
-from fastdata.train.state import capture, counters, restore
 from fastdata.train.step import Step
 
-__all__ = ["Trainer"]
+__all__ = ["TERMINATED", "Trainer"]
+
+HOOKS = ("step", "epoch", "eval", "save", "log")
+ENDING = HOOKS[:3]  # these may end the run
+FORMAT = 2  # of a state
+COUNTERS = ("update", "epoch", "epoch_open", "validated")
+CONTINUE, STOP, TERMINATE, INTERRUPT = range(4)
+VERDICTS = {signal.SIGTERM: TERMINATE, signal.SIGINT: INTERRUPT}
+TERMINATED = 75  # EX_TEMPFAIL of sysexits.h: try again later
 
 
 class Trainer:
@@ -70,12 +79,10 @@ class Trainer:
         dir: folder for checkpoints and the log. None: write no files and do not resume.
         resume: True: continue from the newest checkpoint of `dir`, if there is one. "require": raise an error if there is none.
             False: start a new run, also after SIGTERM; files of an earlier run move to ``dir/earlier-1``, -2, and so on.
-        eval_loss_fn: replaces `loss_fn` in evaluations; returns the same kinds of values.
         metrics: {name: metric} for `evaluate`. A metric is a function(outputs, batch), where outputs are what the model returned to
             `loss_fn`; it returns (sum, count), a tensor with one value per row or token, or a float, the mean over the batch's
             rows. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
             batch[1]). A pair (object, function(outputs, batch)) updates it with what the function returns instead.
-        best: "top1:max" or "loss:min": also keep the checkpoint with the best value, as best.pt.
         profile: number of updates to run under torch.profiler, after three warm-up updates; then `fit` ends. The trace goes into
             `dir`. Such a run does not resume and writes neither checkpoints nor a log.
         hooks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path), "log":
@@ -93,7 +100,7 @@ class Trainer:
 
     Attributes:
         update, epoch: updates tried so far, including skipped ones, and epochs finished.
-        results: results of the last evaluation, which ran after update `validated`. `best.value` is the best of its metric.
+        results: results of the last evaluation, which ran after update `validated`.
         stopping: a hook has asked to end the run.
         epoch_open: all batches of the last epoch are used, but `end_epoch` has not run.
         ema: its `.model` holds the averages. None without `ema`.
@@ -115,9 +122,7 @@ class Trainer:
         ema: float | None = None,
         dir: str | Path | None = None,
         resume: bool | Literal["require"] = True,
-        eval_loss_fn: Callable[[Any, Any], Tensor | tuple[Tensor, Any]] | None = None,
         metrics: Mapping[str, Any] | None = None,
-        best: str | None = None,
         profile: int | None = None,
         hooks: Mapping[str, Callable[..., Any]] | None = None,
         recompute: Iterable[type[nn.Module]] = (),
@@ -130,8 +135,18 @@ class Trainer:
         tensorboard: bool = False,
         progress: bool = True,
     ) -> None:
-        check_counts(accumulate=accumulate, log_every=log_every, save_every=save_every, profile=profile)
-        check_arguments(clip_norm=clip_norm, resume=resume, dir=dir)
+        _check_counts(accumulate=accumulate, log_every=log_every, save_every=save_every, profile=profile)
+        if clip_norm is not None and not 0 < clip_norm < math.inf:
+            raise ValueError(
+                f"clip_norm is {clip_norm}, which would leave nothing or all of each gradient: give a number above 0, or None"
+            )
+        if resume not in (True, False, "require") or (resume == "require" and dir is None):
+            raise ValueError(f"resume is {resume!r} and dir is {dir}; resume must be True, False, or 'require', which needs a dir")
+        self._hooks = dict(hooks or {})
+        if unknown := sorted(set(self._hooks) - set(HOOKS)):
+            raise ValueError(f"hooks has {', '.join(unknown)}, but there are {', '.join(HOOKS)}")
+        if wrong := [name for name, hook in self._hooks.items() if not callable(hook)]:
+            raise TypeError(f"hooks[{wrong[0]!r}] is a {type(self._hooks[wrong[0]]).__name__}, but must be a function")
         if tf32 is not None:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
@@ -143,39 +158,38 @@ class Trainer:
         self.device = target or next(self.model.parameters()).device
         self.optimizer = build_optimizer(optimizer, self.model, self.device)
         self.schedule = Schedule(scheduler, self.optimizer)
-        self._cudnn = CudnnBenchmark() if cudnn_benchmark and self.device.type == "cuda" else None
-        self._step = Step(wrapped, loss_fn, self.optimizer, self.world, self.device, self.ema, precision, clip_norm)
-        self._evaluation = Evaluation(self._step, eval_loss_fn or loss_fn, metrics or {}, channels_last=channels_last)
-        names = ("loss", *(metrics or {}))
-        self.best = Best(best, names)
         self.accumulate = accumulate
-        self.save_every = save_every
-        self._log_every = log_every
-        self._channels_last = channels_last
         self.dir = None if dir is None else Path(dir)
-        folder = None if profile else self.dir  # a profile is no run to resume
-        self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
-        self.records = Records(self, folder, hooks or {}, names, shown=progress, tensorboard=tensorboard)
-        self._meter = self.records.meter
-        self._logged = self.records.logged
-        self.totals = self._step.totals
-        self._evaluation.see = self.records.batch_evaluated
-        self._graphs = GraphCheck()
-        if self.world.rank == 0:
-            self._step.see_losses = self._graphs.see
-        self._profiler = StepProfiler(profile, self.dir or Path(), rank=self.world.rank) if profile else None
-        self.profiling = self._profiler is not None
-        if self._profiler:
-            self._step.span = self._profiler.span
         self.update = 0
         self.epoch = 0
         self.results = dict[str, float]()
         self.epoch_open = False
         self.validated = -1
         self.stopping = False
+        self._main = self.world.rank == 0
+        self._resume = resume
+        self._save_every = save_every
+        self._log_every = log_every
+        self._channels_last = channels_last
+        self._step = Step(wrapped, loss_fn, self.optimizer, self.world, self.device, self.ema, precision, clip_norm)
+        self._cudnn = CudnnBenchmark() if cudnn_benchmark and self.device.type == "cuda" else None
+        self._graphs = GraphCheck()
+        if self._main:
+            self._step.see_losses = self._graphs.see
+        folder = None if profile else self.dir  # a profile is no run to resume
+        self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
+        self._log = Log(folder if self._main else None, tensorboard=tensorboard)
+        self._meter = Meter(shown=progress and self._main)
+        self._logged = Logged(("loss", *(metrics or {})))
+        self._evaluation = Evaluation(self._step, loss_fn, metrics or {}, self._logged, channels_last=channels_last)
+        self._profiler = StepProfiler(profile, self.dir or Path(), rank=self.world.rank) if profile else None
+        if self._profiler:
+            self._step.span = self._profiler.span
         own = {"precision": precision, "accumulate": accumulate, "clip_norm": clip_norm, "ema": ema}
         self._options = Options(self.optimizer, self.schedule, **own)
-        self._resuming = Resuming(resume, self._checkpoints, self._options, self.records)
+        self._settled = False  # a state was loaded, or the folder holds nothing of another run
+        self._verdict = CONTINUE
+        self._last_line = 0  # the update of the last line of the log
         self._saved: Any = None  # the counters at the last save
         self._pass: Epoch | None = None
         self._resumed: Mapping[str, Any] | None = None  # the place in the epoch that a loaded state gives
@@ -226,10 +240,10 @@ class Trainer:
 
     def _begin_epoch(self, train: Any) -> Epoch:
         self.schedule.check_total()
-        self._resuming.start_anew()
+        self._start_anew()
         check_part(train, self.world, training=True)
         self._options.see(train)
-        self._resuming.report(self.update, self.epoch)
+        self._report_resume()
         self._pass = epoch = Epoch(train, self.epoch, self._place(train), self.world)
         self._resumed = None
         total = None if epoch.left is None else math.ceil((epoch.used + epoch.left) / self.accumulate)
@@ -251,11 +265,6 @@ class Trainer:
             return self._pass.state()
         return self._resumed
 
-    def used(self, train: Any) -> int:
-        """Return how many batches of the next epoch are used already, by a pass that was left or before a resume."""
-        place = self._place(train)
-        return int(place["used"]) if place else 0
-
     def _add(self, batch: Any, *, last: bool) -> None:
         tensor = first_tensor(batch)
         if tensor is not None and tensor.dim():
@@ -273,25 +282,12 @@ class Trainer:
         self._meter.updated()
         self._graphs.updated()
         if self.update % self._log_every == 0:
-            self.records.line()
+            self._write_line()
         self.schedule.updated(self.update - 1)
         if self._profiler and (report := self._profiler.updated()):
             self._meter.tell(report)
             self.stopping = True
-        self.records.call("step")
-
-    @property
-    def saves(self) -> bool:
-        """Whether the run writes checkpoints."""
-        return self._checkpoints is not None
-
-    def check_finite(self, *, over: bool = False) -> None:
-        """Raise a FastDataError if the last 50 updates were skipped, or, with `over`, if all updates of the run were."""
-        skipped = self._step.totals.skipped_in_a_row()
-        if skipped >= MOST_SKIPPED or (over and 0 < skipped == self.update):
-            raise not_finite(
-                skipped, self.model, self._step.loss(), rate=self.schedule.rates()[0], scaled=self._step.scaler.is_enabled()
-            )
+        self._call("step")
 
     def fit(
         self,
@@ -312,7 +308,85 @@ class Trainer:
 
         Returns the results of the last evaluation. With `profile` it ends after the profiled updates.
         """
-        return Run(self, train, val, epochs=epochs, max_steps=max_steps, eval_every=eval_every).go()
+        _check_counts(epochs=epochs, max_steps=max_steps, eval_every=eval_every)
+        if epochs is None and max_steps is None:
+            raise ValueError("fit needs epochs or max_steps, or it would never end")
+        last_epoch = math.inf if epochs is None else epochs
+        last_update = math.inf if max_steps is None else max_steps
+        val = None if self._profiler else val
+        termination = Termination()
+        self._verdict = CONTINUE
+        self.resume()
+        total = self._count_updates(train, last_epoch, last_update)
+        self.schedule.begin(total, evaluated=val is not None or self._profiler is not None)
+        if self._main and self.update and not (self.epoch_open or (self.epoch < last_epoch and self.update < last_update)):
+            where = "" if self.dir is None else f" in {self.dir}"
+            warn_user(
+                f"nothing was trained: the run{where} is finished, with {self.epoch} epochs and {self.update} updates. To train "
+                "longer, ask for more epochs or max_steps; for a new run, pass resume=False or another dir"
+            )
+        with termination if self._checkpoints else nullcontext():  # without checkpoints, a signal ends the process at once
+            try:
+                while self._verdict == CONTINUE and (self.epoch_open or (self.epoch < last_epoch and self.update < last_update)):
+                    if not self.epoch_open:
+                        for update in self.steps(train):
+                            if eval_every and update % eval_every == 0:
+                                self._validate_once(val)
+                            self._decide(termination)
+                            if self._save_every and update % self._save_every == 0 and self._verdict == CONTINUE:
+                                self.save()
+                            if self._verdict != CONTINUE or update >= last_update:
+                                break
+                    if self.epoch_open and self._verdict < TERMINATE:
+                        if eval_every is None:
+                            self._validate_once(val)
+                        self.end_epoch()
+                        self._decide(termination)
+                        self.save()
+                if self._verdict < TERMINATE:
+                    self._check_finite(over=True)
+                    self._validate_once(val)
+                self._flush()
+                self.save()
+            finally:
+                self.close()
+            self._decide(termination)  # a signal may have come after the last update
+        if self._verdict >= TERMINATE:
+            self._exit()
+        return self.results
+
+    def _count_updates(self, train: Any, last_epoch: float, last_update: float) -> float:
+        """Return the number of updates of the whole run, including those before a resume; math.inf if it is not known."""
+        with suppress(TypeError):  # a DataLoader may have a len() that raises
+            batches = len(train)
+            place = self._place(train)
+            first = math.ceil((batches - (int(place["used"]) if place else 0)) / self.accumulate)  # rest of the current epoch
+            left = (last_epoch - self.epoch - 1) * math.ceil(batches / self.accumulate) + first
+            return min(last_update, self.update + max(left, 0))
+        return last_update
+
+    def _validate_once(self, val: Any) -> None:
+        if val is not None and self.validated != self.update:
+            self.validate(val)
+
+    def _decide(self, termination: Termination) -> None:
+        """Decide whether the run ends here. All ranks agree, because a signal or a hook may have reached only one."""
+        if termination.received:
+            self._verdict = VERDICTS[termination.received]
+        elif self.stopping:
+            self._verdict = STOP
+        if self.world.size > 1:
+            self._verdict = int(self.world.max(torch.tensor(self._verdict), on_hosts=True))
+
+    def _exit(self) -> None:
+        """End the process after a signal, once everything is saved."""
+        interrupted = self._verdict == INTERRUPT
+        cause = "interrupted" if interrupted else "SIGTERM"
+        self._meter.tell(f"{cause}: saved at update {self.update} in {self.dir}; the same command continues from there.")
+        self.world.leave()
+        if not interrupted:
+            raise SystemExit(TERMINATED)
+        raise KeyboardInterrupt if hasattr(sys, "ps1") else Interrupted  # an interactive session does not end
 
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
         """Return the mean loss and metrics over a set, on every rank. Each sample counts once. Uses `ema` weights if set."""
@@ -330,32 +404,75 @@ class Trainer:
         return self._evaluation.predict(self.ema.model if self.ema else self.model, loader, call)
 
     def validate(self, val: Iterable[Any]) -> dict[str, float]:
-        """Evaluate, and pass the results to the schedule, the log, the hook and `best`."""
+        """Evaluate, and pass the results to the schedule, the log and the hook."""
         with self._meter.paused():
             self.results = self.evaluate(val)
         self.validated = self.update
         self.schedule.evaluated(self.results)
-        self.best.see(self.results)
-        self.records.evaluated(self.results)
+        with self._logged.into("eval"):
+            self._call("eval", self.results)
+        averaged = {"ema": True} if self.ema else {}
+        self._write("eval", {**self.results, **means(self._logged.read("eval", self.world)), **averaged})
         return self.results
 
     def end_epoch(self) -> None:
         """End an epoch, after its last update and evaluation: step its schedule, print its line and call its hook."""
-        self.records.flush()
+        self._flush()
         self.schedule.epoch_ended()
         self.epoch_open = False
-        self.records.epoch_ended(self.results if self.validated == self.update else {})
+        record = self._meter.end(self.epoch, self.results if self.validated == self.update else {})
+        with self._logged.into("epoch"):
+            self._call("epoch", record)
+        self._write("epoch", {**record, **means(self._logged.read("epoch", self.world))})
+
+    def _check_finite(self, *, over: bool = False) -> None:
+        """Raise a FastDataError if the last 50 updates were skipped, or, with `over`, if all updates of the run were."""
+        skipped = self._step.totals.skipped_in_a_row()
+        if skipped >= MOST_SKIPPED or (over and 0 < skipped == self.update):
+            raise not_finite(
+                skipped, self.model, self._step.loss(), rate=self.schedule.rates()[0], scaled=self._step.scaler.is_enabled()
+            )
+
+    def _write_line(self) -> None:
+        """Write a line about the updates since the last one. Only here does the host wait for the device."""
+        self._check_finite()
+        self._last_line = self.update
+        logged = self._logged.read("train", self.world)
+        record = self._meter.read(*self._step.totals.read(), logged, lr=self.schedule.rates()[0])
+        if record["skipped"] and self._main:
+            warn_of_statistics(self.model)
+        self._write("train", record)
+
+    def _flush(self) -> None:
+        """Write what no line has reported yet. All ranks call it together."""
+        if self._last_line != self.update:
+            self._write_line()
+        elif logged := self._logged.read("train", self.world):  # by a hook, after the line of this update
+            self._meter.add(logged)
+            self._write("train", means(logged))
+
+    def _write(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Write a record, and call the log hook."""
+        record = {"kind": kind, "update": self.update, "epoch": self.epoch, **values}
+        self._log.write(record)
+        if self._main:
+            self._call("log", record)
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        """Call a hook, if it is set. A step, epoch or eval hook may end the run."""
+        if hook in self._hooks:
+            with self._logged.into(self._logged.kind if hook in ENDING else None):
+                stop = self._hooks[hook](self, *arguments) is True
+            self.stopping |= stop and hook in ENDING
 
     def save(self) -> None:
         """Write a checkpoint in the background, if there is a `dir` and something is new. All ranks call it together."""
-        self._resuming.start_anew()
-        now = counters(self)
+        self._start_anew()
+        now = [getattr(self, name) for name in COUNTERS]
         if self._checkpoints is not None and self._saved != now:
-            best = self.best.improved and self.validated == self.update
             with self._meter.paused():
-                self._checkpoints.save(self.update, self.state_dict(), best=best, then=lambda path: self.records.call("save", path))
+                self._checkpoints.save(self.update, self.state_dict(), then=lambda path: self._call("save", path))
             self._saved = now
-            self.best.improved = False
 
     def resume(self) -> bool:
         """Continue from the newest checkpoint of `dir`, if `resume` allows it and nothing was trained yet. Returns whether it did.
@@ -363,12 +480,68 @@ class Trainer:
         Raises:
             FastDataError: if no checkpoint can be read, it does not fit, or `resume` is "require" and there is none.
         """
-        return not self.update and self._resuming.load(self.load_state_dict)
+        if self.update or self._checkpoints is None:
+            return False
+        if not self._resume:
+            self._start_anew()
+            return False
+        state = self._checkpoints.newest()
+        self._settled = True
+        if state is None:
+            if self._resume == "require":
+                raise FastDataError(
+                    f"resume is 'require', but {self.dir} has no checkpoint: pass the right dir, or leave resume out"
+                )
+            return False
+        try:
+            self.load_state_dict(state)
+        except FastDataError as error:
+            raise FastDataError(
+                f"{self._checkpoints.read} does not fit this Trainer: for a new run, pass resume=False or another dir; to "
+                f"continue, make the Trainer as it was: {error}"
+            ) from error
+        return True
+
+    def _start_anew(self) -> None:
+        """Move the files of an earlier run away, unless this run continues it."""
+        aside = self._checkpoints.set_aside() if self._checkpoints and not self._settled else None
+        self._settled = True
+        if aside and self._resume:
+            warn_user(
+                f"{aside.parent} has checkpoints of an earlier run that was not resumed; they are in {aside} now. To continue it, "
+                "call trainer.resume() before trainer.steps()"
+            )
+        elif aside:
+            self._meter.tell(f"resume=False: files of an earlier run in {aside.parent} are in {aside} now")
+
+    def _report_resume(self) -> None:
+        """Report once where a run resumes, and which options differ from the saved ones."""
+        differences = self._options.differences()
+        if differences is None or not self._main:
+            return
+        text = f"resumed after update {self.update}, in epoch {self.epoch + 1}"
+        self._write("resume", {"differences": differences})
+        if differences:
+            warn_user(f"{text}. {differences}")
+        else:
+            self._meter.tell(f"{text}.")
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides how the run continues: tensors, numbers and text. All ranks call it together."""
+        model, optimizer = states(self.model, self.optimizer)
         place = self._pass.state() if self._pass else self._resumed
-        return capture(self, scaler=self._step.scaler, place=place, options=self._options)
+        return {
+            "format": FORMAT,
+            "options": self._options.state_dict(),
+            "model": model,
+            "optimizer": optimizer,
+            "ema": None if self.ema is None else states(self.ema.model)[0],
+            "scaler": self._step.scaler.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            **{name: getattr(self, name) for name in COUNTERS},
+            "results": self.results,
+            "ranks": self.world.gather({"random": random_state(), "place": place}),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
@@ -376,16 +549,57 @@ class Trainer:
         Raises:
             FastDataError: if the state does not fit this Trainer.
         """
-        self._resumed = restore(self, state, scaler=self._step.scaler, options=self._options)
+        if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+            found = f"has {', '.join(map(str, [*state][:8]))}" if isinstance(state, Mapping) else f"is a {type(state).__name__}"
+            raise FastDataError(f"expected a state of fastdata's Trainer in format {FORMAT}, but it {found}")
+        try:
+            self._options.check(state["options"])
+            load_states((state["model"], state["optimizer"]), self.model, self.optimizer)
+            if self.ema is not None:
+                load_states((state["model"] if state["ema"] is None else state["ema"],), self.ema.model)
+            self._step.scaler.load_state_dict(state["scaler"])
+            self._options.load(state["options"])
+            self.schedule.load_state_dict(state["schedule"])
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise FastDataError(f"the checkpoint is from another model, optimizer, precision or scheduler: {error}") from error
+        for name in COUNTERS:
+            setattr(self, name, state[name])
+        self.results = dict(state["results"])
+        ranks = state["ranks"]
+        if len(ranks) == self.world.size:
+            restore_random(ranks[self.world.rank]["random"])
+            self._resumed = ranks[self.world.rank]["place"]
+        else:
+            self._resumed = ranks[0]["place"]
+            self._warn_of_other_ranks(len(ranks))
         self._pass = None
-        self._saved = counters(self)
-        self._resuming.settled = True
-        self.records.resumed()
+        self._saved = [getattr(self, name) for name in COUNTERS]
+        self._settled = True
+        self._last_line = self._meter.resumed_at = self.update
+
+    def _warn_of_other_ranks(self, before: int) -> None:
+        """Warn if the rest of an epoch cannot be divided among another number of ranks, as only a Loader's can."""
+        place = self._resumed
+        if place and place["used"] and "global_batch_size" not in (place["loader"] or {}):
+            warn_user(
+                f"the checkpoint was made in the middle of an epoch by {before} ranks, now there are {self.world.size}, and this "
+                "loader cannot divide the rest of the epoch among them: some samples will repeat in it, others be left out. "
+                "fastdata.Loader can, with global_batch_size="
+            )
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and close the log."""
         if self._profiler:
             self._profiler.close()
-        self.records.close()
+        self._logged.kind = None  # from here on, logging a number is an error, because no run is active
+        self._meter.close()
+        self._log.close()
         if self._checkpoints is not None:
             self._checkpoints.wait()
+
+
+def _check_counts(**counts: int | None) -> None:
+    """Raise a ValueError for anything but None or a whole number of at least 1."""
+    for name, count in counts.items():
+        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
+            raise ValueError(f"{name} is {count!r}, but must be a whole number from 1 on, or left out")
