@@ -505,7 +505,7 @@ def test_more_bits_than_are_read_are_refused_for_16_bits() -> None:
     source = SourceImage(out.getvalue())
     assert np.abs(source.decode().astype(int) - _rgb()).max() <= 5
     with pytest.raises(
-        CodecError, match="heif has more than 8 bits, and is read with 8: convert it to PNG, or do without --bits 16"
+        CodecError, match="heif may have more than 8 bits, and is read with 8: make it a PNG, or do without --bits 16"
     ):
         source.decode(bits=16)
 

@@ -26,7 +26,6 @@ class Pixels(NamedTuple):
 
     color: Array
     alpha: Array | None = None
-    premultiplied: bool = False
 
 
 def look_up(indices: Array, palette: bytes, alpha: bytes = b"") -> Pixels:
@@ -48,7 +47,7 @@ def cmyk_to_rgb(absent: Array) -> Array:
 
 def flatten(pixels: Pixels) -> Array:
     """Composite `pixels` on white, in the depth of the source, and in the memory of its colours if possible."""
-    color, alpha, premultiplied = pixels
+    color, alpha = pixels
     if alpha is None:
         return color
     depth = 8 * color.dtype.itemsize
@@ -56,8 +55,7 @@ def flatten(pixels: Pixels) -> Array:
     flat = color if color.ndim == 3 and color.flags.writeable else np.empty((*color.shape[:2], 3), color.dtype)
     for tile in _tiles(color):
         part, weight = _wide(to_channels(color[tile], gray=False)), _wide(alpha[tile])[..., None]
-        shine = full * (full - weight)
-        flat[tile] = np.minimum(part + _over(shine, depth), full) if premultiplied else _over(part * weight + shine, depth)
+        flat[tile] = _over(part * weight + full * (full - weight), depth)
     return flat
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from fastdata.codecs.channels import flatten, to_bits, to_channels, upright
 from fastdata.codecs.header import Header
 from fastdata.codecs.jpeg_file import JpegHeader, read_jpeg
-from fastdata.codecs.jxl_file import read_jxl
 from fastdata.codecs.pillow_files import read_pillow
 from fastdata.codecs.png_file import read_png
 from fastdata.codecs.tiff_file import read_tiff
@@ -32,7 +31,6 @@ READERS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], Header]], ...] = (
     (re.compile(rb"\xff\xd8"), read_jpeg),
     (re.compile(rb"\x89PNG\r\n\x1a\n"), read_png),
     (re.compile(rb"II[*+]\0|MM\0\*"), read_tiff),
-    (re.compile(rb"\0\0\0\x0cJXL |\xff\x0a"), read_jxl),
 )
 POINTER = re.compile(rb"version https://git-lfs|\s*/?(?:\.\./)*(?:\.git/)?annex/objects/")
 
@@ -96,7 +94,7 @@ class SourceImage:
         else:
             pixels = header.pixels(self._data)
             if bits == 16 and header.deep and pixels.color.dtype == np.uint8:
-                what = f"the {header.format} has more than 8 bits, and is read with 8: convert it to PNG, or do without --bits 16"
+                what = f"the {header.format} may have more than 8 bits, and is read with 8: make it a PNG, or do without --bits 16"
                 raise CodecError(what, "unsupported")
             if pixels.color.shape[:2] != (header.height, header.width):
                 raise CodecError(f"the pixels are {pixels.color.shape[:2]}, the header says otherwise", "undecodable")

@@ -18,8 +18,8 @@ FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 class Header(ABC):
     """What a file declares before its pixels.
 
-    `height` and `width` are as stored, before `orientation` (as in EXIF). `deep`: the file has more than 8 bits, but `pixels` may
-    return 8. `pixel_bytes`: the memory for a pixel while it is decoded.
+    `height` and `width` are as stored, before `orientation` (as in EXIF). `deep`: the file may have more than 8 bits, where `pixels`
+    returns 8. `pixel_bytes`: the memory for a pixel while it is decoded.
     """
 
     pixel_bytes: ClassVar[int] = 28  # JPEG 2000 with alpha takes 25, most formats half of it

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.codecs.channels import Pixels, cmyk_to_rgb, look_up
+from fastdata.codecs.channels import Pixels
 from fastdata.codecs.header import Header, unsupported
 from fastdata.codecs.jpeg_file import END_OF_IMAGE, read_jpeg
 from fastdata.codecs.pillow_files import ORIENTATION, extra, open_image, pixels_of, strict
@@ -43,15 +43,11 @@ class TiffHeader(Header):
         with strict("TIFF"):
             image = open_image(data, "Tiff")
             image.info.pop("xmp", None)  # Pillow turns TIFFs itself, also as XMP says
-            if self.tags[PHOTOMETRIC] != INDEXED:
-                return pixels_of(image)
-            image.load()
-            table = np.array(self.tags[PALETTE]).reshape(3, -1).T  # of 16 bits, or by mistake of 8
-            return look_up(np.asarray(image), (table >> 8 if table.max() > 255 else table).astype(np.uint8).tobytes())
+            return pixels_of(image)
 
 
 def _by_tifffile(data: bytes, tags: dict[int, Any]) -> Pixels:
-    """Read the first page with tifffile.
+    """Read grey or RGB of the first page with tifffile.
 
     Raises:
         CodecError: if tifffile is not installed, or cannot read it.
@@ -62,19 +58,18 @@ def _by_tifffile(data: bytes, tags: dict[int, Any]) -> Pixels:
         values = page.asarray(maxworkers=1)
         values = np.moveaxis(values, 0, 2) if page.axes[:1] == "S" else values
     values = values.astype(values.dtype.newbyteorder("="), copy=False).reshape(tags[HEIGHT], tags[WIDTH], -1)
-    photometric, samples, full = tags[PHOTOMETRIC], values.shape[2], np.iinfo(values.dtype).max
-    colors = COLORS[photometric]
-    color = values[..., 0] if colors == 1 else values[..., :colors]
-    if photometric == CMYK:
-        color = cmyk_to_rgb(full - color)
-    elif photometric == WHITE_IS_0:
-        color = full - color
-    color = np.ascontiguousarray(color)
-    kinds = tags.get(EXTRA) or ((STRAIGHT,) if (photometric, samples) == (RGB, 4) else ())  # as Pillow
-    for index, kind in enumerate(kinds, samples - len(kinds)):
-        if kind in (PREMULTIPLIED, STRAIGHT) and index >= colors:
-            return Pixels(color, np.ascontiguousarray(values[..., index]), kind == PREMULTIPLIED)
-    return Pixels(color)
+    colors, kinds = COLORS[tags[PHOTOMETRIC]], _extra_samples(tags)
+    color = np.ascontiguousarray(values[..., 0] if colors == 1 else values[..., :colors])
+    if tags[PHOTOMETRIC] == WHITE_IS_0:
+        color = np.iinfo(values.dtype).max - color
+    alpha = np.ascontiguousarray(values[..., colors + kinds.index(STRAIGHT)]) if STRAIGHT in kinds else None
+    return Pixels(color, alpha)
+
+
+def _extra_samples(tags: dict[int, Any]) -> tuple[int, ...]:
+    """Return the kinds of samples beside those of colour; a fourth one of RGB that nothing explains is alpha, as in Pillow."""
+    unexplained = (STRAIGHT,) if (tags[PHOTOMETRIC], tags.get(SAMPLES)) == (RGB, 4) else ()
+    return tags.get(EXTRA) or unexplained
 
 
 def read_tiff(data: bytes) -> TiffHeader:
@@ -120,6 +115,8 @@ def _checked(data: bytes, tags: dict[int, Any]) -> TiffHeader:
     misread_planes = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
     deep = bits == 16 and (samples > 1 or photometric != BLACK_IS_0)
     by_tifffile = photometric != YCC and compression != JPEG and (misread_planes or deep)
+    if by_tifffile and (photometric == CMYK or PREMULTIPLIED in _extra_samples(tags)):
+        raise unsupported("TIFF of 16 bits, or in planes, with inks or premultiplied alpha")
     height, width, turn = tags[HEIGHT], tags[WIDTH], tags.get(ORIENTATION, 1)
     if not by_tifffile and 5 <= turn <= 8:  # Pillow turns TIFFs itself
         height, width = width, height
