@@ -547,11 +547,11 @@ def test_with_masks(tmp_path: Path) -> None:
 
 
 def test_what_several_images_do_not_go_with() -> None:
-    with pytest.raises(ValueError, match=r"transform takes an image, but samples have left, right, depth"):
+    with pytest.raises(ValueError, match=r"transform takes an image, and the others of its sample \(left, right, depth\)"):
         dataset(transform=lambda image: image)
-    with pytest.raises(ValueError, match=r"transform takes an image, but samples have left, right, depth"):
+    with pytest.raises(ValueError, match=r"transform takes an image, and the others of its sample \(left, right, depth\)"):
         dataset().transform = lambda image: image
-    with pytest.raises(ValueError, match=r"crop makes 2 views, and samples have 3 images"):
+    with pytest.raises(ValueError, match=r"crop makes 2 views of an image, and the others of its sample"):
         dataset(crop=[RandomResizedCrop(32), RandomResizedCrop(32)])
     assert dataset(images="right").no_jpegs() is None
     assert "several images" in dataset().no_jpegs()

@@ -18,7 +18,7 @@ FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 class Header(ABC):
     """What a file declares before its pixels.
 
-    `height` and `width` are as stored, before `orientation` (as in EXIF). `deep`: the file may have more than 8 bits, where `pixels`
+    `height` and `width` are as stored, before `orientation` (as in EXIF). `deep`: it may have more than 8 bits, of which `pixels`
     returns 8. `pixel_bytes`: the memory for a pixel while it is decoded.
     """
 

@@ -50,8 +50,10 @@ class _Concat(Generic[T]):
 
     def _gather(self, ids: Array, take: Callable[[T, Array], tuple[Array, ...]]) -> tuple[Array, ...]:
         """Return the arrays that `take` returns for rows of a source, for rows of all of them."""
+        if not len(ids):
+            return take(self._parts[0][0], ids)
         parts = [(places, take(source, local)) for _, source, places, local in self._split(ids)]
-        order = np.argsort(np.concatenate([places for places, _ in parts])) if parts else np.empty(0, np.int64)
+        order = np.argsort(np.concatenate([places for places, _ in parts]))
         return tuple(np.concatenate(each)[order] for each in zip(*(arrays for _, arrays in parts), strict=True))
 
     def _find(self, index: int) -> tuple[T, int]:
@@ -79,17 +81,12 @@ class ConcatImages(_Concat[Images]):
                     f"datasets of {_described(first)} and of {_described(images)} do not go together: prepare the second with "
                     "--classes of the first, and the same --gray, --bits and --mask-bits"
                 )
-        self._targets: Array | None = None  # made once per process, and not pickled
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_targets": None}
+        targets = [images.targets if rows is None else images.targets[rows.array] for images, rows in self._parts]
+        self._targets = SharedArray.of(np.concatenate(targets))
 
     @property
     def targets(self) -> Array:
-        if self._targets is None:
-            parts = [images.targets if rows is None else images.targets[rows.array] for images, rows in self._parts]
-            self._targets = np.concatenate(parts)
-        return self._targets
+        return self._targets.array
 
     @property
     def columns(self) -> dict[str, Values]:
@@ -106,11 +103,9 @@ class ConcatImages(_Concat[Images]):
             placed = images.placement(local)
             return placed.scale, placed.shift
 
-        return Placement(*self._gather(ids, take)) if len(ids) else Placement(np.empty((0, 2)), np.empty((0, 2)))
+        return Placement(*self._gather(ids, take))
 
     def sides(self, ids: Array) -> tuple[Array, Array]:
-        if not len(ids):
-            return np.empty(0, np.int64), np.empty(0, np.int64)
         heights, widths = self._gather(ids, lambda images, local: images.sides(local))
         return heights, widths
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,18 +10,17 @@ import numpy as np
 import torch
 
 from fastdata.data.choice import checked
-from fastdata.data.dataset import Allocate, Timing
+from fastdata.data.dataset import Allocate, SlotDataset, Timing
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line
 from fastdata.data.targets import Item, to_tensors
-from fastdata.images.columns_dataset import ColumnsDataset
+from fastdata.errors import StoreError
 from fastdata.images.concat import ConcatImages
 from fastdata.images.crops import Crop
-from fastdata.images.encoded import EncodedBatch
-from fastdata.images.fields import Fields
+from fastdata.images.fields import Columns, Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import Images
-from fastdata.images.rendering import render_batch, render_each, render_masks, stack
+from fastdata.images.rendering import EncodedBatch, render_batch, render_each, render_masks, stack
 from fastdata.images.view import Sample, Transform, Views
 from fastdata.shared_memory import SharedArray
 from fastdata.store.store import Use
@@ -40,7 +39,7 @@ def _view_property(name: str) -> Any:
     return property(lambda dataset: getattr(dataset.views, name), set_value)
 
 
-class ImageDataset(ColumnsDataset):
+class ImageDataset(SlotDataset):
     """Images with labels or masks as targets; `fastdata.images.stored` has the constructors.
 
     `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel; a tuple of them if `crop` is a sequence
@@ -66,6 +65,8 @@ class ImageDataset(ColumnsDataset):
             value. Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks.
     """
 
+    has_columns = True
+
     def __init__(
         self,
         sources: Sequence[Images],
@@ -74,7 +75,9 @@ class ImageDataset(ColumnsDataset):
         fields: Fields | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(sources[0], fields)
+        super().__init__()
+        self._images = sources[0]
+        self._fields = fields
         self._sources = tuple(sources)  # of the images of each sample, which have the same sizes
         self._names = names  # of these, if a sample is a dict of them
         self._masks = masks
@@ -165,7 +168,7 @@ class ImageDataset(ColumnsDataset):
         """
         keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
         if self.views.transform is None:
-            images = [b for one in self._sources for b in self._render(one, rows, plans, allocate, timing)]
+            images = [b for one in self._sources for b in render_batch(one, self.views.each, rows, plans, allocate, timing)]
         else:
             seeds = [loose_seeds(seed, epoch, keys, view) for view in range(len(plans))]
             with lent_generators() as reseed:
@@ -177,11 +180,6 @@ class ImageDataset(ColumnsDataset):
                 samples = render_each(self._images, self.views, rows, plans, timing, seed_sample)
             images = [stack(found, allocate) for found in samples]
         return self._as_sample(images), self._read_targets(rows, plans[0], allocate, timing)
-
-    def _render(
-        self, images: Images, rows: Array, plans: list[list[Sample]], allocate: Allocate, timing: Timing | None
-    ) -> list[Array]:
-        return render_batch(images, self.views.each, rows, plans, allocate, timing)
 
     def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:
         count = self.arrays_per_batch - self.large_targets
@@ -282,6 +280,62 @@ class ImageDataset(ColumnsDataset):
             raise ValueError(f"a crop of {side} was asked for, but the dataset has no crop: give it one, such as RandomResizedCrop")
         return self._like(views=self._check_views(replace(self.views, crop=replace(view.crop, size=side))))
 
+    @property
+    def fields(self) -> str | tuple[str, ...] | None:
+        """The columns that are emitted as targets; None: labels or masks."""
+        if self._fields is None:
+            return None
+        return self._fields.names[0] if self._fields.single else self._fields.names
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the store, in the order of this dataset: a mapping of names to arrays or lists of n values."""
+        rows = self.rows(np.arange(len(self)))
+        return Columns(self._images.columns, rows, self._images.targets[rows])
+
+    def decode(self, tokens: Any, column: str | None = None) -> str:
+        """Return the text of tokens, by the tokenizer of their column, without the padding at their end.
+
+        Args:
+            tokens: whole numbers [length].
+            column: the column they come from; None: the only one that holds tokens.
+
+        Raises:
+            StoreError: if there is no such column.
+            MissingExtraError: if the tokenizer's library is not installed.
+        """
+        known = [name for name, values in self._images.columns.items() if values.column.tokens is not None]
+        if (column is None and len(known) != 1) or (column is not None and column not in known):
+            which = "name one of them" if column is None and known else f"{column or 'tokens'} cannot be decoded"
+            raise StoreError(f"{self._images.place} has the columns of tokens {', '.join(known) or 'none'}: {which}")
+        return self._images.columns[column or known[0]].decode(np.asarray(tokens).reshape(-1).tolist())
+
+    def where(self, condition: Callable[[Columns], Any]) -> Any:
+        """Return the samples whose columns meet a condition, as a dataset of the same kind. No image is read.
+
+        Args:
+            condition: takes `columns` and returns a bool for each sample: `lambda columns: columns["score"] > 0.5`.
+
+        Raises:
+            TypeError, ValueError: if it returns anything else.
+        """
+        chosen = np.asarray(condition(self.columns))
+        if chosen.dtype != bool:
+            raise TypeError(f"the condition returned {chosen.dtype}, but must return a bool for each sample")
+        if chosen.shape != (len(self),):
+            raise ValueError(f"the condition returned {list(chosen.shape)} values, but the dataset has {len(self)} samples")
+        return self.subset(chosen)
+
+    def _strata(self, stratify: bool | str) -> Array:
+        if not isinstance(stratify, str):
+            return super()._strata(stratify)
+        values = self.columns[stratify]
+        if len(set(map(np.shape, values))) > 1 or np.ndim(values[0]):
+            raise ValueError(
+                f"stratify is {stratify!r}, but this column has lists or arrays: name one with a value for each sample"
+            )
+        return np.unique(np.array(values), return_inverse=True)[1]
+
     def __add__(self, other: Any) -> Any:
         """Concatenate two datasets, with their masks. Other datasets are added with torch's slower `ConcatDataset`.
 
@@ -308,32 +362,16 @@ class ImageDataset(ColumnsDataset):
 
     def _check_views(self, views: Views) -> Views:
         """Return the views, or raise ValueError if they do not suit these images and targets."""
-        images, masks = ", ".join(self.images or ()), self._masks is not None
         geometric = self._fields.geometric(self._images.columns) if self._fields else None
-        if views.transform is not None and masks:
-            raise ValueError(
-                "transform takes an image, and its mask would not follow: transform both on the device; images without masks come "
-                "from RAMDataset(masks=False)"
-            )
-        if views.transform is not None and geometric:
-            raise ValueError(
-                f"transform takes an image, and {geometric} would not follow: transform both on the device, or leave it out"
-            )
-        if views.transform is not None and images:
-            raise ValueError(
-                f"transform takes an image, but samples have {images}, each of which it would change in another way: transform "
-                "them on the device, or choose one with images="
-            )
-        several = f"crop makes {len(views.each)} views" if views.several else ""
-        if several and (masks or geometric):
-            raise ValueError(
-                f"{several} of an image, and {geometric or 'its mask'} can follow only one: give one crop, or leave them out"
-            )
-        if several and images:
-            raise ValueError(
-                f"{several}, and samples have {len(self.images or ())} images, {images}: give one crop, or choose an image with "
-                "images="
-            )
+        follower = "its mask" if self._masks is not None else geometric
+        follower = follower or (f"the others of its sample ({', '.join(self.images)})" if self.images else None)
+        remedy = "images= chooses one image, RAMDataset(masks=False) leaves out masks"
+        if follower and views.several:
+            found = f"crop makes {len(views.each)} views of an image, and {follower} can follow only one"
+            raise ValueError(f"{found}: give one crop, or leave the other out; {remedy}")
+        if follower and views.transform is not None:
+            found = f"transform takes an image, and {follower} would not follow"
+            raise ValueError(f"{found}: transform both on the device, or leave the other out; {remedy}")
         return views
 
     def __repr__(self) -> str:

@@ -15,8 +15,8 @@ from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
-from fastdata.images.opening import open_images
 from fastdata.images.records import FileImages, Held, StoreImages
+from fastdata.images.stored import open_images
 from fastdata.images.view import Transform, Views
 from fastdata.remote.locate import locate
 from fastdata.remote.url import Storage

@@ -17,14 +17,18 @@ from fastdata.codecs.pixels import Region, Window
 from fastdata.data.dataset import Allocate, Timing
 from fastdata.errors import CodecError, LoaderError
 from fastdata.images.records import Images
-from fastdata.images.sharing import shared_parts
 from fastdata.images.view import Sample, View, Views, shorten
 
-__all__ = ["render_batch", "render_each", "render_masks", "stack"]
+__all__ = ["EncodedBatch", "render_batch", "render_each", "render_masks", "stack"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LEAST_BYTES = 1 << 21  # of scratch memory: holds the largest batch of JPEGs
+
+# A window joins a part if decoding the part with it costs less than decoding it alone: see benchmarks/LOG.md, "Views".
+SHARE = 1.0  # of the window's pixels
+START = 16_000  # pixels that could be decoded in the time that each decode takes to start
+
 _local = threading.local()
 
 
@@ -40,10 +44,7 @@ def render_batch(
     form = images.form
     outs = list[Array]()
     for view, plan in zip(views, plans, strict=True):
-        shapes = {sample.shape for sample in plan}
-        if len(shapes) > 1:
-            raise view.unequal(shapes)
-        outs.append(allocate((len(rows), *plan[0].shape, form.channels), np.dtype(form.dtype)))
+        outs.append(allocate((len(rows), *view.one_shape(plan), form.channels), np.dtype(form.dtype)))
     timing = timing or Timing()
     for v, k, region in _decoded(images, rows, plans, timing):
         _render(views[v], plans[v][k], region, outs[v][k], timing)
@@ -111,11 +112,48 @@ def _decoded(
         for k, region in _regions(images, rows, [sample.window for sample in plans[0]], timing):
             yield 0, k, region
         return
-    parts = shared_parts(plans, cuts=images.indexed)
-    rows = rows[[part.place for part in parts]]
-    for number, region in _regions(images, rows, [part.window for part in parts], timing):
-        for view in parts[number].views:
-            yield view, parts[number].place, region
+    parts = [
+        (place, window, members)
+        for place, samples in enumerate(zip(*plans, strict=True))
+        for window, members in _joined([sample.window for sample in samples], images.indexed)
+    ]
+    rows = rows[[place for place, _, _ in parts]]
+    for number, region in _regions(images, rows, [window for _, window, _ in parts], timing):
+        place, _, members = parts[number]
+        for view in members:
+            yield view, place, region
+
+
+def _joined(windows: Sequence[Window], cuts: bool) -> list[tuple[Window, list[int]]]:
+    """Join the windows of one image, the largest first, where that saves time. Return each with the views that lie in it.
+
+    Windows are joined only if they are decoded at the same scale, so that no pixel depends on what is shared. If `cuts` is False,
+    no part of an image is decoded without the rest, and they are always joined.
+    """
+    parts: list[tuple[Window, list[int]]] = []
+    for view in sorted(range(len(windows)), key=lambda view: -_area(windows[view])):
+        window = windows[view]
+        for number, (part, views) in enumerate(parts):
+            union = _union(part, window)
+            fits = part[4:] == window[4:] and part.empty == window.empty
+            if fits and (not cuts or _area(union) - _area(part) <= SHARE * _area(window) + START):
+                parts[number] = union, [*views, view]
+                break
+        else:
+            parts.append((window, [view]))
+    return parts
+
+
+def _area(window: Window) -> int:
+    return window.height * window.width
+
+
+def _union(one: Window, other: Window) -> Window:
+    """Return the smallest window that contains both, at the scale of the first."""
+    top, left = min(one.top, other.top), min(one.left, other.left)
+    bottom = max(one.top + one.height, other.top + other.height)
+    right = max(one.left + one.width, other.left + other.width)
+    return one._replace(top=top, left=left, height=bottom - top, width=right - left)
 
 
 def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Timing) -> Iterator[tuple[int, Region | None]]:
@@ -189,3 +227,35 @@ def stack(samples: Sequence[Array], allocate: Allocate) -> Array:
     if len(shapes) > 1:
         raise LoaderError(f"transform returned arrays of different shapes, {shorten(shapes)}: a batch needs one")
     return np.stack(samples, out=allocate((len(samples), *samples[0].shape), np.result_type(*samples)))
+
+
+class EncodedBatch:
+    """A batch before decoding, for decoders that take whole batches of JPEGs.
+
+    Attributes:
+        plan: the plan for each image.
+        jpegs: for each image, a JPEG that contains its window, and its place in the image; None: only `render` can decode it.
+        targets: as `read_batch` returns them.
+        shape: [H, W, C] of each sample.
+
+    Raises:
+        LoaderError: if the samples would have several shapes.
+    """
+
+    def __init__(self, images: Images, view: View, rows: Array, plan: Sequence[Sample], targets: Any) -> None:
+        self._images = images
+        self._view = view
+        self._rows = rows
+        self.plan = plan
+        self.targets = targets
+        self.shape = (*view.one_shape(plan), images.form.channels)
+        self.jpegs = [
+            None if sample.window.empty else images.jpeg(row, images.get(row), sample.window)
+            for row, sample in zip(rows.tolist(), plan, strict=True)
+        ]
+
+    def render(self, places: Sequence[int], timing: Timing) -> Array:
+        """Return some samples of the batch, [n, H, W, C], as `read_batch` makes them."""
+        plan = [self.plan[k] for k in places]
+        (pixels,) = render_batch(self._images, [self._view], self._rows[list(places)], [plan], np.empty, timing)
+        return pixels

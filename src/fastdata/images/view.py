@@ -127,13 +127,16 @@ class View:
         if any(sample.flip):
             cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
 
-    def unequal(self, shapes: set[Shape]) -> LoaderError:
-        """Return the error for a batch with outputs of these shapes."""
+    def one_shape(self, plan: Sequence[Sample]) -> Shape:
+        """Return the shape of a batch's outputs, or raise a LoaderError if there are several."""
+        shapes = {sample.shape for sample in plan}
+        if len(shapes) == 1:
+            return plan[0].shape
         if self.crop is None:
             what = "give the dataset a crop, such as crop=fastdata.RandomResizedCrop(224), or prepare with --resize crop"
         else:
             what = f"{self.crop} keeps the aspect ratio; use Resize((height, width)) or CenterCrop"
-        return LoaderError(f"a batch needs images of one size, but these have {shorten({f'{w} x {h}' for h, w in shapes})}: {what}")
+        raise LoaderError(f"a batch needs images of one size, but these have {shorten({f'{w} x {h}' for h, w in shapes})}: {what}")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fastdata.data.targets import to_tensors
 from fastdata.errors import FastDataError, needs
 from fastdata.gpu.copies import numbered
 from fastdata.images.dataset import ImageDataset
-from fastdata.images.encoded import EncodedBatch
+from fastdata.images.rendering import EncodedBatch
 from fastdata.images.view import View
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request
