@@ -213,7 +213,7 @@ def test_what_is_stored(stores: dict[str, Path], body: Any) -> None:
     assert dataset.columns["category"][3].tolist() == [
         NUMBER[a["category_id"]] for a in body["annotations"] if a["image_id"] == image_id
     ]
-    several = dataset.where(lambda columns: [len(boxes) > 1 for boxes in columns["boxes"]])
+    several = dataset.subset([len(boxes) > 1 for boxes in dataset.columns["boxes"]])
     assert 0 < len(several) < len(dataset)
     assert LMDBDataset(stores["short"], fields="category")[3][1].dtype == torch.int64
 

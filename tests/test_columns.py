@@ -219,16 +219,10 @@ def test_subsets_and_sums_keep_rows_together(store: Path, first: list[int], seco
 def test_samples_are_chosen_by_their_columns(store: Path) -> None:
     dataset = LMDBDataset(store)
     assert set(dataset.columns) == set(NAMES)
-    high = dataset.where(lambda columns: columns["score"] > 2)
+    high = dataset.subset(dataset.columns["score"] > 2)
     assert [high.columns["big"][k] for k in range(len(high))] == [255 - k for k in range(COUNT) if k / 7 > 2 and k % 5]
-    again = high.where(lambda columns: [caption != "" for caption in columns["caption"]])
-    assert len(again) < len(high) and "" not in again.columns["caption"]
     with pytest.raises(KeyError, match="no column mood; there are caption"):
-        dataset.where(lambda columns: columns["mood"] > 0)
-    with pytest.raises(TypeError, match="the condition returned float32, but must return a bool for each sample"):
-        dataset.where(lambda columns: columns["score"])
-    with pytest.raises(ValueError, match=r"returned \[29\] values, but the dataset has 30 samples"):
-        dataset.where(lambda columns: columns["score"][1:] > 0)
+        dataset.columns["mood"]
 
 
 def table_dataset(folder: Path) -> TableDataset:

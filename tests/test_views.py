@@ -178,11 +178,6 @@ def test_multi_crop_is_that_of_dino() -> None:
     crops = list(MultiCrop())
     assert crops == [RandomResizedCrop(224, scale=(0.4, 1))] * 2 + [RandomResizedCrop(96, scale=(0.05, 0.4))] * 8
     assert MultiCrop(64, 32, num_local=1)[-1] == RandomResizedCrop(32, scale=(0.05, 0.4)) and len(MultiCrop(num_global=0)) == 8
-    assert MultiCrop()[1:3] == crops[1:3]
-    with pytest.raises(IndexError):
-        MultiCrop()[10]
-    with pytest.raises(ValueError, match="num_global is 0 and num_local 0, which makes no views"):
-        MultiCrop(num_global=0, num_local=0)
     with pytest.raises(ValueError, match="RandomResizedCrop: scale is"):
         MultiCrop(local_scale=(0.4, 0.05))
 

@@ -6,9 +6,8 @@ A box is (top, left, height, width) in pixels of the stored image. Pixels beyond
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -162,9 +161,19 @@ class RandomResizedCrop(Crop):
         return np.stack([(heights - h) // 2, (widths - w) // 2, h, w], axis=1)
 
 
-@dataclass(frozen=True)
-class MultiCrop(Sequence[RandomResizedCrop]):
-    """The crops of DINO: some large views of an image, then some small ones. Give it to a dataset as `crop`.
+def MultiCrop(
+    size: Size = 224,
+    local_size: Size = 96,
+    *,
+    num_global: int = 2,
+    num_local: int = 8,
+    scale: tuple[float, float] = (0.4, 1.0),
+    local_scale: tuple[float, float] = (0.05, 0.4),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    antialias: bool = True,
+    fast: bool = False,
+) -> tuple[RandomResizedCrop, ...]:
+    """Return the crops of DINO: some large views of an image, then some small ones. Give it to a dataset as `crop`.
 
     The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), whose resampling is bicubic.
 
@@ -179,43 +188,9 @@ class MultiCrop(Sequence[RandomResizedCrop]):
         >>> [crop.size for crop in MultiCrop(224, 96, num_local=3)]
         [224, 224, 96, 96, 96]
     """
-
-    size: Size = 224
-    local_size: Size = 96
-    _: KW_ONLY
-    num_global: int = 2
-    num_local: int = 8
-    scale: tuple[float, float] = (0.4, 1.0)
-    local_scale: tuple[float, float] = (0.05, 0.4)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    antialias: bool = True
-    fast: bool = False
-
-    def __post_init__(self) -> None:
-        if min(self.num_global, self.num_local) < 0 or not len(self):
-            raise ValueError(f"MultiCrop: num_global is {self.num_global} and num_local {self.num_local}, which makes no views")
-        _ = self[0], self[-1]  # raise what RandomResizedCrop raises
-
-    def __len__(self) -> int:
-        return self.num_global + self.num_local
-
-    @overload
-    def __getitem__(self, index: int) -> RandomResizedCrop: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[RandomResizedCrop]: ...
-
-    def __getitem__(self, index: int | slice) -> RandomResizedCrop | list[RandomResizedCrop]:
-        if isinstance(index, slice):
-            return [self[k] for k in range(len(self))[index]]
-        is_global = range(len(self))[index] < self.num_global
-        return RandomResizedCrop(
-            self.size if is_global else self.local_size,
-            scale=self.scale if is_global else self.local_scale,
-            ratio=self.ratio,
-            antialias=self.antialias,
-            fast=self.fast,
-        )
+    large = RandomResizedCrop(size, scale=scale, ratio=ratio, antialias=antialias, fast=fast)
+    small = RandomResizedCrop(local_size, scale=local_scale, ratio=ratio, antialias=antialias, fast=fast)
+    return (large,) * num_global + (small,) * num_local
 
 
 @dataclass(frozen=True, repr=False)

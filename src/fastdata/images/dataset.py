@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -309,22 +309,6 @@ class ImageDataset(SlotDataset):
             which = "name one of them" if column is None and known else f"{column or 'tokens'} cannot be decoded"
             raise StoreError(f"{self._images.place} has the columns of tokens {', '.join(known) or 'none'}: {which}")
         return self._images.columns[column or known[0]].decode(np.asarray(tokens).reshape(-1).tolist())
-
-    def where(self, condition: Callable[[Columns], Any]) -> Any:
-        """Return the samples whose columns meet a condition, as a dataset of the same kind. No image is read.
-
-        Args:
-            condition: takes `columns` and returns a bool for each sample: `lambda columns: columns["score"] > 0.5`.
-
-        Raises:
-            TypeError, ValueError: if it returns anything else.
-        """
-        chosen = np.asarray(condition(self.columns))
-        if chosen.dtype != bool:
-            raise TypeError(f"the condition returned {chosen.dtype}, but must return a bool for each sample")
-        if chosen.shape != (len(self),):
-            raise ValueError(f"the condition returned {list(chosen.shape)} values, but the dataset has {len(self)} samples")
-        return self.subset(chosen)
 
     def _strata(self, stratify: bool | str) -> Array:
         if not isinstance(stratify, str):

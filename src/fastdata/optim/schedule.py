@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-import numpy as np
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CyclicLR, LRScheduler, MultiStepLR, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from fastdata.optim.rates import Curve, Factor, need
 from fastdata.torch_private import has_stepped
@@ -149,14 +147,9 @@ class Schedule:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain values and tensors for ``torch.load(weights_only=True)``. Functions are left out: the script has them.
-
-        Raises:
-            TypeError: if a scheduler that is not torch's keeps something else.
-        """
-        name = _name(self._scheduler)
-        state = _plain(self._scheduler.state_dict(), name) if isinstance(self._scheduler, LRScheduler) else None
-        return {"scheduler": name, "every": self.every, "update": self._update, "state": state}
+        """Return a copy of the state for ``torch.load(weights_only=True)``. Functions are left out: the script has them."""
+        state = copy.deepcopy(self._scheduler.state_dict()) if isinstance(self._scheduler, LRScheduler) else None
+        return {"scheduler": _name(self._scheduler), "every": self.every, "update": self._update, "state": state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; load the optimizer's first. As in torch, a scheduler gets its saved arguments back.
@@ -173,9 +166,6 @@ class Schedule:
             self._set(self._update)
         if isinstance(self._scheduler, LRScheduler):
             self._scheduler.load_state_dict(copy.deepcopy(state["state"]))
-            for part in _parts(self._scheduler):
-                if isinstance(part, MultiStepLR):
-                    part.milestones = Counter(part.milestones)
             if self._update:  # torch looks for steps in this process only, and would warn of a wrong order
                 has_stepped(self.optimizer)
 
@@ -206,18 +196,3 @@ def _parts(scheduler: LRScheduler) -> Iterator[LRScheduler]:
 
 def _name(scheduler: object) -> str:
     return type(scheduler).__name__ if isinstance(scheduler, LRScheduler) else "None" if scheduler is None else "a function"
-
-
-def _plain(value: Any, where: str) -> Any:
-    """Return a copy of a state as plain values, without functions in dicts."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _plain(item, where) for key, item in value.items() if not callable(item)}
-    if isinstance(value, list | tuple):
-        items = [_plain(item, where) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    value = value.item() if isinstance(value, np.generic) else value
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    raise TypeError(f"the state of {where} holds a {type(value).__name__}, which a checkpoint does not: give it its own state_dict")

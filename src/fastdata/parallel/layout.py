@@ -44,7 +44,9 @@ def lay_out(
             if weight.dim() == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     average = None if ema is None else copy.deepcopy(_inside(model))
-    classes = _classes(recompute, model)
+    classes = tuple(recompute)
+    if unknown := [kind.__name__ for kind in classes if not any(isinstance(module, kind) for module in model.modules())]:
+        raise ValueError(f"recompute has {unknown[0]}, but must have classes of some of the model's modules")
     for module in model.modules():
         if isinstance(module, classes) and not hasattr(module, "recomputes"):
             module.__class__ = _recomputing(type(module))  # type: ignore[arg-type]  # it is hashable
@@ -55,25 +57,6 @@ def lay_out(
         average = _inside(wrap(average))
     model = _inside(called)
     return model, called, None if average is None or ema is None else EMA(model, average, ema)
-
-
-def _classes(recompute: Iterable[type[nn.Module]], model: nn.Module) -> tuple[type[nn.Module], ...]:
-    """Return the classes of `recompute`.
-
-    Raises:
-        TypeError: if it is not a collection of classes.
-        ValueError: if a class matches no module of the model, or every module.
-    """
-    classes = () if isinstance(recompute, type | nn.Module) else tuple(recompute)
-    if isinstance(recompute, type | nn.Module) or not all(isinstance(kind, type) for kind in classes):
-        raise TypeError(f"recompute is {recompute!r:.80}, but must be a tuple of classes of modules, such as (Block,)")
-    found = {type(module).__name__ for module in model.modules()}
-    for kind in classes:
-        if not issubclass(kind, nn.Module) or kind is nn.Module or not any(isinstance(m, kind) for m in model.modules()):
-            raise ValueError(
-                f"recompute has {kind.__name__}, but must have classes of some of the model's modules: {', '.join(sorted(found))}"
-            )
-    return classes
 
 
 def _warn(model: nn.Module) -> None:

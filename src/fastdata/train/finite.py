@@ -26,19 +26,16 @@ def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: flo
     broken = [name for name, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
     value = math.nan if loss is None else loss.item()
     causes = [
-        "inputs that are not finite, or far from 0: look at torch.isfinite(inputs).all() and at their mean and deviation",
+        *([f"weights or statistics of the model that are not finite themselves: {', '.join(broken[:3])}"] if broken else []),
+        "inputs that are not finite, or far from 0",
         f"a rate that is too high, which is {rate:.3g} now: lower it, warm it up, or set clip_norm=1.0",
-        "a division by 0, or a logarithm or root of 0, in the model or the loss: torch.autograd.set_detect_anomaly(True) names it",
+        "a division by 0, or a logarithm or root of 0: torch.autograd.set_detect_anomaly(True) names it",
+        *(["numbers above 65,504, which fp16 can't hold: precision='bf16' can"] if scaled else []),
     ]
-    if broken:
-        causes.insert(0, f"weights or statistics of the model that are not finite themselves: {', '.join(broken[:3])}")
-    if scaled:
-        causes.append("numbers above 65,504, which fp16 can't hold: precision='bf16' can")
-    found = f"the loss is {value:.3g}" if math.isfinite(value) else f"the loss itself is {value}"
     listed = "".join(f"\n  - {cause}" for cause in causes)
     return FastDataError(
-        f"the last {skipped} updates were all skipped, since their gradients are not finite ({found}); they changed no weights. "
-        f"Likely causes:{listed}"
+        f"the last {skipped} updates were all skipped, since their gradients are not finite (the loss is {value:.3g}); they "
+        f"changed no weights. Likely causes:{listed}"
     )
 
 
