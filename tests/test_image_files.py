@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import struct
@@ -508,27 +507,6 @@ def test_more_bits_than_are_read_are_refused_for_16_bits() -> None:
         CodecError, match="heif may have more than 8 bits, and is read with 8: make it a PNG, or do without --bits 16"
     ):
         source.decode(bits=16)
-
-
-def test_tifffile_reads_what_pillow_cannot() -> None:
-    tifffile: Any = pytest.importorskip("tifffile")
-    deep = _rgb().astype(np.uint16) * 255 + 3
-    for options in (
-        {},
-        {"compression": "zlib"},
-        {"compression": "zlib", "predictor": True},
-        {"tile": (16, 16)},
-        {"planarconfig": "separate"},
-    ):
-        for order in "<>":
-            out = io.BytesIO()
-            stored = np.moveaxis(deep, 2, 0) if "planarconfig" in options else deep
-            tifffile.imwrite(out, stored, photometric="rgb", byteorder=order, **options)
-            data = out.getvalue()
-            np.testing.assert_array_equal(SourceImage(data).decode(bits=16), deep)
-            for size in range(0, len(data), 97):
-                with contextlib.suppress(CodecError):
-                    np.testing.assert_array_equal(SourceImage(data[:size]).decode(bits=16), deep)
 
 
 def test_extras_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from sklearn.datasets import load_sample_images
 
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
 from fastdata.codecs.pixels import Window, decode_record, decode_window, encode_record
@@ -89,12 +88,6 @@ def _check_grid(data: bytes, width: int, height: int, mcu: int) -> None:
     for start, end in pairwise(starts):  # no other marker inside
         body = np.frombuffer(scan[start : end - 2], np.uint8)
         assert (body[np.flatnonzero(body[:-1] == 0xFF) + 1] == 0).all()
-
-
-def test_pixels_are_those_of_the_same_jpeg_without_grid_and_index() -> None:
-    image = picture(3, 93, 121)
-    plain = encode(image, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 90)  # the default
-    np.testing.assert_array_equal(decode_jpeg(encode_jpeg(image)), decode_jpeg(plain))
 
 
 @pytest.mark.parametrize(
@@ -230,15 +223,6 @@ def test_an_index_of_a_later_version_or_out_of_order_is_ignored() -> None:
     at = data.index(b"fastdata\0") + 9
     for place, value in ((0, 2), (1, 1), (3, 2)):  # version, number of the chunk, number of chunks
         assert _lengths(data[: at + place] + bytes([value]) + data[at + place + 1 :]) is None
-
-
-def test_overhead_of_grid_and_index_is_at_most_a_tenth() -> None:
-    """Of photos, at their own size and reduced to a short side of 256."""
-    images = [*load_sample_images().images, *(picture(k, 375, 500) for k in range(8))]
-    for reduce in (1.0, 256 / 375):
-        stored = [cv2.resize(i, None, fx=reduce, fy=reduce, interpolation=cv2.INTER_AREA) for i in images]
-        plain = sum(len(encode(i, ".jpg", cv2.IMWRITE_JPEG_QUALITY, 90)) for i in stored)
-        assert plain < sum(len(encode_jpeg(i)) for i in stored) <= 1.1 * plain
 
 
 def test_quality_matters_and_is_4_2_0() -> None:

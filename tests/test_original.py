@@ -19,7 +19,7 @@ from fastdata.store.export import export
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import folder
-from support import MAIN, PREP, Array, picture, run
+from support import PREP, Array, picture, run
 
 CHECK = Path(__file__).parents[1] / "tools" / "check_format.py"
 
@@ -163,24 +163,6 @@ def test_a_size_keeps_the_images_that_have_it(tmp_path: Path) -> None:
         assert (np.load(summary.out / f"{size}/index.npy")["length"] == [len(data) for data in mixed.values()]).all()
 
 
-def test_a_square_crop_keeps_squares_only(tmp_path: Path) -> None:
-    for name, sides in (("square", (40, 40)), ("wide", (40, 50)), ("large", (60, 60))):
-        (tmp_path / "in").mkdir(exist_ok=True)
-        (tmp_path / f"in/{name}.jpg").write_bytes(jpeg(picture(0, *sides)))
-    summary = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="original", size=40, resize="crop", workers=1)
-    found = stored(summary.out)
-    assert [name for name in found if found[name] == (tmp_path / "in" / name).read_bytes()] == ["square.jpg"]
-    assert all(LMDBDataset(summary.out)[k][0].shape == (3, 40, 40) for k in range(3)) and summary.originals == {"40": 1}
-
-
-def test_gray_keeps_gray_files_only(tmp_path: Path) -> None:
-    summary = fastdata.prep(sources(), tmp_path / "o.fds", codec="original", gray=True, workers=1)
-    found = stored(summary.out)
-    assert [name for name in found if found[name] == files()[name]] == ["k/gray.jpg"] and summary.originals == {"full": 1}
-    assert LMDBDataset(summary.out)[0][0].shape[0] == 1
-    assert run(PREP[0], CHECK, summary.out).returncode == 0
-
-
 def test_nothing_grows(tmp_path: Path) -> None:
     """Tiny JPEGs, which grow when they are decoded and encoded anew."""
     (tmp_path / "in").mkdir()
@@ -189,39 +171,6 @@ def test_nothing_grows(tmp_path: Path) -> None:
     summary = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="original", workers=1)
     encoded = fastdata.prep(tmp_path / "in", tmp_path / "j.fds", workers=1)
     assert summary.bytes_after == summary.bytes_before < encoded.bytes_after
-
-
-def test_masks_go_with_images_that_keep_their_bytes(tmp_path: Path) -> None:
-    for name in ("in", "masks"):
-        (tmp_path / name).mkdir()
-    mask = picture(3, 40, 50)[:, :, 0] % 3
-    (tmp_path / "in/a.jpg").write_bytes(jpeg(picture(0, 40, 50)))
-    Image.fromarray(mask).save(tmp_path / "masks/a.png")
-    summary = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", codec="original", workers=1)
-    assert summary.originals == {"full": 1} and np.array_equal(fastdata.open(summary.out)[0][1], mask)
-    assert run(PREP[0], CHECK, summary.out).returncode == 0
-
-
-@pytest.mark.slow
-def test_on_the_command_line(tmp_path: Path) -> None:
-    found = run(*PREP, sources(), tmp_path / "o.fds", "--codec", "original", "--max-reject-rate", "1", "--workers", "1")
-    assert found.returncode == 0 and "size full: 10 images kept their bytes, 4 were encoded\n" in found.stdout
-    info = run(*MAIN, "info", tmp_path / "o.fds", "--sheet", tmp_path / "s.png").stdout
-    assert " full: original, 3 x uint8, " in info and "10 with their files' own bytes, 4 encoded" in info
-    facts = json.loads(run(*MAIN, "info", tmp_path / "o.fds", "--json").stdout)
-    assert facts["variants"][0]["originals"] == 10
-    assert run(*MAIN, "verify", tmp_path / "o.fds").returncode == 0
-    refused = run(*PREP, sources(), tmp_path / "p.fds", "--codec", "original", "--bits", "16")
-    assert refused.returncode == 2 and "a JPEG holds 8" in refused.stderr
-
-
-def test_a_manifest_without_the_count_is_refused(tmp_path: Path) -> None:
-    shutil.copytree(made().out, tmp_path / "o.fds")
-    manifest = json.loads((tmp_path / "o.fds/manifest.json").read_text())
-    del manifest["variants"][0]["originals"]
-    (tmp_path / "o.fds/manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(fastdata.FormatError, match=r"is damaged.*originals"):
-        LMDBDataset(tmp_path / "o.fds")
 
 
 def test_a_progressive_file_of_endless_scans_is_a_reject(tmp_path: Path) -> None:

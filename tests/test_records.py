@@ -196,25 +196,6 @@ def test_a_job_s_log_has_a_line_a_minute(capsys, monkeypatch):
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_lines_reach_a_pipe_at_once(tmp_path: Path) -> None:
-    script = """
-import time, torch
-from functools import partial
-from fastdata import Trainer
-def end(trainer, record):
-    if trainer.epoch == 2:
-        time.sleep(60)
-loss = lambda model, x: model(x).square()[:, 0]
-trainer = Trainer(torch.nn.Linear(3, 1), loss, partial(torch.optim.SGD, lr=0.1), hooks={"epoch": end})
-trainer.fit([torch.ones(4, 3)], epochs=3)
-"""
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        assert [running.stdout.readline()[:8] for _ in range(2)] == ["epoch 1:", "epoch 2:"]
-        running.kill()
-
-
 def test_a_full_disk_ends_no_training(tmp_path):
     (tmp_path / "log.jsonl").symlink_to("/dev/full")
     with pytest.warns(UserWarning, match=r"log\.jsonl could not be written .*No space left.*continues") as said:
@@ -322,13 +303,3 @@ def test_an_epoch_that_begins_with_a_resume_is_whole(tmp_path):
     made(tmp_path).fit(BATCHES, epochs=1)
     made(tmp_path).fit(BATCHES, epochs=2)
     assert [record.get("resumed_at") for record in records(tmp_path, "epoch")] == [None, None]
-
-
-def test_tensorboard_has_what_was_logged(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    made(tmp_path, tensorboard=True, hooks={"step": lambda trainer: trainer.log("aux", trainer.update)}).fit(BATCHES, max_steps=4)
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("train/aux")] == [(2, 1), (4, 2.5), (4, 4)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import re
 import resource
 import signal
@@ -25,7 +24,7 @@ from torch.optim import lr_scheduler as schedulers
 from fastdata import FastDataError, Trainer
 from fastdata.checkpoint.files import Checkpoints
 from fastdata.parallel.world import World
-from support import run, run_ranks, wait_for_checkpoint
+from support import run, wait_for_checkpoint
 
 BATCH = (torch.arange(12.0).reshape(4, 3) / 12, torch.tensor([0, 1, 0, 1]))
 
@@ -206,24 +205,6 @@ def test_keys_are_those_of_the_plain_model(tmp_path: Path, kind: str) -> None:
     model().load_state_dict(state["model"])
 
 
-DDP = """
-import sys, os, torch
-from pathlib import Path
-import test_train_checkpoints as t
-t.trainer(Path(sys.argv[1]), ema=0.9).fit([t.BATCH], epochs=1)
-"""
-
-
-@pytest.mark.slow
-def test_keys_under_two_ranks(tmp_path: Path) -> None:
-    script = tmp_path / "ddp.py"
-    script.write_text(DDP)
-    paths = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
-    assert run_ranks(2, sys.executable, script, tmp_path, env={"PYTHONPATH": os.pathsep.join(paths)}) == 0
-    state = read(tmp_path, "update-00000001.pt")
-    assert list(state["model"]) == list(model().state_dict()) == list(state["ema"]) and len(state["ranks"]) == 2
-
-
 SCHEDULERS: dict[str, Any] = {
     "OneCycleLR": lambda o: schedulers.OneCycleLR(o, 0.1, total_steps=9),
     "CyclicLR": lambda o: schedulers.CyclicLR(o, 0.01, 0.1, cycle_momentum=False),
@@ -351,31 +332,6 @@ def test_a_change_right_after_save_is_not_in_the_file(tmp_path: Path) -> None:
     for name in ("model", "ema"):
         assert all(torch.equal(found[name][key], expected[name][key]) for key in expected[name])
     assert torch.equal(found["optimizer"]["state"][0]["exp_avg"], expected["optimizer"]["state"][0]["exp_avg"])
-
-
-IN_A_THREAD = """
-import sys, threading, time
-from functools import partial
-import torch
-from fastdata import Trainer
-
-class Slow:
-    def __len__(self): return 3
-    def __iter__(self):
-        for _ in range(3):
-            time.sleep(0.2)  # the main thread has ended by then
-            yield torch.ones(4, 3)
-
-trainer = Trainer(torch.nn.Linear(3, 1), lambda model, batch: (model(batch).sum(), 4), partial(torch.optim.SGD, lr=0.1),
-                  dir=sys.argv[1], progress=False)
-threading.Thread(target=trainer.fit, args=(Slow(),), kwargs={"epochs": 1}).start()
-"""
-
-
-@pytest.mark.slow
-def test_a_run_in_another_thread_saves_after_the_main_thread_has_ended(tmp_path: Path) -> None:
-    assert run(sys.executable, "-c", IN_A_THREAD, tmp_path).returncode == 0
-    assert read(tmp_path, "update-00000003.pt")["update"] == 3
 
 
 def saved_twice(folder: Path) -> tuple[Path, bytes]:
