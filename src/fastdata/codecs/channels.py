@@ -1,4 +1,4 @@
-"""Pixels as image files store them, and their conversion to the requested form.
+"""What all image formats share: a header, pixels as files store them, and their conversion to the requested form.
 
 Files differ in depth, channels, alpha and orientation. Each format returns a `Pixels`; everything after that is here and the same
 for all. All rounding is to nearest, in integers, so results do not depend on the machine.
@@ -6,19 +6,23 @@ for all. All rounding is to nearest, in integers, so results do not depend on th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import cv2
 import numpy as np
 
 from fastdata.errors import CodecError
 
-__all__ = ["Pixels", "cmyk_to_rgb", "flatten", "look_up", "to_bits", "to_channels", "upright"]
+__all__ = ["FIXED_BYTES", "Header", "Pixels", "unsupported"]
+__all__ += ["cmyk_to_rgb", "flatten", "look_up", "to_bits", "to_channels", "upright"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 TILE = 1 << 16  # pixels
+FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 
 
 class Pixels(NamedTuple):
@@ -26,6 +30,36 @@ class Pixels(NamedTuple):
 
     color: Array
     alpha: Array | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header(ABC):
+    """What a file declares before its pixels.
+
+    `height` and `width` are as stored, before `orientation` (as in EXIF). `deep`: it may have more than 8 bits, of which `pixels`
+    returns 8. `pixel_bytes`: the memory for a pixel while it is decoded.
+    """
+
+    pixel_bytes: ClassVar[int] = 28  # JPEG 2000 with alpha takes 25, most formats half of it
+
+    format: str
+    height: int
+    width: int
+    orientation: int = 1
+    deep: bool = False
+
+    def memory(self) -> int:
+        """Return the most bytes that decoding and `flatten` take at a time, beside the file: measured for each library."""
+        return self.pixel_bytes * self.height * self.width + FIXED_BYTES
+
+    @abstractmethod
+    def pixels(self, data: bytes) -> Pixels:
+        """Decode the file `data` to its pixels as stored; raises `CodecError` (truncated, unsupported, undecodable)."""
+
+
+def unsupported(what: str) -> CodecError:
+    """Return the error for an intact image of a kind that is not read here."""
+    return CodecError(f"{what} is not supported; convert the image to PNG or JPEG", "unsupported")
 
 
 def look_up(indices: Array, palette: bytes, alpha: bytes = b"") -> Pixels:

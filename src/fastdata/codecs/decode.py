@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.codecs.channels import flatten, to_bits, to_channels, upright
-from fastdata.codecs.header import Header
+from fastdata.codecs.channels import Header, flatten, to_bits, to_channels, upright
 from fastdata.codecs.jpeg_file import JpegHeader, read_jpeg
 from fastdata.codecs.pillow_files import read_pillow
 from fastdata.codecs.png_file import read_png

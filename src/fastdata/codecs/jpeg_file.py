@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import simplejpeg
 
-from fastdata.codecs.channels import Pixels, cmyk_to_rgb
-from fastdata.codecs.header import FIXED_BYTES, Header, unsupported
+from fastdata.codecs.channels import FIXED_BYTES, Header, Pixels, cmyk_to_rgb, unsupported
 from fastdata.codecs.jpeg_grid import decode_buffer, decode_jpeg
 from fastdata.codecs.pillow_files import exif_orientation
 from fastdata.errors import CodecError

@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.codecs.channels import Pixels, cmyk_to_rgb
-from fastdata.codecs.header import Header, unsupported
+from fastdata.codecs.channels import Header, Pixels, cmyk_to_rgb, unsupported
 from fastdata.errors import CodecError
 
 __all__ = ["exif_orientation", "extra", "extras", "open_image", "pixels_of", "read_pillow", "strict"]

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import cv2
 import numpy as np
 
-from fastdata.codecs.channels import Pixels, look_up
-from fastdata.codecs.header import Header, unsupported
+from fastdata.codecs.channels import Header, Pixels, look_up, unsupported
 from fastdata.codecs.pillow_files import exif_orientation
 from fastdata.errors import CodecError
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.codecs.channels import Pixels
-from fastdata.codecs.header import Header, unsupported
+from fastdata.codecs.channels import Header, Pixels, unsupported
 from fastdata.codecs.jpeg_file import END_OF_IMAGE, read_jpeg
 from fastdata.codecs.pillow_files import ORIENTATION, extra, open_image, pixels_of, strict
 from fastdata.errors import CodecError
@@ -22,12 +21,11 @@ __all__ = ["TiffHeader", "read_tiff"]
 
 SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259, 262
 STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR = 273, 277, 278, 279, 284
-PALETTE, TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 320, 322, 323, 324, 325
+TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 322, 323, 324, 325
 INKS, EXTRA, SAMPLE_FORMAT = 332, 338, 339
 WHITE_IS_0, BLACK_IS_0, RGB, INDEXED, CMYK, YCC = 0, 1, 2, 3, 5, 6
 COLORS = {WHITE_IS_0: 1, BLACK_IS_0: 1, RGB: 3, INDEXED: 1, CMYK: 4, YCC: 3}  # samples of colour
-PLAIN, JPEG = 1, 7
-COMPRESSIONS = {PLAIN, 2, 3, 4, 5, JPEG, 8, 32773, 32946, 34925, 50000}  # fax, LZW, deflate, PackBits, LZMA, Zstandard
+PLAIN, JPEG = 1, 7  # compressions
 PREMULTIPLIED, STRAIGHT = 1, 2  # alpha, among the kinds of extra samples
 
 
@@ -91,26 +89,23 @@ def read_tiff(data: bytes) -> TiffHeader:
 
 def _checked(data: bytes, tags: dict[int, Any]) -> TiffHeader:
     samples, photometric = tags.get(SAMPLES, 1), tags[PHOTOMETRIC]
-    depths, compression = tags.get(BITS, (1,)), tags.get(COMPRESSION, PLAIN)
-    bits, colors, planar = depths[0], COLORS.get(photometric, 0), tags.get(PLANAR, 1) == 2
-    palette = len(tags.get(PALETTE, ()))
+    bits, compression = tags.get(BITS, (1,))[0], tags.get(COMPRESSION, PLAIN)
+    colors, planar = COLORS.get(photometric, 0), tags.get(PLANAR, 1) == 2
     if set(tags.get(SAMPLE_FORMAT, (1,))) != {1}:
         raise CodecError("TIFF with signed or floating-point samples, which are no image: save them as .npy", "unsupported")
-    if (
+    misread = (
         tags.get(SUBFILE, 0) & 1  # a thumbnail, as in raw files of cameras
         or not colors <= samples <= colors + 4
-        or not colors
         or tags.get(INKS, 1) != 1
-        or len(set(depths)) != 1
-        or bits not in ((1, 2, 4, 8, 16) if samples == 1 else (8, 16))
-        or (photometric == INDEXED and (samples > 1 or bits > 8 or palette != 3 << bits))
-        or (photometric == YCC and (compression != JPEG or samples != 3 or planar))
-        or compression not in COMPRESSIONS
-        or tags.get(PLANAR, 1) not in (1, 2)
+        or (bits > 8 and photometric == INDEXED)
+        or (photometric == YCC and (compression != JPEG or planar))
         or (planar and bits < 8)
-    ):
+        or tags.get(PLANAR, 1) > 2
+        or bits not in (1, 2, 4, 8, 16)
+    )
+    if not colors or misread:
         kind = f"{samples} samples of {bits} bits, photometric interpretation {photometric} and compression {compression}"
-        raise unsupported(f"TIFF with {kind}, or a palette, planes or a thumbnail that do not fit")
+        raise unsupported(f"TIFF with {kind}, or with planes or a thumbnail that do not fit")
     _check_pieces(tags, data, samples, bits, planar)
     misread_planes = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
     deep = bits == 16 and (samples > 1 or photometric != BLACK_IS_0)

@@ -121,19 +121,14 @@ class MaskDataset(ImageDataset):
     centre. A `Loader` delivers masks as [B, H, W].
 
     Args:
-        path: the store; a folder, or a URL.
-        size: the stored size to read; None: the largest.
-        crop: RandomResizedCrop, CenterCrop, RandomCrop, Resize, or your own Crop; None: the whole image.
-        hflip, vflip: probability of a flip.
+        path, size, hflip, vflip, images, check, cache, cache_size, storage: as for LMDBDataset.
+        crop: a crop; None: the whole image.
         ignore_index: the class of pixels outside the image, where a crop is padded; None: 255, or 65535 for uint16 masks. Pixels of
             class 255 next to two or more other classes count as void, as in public data sets. Other pixels of the default class
             are an error: pass their class if a loss is to ignore them, another number if not.
-        images, check: as for LMDBDataset.
-        cache, cache_size, storage: as for LMDBDataset.
 
     Raises:
-        StoreError: if the store does not exist, is not finished, or lacks this size or masks.
-        FormatError: if the store is damaged, or was written by a newer version.
+        StoreError, FormatError: as for LMDBDataset, or the store has no masks.
         ValueError: if an argument is wrong.
     """
 
