@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import re
 from concurrent.futures import Executor
 from functools import cached_property
 from pathlib import Path
 
 import xxhash
 
-from fastdata.errors import FormatError, RemoteError, StoreError
+from fastdata.errors import RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.store.files import MANIFEST, FileSum, file_sum, sum_of, unique, write_atomic
-from fastdata.store.format import Variant, read_manifest
+from fastdata.store.format import Variant, parse_manifest, read_manifest
 
 __all__ = ["TRIES", "Origin", "copy_tables", "fetch"]
 
@@ -55,24 +53,13 @@ def copy_tables(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -
         if error.missing:
             raise RemoteError(f"no store at {bucket.url}: {error}; prepare one there, or publish one to it", missing=True) from None
         raise
-    try:
-        body = json.loads(raw)
-        fingerprint = body["fingerprint"] if body["format"] == "fastdata" else ""
-        sums = {name: FileSum(total["bytes"], total["xxh3_128"]) for name, total in body["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise FormatError(f"{bucket.url}/{MANIFEST} is not the manifest of a store") from None
-    names = r"[\w.-]+(/[\w.-]+)?"
-    if not (isinstance(fingerprint, str) and re.fullmatch(r"[0-9a-f]{8,64}", fingerprint)) or not all(
-        re.fullmatch(names, name) and ".." not in name for name in sums
-    ):
-        raise FormatError(f"{bucket.url}/{MANIFEST} is damaged: its fingerprint or the names of its files are wrong")
-    root = folder / fingerprint / xxhash.xxh3_64_hexdigest(raw)
+    manifest = parse_manifest(raw, f"{bucket.url}/{MANIFEST}")
+    root, sums = folder / manifest.fingerprint / xxhash.xxh3_64_hexdigest(raw), manifest.files
     missing = [name for name, total in sums.items() if not _has(root / name, total)]
     list(files.map(lambda name: _copy(bucket, name, sums[name], root / name, pool), missing))
     if not _has(root / MANIFEST, sum_of(raw)):
         root.mkdir(parents=True, exist_ok=True)
         write_atomic(root / MANIFEST, raw, durable=False)
-    read_manifest(root)
     return root
 
 

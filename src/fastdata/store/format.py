@@ -9,10 +9,10 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from msgspec import convert, structs, to_builtins
+from msgspec import Meta, convert, structs, to_builtins
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, lacking
@@ -28,12 +28,14 @@ from fastdata.store.files import (
     Entry,
     FileSum,
     index_file,
+    is_own,
     is_variant,
     open_regular,
     sum_of,
 )
 
-__all__ = ["IMAGE", "MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant", "read_current", "read_manifest", "sample_columns"]
+__all__ = ["IMAGE", "MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant"]
+__all__ += ["parse_manifest", "read_current", "read_manifest", "sample_columns"]
 
 FORMAT, VERSION = "fastdata", "1.0-rc"
 MASK = "mask-"  # the prefix of the names of variants that hold masks
@@ -118,7 +120,7 @@ class Manifest(Entry, frozen=True, kw_only=True):
     files: dict[str, FileSum]
     options: dict[str, Any]
     libraries: dict[str, str]
-    fingerprint: str
+    fingerprint: Annotated[str, Meta(pattern=r"^[0-9a-f]{8,64}\Z")]
     sections: dict[str, Any]
     columns: tuple[Column, ...]
     images: tuple[str, ...]
@@ -177,18 +179,23 @@ def read_manifest(root: Path) -> Manifest:
         raise _absent(root) from None
     except OSError as error:
         raise StoreError(f"cannot read {root / MANIFEST}: {lacking(error) or error.strerror}") from error
+    return parse_manifest(raw, root / MANIFEST)
+
+
+def parse_manifest(raw: bytes, path: object) -> Manifest:
+    """Return the manifest of these bytes. path: of its file, or its URL. The errors are those of `read_manifest`."""
     try:
         body = json.loads(raw)
         if body["format"] != FORMAT:
             raise ValueError(f'"format" is not "{FORMAT}"')
         if body["version"] != VERSION:
             raise FormatError(
-                f"{root} has format version {body['version']!s:.20}, this fastdata reads {VERSION}: prepare the store again, or "
+                f"{path} has format version {body['version']!s:.20}, this fastdata reads {VERSION}: prepare the store again, or "
                 "use the fastdata that wrote it"
             )
         return structs.replace(_parse(body), xxh3_128=sum_of(raw).xxh3_128)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FormatError(f"{root / MANIFEST} is damaged ({type(error).__name__}: {error}); prepare the store again") from None
+        raise FormatError(f"{path} is damaged ({type(error).__name__}: {error}); prepare the store again") from None
 
 
 def _absent(root: Path) -> StoreError:
@@ -229,6 +236,8 @@ def _parse(body: dict[str, Any]) -> Manifest:
     of_columns = (name for column in manifest.columns for name in (*column.files, column.tokenizer_file) if name)
     if missing := [name for name in (*tables, *of_columns) if name not in manifest.files]:
         raise ValueError(f"it does not list {missing[0]}")
+    if foreign := [name for name in manifest.files if not is_own(name)]:
+        raise ValueError(f"{foreign[0]!r:.80} is no file of a store")
     return structs.replace(manifest, sections=sections)
 
 

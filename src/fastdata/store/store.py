@@ -166,12 +166,6 @@ class Store:
             raise StoreError(f"{self.place} has no size {size}; it has {found}")
         return variants[size]
 
-    def first_records(self, variant: Variant) -> Array | None:
-        """Return the first record of each sample, int64 [n]; None: records hold several samples."""
-        if "first" in (self.samples.dtype.names or ()):
-            return self.samples["first"].astype(np.int64)
-        return np.arange(len(self)) if self.manifest.shard_records(variant) == self.manifest.shard_samples else None
-
     def shards_of(self, rows: Array) -> Array:
         """Return the shard that each row lies in, int64."""
         return np.searchsorted(np.cumsum(self.manifest.shard_samples), rows, "right")

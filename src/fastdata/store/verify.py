@@ -64,14 +64,13 @@ def _problems(check: Callable[..., None], *arguments: Any) -> Iterator[str]:
 def _damaged_records(store: Store, variant: Variant, shard: int) -> Iterator[str]:
     """Yield the records of a shard that are not what was written."""
     index, path = store.index(variant), store.shard(variant, shard)
-    names, firsts = store.names(), store.first_records(variant)
+    names = store.names()
+    firsts = store.samples["first"] if "first" in (store.samples.dtype.names or ()) else np.arange(len(store))
     with path.open("rb") as file:
         for row in range(*index.starts[shard : shard + 2]):
             start, size, xxh3 = index.words[3 * row : 3 * row + 3]
             file.seek(start)
             if xxhash.xxh3_64_intdigest(file.read(size)) != xxh3:
-                record = f"record {row}"
-                if firsts is not None:
-                    sample = int(np.searchsorted(firsts, row, "right")) - 1
-                    record = f"sample {sample} ({names[sample]!r})"
+                sample = int(np.searchsorted(firsts, row, "right")) - 1
+                record = f"sample {sample} ({names[sample]!r})" if store.kind.named else f"record {row}"
                 yield f"{path}: {record} is not what was written: its checksum differs"
