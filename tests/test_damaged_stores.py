@@ -298,24 +298,6 @@ def test_a_store_that_is_replaced_gives_no_sample_of_the_other(two: tuple[Path, 
     assert _values(LMDBDataset(out), range(30)) == {255}
 
 
-@pytest.mark.parametrize("seen", [True, False])
-def test_a_store_that_is_being_replaced_is_none(seen: bool, two: tuple[Path, Path], tmp_path: Path) -> None:
-    """Between the first shard of the new store and its manifest, nothing is read from it."""
-    out = fastdata.prep(two[0], tmp_path / "o.fds", **OPTIONS).out
-    new = fastdata.prep(two[1], tmp_path / "n.fds", **OPTIONS).out
-    dataset = LMDBDataset(out)
-    if seen:
-        assert _values(dataset, [0]) == {0}
-    (out / "manifest.json").unlink()
-    for old, file in zip(shards(out), shards(new), strict=True):
-        shutil.copyfile(file, old.with_suffix(".new"))
-        old.with_suffix(".new").replace(old)
-    with pytest.raises(StoreError, match=REPLACED):
-        dataset[29]
-    with pytest.raises(StoreError, match="has no manifest"):
-        LMDBDataset(out)
-
-
 def test_a_shard_that_changes_its_size_while_its_store_is_open_is_an_error(tmp_path: Path) -> None:
     """By a whole page, which the reader does not need."""
     out = _copy(stores.store(), tmp_path)

@@ -280,17 +280,6 @@ def test_merged_stores_are_their_samples_in_a_row(pool: dict[tuple[str, ...], Pa
     shutil.rmtree(out.parent)
 
 
-def test_shards_are_linked_and_a_removed_store_takes_nothing_along(pool: dict[tuple[str, ...], Path], tmp_path: Path) -> None:
-    copies = [shutil.copytree(pool[names], tmp_path / f"{k}.fds") for k, names in enumerate([("a",), ("e",)])]
-    merged = fastdata.merge(copies, tmp_path / "m.fds")
-    assert all(path.stat().st_nlink == 2 for path in merged.glob("*/*.mdb"))
-    want = samples(merged)
-    for path in copies:
-        shutil.rmtree(path)
-    assert samples(merged) == want
-    sound(merged)
-
-
 def test_shards_are_copied_where_there_are_no_links(
     pool: dict[tuple[str, ...], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
