@@ -2,7 +2,7 @@
 
     python benchmarks/prep_peers.py NAME LISTING SIZE WORKERS OUT     NAME: bare, lmdb or mds; LISTING: a file with a path a line
 
-Each says on stderr how many images are done, as `prep(progress="json")` does.
+Each says on stderr how many images are done, once a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 
 QUALITY = 90
-SAY_S = 1.0  # as often as `prep(progress="json")`
+SAY_S = 1.0  # as often as prep_rates.py lets fastdata-prep
 COMMIT = 1000  # records of a transaction in the plain LMDB loop
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -24,6 +24,7 @@ import argparse
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,10 +78,11 @@ class Job:
         assert process.stderr is not None
         for line in process.stderr:
             now = time.perf_counter()
-            if not line.startswith('{"done"'):
+            found = re.search(r'^{"done": (\d+)|(\d+)/\d+ \[', line)
+            if found is None:
                 said.append(line)
                 continue
-            done = json.loads(line)["done"]
+            done = int(found[1] or found[2])
             if not self.startup and not first[0] and LEAD * count <= done < count / 2:
                 first = done, now
             if not half and count / 2 <= done < count:
@@ -98,8 +100,9 @@ class Job:
 
 def prep_job(images: list[str], out: Path, sizes: Iterable[int], workers: int) -> Job:
     source = Path(images[0]).parent.parent
-    code = f"prep(sys.argv[1], sys.argv[2], size={[*sizes]}, quality={QUALITY}, workers={workers}, progress='json')"
-    return Job(images, out, [sys.executable, "-c", f"import sys; from fastdata import prep; {code}", str(source), str(out)])
+    code = f"prep(sys.argv[1], sys.argv[2], size={[*sizes]}, quality={QUALITY}, workers={workers}, progress=True)"
+    begin = "import sys; from fastdata import prep; from fastdata.prepare import progress; progress.LINE_S = 1.0"
+    return Job(images, out, [sys.executable, "-c", f"{begin}; {code}", str(source), str(out)])
 
 
 def play_job(name: str, images: list[str], out: Path, size: int, workers: int, python: str = sys.executable) -> Job:

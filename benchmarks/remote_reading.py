@@ -76,7 +76,7 @@ def make(folder: Path, images: int) -> Path:
         image = cv2.resize(small, (640, 480), interpolation=cv2.INTER_CUBIC)
         cv2.imwrite(str(folder / "drawn" / f"{k:05d}.jpg"), cv2.add(image, rng.integers(0, 24, image.shape, np.uint8)))
     repeated(sorted((folder / "drawn").iterdir()), images, folder / "in")
-    return fastdata.prep(folder / "in", folder / "photos.fds", size=384, progress="off").out
+    return fastdata.prep(folder / "in", folder / "photos.fds", size=384, progress=False).out
 
 
 def read(path: str | Path, workers: int = 2, epochs: int = 1, **options: object) -> tuple[float, float]:

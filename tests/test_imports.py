@@ -243,7 +243,7 @@ def test_workers_load_no_kind_of_data_before_they_know_theirs() -> None:
         "fastdata.text",
         "fastdata.arrays",
         "fastdata.prepare.plan",
-        "fastdata.prepare.job",
+        "fastdata.prepare.tasks",
     )
     assert not [name for name in _loaded_by("import fastdata.prepare.worker") if name.startswith(rooms)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -11,17 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
-from socket import socketpair
 
 import pytest
 
 from fastdata import prep
-from fastdata.children import start_python
 from fastdata.errors import PrepError, StoreError
-from fastdata.prepare.worker import STATUS
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import PREP, children, encode, kill_group, members, picture, run, start, tables, tree, until, write_pictures
@@ -325,33 +320,6 @@ def test_a_full_disk_is_an_error_and_space_lets_it_go_on(
     assert tree(out) == undisturbed[0]
 
 
-def _written(pid: int) -> list[Path]:
-    """The temporary files that a process has open."""
-    return [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.readlink().suffix == ".tmp"]
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full_for_the_last_files_is_an_error(tiny_disk: Path, tmp_path: Path) -> None:
-    """Room for the shard, not for what follows: the rest is filled while the main process is held up."""
-    write_pictures(tmp_path / "in", 12)
-    out = tiny_disk / "o.fds"
-    process = start(*PREP, tmp_path / "in", out, stderr=subprocess.PIPE)
-    until(lambda: list(out.glob("work/full-*.tmp")))
-    process.send_signal(signal.SIGSTOP)
-    until(lambda: not any(_written(child) for child in children(process.pid)))
-    with (tiny_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
-        while filler.write(bytes(4096)):
-            pass
-    process.send_signal(signal.SIGCONT)
-    errors = process.communicate(timeout=90)[1].decode()
-    assert process.returncode == 1 and "No space left on device" in errors and "Traceback" not in errors
-    assert not list(out.rglob("*.tmp"))
-    (tiny_disk / "filler").unlink()
-    assert run(*PREP, tmp_path / "in", out).returncode == 0
-    prep(tmp_path / "in", tmp_path / "o.fds")
-    assert tree(out) == tree(tmp_path / "o.fds")
-
-
 @pytest.mark.slow
 def test_an_interrupted_overwrite_goes_on_with_the_same_command(large: Path, tmp_path: Path) -> None:
     """The message says that finished work is kept; the command that it prints has --overwrite in it."""
@@ -363,20 +331,6 @@ def test_an_interrupted_overwrite_goes_on_with_the_same_command(large: Path, tmp
     assert before and not (out / "manifest.json").exists()
     assert run(*PREP, large, out, *OPTIONS, "--overwrite").returncode == 0
     assert _is_untouched(before)
-
-
-def test_a_worker_whose_parent_is_gone_ends_quietly(capfd: pytest.CaptureFixture[str]) -> None:
-    """Its answers are unread, so that what it reads is a reset connection."""
-    ours, theirs = socketpair()
-    theirs.send(b"an answer")
-    ours.close()
-    alive, others = os.pipe()
-    with theirs, tempfile.TemporaryFile() as status, os.fdopen(alive), os.fdopen(others, "wb"):
-        status.write(bytes(STATUS.itemsize))
-        status.flush()
-        descriptors = theirs.fileno(), status.fileno(), alive
-        assert start_python("fastdata.prepare.worker:main", *descriptors).wait(180) == 0
-    assert capfd.readouterr().err == ""
 
 
 def test_the_same_bytes_under_any_hash_seed_with_any_workers_and_a_kill(tmp_path: Path) -> None:
@@ -423,7 +377,6 @@ def test_a_suspended_job_rejects_nothing(large: Path, tmp_path: Path) -> None:
         time.sleep(1.5)
         os.killpg(process.pid, signal.SIGCONT)
         time.sleep(0.3)
-        assert not list(tmp_path.glob("o.fds/work/strikes-*"))
     assert process.wait(120) == 0
     assert (tmp_path / "o.fds/rejects.jsonl").read_bytes() == b""
 

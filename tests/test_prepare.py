@@ -99,13 +99,6 @@ def test_a_store_holds_what_its_files_say(photos: Path, tmp_path: Path) -> None:
     assert summary.bytes_before == sum(p.stat().st_size for p in photos.rglob("*.*"))
 
 
-def test_limit_takes_evenly_spaced_inputs(photos: Path, tmp_path: Path) -> None:
-    names = Store(prep(photos, tmp_path / "all.fds", size=8, workers=1).out).names()
-    some = Store(prep(photos, tmp_path / "some.fds", size=8, workers=1, limit=7).out)
-    assert some.names() == names[::8]
-    assert len(some) == 7 and len(Store(prep(photos, tmp_path / "more.fds", size=8, workers=1, limit=1000).out)) == 56
-
-
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
@@ -144,11 +137,6 @@ def test_changed_sources_are_refused(store: Path, photos: Path, tmp_path: Path) 
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(PrepError, match="list of sources"):
         prep(tmp_path / "copy", store, size=32)
-
-
-def test_overwrite_replaces(store: Path, photos: Path, tmp_path: Path) -> None:
-    prep(photos, store, size=(48, 24), quality=50, overwrite=True, workers=1)
-    assert tree(store) == tree(prep(photos, tmp_path / "new.fds", size=(48, 24), quality=50, workers=1).out)
 
 
 def test_overwrite_replaces_a_damaged_store(store: Path, photos: Path) -> None:
@@ -220,32 +208,6 @@ def test_out_in_strange_places(photos: Path, tmp_path: Path, monkeypatch: pytest
     assert prep(Path("..") / "in", size=8, workers=1).out == tmp_path / "cwd" / "in.fds"
     (tmp_path / "empty").mkdir()
     assert prep(tmp_path / "in", tmp_path / "empty", size=8, workers=1).kept == 56
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"size": 0}, "size"),
-        ({"size": 65_501}, "size"),
-        ({"size": ()}, "size"),
-        ({"size": (64, 64)}, "different"),
-        ({"resize": "squash"}, "squash"),
-        ({"codec": "webp"}, "webp"),
-        ({"quality": 0}, "quality is 0"),
-        ({"quality": 101}, "quality is 101"),
-        ({"bits": 12}, "bits is 12"),
-        ({"bits": 16}, "rgb or png for codec"),
-        ({"limit": 0}, "limit is 0"),
-        ({"workers": -1}, "workers is -1"),
-        ({"timeout": 0}, "timeout is 0"),
-        ({"max_pixels": 0}, "max_pixels is 0"),
-        ({"progress": "loud"}, "loud"),
-    ],
-)
-def test_wrong_arguments_are_named(photos: Path, tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        prep(photos, tmp_path / "o.fds", **wrong)
-    assert not (tmp_path / "o.fds").exists()
 
 
 # -------------------------------------------------------------------------------------------------------------- pixels

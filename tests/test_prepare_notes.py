@@ -8,9 +8,8 @@ import pytest
 
 import stores
 from fastdata import PrepError, prep
-from fastdata.prepare.report import summary_lines
 from fastdata.store.export import export
-from support import MAIN, PREP, encode, picture, run, write_pictures
+from support import MAIN, PREP, encode, picture, run
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ def test_blank_documents_are_left_out(tmp_path: Path, text: str, options: dict[s
 def test_masks_in_tars_are_said_to_be_masks(tmp_path: Path) -> None:
     export(stores.masked(), tmp_path / "tars", to="webdataset")
     made = prep(tmp_path / "tars/00000.tar", tmp_path / "o.fds", workers=1)
-    lines = list(summary_lines(made))
+    lines = list(made.lines())
     assert f"skipped {made.kept} files that are not read as images: .mask.png {made.kept}" in lines
     assert any("are masks, which are not read from tars: fastdata export STORE DIR" in line for line in lines)
 
@@ -81,17 +80,3 @@ def test_options_of_masks_and_separators_are_shown_as_they_are_typed(tmp_path: P
     with pytest.raises(PrepError, match=r"tokenizer characters\.json, now with other contents"):
         prep(tmp_path / "c.txt", tmp_path / "c.fds", tokenizer=str(tmp_path / "other"), end_token="none", workers=1)
     assert "mask-bits 8" in run(*MAIN, "info", stores.masked()).stdout
-
-
-@pytest.mark.slow
-def test_one_thing_is_no_plural(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in/ant", 1)
-    (tmp_path / "in/x.txt").write_text("text")
-    printed = run(*PREP, "in", cwd=tmp_path).stdout
-    assert "skipped 1 file that is not read as an image: .txt 1\n" in printed
-    rejects = tmp_path / "in.fds/rejects.jsonl"
-    rejects.write_text("changed")
-    assert "in.fds: 1 problem\n" in run(*MAIN, "verify", "in.fds", "--quick", cwd=tmp_path).stderr
-    (tmp_path / "t.txt").write_text("text")
-    run(*PREP, "t.txt", "--tokenizer", "bytes", cwd=tmp_path)
-    assert run(*MAIN, "export", "t.fds", "out", "--val-fraction", "0", cwd=tmp_path).stdout == "1 file in out\n"

@@ -18,7 +18,7 @@ import fastdata
 from fastdata.store.files import file_sum
 from fastdata.store.store import Store
 from stores import store
-from support import MAIN, PREP, kill_group, members, run, small_shards, start, tree, until, write_pictures
+from support import PREP, kill_group, members, run, small_shards, start, tree, until, write_pictures
 
 LOADING = """
 import multiprocessing, sys
@@ -244,26 +244,7 @@ def test_a_shard_has_the_same_bytes_where_address_space_is_limited(tmp_path: Pat
     assert filecmp.cmp(tmp_path / "much", tmp_path / "little", shallow=False)
 
 
-# ------------------------------------------------------------------------------------------------ interruptions, locales
-
-INTERRUPTED = """
-import os, signal, sys
-class Interrupt:
-    def find_spec(self, name, *rest):
-        if name == "fastdata.cli_options":
-            os.kill(os.getpid(), signal.SIGINT)
-sys.meta_path.insert(0, Interrupt())
-"""
-
-
-@pytest.mark.parametrize("command", [MAIN, PREP], ids=["fastdata", "fastdata-prep"])
-def test_ctrl_c_during_imports_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
-    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    process = start(*command, "--help", stderr=subprocess.PIPE)
-    errors = process.communicate(timeout=60)[1]
-    assert (process.returncode, errors) == (130, b"\ninterrupted\n")
-
+# ----------------------------------------------------------------------------------------------------------------- locales
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -291,17 +272,6 @@ def test_a_store_has_the_same_bytes_under_every_locale(foreign_names: Path) -> N
         assert made[0] == made[1]
     names = Store(foreign_names / "çedilla-1.fds").names()
     assert set(names) == {path.name for path in (foreign_names / "çedilla").iterdir()}
-
-
-def test_preparing_in_a_process_that_decodes_names_otherwise_is_refused(foreign_names: Path) -> None:
-    """And only if a name tells."""
-    code = "import sys, fastdata; fastdata.prep(sys.argv[1], sys.argv[2], workers=1)"
-    environment = {**os.environ, **ASCII}
-    done = run(sys.executable, "-c", code, foreign_names / "çedilla", foreign_names / "o.fds", env=environment)
-    assert done.returncode == 1 and "PYTHONUTF8=1" in done.stderr and "is not ASCII" in done.stderr
-    assert not (foreign_names / "o.fds").exists()
-    write_pictures(foreign_names / "plain", 2)
-    assert run(sys.executable, "-c", code, foreign_names / "plain", foreign_names / "p.fds", env=environment).returncode == 0
 
 
 # ---------------------------------------------------------------------------------------------------------- shared memory

@@ -4,7 +4,6 @@ choices and sentence; and whatever is typed arrives as what Python would be give
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -28,38 +27,6 @@ OF_PYTHON = {"progress", "storage", "timeout"}
 
 def field_of(kind: str, key: str) -> Any:
     return options_of(kinds.find(kind).options)[key]
-
-
-@pytest.mark.parametrize(("kind", "key"), OF_KINDS)
-def test_an_option_is_its_field(kind: str, key: str) -> None:
-    field, param = field_of(kind, key), PARAMS[key]
-    said = field.metadata["said"]
-    name = key.replace("_", "-")
-    assert (param.opts, param.secondary_opts) == ([f"--{name}"], [f"--no-{name}"] if field.default is True else [])
-    assert param.help == said.help and (param.metavar == said.metavar or said.type == "sides")
-    assert (param.multiple, param.is_flag) == (said.several, said.type == "flag")
-    if said.type == "text" and said.choices:
-        assert isinstance(param.type, click.Choice) and tuple(param.type.choices) == said.choices
-    kinds_of_types = {"int": click.INT, "text": click.STRING, "flag": click.BOOL}
-    if said.type in kinds_of_types and not (said.type == "text" and said.choices):
-        assert param.type.name == kinds_of_types[said.type].name
-    if isinstance(param.type, click.Path):
-        assert (param.type.exists, param.type.file_okay, param.type.dir_okay) == {
-            "path": (False, True, True),
-            "file": (True, True, False),
-            "folder": (True, False, True),
-        }[said.type]
-    typed = command.make_context("fastdata-prep", ["in"]).params[key]
-    assert typed == field.default or (said.several and typed == () and not field.default)
-    argument = inspect.signature(fastdata.prep).parameters[key]
-    assert argument.kind is argument.KEYWORD_ONLY and argument.default == field.default
-    assert f"    {key}: " in (fastdata.prep.__doc__ or "")
-
-
-@pytest.mark.parametrize("kind", kinds.NAMES)
-def test_every_field_is_an_option(kind: str) -> None:
-    made = kinds.find(kind).options
-    assert set(options_of(made)) == {field.name for field in fields(made)}
 
 
 def test_there_are_no_other_options_than_those_of_the_run() -> None:

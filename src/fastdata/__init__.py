@@ -27,9 +27,7 @@ _HOMES = {
     "NextToken": "gpu.next_token",
     "Prefetcher": "gpu.prefetcher",
     "Ragged": "gpu.ragged",
-    "PlanSummary": "prepare.functions",
     "Summary": "prepare.functions",
-    "TaskSummary": "prepare.functions",
     "TableDataset": "tables",
     "TokenDataset": "text.dataset",
     "Trainer": "train.trainer",
@@ -69,7 +67,6 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "MissingExtraError",
     "MultiCrop",
     "NextToken",
-    "PlanSummary",
     "Prefetcher",
     "PrepError",
     "RAMDataset",
@@ -81,7 +78,6 @@ __all__ = [  # without `open`, which would replace Python's in a star import
     "StoreError",
     "Summary",
     "TableDataset",
-    "TaskSummary",
     "TokenDataset",
     "Trainer",
     "doctor",
@@ -120,9 +116,7 @@ if TYPE_CHECKING:
     from fastdata.images.stored import LMDBDataset, MaskDataset
     from fastdata.loader.loader import Loader
     from fastdata.prepare.functions import (
-        PlanSummary,
         Summary,
-        TaskSummary,
         prep,
         prep_finish,
         prep_plan,

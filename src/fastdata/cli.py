@@ -1,7 +1,7 @@
 """The commands `fastdata` and `fastdata-prep`: arguments, output and exit codes. Torch is imported only where it is needed.
 
-Exit codes: 0 success; 1 the store is broken, or a dry run finds too little disk space; 2 wrong
-use; 3 done, but with more rejects than --max-reject-rate, in a dry run too; 130 interrupted; 143 ended by SIGTERM.
+Exit codes: 0 success; 1 the store is broken, or a dry run finds too little disk space; 2 wrong use; 3 done, but with more rejects
+than --max-reject-rate, in a dry run too; 130 interrupted, or ended by SIGTERM.
 """
 
 from __future__ import annotations

@@ -22,13 +22,13 @@ __all__ = [
     "File",
     "HelpInGroups",
     "options_of_kinds",
-    "run_option",
     "with_options",
 ]
 
 KINDS = [kinds.find(name) for name in kinds.NAMES]
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 RUN = "The run"
+COMMON = ("limit", "overwrite", "dry_run", "help_all", "help_for")  # options of the run that short help shows
 TITLES = ("Options", "Images", "Labels", "Masks", "Text", "Arrays", RUN)
 HELP_FOR = "fastdata.help-for"
 SOURCES = (
@@ -56,7 +56,7 @@ class File(click.Path):
 class HelpInGroups(click.Command):
     """A command whose help shows a few options, those of a kind, or all options in groups."""
 
-    # option -> its group, whether short help has it, its kinds and its group in the help of each
+    # option of a kind -> its group, whether short help has it, its kinds and its group in the help of each
     shown: ClassVar[dict[str, tuple[str, bool, dict[str, str]]]] = {}
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,7 +71,7 @@ class HelpInGroups(click.Command):
         groups = dict[str, list[tuple[str, str]]]()
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # the usage line shows the arguments
-            group, common, owners = self.shown.get(param.name or "", (RUN, False, {}))
+            group, common, owners = self.shown.get(param.name or "", (RUN, param.name in COMMON, {}))
             if record is None or (not common if wanted is None else wanted != "all" and wanted not in owners and group != RUN):
                 continue
             group = owners.get(wanted or "", group)
@@ -107,12 +107,6 @@ TYPES: dict[str, Any] = {
     "sides": _sides,
 }
 METAVARS = {"sides": "N,N,N"}
-
-
-def run_option(name: str, *, common: bool = False, **options: Any) -> Callable[[Any], Any]:
-    """Make an option of the run itself."""
-    HelpInGroups.shown[name.removeprefix("--").replace("-", "_")] = RUN, common, {}
-    return click.option(name, **options)
 
 
 def options_of_kinds(command: Any) -> Any:
@@ -153,46 +147,31 @@ def _show_help(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         ctx.exit()
 
 
-def _storage(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, Any] | None:
-    return parse_storage(value) or None
-
-
 PLANNED = (  # options of whatever makes a plan
-    run_option("--kind", type=click.Choice([kind.name for kind in KINDS]), help="Kind of data. Default: found from the files."),
-    run_option(
-        "--limit",
-        type=int,
-        help="Prepare only so many inputs. Images and arrays are evenly spaced; documents are the first.",
-        common=True,
+    click.option("--kind", type=click.Choice([kind.name for kind in KINDS]), help="Kind of data. Default: found from the files."),
+    click.option(
+        "--limit", type=int, help="Prepare only so many inputs. Images and arrays are evenly spaced; documents are the first."
     ),
-    run_option(
-        "--overwrite",
-        is_flag=True,
-        help="Replace a store once the new one is whole. Not at a URL.",
-        common=True,
-    ),
+    click.option("--overwrite", is_flag=True, help="Replace a store once the new one is whole. Not at a URL."),
 )
-WORKERS = run_option("--workers", type=int, help="Worker processes. Default: one per core.")
-STORAGE = run_option(
+WORKERS = click.option("--workers", type=int, help="Worker processes. Default: one per core.")
+STORAGE = click.option(
     "--storage",
     multiple=True,
     metavar="KEY=VALUE",
-    callback=_storage,
+    callback=lambda ctx, param, value: parse_storage(value) or None,
     help="If a URL is given: an option of its client, such as endpoint, region or anonymous=true; may repeat. Default: as the "
     "environment says, which is also the place for secrets.",
 )
 HELP = (
-    run_option(
-        "--help-all", is_flag=True, expose_value=False, is_eager=True, callback=_show_help, help="Show all options.", common=True
-    ),
-    run_option(
+    click.option("--help-all", is_flag=True, expose_value=False, is_eager=True, callback=_show_help, help="Show all options."),
+    click.option(
         "--help-for",
         type=click.Choice([kind.name for kind in KINDS]),
         expose_value=False,
         is_eager=True,
         callback=_show_help,
         help="Show the options of one kind of data.",
-        common=True,
     ),
 )
 

@@ -6,16 +6,14 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from fastdata._version import __version__
-from fastdata.cli_options import HELP, PLANNED, SETTINGS, WORKERS, HelpInGroups, options_of_kinds, run_option, with_options
-from fastdata.errors import PrepError
+from fastdata.cli_options import HELP, PLANNED, SETTINGS, WORKERS, HelpInGroups, options_of_kinds, with_options
 
 if TYPE_CHECKING:
     from fastdata.prepare.summary import Summary
@@ -24,7 +22,7 @@ __all__ = ["prep"]
 
 SOURCE = click.argument("source", type=click.Path())
 OUT = click.argument("out", type=click.Path(), required=False)
-REJECT_RATE = run_option(
+REJECT_RATE = click.option(
     "--max-reject-rate", type=float, default=0.01, help="Exit with code 3 if a larger share of the inputs is rejected."
 )
 
@@ -37,35 +35,12 @@ class _Prep(HelpInGroups):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if not args or args[0] not in self.parts:
-            return super().make_context(info_name, args, parent, **extra)
-        name = args[0]
-        try:
-            return self.parts[name].make_context(f"{info_name} {name}", args[1:], parent, **extra)
-        except click.UsageError as error:
-            raise click.UsageError(f"{error.format_message()}{_folder_of(name)}", error.ctx) from error
+        if args and args[0] in self.parts:
+            return self.parts[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
-
-
-class _Part(click.Command):
-    """A part, whose errors say how to prepare a SOURCE of the same name."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except (PrepError, ValueError) as error:
-            raise type(error)(f"{error}{_folder_of(self.name or '')}") from error
-
-
-class _PlanPart(_Part, HelpInGroups):
-    """The part that has the options of every kind of data."""
-
-
-def _folder_of(part: str) -> str:
-    """Return what to type for a SOURCE that has the name of a part; "" if there is none."""
-    return f"\n{part} is a command; to prepare the folder of this name, type ./{part}" if Path(part).exists() else ""
 
 
 @click.command("prep", cls=_Prep, context_settings=SETTINGS)
@@ -74,9 +49,9 @@ def _folder_of(part: str) -> str:
 @OUT
 @options_of_kinds
 @with_options(PLANNED, (WORKERS,))
-@run_option("--dry-run", is_flag=True, help="Estimate size and time without writing anything.", common=True)
+@click.option("--dry-run", is_flag=True, help="Estimate size and time without writing anything.")
 @REJECT_RATE
-@run_option(
+@click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
     default="local",
@@ -96,82 +71,53 @@ def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
 
 def _prepare(dry_run: bool, max_reject_rate: float, options: dict[str, Any]) -> None:
     """Run the command, while workers start."""
-    from fastdata.prepare import report
     from fastdata.prepare.estimate import estimate
-    from fastdata.prepare.job import prep
+    from fastdata.prepare.tasks import prep
 
     if dry_run:
         for run_only in ("overwrite", "engine"):
             options.pop(run_only, None)
         found = estimate(**options)
-        for line in report.estimate_lines(found):
-            click.echo(line)
+        click.echo("\n".join(found.lines()))
         if sum(found.rejected.values()) > max_reject_rate * found.probes:
-            click.echo(f"more than {max_reject_rate:.2%} of the tried inputs are rejected; --max-reject-rate allows more", err=True)
-            sys.exit(3)
+            _end(max_reject_rate, "tried inputs are rejected")
         sys.exit(0 if found.fits else 1)
     try:
-        with _terminable():
-            summary = prep(**options, progress="auto")
-    except KeyboardInterrupt as error:
-        command = shlex.join(["fastdata-prep", *_arguments()])
+        signal.signal(signal.SIGTERM, _interrupt)
+        summary = prep(**options, progress=True)
+    except KeyboardInterrupt:
+        arguments = sys.argv[2:] if click.get_current_context().info_name == "prep" else sys.argv[1:]
+        command = shlex.join(["fastdata-prep", *arguments])
         click.echo(f"\ninterrupted; finished work is kept. To continue: {command}", err=True)
-        sys.exit(143 if isinstance(error, _Terminated) else 130)
+        sys.exit(130)
     stores = list(summary.splits.values()) or [summary]
     for one in stores:
-        for line in report.summary_lines(one):
-            click.echo(line)
+        click.echo("\n".join(one.lines()))
     _check_rejects(stores, max_reject_rate)
 
 
 def _check_rejects(stores: Iterable[Summary], max_reject_rate: float) -> None:
     """End with code 3 if too many inputs of a store were rejected."""
-    if bad := [store for store in stores if store.reject_rate > max_reject_rate]:
-        rejects = " and ".join(f"{store.out}/rejects.jsonl" for store in bad)
-        click.echo(
-            f"more than {max_reject_rate:.2%} of the inputs were rejected: see {rejects}; --max-reject-rate allows more", err=True
-        )
-        sys.exit(3)
+    if bad := [f"{store.out}/rejects.jsonl" for store in stores if store.reject_rate > max_reject_rate]:
+        _end(max_reject_rate, f"inputs were rejected: see {' and '.join(bad)}")
+
+
+def _end(max_reject_rate: float, what: str) -> None:
+    click.echo(f"more than {max_reject_rate:.2%} of the {what}; --max-reject-rate allows more", err=True)
+    sys.exit(3)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: None if value == () else value for name, value in options.items()}  # (): a repeatable option that is absent
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM."""
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
+def _interrupt(number: int, frame: object) -> None:
     """Treat SIGTERM as Ctrl-C. Ignore further ones: `timeout` sends two."""
-
-    def terminate(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: a handler set outside Python
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
-def _arguments() -> list[str]:
-    return sys.argv[2:] if click.get_current_context().info_name == "prep" else sys.argv[1:]
-
-
-def _part(name: str, cls: type[_Part] = _Part) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a function a part of the command."""
-
-    def add(function: Callable[..., None]) -> click.Command:
-        _Prep.parts[name] = click.command(name, cls=cls, context_settings=SETTINGS)(function)
-        return _Prep.parts[name]
-
-    return add
-
-
-@_part("plan", _PlanPart)
+@click.command("plan", cls=HelpInGroups, context_settings=SETTINGS)
 @SOURCE
 @OUT
 @options_of_kinds
@@ -179,14 +125,12 @@ def _part(name: str, cls: type[_Part] = _Part) -> Callable[[Callable[..., None]]
 def _plan(**options: Any) -> None:
     """Plan how to prepare SOURCE, and write the plan into OUT, for tasks on machines that share its disk, or on
     any machines if it is a URL: run, then finish."""
-    from fastdata.prepare import report
     from fastdata.prepare.tasks import prep_plan
 
-    for line in report.plan_lines(prep_plan(**_given(options))):
-        click.echo(line)
+    click.echo("\n".join(prep_plan(**_given(options)).lines()))
 
 
-@_part("run")
+@click.command("run", context_settings=SETTINGS)
 @click.argument("out", type=click.Path())
 @click.option("--task", type=int, metavar="I", help="Number of this task, from 0. Default: all shards.")
 @click.option("--of", type=int, metavar="N", help="Number of tasks.")
@@ -195,22 +139,22 @@ def _run(out: str, **options: Any) -> None:
     """Make the shards of task I of the N tasks of the plan in OUT, if they are not finished. A task may run twice, or be killed and
     run again.
     """
-    from fastdata.prepare import report
     from fastdata.prepare.tasks import prep_run
 
-    with _terminable():
-        click.echo(report.task_line(prep_run(out, **options)))
+    signal.signal(signal.SIGTERM, _interrupt)
+    click.echo(prep_run(out, **options))
 
 
-@_part("finish")
+@click.command("finish", context_settings=SETTINGS)
 @click.argument("out", type=click.Path())
 @REJECT_RATE
-def _finish(out: str, max_reject_rate: float, **options: Any) -> None:
+def _finish(out: str, max_reject_rate: float) -> None:
     """Turn the shards that tasks have made in OUT into a store."""
-    from fastdata.prepare import report
     from fastdata.prepare.tasks import prep_finish
 
-    summary = prep_finish(out, **options)
-    for line in report.store_lines(summary):
-        click.echo(line)
+    summary = prep_finish(out)
+    click.echo("\n".join(summary.lines(run=False)))
     _check_rejects([summary], max_reject_rate)
+
+
+_Prep.parts = {"plan": _plan, "run": _run, "finish": _finish}

@@ -97,10 +97,9 @@ def needs(package: str) -> Iterator[None]:
         raise MissingExtraError(package) from None
 
 
-_FILES = "too many files are open: raise the limit of this process, which `ulimit -n` shows"
 LACKS_MEMORY = "memory ran out, of the machine or within the limit that `ulimit -v` shows: use fewer workers, or raise the limit"
 _LACKING = {
-    errno.EMFILE: _FILES,
+    errno.EMFILE: "too many files are open: raise the limit of this process, which `ulimit -n` shows",
     errno.ENFILE: "too many files are open on this machine: raise fs.file-max, or let fewer processes run",
     errno.ENOMEM: LACKS_MEMORY,
     -4: LACKS_MEMORY,  # cv2.Error.StsNoMem

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
@@ -22,16 +21,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastdata
-from fastdata import LMDBDataset, PrepError, RemoteError, StoreError
+from fastdata import LMDBDataset, PrepError, RemoteError
 from fastdata.prepare.build_plan import build_plan
 from fastdata.prepare.tasks import lay_plan
-from fastdata.prepare.upload import Upload
+from fastdata.prepare.upload import opened
 from fastdata.prepare.worker import Made
 from fastdata.remote.bucket import Bucket
 from fastdata.store.files import file_sum
 from faults import FaultStore, storing
 from servers import free_ports
-from support import MAIN, PREP, encode, kill_group, run, start, tree, until
+from support import MAIN, PREP, encode, kill_group, run, start, tree
 from test_golden_kinds import STORES, write_inputs
 
 Tree = dict[str, bytes | None]
@@ -155,7 +154,7 @@ def test_a_file_url_is_the_folder_that_it_names(photos: Path, tmp_path: Path) ->
     fastdata.prep(photos, tmp_path / "b.fds", size=64, limit=20, workers=1)
     assert made.out == tmp_path / "a.fds" and tree(tmp_path / "a.fds") == tree(tmp_path / "b.fds")
     fastdata.prep_plan(photos, f"file://{tmp_path}/c.fds", size=64, limit=20)
-    fastdata.prep_run(f"file://{tmp_path}/c.fds", progress="off")
+    fastdata.prep_run(f"file://{tmp_path}/c.fds", progress=False)
     fastdata.prep_finish(f"file://{tmp_path}/c.fds")
     assert tree(tmp_path / "c.fds") == tree(tmp_path / "b.fds")
 
@@ -208,7 +207,6 @@ def test_kill_9_at_random_moments(photos: Path, expected: Tree, server: FaultSto
     assert run(*command).returncode == 0
     assert kills > 1
     same(objects(server), expected)
-    assert list(tmp_path.glob("fastdata-*")) == []
 
 
 @pytest.mark.slow
@@ -218,7 +216,7 @@ def test_chaos(photos: Path, expected: Tree, tmp_path: Path) -> None:
         server.chance = server.write_chance = 0.03
         storage = {"endpoint": server.url}
         fastdata.prep_plan(photos, URL, size=128, storage=storage)
-        fastdata.prep_run(URL, task=0, of=2, workers=1, storage=storage, progress="off")
+        fastdata.prep_run(URL, task=0, of=2, workers=1, storage=storage, progress=False)
         fastdata.prep(photos, URL, size=128, workers=2, storage=storage)
         assert sum(count for fault, count in server.made.items() if fault) > 10
         same(objects(server), expected)
@@ -277,7 +275,7 @@ def test_writes_whose_answers_are_lost(photos: Path, expected: Tree, server: Fau
 def test_bits_that_flip_in_plan_and_tables(photos: Path, expected: Tree, server: FaultStore) -> None:
     fastdata.prep_plan(photos, URL, size=128)
     server.faults, server.chance, server.of = ("flip",), 0.2, "/work/"
-    fastdata.prep_run(URL, workers=2, progress="off")
+    fastdata.prep_run(URL, workers=2, progress=False)
     made = {path.name: path.stat().st_mtime_ns for path in (server.root / "bucket/photos.fds/128").iterdir()}
     fastdata.prep_finish(URL)
     assert server.made["flip"] > 2
@@ -306,7 +304,7 @@ def test_shards_wait_for_the_network_in_bounded_numbers(photos: Path, expected: 
 
     def watch() -> None:
         while not end.wait(0.005):
-            most[0] = max(most[0], len([*tmp_path.glob("fastdata-*/*/128/*.mdb")]))
+            most[0] = max(most[0], len([*tmp_path.glob("fastdata-*/work/128-*.tmp")]))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -315,7 +313,7 @@ def test_shards_wait_for_the_network_in_bounded_numbers(photos: Path, expected: 
     finally:
         end.set()
         watcher.join()
-    assert 2 <= most[0] <= 6
+    assert 2 <= most[0] <= 8
     same(objects(server), expected)
 
 
@@ -327,7 +325,7 @@ def test_what_lost_tries_left_is_replaced_and_what_others_finished_is_kept(
     (root / "128").mkdir()
     (root / "128/shard-00000.mdb").write_bytes(b"of a try that ended otherwise")
     (root / "samples.npy").write_bytes(b"of a finish that was lost")
-    fastdata.prep_run(URL, task=1, of=2, workers=1, progress="off")
+    fastdata.prep_run(URL, task=1, of=2, workers=1, progress=False)
     before = {path: path.stat().st_mtime_ns for path in root.glob("128/*.mdb")}
     summary = fastdata.prep(photos, URL, size=128, workers=2)
     assert summary.resumed > 50
@@ -337,7 +335,7 @@ def test_what_lost_tries_left_is_replaced_and_what_others_finished_is_kept(
 
 def test_other_plans_overwriting_and_foreign_objects(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
     fastdata.prep_plan(photos, URL, size=64)
-    fastdata.prep_run(URL, task=0, of=9, workers=1, progress="off")
+    fastdata.prep_run(URL, task=0, of=9, workers=1, progress=False)
     with pytest.raises(PrepError, match=r"(?s)s3://bucket/photos.fds was made, or begun, with other options.*size 64, now 128"):
         fastdata.prep(photos, URL, size=128)
     with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made, or begun.*\n  order shuffled, now "):
@@ -359,9 +357,9 @@ def test_other_plans_overwriting_and_foreign_objects(photos: Path, expected: Tre
 
 
 def test_a_plan_that_comes_late_leaves_another_one_alone(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
-    with Upload(URL, None) as late:  # it has seen that nothing is there
+    with opened(URL, None) as late:  # it has seen that nothing is there
         fastdata.prep_plan(photos, URL, size=128)
-        fastdata.prep_run(URL, task=0, of=2, workers=1, progress="off")
+        fastdata.prep_run(URL, task=0, of=2, workers=1, progress=False)
         before = objects(server)
         with pytest.raises(PrepError, match=r"the plan at s3://bucket/photos.fds is not that of this fastdata-prep any more"):
             lay_plan(build_plan(photos, URL, late, size=64), overwrite=False)
@@ -388,34 +386,6 @@ def test_of_two_plans_at_the_same_time_one_makes_the_store(photos: Path, server:
         same(objects(server, f"{turn}.fds"), sizes[winner])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("finished", [False, True], ids=["begun", "finished"])
-def test_a_run_whose_plan_was_removed_for_another_one_is_refused(
-    finished: bool, photos: Path, expected: Tree, server: FaultStore, tmp_path: Path
-) -> None:
-    """The other one makes its store, of other bytes, in spite of shards that the first has sent since."""
-    server.delay_s = 0.02
-    first = start(*PREP, photos, URL, "--codec", "rgb", "--size", "128", "--workers", "1", stderr=subprocess.PIPE)
-    until(lambda: [*(server.root / "bucket/photos.fds").glob("128/*.mdb")], 60)
-    os.killpg(first.pid, signal.SIGSTOP)
-    server.delay_s = 0.0
-    shutil.rmtree(server.root / "bucket/photos.fds")
-    if finished:
-        fastdata.prep(photos, URL, size=128, workers=2)
-    else:
-        fastdata.prep_plan(photos, URL, size=128)
-    os.killpg(first.pid, signal.SIGCONT)
-    said = first.communicate(timeout=90)[1].decode()
-    assert first.returncode == 2 and "the plan at s3://bucket/photos.fds is not that of this fastdata-prep any more" in said
-    if not finished:
-        fastdata.prep_run(URL, workers=2, progress="off")
-        fastdata.prep_finish(URL)
-    found = objects(server)
-    if finished:  # tables that were on their way
-        found = {name: data for name, data in found.items() if not name.startswith("work/shard-")}
-    same(found, expected)
-
-
 def test_errors_of_the_server_are_named(photos: Path, server: FaultStore, tmp_path: Path) -> None:
     with pytest.raises(RemoteError, match=r"s3://nowhere/x.fds/work/plan.json: there is no such bucket"):
         fastdata.prep(photos, "s3://nowhere/x.fds", size=64)
@@ -432,8 +402,6 @@ def test_errors_of_the_server_are_named(photos: Path, server: FaultStore, tmp_pa
 
 
 def test_wrong_arguments(photos: Path, server: FaultStore, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^storage is about a URL, such as .*, but SOURCE and OUT are folders: leave it out"):
-        fastdata.prep(photos, tmp_path / "o.fds", storage={"region": "x"})
     for prepare in (fastdata.prep, fastdata.prep_plan):
         with pytest.raises(ValueError, match=r"^overwrite replaces a store on a disk, but OUT s3://bucket/photos.fds is in object"):
             prepare(photos, URL, overwrite=True)
@@ -442,19 +410,9 @@ def test_wrong_arguments(photos: Path, server: FaultStore, tmp_path: Path) -> No
         fastdata.prep(photos, "https://example.com/x.fds")
     with pytest.raises(ValueError, match=r"OUT s3:/bucket/x.fds is a path, in which // became /: give a URL as text"):
         fastdata.prep(photos, Path("s3://bucket/x.fds"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", "/proc/none")
-        with pytest.raises(StoreError, match=r"^/proc/none/fastdata-\d+ cannot be used: .*; TMPDIR names a folder on another disk"):
-            fastdata.prep(photos, URL)
     found = run(*MAIN, "info", URL, "--storage", "endpoint")
     assert found.returncode == 2 and "--storage is 'endpoint', but must be KEY=VALUE" in found.stderr, found.stderr
     assert not objects(server) and not server.writes
-
-
-def test_an_estimate_needs_no_server(photos: Path) -> None:
-    found = run(*PREP, photos, "s3://nowhere/x.fds", "--size", 64, "--dry-run", "--workers", 1)
-    assert found.returncode == 0, found.stderr
-    assert re.search(r"are free on the disk of this machine, where up to [\d.]+ .?B wait to be sent: enough", found.stdout)
 
 
 def test_what_cannot_be_shuffled_is_listed(tmp_path: Path, server: FaultStore) -> None:
@@ -470,7 +428,8 @@ def test_a_shard_that_two_processes_make_with_different_bytes(photos: Path, serv
     """Such as one that found an input to hang. Whose table comes first has made it, and its bytes stay."""
     root, plan = server.root / "bucket/photos.fds", fastdata.prep_plan(photos, URL, size=128)
     for data in (b"ours", b"theirs"):
-        with Upload(URL, None) as upload:
+        with opened(URL, None) as upload:
+            assert upload is not None
             path = tmp_path / "128.tmp"
             path.write_bytes(data)
             total = file_sum(path)
@@ -481,27 +440,11 @@ def test_a_shard_that_two_processes_make_with_different_bytes(photos: Path, serv
     assert list(tmp_path.glob("fastdata-*")) == []
 
 
-@pytest.mark.slow
-def test_what_a_killed_run_has_finished_is_uploaded(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
-    server.always = {"128/shard": "late"}
-    server.delay_s = 0.5
-    command = (*PREP, photos, URL, "--size", "128", "--workers", "2")
-    process = start(*command)
-    until(lambda: len([*tmp_path.glob("fastdata-*/*/128/*.mdb")]) >= 3, 60)
-    kill_group(process)
-    server.always, server.delay_s = {}, 0
-    waiting = {path.name: path.stat().st_mtime for path in tmp_path.glob("fastdata-*/*/128/*.mdb")}
-    again = run(*command)
-    assert waiting and again.returncode == 0, again.stderr
-    same(objects(server), expected)
-    assert list(tmp_path.glob("fastdata-*")) == []
-
-
 @pytest.mark.scale
 def test_azure(photos: Path, azurite: dict[str, str], tmp_path: Path) -> None:
     url = "az://bucket/photos.fds"
     fastdata.prep_plan(photos, url, size=64, limit=20, storage=azurite)
-    fastdata.prep_run(url, task=0, of=2, workers=1, storage=azurite, progress="off")
+    fastdata.prep_run(url, task=0, of=2, workers=1, storage=azurite, progress=False)
     with pytest.raises(PrepError, match=r"az://bucket/photos.fds was made, or begun, with other options"):
         fastdata.prep(photos, url, size=128, limit=20, storage=azurite)
     url = "az://bucket/large.fds"

@@ -523,7 +523,7 @@ def test_a_small_cache_has_few_blocks_of_evicted_shards(tmp_path: Path) -> None:
 
 FORKING = """
 import sys, torch, fastdata
-fastdata.prep("s3://bucket/photos", "s3://bucket/out.fds", size=32, progress="off")
+fastdata.prep("s3://bucket/photos", "s3://bucket/out.fds", size=32, progress=False)
 dataset = fastdata.open("s3://bucket/out.fds", cache=sys.argv[1], crop=fastdata.CenterCrop(32))
 dataset[0]
 loader = torch.utils.data.DataLoader(dataset, 2, num_workers=2, multiprocessing_context="fork")

@@ -231,7 +231,7 @@ def test_tasks_read_the_url_and_the_plan_has_no_secrets(
     for path in (tmp_path / "home", tmp_path / "tmp"):  # what the planning machine has on its disk
         shutil.rmtree(path, ignore_errors=True)
     for task in (1, 0):
-        fastdata.prep_run(out, task=task, of=2, workers=1, progress="off")
+        fastdata.prep_run(out, task=task, of=2, workers=1, progress=False)
     fastdata.prep_finish(out)
     same(out, expected)
 
@@ -250,10 +250,10 @@ def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(root: Path
     shutil.rmtree(tmp_path / "home", ignore_errors=True)
     bucket.always = {"in/": "403"}
     with pytest.raises(StoreError, match=r"s3://bucket/in/.*: the credentials have expired"):
-        fastdata.prep_run(out, workers=1, progress="off")
+        fastdata.prep_run(out, workers=1, progress=False)
     assert not (out / "manifest.json").exists()
     bucket.always = {}
-    fastdata.prep_run(out, workers=1, progress="off")
+    fastdata.prep_run(out, workers=1, progress=False)
     fastdata.prep_finish(out)
     same(out, expected)
 
@@ -275,7 +275,7 @@ def test_an_archive_that_is_replaced_is_an_error(root: Path, bucket: FaultStore,
     data = (root / "in/s-1.tar").read_bytes()
     (root / "in/s-1.tar").write_bytes(data.replace(b"text 1", b"text 2"))
     with pytest.raises(StoreError, match=r"s3://bucket/in/s-1.tar was replaced: it had \d+ bytes, .* plan again, to another OUT"):
-        fastdata.prep_run(out, workers=1, progress="off")
+        fastdata.prep_run(out, workers=1, progress=False)
 
 
 def test_a_tar_is_streamed_and_an_arrow_file_is_copied_once(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_no_server_is_an_error_at_once(root: Path, bucket: FaultStore, tmp_path:
     out = fastdata.prep_plan("s3://bucket/in", tmp_path / "a.fds").out
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://no-such-host.invalid")
     with pytest.raises(StoreError, match=r"s3://bucket/in/k/.*: the name of the server cannot be resolved"):
-        fastdata.prep_run(out, workers=1, progress="off")
+        fastdata.prep_run(out, workers=1, progress=False)
 
 
 def test_options_of_the_client_are_given_to_each_step(
@@ -399,11 +399,11 @@ def test_options_of_the_client_are_given_to_each_step(
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.delenv("AWS_REGION")
     storage = {"endpoint": bucket.url, "region": "us-east-1"}
-    whole = fastdata.prep("s3://bucket/in", tmp_path / "whole.fds", storage=storage, progress="off").out
+    whole = fastdata.prep("s3://bucket/in", tmp_path / "whole.fds", storage=storage, progress=False).out
     out = tmp_path / "tasks.fds"
     fastdata.prep_plan("s3://bucket/in", out, storage=storage)
     assert bucket.url not in (out / "work/plan.json").read_text()
-    fastdata.prep_run(out, storage=storage, progress="off")
+    fastdata.prep_run(out, storage=storage, progress=False)
     assert tree(fastdata.prep_finish(out).out) == tree(whole)
     with pytest.raises(ValueError, match="storage is about a URL"):
         fastdata.prep(root / "in", tmp_path / "local.fds", storage=storage)

@@ -95,7 +95,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
                 found = np.bincount(mask.reshape(-1))
                 classes.update({k: int(found[k]) for k in np.flatnonzero(found).tolist()})
         rows.append((number, list(arrays[0].shape), count))
-        progress.add(done=size, size=size)
+        progress.add(done=size)
     return {"rows": rows, "rejects": rejects, "classes": classes}
 
 

@@ -68,7 +68,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             classes.update(next((record.classes for record in result if record.classes), {}))
             counts.update(own)
             originals = [count + record.original for count, record in zip(originals, result, strict=True)]
-            progress.add(done=1, size=max(source.size, 0))
+            progress.add(done=1)
     return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals, "counts": counts}
 
 

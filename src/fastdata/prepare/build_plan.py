@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.kinds import Kind, Planned
 from fastdata.options import as_option, build, options_of
-from fastdata.prepare.folder import refuse_store
 from fastdata.prepare.plan import Work
 from fastdata.prepare.upload import Upload, place_of
 from fastdata.remote.url import Storage, is_url
@@ -21,6 +18,7 @@ from fastdata.sources.options import StrPath
 from fastdata.sources.patterns import locate
 from fastdata.sources.shuffled import UnpackedWholeError
 from fastdata.sources.urls import AnyPath, is_inside, to_path, versions_of
+from fastdata.store.files import is_store
 
 __all__ = ["build_plan", "check_positive", "choose_kind"]
 
@@ -34,19 +32,18 @@ def build_plan(
     limit: int | None = None,
     **arguments: Any,
 ) -> Work:
-    """Decide what `prep` would do with these arguments.
-
-    Args:
-        remote: OUT, if it is a URL and opened.
-        storage: options of clients of object storage, if SOURCE or OUT is a URL.
+    """Decide what `prep` would do with these arguments. remote: OUT, if it is a URL and opened.
 
     Raises:
         PrepError: there is nothing to prepare, or the inputs do not fit together.
         ValueError: an argument is wrong, or belongs to another kind of data.
     """
     check_positive(limit=limit)
-    if (place := to_path(source)).is_dir():
-        refuse_store(place)
+    if (place := to_path(source)).is_dir() and is_store(place):
+        raise PrepError(
+            f"SOURCE {source} is a store already: fastdata info {source} shows what it holds. To make another store, give the "
+            f"original SOURCE, or write the samples as files: fastdata export {source} DIR"
+        )
     kind = choose_kind(source, arguments)
     options = _own_options(kind, source, arguments)
     out = place_of(out)
@@ -54,29 +51,9 @@ def build_plan(
     if remote is not None:
         target = remote.folder
     planned = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
-    _check_encoding(planned.plan.sources)
     roots = tuple(folder.absolute() for folder in (planned.root or root, *planned.companions))
-    return Work(
-        kind,
-        planned.plan,
-        target,
-        roots,
-        planned.skipped,
-        planned.notes,
-        remote=remote,
-        versions=versions_of(roots),
-        storage=dict(storage or {}),
-    )
-
-
-def _check_encoding(sources: Sequence[Any]) -> None:
-    """Raise a PrepError if this process decodes names in another way than others: the store would have other names than theirs."""
-    encoding = sys.getfilesystemencoding()
-    names = (getattr(source, "name", "") for source in sources if encoding != "utf-8")
-    if name := next((name for name in names if not name.isascii()), ""):
-        raise PrepError(
-            f"the name {name!a} is not ASCII, and this Python decodes file names as {encoding}: set PYTHONUTF8=1 before it starts"
-        )
+    surroundings: dict[str, Any] = {"remote": remote, "versions": versions_of(roots), "storage": dict(storage or {})}
+    return Work(kind, planned.plan, target, roots, planned.skipped, planned.notes, **surroundings)
 
 
 def _plan_shuffled(kind: Kind, source: StrPath, target: Path, options: Any, limit: int | None) -> Planned:
@@ -103,12 +80,7 @@ def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Kind:
 
 
 def _own_options(kind: Kind, source: StrPath, arguments: dict[str, Any]) -> Any:
-    """Make the options of a kind.
-
-    Raises:
-        TypeError: there is no such option.
-        ValueError: an option belongs to another kind, or has a wrong value.
-    """
+    """Make the options of a kind. Raise a TypeError or ValueError for one that is unknown, wrong or of another kind."""
     known = {name: options_of(kinds.find(name).options) for name in kinds.NAMES}
     for name, value in arguments.items():
         owners = [other for other, options in known.items() if name in options]

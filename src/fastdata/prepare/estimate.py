@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import build_plan, check_positive
 from fastdata.prepare.plan import Work
-from fastdata.prepare.run import BACKLOG
 from fastdata.prepare.splits import plan_stores
+from fastdata.prepare.summary import counted
 from fastdata.prepare.upload import place_of
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
 from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
+from fastdata.words import human_bytes, number_of
 
 __all__ = ["Estimate", "estimate", "stored_bytes"]
 
@@ -27,34 +27,38 @@ PAGE = 4096  # bytes of an LMDB page
 SHARD_PAGES = 3  # two headers and the root of the tree
 
 
-@dataclass(frozen=True)
+@dataclass
 class Estimate:
     """The estimated cost of a run.
 
     Attributes:
-        inputs: about how many images, documents or rows there are.
         bytes: the size of the store, with LMDB's padding.
         seconds: the time on the given number of workers, without start-up.
-        free_bytes: free space on the disk that would hold the store, or on a way to object storage, some shards.
+        free_bytes: free space on the disk of OUT; None: it is a URL.
         probes: the number of inputs that were tried.
-        rejected: count of rejected probes by reason.
-        notes: what the labels are, where they come from, and what is not stored.
-        waiting: if OUT is in object storage, the most bytes of shards that wait on the disk to be sent; else 0.
     """
 
-    inputs: int
-    bytes: int
-    seconds: float
-    free_bytes: int
-    probes: int
-    rejected: dict[str, int]
+    inputs: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    free_bytes: int | None = None
+    probes: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
     notes: tuple[str, ...] = ()
-    waiting: int = 0
 
     @property
     def fits(self) -> bool:
-        """Whether the disk has room for the store, or for what waits to be sent."""
-        return self.free_bytes > (self.waiting or self.bytes)
+        """Whether the disk has room for the store."""
+        return self.free_bytes is None or self.free_bytes > self.bytes
+
+    def lines(self) -> Iterator[str]:
+        """Yield what the command prints."""
+        yield f"{number_of(self.inputs, 'input')}: about {human_bytes(self.bytes)} and {self.seconds:.0f} s"
+        if self.rejected:
+            yield f"of {self.probes} that were tried, rejected: {counted(self.rejected)}"
+        yield from self.notes
+        if self.free_bytes is not None:
+            yield f"{human_bytes(self.free_bytes)} are free on that disk: {'enough' if self.fits else 'NOT ENOUGH'}"
 
 
 def estimate(
@@ -67,35 +71,26 @@ def estimate(
 ) -> Estimate:
     """Prepare a few evenly spaced inputs in this process, write nothing, and extrapolate. The arguments are those of `prep`."""
     check_positive(workers=workers)
-    cores = workers or available_cores()
+    found = Estimate()
     with share(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage):
 
         def plan(source: Any, out: Any, **options: Any) -> Work:
             return build_plan(source, out, None, storage, **options)
 
-        works = plan_stores(plan, path, out, {**options, "labels": labels})
-        found = [_estimate(work, cores, remote=is_url(place_of(out))) for work in works.values()]
-    whole = sum((Counter(one.rejected) for one in found), Counter[str]())
-    notes = tuple(f"{name}: {note}" if name else note for name, one in zip(works, found, strict=True) for note in one.notes)
-    inputs, size, probes, waiting = (
-        sum(values) for values in zip(*((e.inputs, e.bytes, e.probes, e.waiting) for e in found), strict=True)
-    )
-    return Estimate(inputs, size, sum(e.seconds for e in found), found[0].free_bytes, probes, dict(whole), notes, waiting)
-
-
-def _estimate(work: Work, cores: int, *, remote: bool) -> Estimate:
-    """Estimate one store."""
-    plan, started = work.plan, time.perf_counter()
-    probed = work.kind.probe(plan, work.roots)
-    seconds = (time.perf_counter() - started) * probed.scale / cores
-    fixed = SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
-    place = Path(tempfile.gettempdir()) if remote else work.out
-    disk = next(p for p in (place, *place.parents) if p.exists())
-    size = int(sum(map(stored_bytes, probed.records)) * probed.scale) + fixed
-    shards = min(plan.num_shards, (BACKLOG + 1) * cores)
-    waiting = -(-size * shards // plan.num_shards) if remote else 0
-    free = shutil.disk_usage(disk).free
-    return Estimate(probed.inputs, size, seconds, free, probed.tried, dict(probed.rejected), work.notes, waiting)
+        for name, work in plan_stores(plan, path, out, {**options, "labels": labels}).items():
+            started = time.perf_counter()
+            probed = work.kind.probe(work.plan, work.roots)
+            found.seconds += (time.perf_counter() - started) * probed.scale / (workers or available_cores())
+            found.inputs += probed.inputs
+            found.bytes += int(sum(map(stored_bytes, probed.records)) * probed.scale)
+            found.bytes += SHARD_PAGES * PAGE * work.plan.num_shards * len(work.plan.options.variants())
+            found.probes += probed.tried
+            found.rejected += probed.rejected
+            found.notes += tuple(f"{name}: {note}" if name else note for note in work.notes)
+            if not is_url(place_of(out)):
+                disk = next(path for path in (work.out, *work.out.parents) if path.exists())
+                found.free_bytes = shutil.disk_usage(disk).free
+    return found
 
 
 def stored_bytes(size: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import PrepError
-from fastdata.prepare.folder import clear_all, clear_work
+from fastdata.prepare.folder import clear_work
 from fastdata.prepare.plan import Work
 from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.sources.reasons import nothing_kept
@@ -26,6 +26,7 @@ from fastdata.store.files import (
     REJECTS,
     SAMPLES,
     FileSum,
+    clear,
     file_sum,
     index_file,
     sync,
@@ -35,30 +36,22 @@ from fastdata.store.files import (
 from fastdata.store.format import Manifest, Variant
 from fastdata.store.reader import INDEX_ROW
 
-__all__ = ["Done", "finish", "finished_shards", "unsent_shards"]
+__all__ = ["finish", "finished_shards"]
 
 
-class Done(NamedTuple):
-    """What a finished shard holds: the number of its samples, and of the inputs that were rejected."""
+class _Counts(NamedTuple):
+    """The number of a shard's samples, and of the inputs that were rejected."""
 
     kept: int
     rejected: int
 
 
-def finished_shards(work: Work, shards: Sequence[int]) -> dict[int, Done]:
+def finished_shards(work: Work, shards: Sequence[int]) -> dict[int, _Counts]:
     """Return those shards that are finished: made by this plan, and with files of the recorded sizes.
 
     A table is published after its files were flushed, so it speaks the truth after a power failure too.
     """
-    return _complete(work, shards, _size if work.remote is None else work.remote.look(shards))
-
-
-def unsent_shards(work: Work, shards: Sequence[int]) -> list[int]:
-    """Return those shards that are finished in the folder of this machine, of a store in object storage."""
-    return [*_complete(work, shards, _size)]
-
-
-def _complete(work: Work, shards: Sequence[int], size_of: Callable[[Path], int]) -> dict[int, Done]:
+    size_of = _size if work.remote is None else work.remote.look(shards)
     found = {}
     for shard in shards:
         try:
@@ -67,7 +60,7 @@ def _complete(work: Work, shards: Sequence[int], size_of: Callable[[Path], int])
             if table["fingerprint"] == work.plan.fingerprint and all(
                 size_of(shard_place(work.out, name, shard)) == size for name, (size, _) in table["files"].items()
             ):
-                found[shard] = Done(work.kind.kept(table), len(table["rejects"]))
+                found[shard] = _Counts(work.kind.kept(table), len(table["rejects"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found
@@ -123,11 +116,14 @@ def finish(work: Work) -> tuple[str, ...]:
         for name, encoded in shard["indices"].items():
             indices.setdefault(name, []).append(base64.b64decode(encoded))
     if not any(done.kept for done in finished.values()):
-        clear_all(work)
+        if work.remote is not None:
+            work.remote.clear("")
+        clear(out)
         clear_work(work)
         with suppress(OSError):  # someone else has put a file there
             out.rmdir()
-        raise _nothing_kept(rejects)
+        first = "{name}: {reason}: {detail}".format(**rejects[0]) if rejects else "there is nothing in them"
+        raise nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)
     tables: kinds.Tables = kind.tables(plan, shards)
     files = {SAMPLES: write_npy(out / SAMPLES, tables.samples)}
     files[NAMES] = write_atomic(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
@@ -163,8 +159,3 @@ def finish(work: Work) -> tuple[str, ...]:
         sync(out / variant.name)  # the names; who published a shard has flushed its bytes
     write_atomic(out / MANIFEST, manifest.to_json())
     return tables.notes
-
-
-def _nothing_kept(rejects: list[dict[str, Any]]) -> PrepError:
-    first = "{name}: {reason}: {detail}".format(**rejects[0]) if rejects else "there is nothing in them"
-    return nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)

@@ -1,4 +1,10 @@
-"""The folder of a store while it is made: its lock, which files in it are ours, and whether it fits the plan."""
+"""The folder of a store while it is made: its lock, which files in it are ours, whether it fits the plan, and replacing a store.
+
+A store that replaces another one is made in the work folder of that. When it is finished, its folder is moved beside the files of
+the old store. Then the manifest of that is removed, from which moment readers get the new store, and its other files; and the files
+of the new one are linked to where they belong, the manifest last. So the folder holds a whole store at any moment, and ends as if
+there had never been another.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +22,12 @@ from fastdata import kinds
 from fastdata.errors import PrepError, StoreError, lacking
 from fastdata.prepare.plan import Work, describe_difference
 from fastdata.prepare.plan_files import difference, plan_folder, plan_path
-from fastdata.prepare.replacing import is_settled
-from fastdata.sources.urls import AnyPath
-from fastdata.store.files import LOCK, MANIFEST, NEXT, WORK, clear, has_foreign, is_store, own_files
+from fastdata.store.files import LOCK, MANIFEST, NEXT, WORK, clear, has_foreign, is_store, link, own_files, sync
 from fastdata.store.format import read_manifest
 
-__all__ = ["Busy", "claimed", "clear_all", "clear_work", "is_finished", "is_stored", "refuse_store", "writing"]
+__all__ = ["claimed", "clear_work", "is_finished", "is_settled", "is_stored", "replace_store", "settle", "writing"]
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems that have none, such as Lustre without "flock"
-
-
-class Busy(PrepError):
-    """Another process works in the folder."""
 
 
 @contextmanager
@@ -48,15 +48,14 @@ def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
         share: let others share the lock: tasks, which publish whole files of the same bytes. Only who is alone may remove files.
 
     Raises:
-        Busy: another process has the lock.
-        PrepError: the folder is not ours.
+        PrepError: another process has the lock, or the folder is not ours.
     """
     if out.exists() and not (out.is_dir() and _ours(out)):
         raise PrepError(f"OUT {out} exists and is not a store; choose another name, or remove it yourself")
     lock = out / WORK / LOCK
     descriptor = _locked(lock, fcntl.LOCK_SH if share else fcntl.LOCK_EX)
     if descriptor is None:
-        raise Busy(f"another fastdata-prep is making {out} right now")
+        raise PrepError(f"another fastdata-prep is making {out} right now")
     try:
         yield
     finally:
@@ -102,26 +101,10 @@ def _ours(out: Path) -> bool:
     return plan.is_file() and b'"fingerprint": "' in plan.read_bytes()
 
 
-def refuse_store(source: AnyPath) -> None:
-    """Raise PrepError if SOURCE is a store."""
-    if is_store(source):
-        raise PrepError(
-            f"SOURCE {source} is a store already: fastdata info {source} shows what it holds. To make another store, give the "
-            f"original SOURCE, or write the samples as files: fastdata export {source} DIR"
-        )
-
-
-def clear_all(work: Work) -> None:
-    """Remove all that prep has made of a store. One that it would replace stays."""
-    if work.remote is not None:
-        work.remote.clear()
-    clear(work.out)
-
-
 def clear_work(work: Work) -> None:
     """Remove what only an unfinished store needs."""
     if work.remote is not None:
-        work.remote.clear_work()
+        work.remote.clear(WORK)
     shutil.rmtree(work.store / WORK, ignore_errors=True)
 
 
@@ -135,17 +118,13 @@ def is_stored(work: Work) -> bool:
     return False
 
 
-def is_finished(work: Work, overwrite: bool) -> bool:
-    """Return whether the store of this plan is finished. Clear its folder if `overwrite` is set and it cannot be resumed.
+def is_finished(work: Work) -> bool:
+    """Return whether the store of this plan is finished.
 
     Raises:
-        PrepError: the folder or the URL belongs to another plan, or was begun on another machine, and `overwrite` is not set.
+        PrepError: the folder or the URL belongs to another plan, or was begun on another machine.
     """
     out, plan, changed = work.out, work.plan, ""
-    if overwrite and not _is_resumable(work):
-        clear_all(work)
-    if work.replaces is not None:
-        return False
     if (out / MANIFEST).exists():
         old = read_manifest(out)
         if old.fingerprint == plan.fingerprint:
@@ -163,10 +142,34 @@ def is_finished(work: Work, overwrite: bool) -> bool:
     return False
 
 
-def _is_resumable(work: Work) -> bool:
-    """Return whether there is an unfinished run of this plan: a command with --overwrite that was interrupted continues."""
-    try:
-        begun = plan_path(work.out).exists() and not difference(work)
-        return begun and (work.replaces is not None or not (work.out / MANIFEST).exists())
-    except PrepError:
-        return False
+def is_settled(root: Path) -> bool:
+    """Return whether no store has begun to take another one's place without being done."""
+    return not (root / NEXT / MANIFEST).exists()
+
+
+def replace_store(work: Work) -> None:
+    """Put a finished store in the place of the one around it. If another process does it already, leave it to that."""
+    with suppress(FileNotFoundError):
+        work.out.rename(work.store / NEXT)
+        settle(work.store)
+
+
+def settle(root: Path) -> None:
+    """Make a finished store beside the files of another one the only store in a folder, also if a killed process has begun it."""
+    folder = root / NEXT
+    if not is_settled(root):
+        sync(root)
+        new = [path for path in own_files(folder) if folder / WORK not in path.parents and path.suffix != ".tmp"]
+        clear(root, {path for path in own_files(root) if path.is_relative_to(folder) or path.is_relative_to(root / WORK)})
+        for path in [*new[1:], new[0]]:  # own_files has the manifest first
+            target = root / path.relative_to(folder)
+            target.parent.mkdir(exist_ok=True)
+            if path.name == MANIFEST:
+                for parent in {root, *(root / file.relative_to(folder).parent for file in new)}:
+                    sync(parent)
+            link(path, target)
+        sync(root)
+    if folder.exists():
+        clear(folder)
+        with suppress(OSError):  # not empty
+            folder.rmdir()

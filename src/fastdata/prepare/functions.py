@@ -5,13 +5,13 @@ import textwrap
 
 from fastdata import kinds
 from fastdata.options import as_arguments, options_of
-from fastdata.prepare.job import prep as with_any_options
-from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary
+from fastdata.prepare.summary import Summary
+from fastdata.prepare.tasks import prep as with_any_options
 from fastdata.prepare.tasks import prep_finish as finish_any
 from fastdata.prepare.tasks import prep_plan as plan_any
 from fastdata.prepare.tasks import prep_run as run_any
 
-__all__ = ["PlanSummary", "Summary", "TaskSummary", "prep", "prep_finish", "prep_plan", "prep_run"]
+__all__ = ["Summary", "prep", "prep_finish", "prep_plan", "prep_run"]
 
 
 def _with_options() -> tuple[inspect.Signature, str]:

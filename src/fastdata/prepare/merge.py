@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,17 @@ import xxhash
 from msgspec import structs
 
 from fastdata.errors import PrepError
-from fastdata.prepare.folder import claimed, writing
+from fastdata.prepare.folder import claimed, is_settled, writing
 from fastdata.prepare.plan import describe_difference
-from fastdata.prepare.replacing import is_settled
 from fastdata.prepare.upload import place_of
 from fastdata.remote.url import is_url
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnReader, write_column
 from fastdata.store.files import (
-    COLUMNS,
     MANIFEST,
     NAMES,
     REJECTS,
     SAMPLES,
-    FileSum,
     clear,
     index_file,
     is_store,
@@ -48,7 +44,7 @@ AT_ONCE = 1 << 16  # samples of a column in memory at once
 
 
 def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
-    """Make one store of several, whose samples follow each other.
+    """Make one store of several, whose samples follow each other, and return its path.
 
     The stores must have been prepared with the same options. Classes are joined by their names: those of the first store keep
     their numbers. Shards are linked where the file system can, so that they take no space twice, and copied otherwise.
@@ -57,9 +53,6 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
         stores: two or more stores of one kind.
         out: the store to make.
 
-    Returns:
-        The path of the store.
-
     Raises:
         PrepError: the stores do not fit together, or `out` exists.
         StoreError: a store cannot be read.
@@ -67,7 +60,8 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
     opened = [Store(path, kind=None) for path in stores]
     if len(opened) < 2:
         raise ValueError(f"{len(opened)} stores were given, but merging takes two or more")
-    _check_alike(opened)
+    for other in opened[1:]:
+        _check_alike(opened[0], other)
     place = place_of(out)
     if is_url(place):
         raise PrepError(f"OUT is {place}, but stores are merged on a disk: merge them there, then fastdata publish")
@@ -83,49 +77,31 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
     return root
 
 
-@dataclass(frozen=True)
-class _Codes:
-    """How the numbers of a store become those of the joint one; None: they stay."""
-
-    table: Array | None
-
-    def __call__(self, values: Array) -> Array:
-        if self.table is None or not len(values):
-            return values
-        known = values >= 0
-        return np.where(known, self.table[np.where(known, values, 0)], values)
-
-
-def _check_alike(stores: Sequence[Store]) -> None:
-    """Raise a PrepError that says how stores differ, if they cannot be joined."""
-    first = stores[0]
-    for other in stores[1:]:
-        one, two = first.manifest, other.manifest
-        if first.kind.name != other.kind.name:
-            raise PrepError(f"{first.path} holds {one.kind}, {other.path} {two.kind}: only stores of one kind can be joined")
-        was, now = (first.kind.alike(manifest.options) for manifest in (one, two))
-        if was != now:
-            same = {name: value for name, value in one.options.items() if name not in was or was[name] == now.get(name)}
-            before, after = ({"options": {**manifest.options, **same}, "libraries": {}, "columns": ()} for manifest in (one, two))
-            lines = describe_difference(before, after, first.kind, first.kind)
-            raise PrepError(f"{other.path} was prepared in another way than {first.path}:\n{lines}\nGive the same options.")
-        if [(v.name, v.size, v.form) for v in one.variants] != [(v.name, v.size, v.form) for v in two.variants]:
-            raise PrepError(f"{other.path} has records of another form than {first.path}: prepare both with the same options")
-        if (one.labels.kind, one.images) != (two.labels.kind, two.images):
-            raise PrepError(
-                f"{first.path} has {_labels(one)}, {other.path} has {_labels(two)}: samples of both cannot be in one batch"
-            )
-        if one.labels.kind != "class" and one.labels.names != two.labels.names:
-            raise PrepError(f"{first.path} and {other.path} have labels of other names: {_labels(one)}; {_labels(two)}")
-        columns = [[(c.name, c.type, c.shape, c.many, c.geometry, c.group) for c in m.columns] for m in (one, two)]
-        if columns[0] != columns[1]:
-            listed = [", ".join(map(str, manifest.columns)) or "none" for manifest in (one, two)]
-            raise PrepError(f"{first.path} has the columns {listed[0]}, {other.path} {listed[1]}: give the same --fields to both")
+def _check_alike(first: Store, other: Store) -> None:
+    """Raise a PrepError that says how two stores differ, if they cannot be joined."""
+    one, two = first.manifest, other.manifest
+    if one.kind != two.kind:
+        raise PrepError(f"{first.path} holds {one.kind}, {other.path} {two.kind}: only stores of one kind can be joined")
+    was, now = (first.kind.alike(manifest.options) for manifest in (one, two))
+    if was != now:
+        same = {name: value for name, value in one.options.items() if name not in was or was[name] == now.get(name)}
+        before, after = ({"options": {**manifest.options, **same}, "libraries": {}, "columns": ()} for manifest in (one, two))
+        lines = describe_difference(before, after, first.kind, first.kind)
+        raise PrepError(f"{other.path} was prepared in another way than {first.path}:\n{lines}\nGive the same options.")
+    if [(v.name, v.size, v.form) for v in one.variants] != [(v.name, v.size, v.form) for v in two.variants]:
+        raise PrepError(f"{other.path} has records of another form than {first.path}: prepare both with the same options")
+    if _labels(one) != _labels(two):
+        raise PrepError(f"{first.path} has {_labels(one)}, {other.path} has {_labels(two)}: samples of both cannot be in one batch")
+    columns = [[(c.name, c.type, c.shape, c.many, c.geometry, c.group) for c in m.columns] for m in (one, two)]
+    if columns[0] != columns[1]:
+        listed = [", ".join(map(str, manifest.columns)) or "none" for manifest in (one, two)]
+        raise PrepError(f"{first.path} has the columns {listed[0]}, {other.path} {listed[1]}: give the same --fields to both")
 
 
 def _labels(manifest: Manifest) -> str:
+    """Return what has to be alike in the labels and images of two stores."""
     labels = manifest.labels
-    images = f" of the images {', '.join(manifest.images)}" if manifest.images else ""
+    images = f", of the images {', '.join(manifest.images)}" if manifest.images else ""
     what = {"class": "classes", "none": "no labels", "vector": "labels"}[labels.kind]
     return f"{what} {', '.join(labels.names) if labels.kind == 'vector' else ''}".strip() + images
 
@@ -135,10 +111,6 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
 
     The samples are those of the first store, then those of the next. Classes that the first lacks follow its own, so that its
     labels stay the same.
-
-    Args:
-        stores: what to join, in order; see `_check_alike`.
-        folder: an empty folder.
 
     Raises:
         PrepError: they cannot be joined.
@@ -153,7 +125,7 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
         if SAMPLES in first.manifest.files:
             part["source"] += offsets[k]
         if codes and "label" in (part.dtype.names or ()):
-            part["label"] = codes[k](part["label"])
+            part["label"] = _recoded(part["label"], codes[k])
     try:
         sections = first.kind.join(stores, rows)
     except ValueError as error:
@@ -168,9 +140,6 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
         files[file] = write_npy(folder / file, np.concatenate([np.load(store.path / file) for store in stores]))
     rejects = [{**r, "source": r["source"] + offsets[k]} for k, store in enumerate(stores) for r in store.rejects()]
     files[REJECTS] = write_atomic(folder / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
-    for name in {*first.manifest.files, *first.kind.extra_files} & {*first.manifest.files} - {*files}:
-        if not name.startswith(f"{COLUMNS}/"):
-            files[name] = _copied(first.path / name, folder / name)
     columns = []
     for k, column in enumerate(first.manifest.columns):
         joint, found = _join_column([m.columns[k] for m in manifests], stores)
@@ -178,8 +147,8 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
         readers = [ColumnReader(store.path, column, len(store)) for store in stores]
         lengths = [reader.lengths(np.arange(len(reader))) for reader in readers if column.ragged]
         files |= write_column(folder, joint, _values(readers, found), lengths)
-        if name := joint.tokenizer_file:
-            files[name] = _copied(first.path / name, folder / name)
+    for name in [name for name in first.manifest.files if name not in files]:  # such as a tokenizer
+        files[name] = write_atomic(folder / name, (first.path / name).read_bytes())
     counts = tuple(count for m in manifests for count in m.shard_samples)
     return structs.replace(
         first.manifest,
@@ -202,23 +171,30 @@ def _fingerprint(manifests: Sequence[Manifest]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(["joined", parts]).encode())
 
 
-def _join_names(found: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[_Codes]]:
-    """Return all names, those of the first in its order, and what becomes of the numbers of each."""
+def _join_names(found: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[Array | None]]:
+    """Return all names, those of the first in its order, and what becomes of the numbers of each; None: they stay."""
     names = list(dict.fromkeys(name for some in found for name in some))
     place = {name: k for k, name in enumerate(names)}
     return tuple(names), [
-        _Codes(None if list(some) == names[: len(some)] else np.array([place[name] for name in some], np.int64)) for some in found
+        None if list(some) == names[: len(some)] else np.array([place[name] for name in some], np.int64) for some in found
     ]
 
 
-def _join_column(found: Sequence[Column], stores: Sequence[Store]) -> tuple[Column, list[_Codes]]:
+def _recoded(values: Array, codes: Array | None) -> Array:
+    """Return the numbers of the joint store for those of one store. Negative ones stay."""
+    if codes is None or not len(values):
+        return values
+    return np.where(values >= 0, codes[np.maximum(values, 0)], values)
+
+
+def _join_column(found: Sequence[Column], stores: Sequence[Store]) -> tuple[Column, list[Array | None]]:
     """Return a column of joined stores, and what becomes of its numbers in each."""
     first = found[0]
     where = f"column {first.name} of {' and '.join(str(store.path) for store in stores)}"
     if len({(column.tokens, column.names if column.geometry else ()) for column in found}) > 1:
         raise PrepError(f"{where} was made with other tokenizers or keypoints: prepare both alike")
     if first.geometry or len({column.names for column in found}) == 1 == len({column.ids for column in found}):
-        return first, [_Codes(None)] * len(found)
+        return first, [None] * len(found)
     names, codes = _join_names([column.names for column in found])
     known = [dict(zip(column.names, column.ids, strict=True)) for column in found if column.ids]
     ids = {name: number for some in reversed(known) for name, number in some.items()}
@@ -247,16 +223,11 @@ def _join_libraries(manifests: Sequence[Manifest]) -> dict[str, str]:
     return {name: ", ".join(dict.fromkeys(found)) for name, found in versions.items()}
 
 
-def _values(readers: Sequence[ColumnReader], codes: Sequence[_Codes]) -> Iterator[Array]:
-    """Yield the values of a column of joined stores, with `codes` applied to them."""
-    for reader, convert in zip(readers, codes, strict=True):
+def _values(readers: Sequence[ColumnReader], codes: Sequence[Array | None]) -> Iterator[Array]:
+    """Yield the values of a column of joined stores, in the numbers of the joint store."""
+    for reader, table in zip(readers, codes, strict=True):
         for begin in range(0, len(reader), AT_ONCE):
-            yield convert(reader.take(np.arange(begin, min(begin + AT_ONCE, len(reader)))))
-
-
-def _copied(source: Path, target: Path) -> FileSum:
-    target.parent.mkdir(exist_ok=True)
-    return write_atomic(target, source.read_bytes())
+            yield _recoded(reader.take(np.arange(begin, min(begin + AT_ONCE, len(reader)))), table)
 
 
 def _link_shards(stores: Sequence[Store], root: Path) -> None:

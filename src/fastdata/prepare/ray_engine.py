@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,35 +14,24 @@ from fastdata.prepare.finish import finished_shards
 from fastdata.prepare.host import check_host
 from fastdata.prepare.plan import Work
 from fastdata.prepare.plan_files import load_plan, plan_folder, plan_path
-from fastdata.prepare.run import Pool, Report
+from fastdata.prepare.run import Report, run_shards
 from fastdata.prepare.upload import opened
 from fastdata.sources.urls import reading_urls
-from fastdata.store.files import unique
 
 __all__ = ["run_on_ray"]
 
 RETRIES = 10  # of a task whose node or process was lost
-PER_CPU = 16  # tasks for each CPU of the cluster, so that all are busy to the end
-MOST = 8  # shards of a task: a worker makes the next shard while the last one is flushed
-PATIENCE_S = 10  # NFS may show a new file late
+TASKS_PER_CPU = 16  # of the cluster, so that all are busy to the end
+MAX_TASK_SHARDS = 8  # a worker makes the next shard while the last one is flushed
 ANSWER_S = 30
 
 
-def run_on_ray(
-    shards: Sequence[int],
-    report: Report,
-    *,
-    work: Work,
-    workers: int | None,
-    timeout_s: float,
-) -> None:
+def run_on_ray(shards: Sequence[int], report: Report, *, work: Work, workers: int | None, timeout_s: float) -> None:
     """Make some shards of a plan on a Ray cluster. Tasks of lost nodes are run again.
 
     Args:
-        report: called with the sums of this run: work done, inputs rejected, bytes read.
-        work: the plan.
+        report, timeout_s: as for `run_shards`.
         workers: the most CPUs to use at a time; None: all.
-        timeout_s: seconds after which an input is considered to hang its decoder.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -52,24 +40,19 @@ def run_on_ray(
     """
     with needs("ray[client]" if os.environ.get("RAY_ADDRESS", "").startswith("ray://") else "ray"):
         import ray
-    token = plan_path(work.out).with_name(f"{plan_path(work.out).name}.{unique()}.tmp")
-    token.touch()
-    try:
-        with _connected(ray):
-            size = max(1, min(MOST, len(shards) // (int(ray.cluster_resources().get("CPU", 1)) * PER_CPU)))
-            left = [shards[k : k + size] for k in range(0, len(shards), size)][::-1]
-            make = ray.remote(max_retries=RETRIES, num_cpus=1)(_make)
-            what = str(work.place), token.name, dict(work.storage), timeout_s
-            running, sums = list[Any](), (0, 0, 0)
-            while left or running:
-                while left and (workers is None or len(running) < workers):
-                    running.append(make.remote(left.pop(), *what))
-                done, running = ray.wait(running, num_returns=1, timeout=1.0)
-                for made in ray.get(done):
-                    sums = sums[0] + made[0], sums[1] + made[1], sums[2] + made[2]
-                report(*sums)
-    finally:
-        token.unlink(missing_ok=True)
+    with _connected(ray):
+        cpus = int(ray.cluster_resources().get("CPU", 1))
+        size = max(1, min(MAX_TASK_SHARDS, len(shards) // (cpus * TASKS_PER_CPU)))
+        left = [shards[k : k + size] for k in range(0, len(shards), size)][::-1]
+        make = ray.remote(max_retries=RETRIES, num_cpus=1)(_make)
+        running, done, rejected = list[Any](), 0, 0
+        while left or running:
+            while left and (workers is None or len(running) < workers):
+                running.append(make.remote(left.pop(), str(work.place), dict(work.storage), timeout_s))
+            ready, running = ray.wait(running, num_returns=1, timeout=1.0)
+            for task_done, task_rejected in ray.get(ready):
+                done, rejected = done + task_done, rejected + task_rejected
+            report(done, rejected)
 
 
 @contextmanager
@@ -78,16 +61,16 @@ def _connected(ray: Any) -> Iterator[None]:
 
     Bring this package along; the nodes need its dependencies only. Raise what tasks raise.
     """
-    began = not ray.is_initialized()
+    began, address = not ray.is_initialized(), os.environ.get("RAY_ADDRESS", "")
     try:
         if began:
-            host, _, port = os.environ.get("RAY_ADDRESS", "").removeprefix("ray://").rpartition(":")
+            host, _, port = address.removeprefix("ray://").rpartition(":")
             if host and port.isdecimal():  # if nothing answers there, Ray itself would try for minutes
                 socket.create_connection((host, int(port)), ANSWER_S).close()
             package = str(Path(__file__).parents[1])
             ray.init(runtime_env={"py_modules": [package]}, log_to_driver=False, logging_level="error")
     except (OSError, ValueError, RuntimeError) as error:
-        raise PrepError(f"cannot connect to Ray at RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}: {error}") from error
+        raise PrepError(f"cannot connect to Ray at RAY_ADDRESS={address}: {error}") from error
     try:
         yield
     except ray.exceptions.RayTaskError as error:
@@ -101,34 +84,18 @@ def _connected(ray: Any) -> Iterator[None]:
             ray.shutdown()
 
 
-def _make(shards: Sequence[int], out: str, token: str, storage: dict[str, Any], timeout_s: float) -> tuple[int, int, int]:
-    """Make some shards on a node, but those that a lost try of this task has finished.
-
-    Args:
-        token: a file that the driver has just written next to the plan, which this node must see if OUT is a folder.
-
-    Returns:
-        The work done, the number of rejected inputs, and the bytes read.
-    """
+def _make(shards: Sequence[int], out: str, storage: dict[str, Any], timeout_s: float) -> tuple[int, int]:
+    """Make some shards on a node, but those that a lost try of this task has finished. Return the work done, and the rejects."""
     with opened(out, storage) as remote, reading_urls(storage):
-        if remote is None:
-            _find_token(Path(out), token)
-        work = load_plan(Path(out) if remote is None else remote.folder, remote, storage)
-        check_host(work)
-        finished = finished_shards(work, shards)
-        with Pool(work, workers=1, timeout_s=timeout_s) as pool:
-            pool.run([k for k in shards if k not in finished])
-            done, rejected, size = (pool.total(name) for name in ("done", "rejected", "bytes"))
-    done += sum(work.plan.amounts[k] for k in finished)
-    return done, rejected + sum(shard.rejected for shard in finished.values()), size
-
-
-def _find_token(out: Path, token: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not plan_path(plan_folder(out)).with_name(token).exists():
-        if time.monotonic() > end:
+        folder = Path(out) if remote is None else remote.folder
+        if not plan_path(plan_folder(folder)).exists():
             raise PrepError(
-                f"OUT {out} is not visible from node {socket.gethostname()}: give a folder that all nodes share, "
-                "or a URL of object storage"
+                f"OUT {out} is not visible from node {socket.gethostname()}: give a folder that all nodes share, or a URL of "
+                "object storage"
             )
-        time.sleep(0.2)
+        work = load_plan(folder, remote, storage)
+        check_host(work)
+        before = finished_shards(work, shards)
+        run_shards([k for k in shards if k not in before], lambda *_: None, work=work, workers=1, timeout_s=timeout_s)
+        done = finished_shards(work, shards)
+    return sum(work.plan.amounts[k] for k in shards), sum(shard.rejected for shard in done.values())

@@ -6,28 +6,26 @@ Workers are plain subprocesses, so a script needs no `if __name__ == "__main__"`
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import connection
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import PrepError, StoreError
-from fastdata.machine import free_memory
+from fastdata.machine import available_cores, free_memory
 from fastdata.prepare.plan import Work
 from fastdata.prepare.spawn import take
-from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard, strikes_path
-from fastdata.store.files import WORK, unique, write_atomic
+from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard
+from fastdata.store.files import WORK, unique
 
-__all__ = ["BACKLOG", "Engine", "Pool", "Report", "run_shards"]
+__all__ = ["Report", "run_shards"]
 
 TICK_S = 0.1
 LONGEST_TICK_S = 1.0
@@ -36,8 +34,7 @@ STRIKES = 2  # workers that an input may cost before it is left out: one may die
 BACKLOG = 2  # finished shards for each worker that may wait to be published, before no new one is begun
 SENDERS = 4  # finished shards that are sent to object storage at a time
 
-Report = Callable[[int, int, int], None]
-Engine = Callable[[Sequence[int], Report], None]  # makes shards of a plan
+Report = Callable[[int, int], None]  # takes the sums of a run: work done, inputs rejected
 
 
 class _Worker:
@@ -58,7 +55,6 @@ class _Worker:
             self.pipe.send(item)
 
     def start(self, task: Task) -> None:
-        self.before = self.progress.copy()  # the sums that remain valid if this task fails
         self.task = task
         self._place = -1
         self._send(task)
@@ -80,8 +76,8 @@ class _Worker:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-class Pool:
-    """The workers of a run. A context manager; workers live until it ends, for any number of calls of `run`.
+class _Pool:
+    """The workers of a run.
 
     Shards are published by threads: flushing one to disk, or sending it, takes a while, in which its worker makes the next one.
     """
@@ -107,35 +103,29 @@ class Pool:
         self._timeout_s = timeout_s
         self._todo: deque[int] = deque()
         self._crashes = 0  # of workers that had not begun an input
-        self._retired = np.zeros(1, STATUS)  # the sums of workers that ended
+        self._strikes = Counter[tuple[int, int]]()  # how many workers an input, by shard and place, has cost
+        self._skip: dict[int, dict[int, tuple[str, str]]] = {}  # the inputs that are left out, by shard and place
+        self._retired = Counter[str]()  # the sums of workers that ended
         self._workers: list[_Worker] = []
         self._publish = partial(publish_shard, work.out) if work.remote is None else work.remote.publish
         self._publisher = ThreadPoolExecutor(1 if work.remote is None else SENDERS, "publish")
         self._published: list[Future[None]] = []
         self._ticked = time.monotonic()
 
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the workers, and remove their temporary files."""
-        for worker in self._workers:
-            worker.stop()
-        self._publisher.shutdown(cancel_futures=True)
-        for temporary in (self._work.out / WORK).glob(f"*.{self._mark}-*.tmp"):
-            temporary.unlink(missing_ok=True)
-
-    def run(self, shards: Sequence[int], report: Report = lambda done, rejected, size: None) -> None:
-        """Make some shards of the plan, and publish them. The arguments and the errors are those of `run_shards`."""
+    def run(self, shards: Sequence[int], report: Report) -> None:
+        """Make some shards of the plan, and publish them. At the end, no worker and no temporary file is left."""
         self._todo.extend(shards)
-        while len(self._workers) < min(self._count, len(shards)):
-            self._workers.append(_Worker(self._job))
-        while self._todo or self._published or any(worker.task for worker in self._workers):
-            self._step()
-            report(self.total("done"), self.total("rejected"), self.total("bytes"))
+        try:
+            self._workers += [_Worker(self._job) for _ in range(min(self._count, len(shards)))]
+            while self._todo or self._published or any(worker.task for worker in self._workers):
+                self._step()
+                report(self._total("done"), self._total("rejected"))
+        finally:
+            for worker in self._workers:
+                worker.stop()
+            self._publisher.shutdown(cancel_futures=True)
+            for temporary in (self._work.out / WORK).glob(f"*.{self._mark}-*.tmp"):
+                temporary.unlink(missing_ok=True)
 
     def _step(self) -> None:
         """Hand out tasks, wait for an answer or a tick, and replace workers that died or hang."""
@@ -144,7 +134,8 @@ class Pool:
             future.result()
         for worker in self._workers:
             if worker.task is None and self._todo and len(self._published) < BACKLOG * self._count:
-                worker.start(self._task(self._todo.popleft()))
+                shard, plan = self._todo.popleft(), self._work.plan
+                worker.start(Task(shard, plan.bounds[shard], plan.shard(shard), self._skip.get(shard, {})))
         busy = [worker.pipe for worker in self._workers if worker.task]
         if busy:
             connection.wait(busy, timeout=TICK_S)
@@ -157,11 +148,6 @@ class Pool:
             if worker.task and (hung or not self._receive(worker)):
                 self._retire(worker, hung)
                 self._workers[k] = _Worker(self._job)
-
-    def _task(self, shard: int) -> Task:
-        plan, struck = self._work.plan, _read_strikes(self._work, shard)
-        skip = {place: (reason, detail) for place, (count, reason, detail) in struck.items() if count >= STRIKES}
-        return Task(shard, plan.bounds[shard], plan.shard(shard), skip)
 
     def _receive(self, worker: _Worker) -> bool:
         """Receive a worker's answer if there is one. Return False if the worker died."""
@@ -182,56 +168,33 @@ class Pool:
         task, place = worker.task, worker.place
         assert task is not None
         end = worker.stop()
-        for name in STATUS.names or ():
-            self._retired[name] += worker.before[name]
+        for name in ("done", "rejected"):
+            self._retired[name] += int(worker.progress[name][0])
         if place < 0:
             self._crashes += 1
             if self._crashes > STRIKES:
                 raise PrepError(f"worker processes die before they begin ({end}); try --workers 1 and look at what they print")
         else:
             reason = ("timeout", "decoding it does not end") if hung else ("crashed", f"its decoder took the process down ({end})")
-            _write_strike(self._work, task.shard, place, *reason)
+            self._strikes[task.shard, place] += 1
+            if self._strikes[task.shard, place] == STRIKES:
+                self._skip.setdefault(task.shard, {})[place] = reason
         self._todo.appendleft(task.shard)
 
-    def total(self, name: str) -> int:
-        """Return the sum of a field of STATUS over all workers."""
-        return int(self._retired[name][0] + sum(w.progress[name][0] for w in self._workers))
+    def _total(self, name: str) -> int:
+        return self._retired[name] + sum(int(worker.progress[name][0]) for worker in self._workers)
 
 
-def _read_strikes(work: Work, shard: int) -> dict[int, tuple[int, str, str]]:
-    """Return the inputs of a shard that have cost workers, in this run or an earlier one: their number, the reason and a detail."""
-    try:
-        body = json.loads(strikes_path(work.out, shard).read_bytes())
-        if body["fingerprint"] == work.plan.fingerprint:
-            return {int(place): (count, reason, detail) for place, (count, reason, detail) in body["places"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass  # there is none, or it was cut short: the input costs one worker more
-    return {}
-
-
-def _write_strike(work: Work, shard: int, place: int, reason: str, detail: str) -> None:
-    """Record that an input has cost a worker."""
-    struck = _read_strikes(work, shard)
-    struck[place] = struck.get(place, (0, "", ""))[0] + 1, reason, detail
-    body = {"fingerprint": work.plan.fingerprint, "places": struck}
-    path = strikes_path(work.out, shard)
-    write_atomic(path, json.dumps(body).encode())
-    if work.remote is not None:
-        work.remote.push(path)
-
-
-def run_shards(shards: Sequence[int], report: Report, *, work: Work, workers: int, timeout_s: float) -> None:
+def run_shards(shards: Sequence[int], report: Report, *, work: Work, workers: int | None, timeout_s: float) -> None:
     """Make some shards of a plan on this machine.
 
     Args:
-        report: called at least ten times a second with the sums of this run: work done, inputs rejected, bytes read.
-        work: the plan.
-        workers: number of processes.
+        report: called at least ten times a second.
+        workers: number of processes; None: one for each core.
         timeout_s: seconds after which an input is considered to hang its decoder.
 
     Raises:
         StoreError: a worker failed for a reason other than an input, such as a full disk.
         PrepError: workers die before they begin.
     """
-    with Pool(work, workers=workers, timeout_s=timeout_s) as pool:
-        pool.run(shards, report)
+    _Pool(work, workers=workers or available_cores(), timeout_s=timeout_s).run(shards, report)

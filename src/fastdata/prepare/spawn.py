@@ -21,13 +21,7 @@ _spares: list[Spawned] = []
 
 
 class Spawned:
-    """A worker process.
-
-    Attributes:
-        process: it.
-        pipe: for its job and its tasks.
-        memory: shared with it, for its status.
-    """
+    """A worker process, with a pipe for its job and its tasks, and memory that it shares, for its status."""
 
     def __init__(self) -> None:
         ours, theirs = socketpair()
@@ -51,10 +45,7 @@ class Spawned:
 
 @contextmanager
 def spares(count: int | None) -> Iterator[None]:
-    """Start a few processes for the workers that are needed in this context. Those that none has taken end with it.
-
-    count: of the workers; None: one for each core.
-    """
+    """Start a few processes for `count` workers that are needed in this context (None: one for each core); end those left over."""
     cores = available_cores()
     with suppress(OSError):  # whoever needs a process will try again, and report it
         _spares.extend(Spawned() for _ in range(min(count or cores, max(1, cores - 1), MOST)))  # the parent takes a core

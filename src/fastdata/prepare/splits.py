@@ -23,8 +23,7 @@ def plan_stores(plan: Callable[..., Work], source: Any, out: Any, options: Mappi
     """Plan the store of a source, or one for each of its splits, before anything is written.
 
     Args:
-        plan: makes a plan of a source, OUT and options.
-        source, out, options: its arguments. OUT photos.fds becomes photos-train.fds and so on.
+        plan: makes a plan of `source`, `out` and `options`. OUT photos.fds becomes photos-train.fds and so on.
 
     Returns:
         The plan by the name of the split, train first; by "" if there are no splits.
@@ -38,25 +37,25 @@ def plan_stores(plan: Callable[..., Work], source: Any, out: Any, options: Mappi
         if found.beside or any(options.get(name) for name in OF_ONE_SPLIT) or options.get("tokenizer") == CHARS:
             raise
         works = dict[str, Work]()
+        base = (found.stem if out is None else os.fspath(out).rstrip("/")).removesuffix(".fds")
+        classes: dict[str, Any] = {}  # those of the first split, if none are given
         for name, path in found.splits.items():
-            chosen = {**options, **_options_of(found, name, options)}
-            first = next(iter(works.values()), None)
-            shared = first is not None and first.plan.labels.kind == "class" and chosen.get("classes") is None
-            if first is not None and shared:
-                chosen["classes"] = first.plan.labels.names
-            target = _out_of(out, found.stem, name)
+            chosen, target = {**options, **_options_of(found, name, options)}, f"{base}-{name}.fds"
             try:
-                works[name] = plan(path, target, **chosen)
+                works[name] = plan(path, target, **{**chosen, **classes})
             except NoClassesError:
-                if not shared:
+                if not classes:
                     raise
-                works[name] = plan(path, target, **{**chosen, "classes": None})
+                works[name] = plan(path, target, **chosen)
             except UnknownClassError as error:
-                if first is None or not shared:
+                if not classes:
                     raise
                 raise PrepError(
                     f"{error}. These are the classes of {next(iter(works))}: list those of all splits in order"
                 ) from None
+            labels = works[name].plan.labels
+            if len(works) == 1 and labels.kind == "class" and chosen.get("classes") is None:
+                classes = {"classes": labels.names}
         return works
 
 
@@ -68,8 +67,3 @@ def _options_of(found: SplitsError, name: str, options: Mapping[str, Any]) -> di
     if not all(folder.is_dir() for folder in folders.values()):
         raise found
     return {option: str(folder) for option, folder in folders.items()}
-
-
-def _out_of(out: Any, stem: str, name: str) -> str:
-    base = stem if out is None else os.fspath(out).rstrip("/")
-    return f"{base.removesuffix('.fds')}-{name}.fds"

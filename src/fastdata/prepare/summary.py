@@ -1,17 +1,20 @@
-"""What a run made, in figures."""
+"""What a run made, in figures, and the lines that the command prints about it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from fastdata import kinds
 from fastdata.prepare.plan import Work
+from fastdata.prepare.upload import Upload
 from fastdata.sources.reasons import tried_path
 from fastdata.store.store import Store
+from fastdata.words import human_bytes, number_of
 
-__all__ = ["PlanSummary", "Summary", "TaskSummary", "summarize"]
+__all__ = ["PlanSummary", "Summary", "TaskSummary", "counted", "summarize"]
 
 
 @dataclass(frozen=True)
@@ -60,20 +63,35 @@ class Summary:
     def reject_rate(self) -> float:
         return sum(self.rejected.values()) / self.inputs if self.inputs else 0.0
 
+    def lines(self, *, run: bool = True) -> Iterator[str]:
+        """Yield what the command prints. run: also about this run, not only about the store."""
+        rejected, item = sum(self.rejected.values()), kinds.find(self.kind).item
+        yield f"{self.out}: {self.kept} of {number_of(self.inputs, item)} kept, {rejected} rejected" + (
+            f" ({counted(self.rejected)}), listed in rejects.jsonl" if rejected else ""
+        )
+        if rejected:
+            yield f"the first reject: {self.first_reject}"
+        yield from _skipped(self.skipped, self.kind)
+        yield from self.notes
+        before = ratio = ""
+        if self.bytes_before:
+            before = f"{human_bytes(self.bytes_before)} before, "
+            ratio = f", ratio {self.bytes_after / self.bytes_before:.2f}"
+        yield f"{before}{human_bytes(self.bytes_after)} after{ratio}"
+        for size, count in self.originals.items():
+            yield f"size {size}: {number_of(count, 'image')} kept as they were, {self.kept - count} encoded"
+        if self.tokens:
+            yield number_of(self.tokens, "token")
+        if run and self.resumed == self.inputs:
+            yield "already finished"
+        elif run:
+            earlier = f", {self.resumed} done earlier" if self.resumed else ""
+            yield f"{self.inputs_per_s:.0f} {item}s/s, {self.seconds:.1f} s{earlier}"
+
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """What a task made.
-
-    Attributes:
-        out: the store: a folder, or a URL.
-        task, of: the task's number, from 0, and the number of tasks.
-        shards: the number of its shards, all of which are finished now.
-        made: the number of those that this run has made.
-        inputs: the number of inputs in its shards.
-        rejected: how many of them were rejected.
-        seconds: duration of this run.
-    """
+    """What task number `task` of `of` tasks made: `shards` are finished, `made` of them by this run."""
 
     out: Path | str
     task: int
@@ -84,21 +102,19 @@ class TaskSummary:
     rejected: int
     seconds: float
 
+    def __str__(self) -> str:
+        start = f"{self.out}: task {self.task} of {self.of}"
+        if not self.shards:
+            return f"{start} has nothing to do"
+        before = self.shards - self.made
+        earlier = f", {before} done earlier" if before else ""
+        inputs = f"{number_of(self.inputs, 'input')}, {self.rejected} rejected"
+        return f"{start}: {number_of(self.shards, 'shard')}{earlier}; {inputs}; {self.seconds:.1f} s"
+
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """What was planned.
-
-    Attributes:
-        out: the store: a folder, or a URL.
-        inputs: number of images or arrays, or of parts of text files.
-        shards: the number of shards, which is the largest useful number of tasks.
-        fingerprint: what the plan and its store are recognised by.
-        finished: whether the store is finished already, so that there is nothing to run.
-        kind: the kind of data, as in `Summary`.
-        skipped: count of files of other types, by extension.
-        notes: what the labels are, where they come from, and what is not stored.
-    """
+    """What was planned. `shards` is the largest useful number of tasks. `finished`: the store is there already."""
 
     out: Path | str
     inputs: int
@@ -109,41 +125,75 @@ class PlanSummary:
     skipped: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def lines(self) -> Iterator[str]:
+        """Yield what the command prints."""
+        yield from _skipped(self.skipped, self.kind)
+        yield from self.notes
+        if self.finished:
+            yield f"{self.out} is finished already"
+        else:
+            inputs, shards = number_of(self.inputs, "input"), number_of(self.shards, "shard")
+            yield f"{self.out}: planned {inputs} in {shards}; now fastdata-prep run {self.out} --task I --of N, then finish"
 
-def _first_reject(work: Work | None, rejected: list[dict[str, Any]]) -> str:
-    if not rejected:
+
+def counted(counts: dict[str, int]) -> str:
+    """Return counts as text, the largest first."""
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def _skipped(skipped: dict[str, int], kind: str) -> Iterator[str]:
+    if skipped:
+        count = sum(skipped.values())
+        one, many = kinds.find(kind).read
+        read = f"file that is not read as {one}" if count == 1 else f"files that are not read as {many}"
+        yield f"skipped {count} {read}: {counted(skipped)}"
+
+
+def _first_reject(store: Store, work: Work | None) -> str:
+    first = next(iter(store.rejects()), None)
+    if first is None:
         return ""
-    place, name, reason, detail = (rejected[0][key] for key in ("source", "name", "reason", "detail"))
+    place, name, reason, detail = (first[key] for key in ("source", "name", "reason", "detail"))
     tried = ""
     if work is not None:
         tried = "" if getattr(work.plan.sources[place], "place", ()) else tried_path(work.roots[0], reason, name)
     return f"{name}: {reason}: {detail}{tried}"
 
 
-def summarize(store: Store, work: Work | None, resumed: int | None, seconds: float, notes: tuple[str, ...]) -> Summary:
+def summarize(
+    folder: Path,
+    remote: Upload | None,
+    work: Work | None = None,
+    resumed: int | None = None,
+    seconds: float = 0.0,
+    notes: tuple[str, ...] = (),
+) -> Summary:
     """Describe a finished store.
 
     Args:
+        folder: where it is; if it is in object storage, the folder of `remote`.
         work: its plan; None: that is not known any more, and neither are the sizes of the inputs.
         resumed: the number of inputs that earlier runs had finished; None: all.
         notes: lines to show to the user, besides those of the plan.
     """
-    rejected = store.rejects()
+    store = Store(folder, kind=None) if remote is None else remote.store()
+    rejected = Counter(r["reason"] for r in store.rejects())
     tokens = store.manifest.section("tokens")
     records = sum(shard.bytes for variant in store.manifest.variants for shard in variant.shards)
     before, after = (0, records) if work is None else work.kind.sizes(store, work.plan.sources)
+    inputs = len(store) + rejected.total()
     return Summary(
-        out=store.path,
-        inputs=len(store) + len(rejected),
+        out=store.path if remote is None else remote.url,
+        inputs=inputs,
         kept=len(store),
-        rejected=dict(Counter(r["reason"] for r in rejected)),
-        resumed=len(store) + len(rejected) if resumed is None else resumed,
+        rejected=dict(rejected),
+        resumed=inputs if resumed is None else resumed,
         bytes_before=before,
         bytes_after=after,
         seconds=seconds,
         skipped={} if work is None else work.skipped,
         notes=(*(() if work is None else work.notes), *notes),
-        first_reject=_first_reject(work, rejected),
+        first_reject=_first_reject(store, work),
         tokens=0 if tokens is None else sum(tokens.counts),
         kind=store.manifest.kind,
         originals={v.name: v.originals for v in store.manifest.variants if v.originals is not None},

@@ -1,4 +1,4 @@
-"""Preparing in tasks: plan once, run tasks anywhere and in any order, finish once.
+"""Preparing: plan once, make the shards, finish once. `prep` does all of it; tasks do it anywhere and in any order.
 
 Tasks need no coordination. A shard is a function of the plan, and is published whole, so it may be made twice, or by two tasks at
 the same time. Whoever comes too late finds a finished store, and is done.
@@ -8,34 +8,115 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import PrepError, StoreError
-from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import build_plan, check_positive
-from fastdata.prepare.finish import finish, finished_shards, unsent_shards
-from fastdata.prepare.folder import Busy, claimed, clear_work, is_finished, is_stored, writing
+from fastdata.prepare.finish import finish, finished_shards
+from fastdata.prepare.folder import claimed, clear_work, is_finished, is_settled, is_stored, replace_store, settle, writing
 from fastdata.prepare.host import check_host, check_libraries
-from fastdata.prepare.plan import Plan, Work
+from fastdata.prepare.plan import Work
 from fastdata.prepare.plan_files import difference, load_plan, next_folder, plan_folder, plan_path, save_plan
-from fastdata.prepare.progress import Progress, check_mode
-from fastdata.prepare.replacing import is_settled, replace_store, settle
-from fastdata.prepare.run import Engine, run_shards
+from fastdata.prepare.progress import progress_bar
+from fastdata.prepare.ray_engine import run_on_ray
+from fastdata.prepare.run import run_shards
+from fastdata.prepare.splits import plan_stores
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
-from fastdata.prepare.upload import Upload, check_storage, opened, place_of, refuse_overwrite
+from fastdata.prepare.upload import Upload, opened, place_of
 from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.remote.url import Storage
 from fastdata.sources.options import StrPath
+from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
 from fastdata.store.files import COLUMNS, MANIFEST, WORK, clear
-from fastdata.store.store import Store
 
-__all__ = ["describe", "finish_store", "make_all", "plan_tasks", "prep_finish", "prep_plan", "prep_run"]
+__all__ = ["lay_plan", "prep", "prep_finish", "prep_plan", "prep_run"]
+
+ENGINES = "local", "ray"
+
+
+def prep(
+    source: Any,
+    out: StrPath | None = None,
+    *,
+    limit: int | None = None,
+    workers: int | None = None,
+    overwrite: bool = False,
+    timeout: float = 60.0,
+    progress: bool = False,
+    engine: str = "local",
+    storage: Storage | None = None,
+    **options: Any,
+) -> Summary:
+    r"""Make a store of images, arrays or text. After an interruption, the same call continues the run.
+
+    Of a source with splits, such as a folder with train/ and val/ or a table with a column `split`, it makes a store for each, with
+    the classes of train: photos-train.fds and photos-val.fds. The summary is that of train; its `splits` has all by name.
+
+    Args:
+        source: the inputs.
+            Images: a folder (one folder per class, or flat); a table of paths and labels; archives (WebDataset tars, Parquet,
+            .arrow, MDS, LitData), several as "shards-{000..099}.tar"; or a Python sequence, or "module:function", which returns
+            one: of arrays or tensors (uint8 or uint16, [H, W] or [H, W, 3]), Pillow images, bytes or paths of image files, of
+            (image, label) pairs or dicts of these, such as a dataset of torchvision or of Hugging Face; or a DataFrame of paths.
+            What `module:function` returns, and what pickles to less than 64 MB, is read by each worker; any other sequence by
+            this process, in threads, an item at a time. A run that goes on notices another length, other labels, and other
+            contents of 1,000 items.
+            Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI.
+            Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; .txt and .jsonl
+            also as .gz or .zst.
+        out: the store to make: a folder, or a URL of object storage, such as s3://bucket/photos.fds; None: the source's name +
+            ".fds", in the current folder.
+        limit: prepare only this many images or arrays, evenly spaced; or the first documents.
+        workers: number of processes; None: one per core.
+        overwrite: replace the store that is there, once the new one is whole; until then the disk holds both. An unfinished store
+            with other options or inputs is removed first. Not for a URL.
+        timeout: seconds after which an input is considered to hang its decoder.
+        progress: show it on stderr.
+        engine: what runs the workers: "local", this machine, or "ray", the Ray cluster that RAY_ADDRESS names, else a new one on
+            this machine; its nodes share the disk of OUT, or OUT is a URL.
+        storage: if SOURCE or OUT is a URL, options of the client: endpoint, region, anonymous and others; what is missing comes
+            from the environment.
+        kind: "images", "arrays" or "tokens"; None: follows from the options and files.
+        options: the options of the kind, see below.
+
+    Raises:
+        PrepError: the run cannot start or continue. Finished shards are kept.
+        StoreError: the store cannot be written, for example because the disk is full. Finished shards are kept.
+        TypeError: there is no such option.
+        ValueError: an argument is wrong.
+    """
+    check_positive(workers=workers, timeout=timeout)
+    if engine not in ENGINES:
+        raise ValueError(f"--engine is {engine}, but must be one of {', '.join(ENGINES)}")
+    if engine == "ray" and not isinstance(source, str | os.PathLike):
+        raise ValueError(f"source is a {type(source).__name__}, which the nodes of Ray cannot read: give it as 'module:function'")
+    with share(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage), ExitStack() as stack:
+
+        def plan(source: Any, out: Any, **options: Any) -> Work:
+            remote = stack.enter_context(opened(out, storage))
+            return build_plan(source, out, remote, storage, limit=limit, **options)
+
+        def make(work: Work) -> Summary:
+            started = time.monotonic()
+            with writing(work.place), claimed(work.out):
+                laid = lay_plan(work, overwrite)
+                if laid is None:
+                    return summarize(work.out, work.remote, work)
+                shards = range(laid.plan.num_shards)
+                before = finished_shards(laid, shards)
+                run = run_on_ray if engine == "ray" else run_shards
+                _make_missing(laid, shards, before, partial(run, workers=workers), timeout, progress)
+                return _finish_store(laid, sum(map(sum, before.values())), started)
+
+        made = {name: make(work) for name, work in plan_stores(plan, path, out, {**options, "labels": labels}).items()}
+        first = next(iter(made.values()))
+        return first if "" in made else replace(first, splits=made)
 
 
 def prep_plan(
@@ -63,28 +144,12 @@ def prep_plan(
     if not isinstance(source, str | os.PathLike):
         kind = type(source).__name__
         raise TypeError(f"source is a {kind}, which other machines cannot read: give a path, or 'module:function'")
-    check_storage(storage, source, out)
-    refuse_overwrite(out, overwrite)
-    with opened(place_of(out), storage) as remote, reading_urls(storage):
+    with opened(out, storage) as remote, reading_urls(storage):
         work = build_plan(source, out, remote, storage, limit=limit, **options)
-        with writing(work.place):
-            finished = plan_tasks(work, overwrite) is None
-        plan, kind = work.plan, work.kind.name
-        return PlanSummary(
-            work.place, len(plan.sources), plan.num_shards, plan.fingerprint, finished, kind, work.skipped, work.notes
-        )
-
-
-def plan_tasks(work: Work, overwrite: bool) -> Work | None:
-    """Write a plan into OUT, as `lay_plan` does. Tasks may run meanwhile if the plan is theirs."""
-    try:
-        with claimed(work.out):
-            return lay_plan(work, overwrite)
-    except Busy:
-        if overwrite or not plan_path(work.out).exists() or difference(work):
-            raise
-        save_plan(work)  # mends it, and removes nothing
-        return load_plan(work.out, work.remote, work.storage)
+        with writing(work.place), claimed(work.out):
+            finished = lay_plan(work, overwrite) is None
+        figures = len(work.plan.sources), work.plan.num_shards, work.plan.fingerprint
+        return PlanSummary(work.place, *figures, finished, work.kind.name, work.skipped, work.notes)
 
 
 def lay_plan(work: Work, overwrite: bool) -> Work | None:
@@ -97,22 +162,21 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
 
     Raises:
         PrepError: OUT belongs to another plan, and `overwrite` is not set.
+        ValueError: a store at a URL is to be replaced.
     """
     if work.remote is None:
-        settled = settle(work.out)
+        settle(work.out)
         if overwrite and (work.out / MANIFEST).exists():
-            if settled and is_stored(work):
-                return None
             work = replace(work, out=next_folder(work.out), replaces=work.out)
             work.out.mkdir(exist_ok=True)
-    plan, out = work.plan, work.out
-    if is_finished(work, overwrite):
+    elif overwrite:
+        raise ValueError(f"--overwrite replaces a store on a disk, but OUT {work.place} is in object storage: give a new name")
+    if not overwrite and is_finished(work):
         return None
-    begun = plan_path(out).exists()
-    finished = finished_shards(work, range(plan.num_shards)) if begun or work.remote is None else ()
-    if work.remote is None or not begun:
-        clear(out, _kept(plan, out, finished))
-    out.mkdir(exist_ok=True)
+    plan, out = work.plan, work.out
+    if work.remote is None:
+        clear(out, _kept(work))
+        out.mkdir(exist_ok=True)
     for folder in (WORK, *(name for name, _, _ in plan.options.variants())):
         (out / folder).mkdir(exist_ok=True)
     save_plan(work)
@@ -121,12 +185,16 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
     return load_plan(work.store, work.remote, work.storage)
 
 
-def _kept(plan: Plan, out: Path, finished: Iterable[int]) -> set[Path]:
+def _kept(work: Work) -> set[Path]:
     """Return the files that a run goes on from."""
-    names = [COLUMNS, *(name for name, _, _ in plan.options.variants())]
-    files = {shard_place(out, name, k) for name in names for k in finished} | {shard_table(out, k) for k in finished}
-    strikes = {*(out / WORK).glob("strikes-*.json")} if plan_path(out).exists() else set()
-    return files | strikes | {plan_path(out)}
+    plan, out = work.plan, work.out
+    with suppress(PrepError):  # the plan that is there is damaged, and to be overwritten
+        if plan_path(out).exists() and not difference(work):
+            names = [COLUMNS, *(name for name, _, _ in plan.options.variants())]
+            finished = finished_shards(work, range(plan.num_shards))
+            files = {shard_place(out, name, k) for name in names for k in finished}
+            return files | {shard_table(out, k) for k in finished} | {plan_path(out)}
+    return set()
 
 
 def prep_run(
@@ -137,7 +205,7 @@ def prep_run(
     workers: int | None = None,
     timeout: float = 60.0,
     storage: Storage | None = None,
-    progress: str = "auto",
+    progress: bool = True,
 ) -> TaskSummary:
     """Make the shards of one task of a plan that `prep_plan` has written, if they are not finished.
 
@@ -146,10 +214,7 @@ def prep_run(
     Args:
         out: the folder with the plan, or the URL.
         task, of: make every `of`-th shard from number `task` on; None: all shards.
-        workers: number of processes; None: one for each core.
-        timeout: seconds after which an input is considered to hang its decoder.
-        storage: for a URL, options of the client, as for `prep`.
-        progress: "auto", "plain", "json" or "off".
+        workers, timeout, storage, progress: as for `prep`.
 
     Raises:
         PrepError: there is no plan, its inputs are not there, or this machine would make other bytes than the others.
@@ -157,57 +222,39 @@ def prep_run(
         ValueError: an argument is wrong.
     """
     check_positive(workers=workers, timeout=timeout)
-    check_mode(progress)
-    number, count = _checked_task(task, of)
+    if (task is None) != (of is None):
+        raise ValueError("give both --task and --of: the number of this task, from 0, and the number of tasks")
+    number, count = task or 0, of or 1
+    if not 0 <= number < count:
+        raise ValueError(f"--task is {number} of {count} tasks, but tasks count from 0 to {count - 1}")
     started = time.monotonic()
     with _begun(out, storage) as (folder, remote, work):
         place = folder if remote is None else remote.url
         if work is None:
-            return TaskSummary(place, number, count, 0, 0, 0, 0, time.monotonic() - started)
+            return TaskSummary(place, number, count, 0, 0, 0, 0, 0.0)
         check_host(work)
         shards = range(number, work.plan.num_shards, count)
-        how: dict[str, Any] = {"workers": workers or available_cores(), "timeout_s": timeout}
-        with writing(place), _unless_finished(work):
-            with claimed(folder, share=True):
-                if not plan_path(work.out).exists():  # another process has just finished the store
-                    raise PrepError(f"the plan of {place} has been removed; plan again")
-                before = finished_shards(work, shards)
-                make_shards(work, shards, before, partial(run_shards, work=work, **how), progress)
-                done = finished_shards(work, shards)
-            rejected = sum(shard.rejected for shard in done.values())
-            inputs = sum(map(sum, done.values()))
-            made = len(shards) - len(before)
-            if remote is not None and is_stored(work):
-                clear_work(work)  # another process has finished the store, and did not know of the last shards
-            return TaskSummary(place, number, count, len(shards), made, inputs, rejected, time.monotonic() - started)
+        with writing(place), _unless_finished(work), claimed(folder, share=True):
+            if not plan_path(work.out).exists():  # another process has just finished the store
+                raise PrepError(f"the plan of {place} has been removed; plan again")
+            before = finished_shards(work, shards)
+            _make_missing(work, shards, before, partial(run_shards, workers=workers), timeout, progress)
+            done = finished_shards(work, shards)
+            rejected, inputs = sum(shard.rejected for shard in done.values()), sum(map(sum, done.values()))
+            made, seconds = len(shards) - len(before), time.monotonic() - started
+            return TaskSummary(place, number, count, len(shards), made, inputs, rejected, seconds)
         return TaskSummary(place, number, count, len(shards), 0, 0, 0, time.monotonic() - started)
-
-
-def _checked_task(task: int | None, of: int | None) -> tuple[int, int]:
-    """Return the number of a task, from 0, and the number of tasks; without them, one task."""
-    if task is None and of is None:
-        return 0, 1
-    if of is None:
-        raise ValueError(f"--task is {task}, but nothing says how many tasks there are: give --of")
-    if task is None:
-        raise ValueError(f"--of is {of}, but nothing says which of these tasks this is: give --task, a number from 0 to {of - 1}")
-    if not 0 <= task < of:
-        raise ValueError(f"--task is {task} of {of} tasks, but tasks count from 0 to {of - 1}")
-    return task, of
 
 
 @contextmanager
 def _begun(out: StrPath, storage: Storage | None) -> Iterator[tuple[Path, Upload | None, Work | None]]:
     """Yield the folder of OUT, what it is in object storage, and its plan; None: the store is finished, and the plan is gone."""
-    given = place_of(out)
-    with opened(given, storage) as remote, reading_urls(storage):
-        folder = Path(given).absolute() if remote is None else remote.folder
+    with opened(out, storage) as remote, reading_urls(storage):
+        folder = Path(place_of(out)).absolute() if remote is None else remote.folder
         if not plan_path(plan_folder(folder)).exists() and ((folder / MANIFEST).exists() or not is_settled(folder)):
             yield folder, remote, None
-            return
-        work = load_plan(folder, remote, storage)
-        check_storage(storage, given, *work.roots)
-        yield folder, remote, work
+        else:
+            yield folder, remote, load_plan(folder, remote, storage)
 
 
 @contextmanager
@@ -222,40 +269,26 @@ def _unless_finished(work: Work) -> Iterator[None]:
             clear_work(work)
 
 
-def make_shards(
-    work: Work,
-    shards: Sequence[int],
-    before: Container[int],
-    engine: Engine,
-    progress: str,
+def _make_missing(
+    work: Work, shards: Sequence[int], before: Container[int], engine: Callable[..., None], timeout_s: float, show: bool
 ) -> None:
     """Make those of some shards that are not finished.
 
     Args:
         before: those that are.
-        engine: makes shards, and reports to a function as `run_shards` does.
-        progress: how to show it.
+        engine: `run_shards`, or a function that takes the same arguments.
+        show: show the progress.
     """
-    amounts = work.plan.amounts
     missing = [k for k in shards if k not in before]
-    if work.remote is not None:
-        unsent = unsent_shards(work, missing)  # of a run that was killed
-        for k in unsent:
-            work.remote.upload(k)
-        missing = [k for k in missing if k not in unsent]
-    total, left = (sum(amounts[k] for k in some) for some in (shards, missing))
-    with Progress(total, total - left, progress, work.plan.options.unit) as bar:
+    total, left = (sum(work.plan.amounts[k] for k in some) for some in (shards, missing))
+    with progress_bar(total, total - left, work.plan.options.unit, show=show) as bar:
+
+        def report(done: int, rejected: int) -> None:
+            bar.set_postfix(rejected=rejected, refresh=False)
+            bar.update(total - left + done - bar.n)
+
         if missing:
-            engine(missing, bar.update)
-
-
-def make_all(work: Work, engine: Engine, progress: str, started: float) -> Summary:
-    """Make all shards of a plan that are not finished, then the store."""
-    shards = range(work.plan.num_shards)
-    before = finished_shards(work, shards)
-    resumed = sum(map(sum, before.values()))
-    make_shards(work, shards, before, engine, progress)
-    return finish_store(work, resumed, started)
+            engine(missing, report, work=work, timeout_s=timeout_s)
 
 
 def prep_finish(out: StrPath, *, storage: Storage | None = None) -> Summary:
@@ -274,37 +307,19 @@ def prep_finish(out: StrPath, *, storage: Storage | None = None) -> Summary:
         if work is not None:
             check_libraries(work)
             with writing(work.place), _unless_finished(work), claimed(folder, share=True):
-                return finish_store(work, None, started)
+                return _finish_store(work, None, started)
         if remote is None:
-            with writing(folder), suppress(Busy), claimed(folder):
+            with writing(folder), suppress(PrepError), claimed(folder):  # or another process does it
                 settle(folder)
-        return describe(folder, remote, None, None, 0.0, ())
+        return summarize(folder, remote)
 
 
-def finish_store(work: Work, resumed: int | None, started: float) -> Summary:
-    """Make the store of finished shards, and describe it. The arguments are those of `summarize`."""
+def _finish_store(work: Work, resumed: int | None, started: float) -> Summary:
+    """Make the store of finished shards, and describe it. resumed: the number of inputs that earlier runs had finished."""
     notes = () if is_stored(work) else finish(work)
-    summary = describe(work.out, work.remote, work, resumed, time.monotonic() - started, notes)
+    summary = summarize(work.out, work.remote, work, resumed, time.monotonic() - started, notes)
     if work.replaces is not None:
         replace_store(work)
         summary = replace(summary, out=work.store)
-    try:
-        clear_work(work)
-    except StoreError as error:  # the store is finished all the same
-        return replace(summary, notes=(*summary.notes, f"{work.place}/{WORK} is not needed any more, but stays: {error}"))
+    clear_work(work)
     return summary
-
-
-def describe(
-    folder: Path, remote: Upload | None, work: Work | None, resumed: int | None, seconds: float, notes: tuple[str, ...]
-) -> Summary:
-    """Describe a finished store.
-
-    Args:
-        folder: where it is; if it is in object storage, the folder of `remote`.
-        work, resumed, seconds, notes: as for `summarize`.
-    """
-    if remote is not None:
-        return replace(summarize(remote.store(), work, resumed, seconds, notes), out=remote.url)
-    store = Store(folder, kind=None)
-    return summarize(store, work, resumed, seconds, notes)

@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -47,11 +46,10 @@ __all__ = [
     "reject_of",
     "shard_place",
     "shard_table",
-    "strikes_path",
 ]
 
 # A worker's place in its shard (-1: none), its sums so far, and the seconds that the place may take beyond the timeout.
-STATUS = np.dtype([("place", "<i8"), ("done", "<i8"), ("rejected", "<i8"), ("bytes", "<i8"), ("extra_s", "<i8")])
+STATUS = np.dtype([("place", "<i8"), ("done", "<i8"), ("rejected", "<i8"), ("extra_s", "<i8")])
 
 PAUSES_S = 0.5, 2.0, 8.0  # before a shard is made again whose inputs could not be read
 ORDINARY_BYTES = 256 << 20  # of memory, which an image of 50 megapixels takes
@@ -104,10 +102,7 @@ class Made:
 
 
 class Progress:
-    """Reports to the parent through shared memory.
-
-    A place is what is left out if it crashes the worker twice: an image, or some documents.
-    """
+    """Reports to the parent through shared memory. A place is what is left out if it crashes workers: an image, or documents."""
 
     def __init__(self, status: Array) -> None:
         self._status = status
@@ -116,14 +111,6 @@ class Progress:
         """Begin a place of the shard; -1: none. It may take `extra_s` seconds longer than the timeout."""
         self._status["extra_s"] = extra_s
         self._status["place"] = place
-
-    def sums(self) -> Array:
-        """Return a copy of its state."""
-        return self._status.copy()
-
-    def set(self, before: Array) -> None:
-        """Go back to a state."""
-        self._status[:] = before
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -135,14 +122,13 @@ class Progress:
         finally:
             self._status["place"] = place
 
-    def add(self, *, done: int = 0, rejected: int = 0, size: int = 0) -> None:
+    def add(self, *, done: int = 0, rejected: int = 0) -> None:
         self._status["done"] += done
         self._status["rejected"] += rejected
-        self._status["bytes"] += size
 
 
 class Writers:
-    """The files of one shard: one for each variant, and one for all columns. As a context manager, it removes them on an error."""
+    """The files of one shard: one for each variant, and one for all columns. A context manager that removes them on an error."""
 
     def __init__(self, job: Job, shard: int) -> None:
         self._job = job
@@ -175,7 +161,7 @@ class Writers:
     def __enter__(self) -> Writers:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
             for writer in self._writers.values():
                 writer.abort()
@@ -189,11 +175,6 @@ def shard_place(out: Path, name: str, shard: int) -> Path:
 def shard_table(out: Path, shard: int) -> Path:
     """Return the path of a finished shard's rows and rejects. The file exists only if the shard is complete."""
     return out / WORK / f"shard-{shard:05d}.json"
-
-
-def strikes_path(folder: Path, shard: int) -> Path:
-    """Return the path of the list of those inputs of a shard that have cost workers."""
-    return folder / WORK / f"strikes-{shard:05d}.json"
 
 
 def _has_memory(error: BaseException | None) -> bool:
@@ -231,12 +212,11 @@ def _make_shard(job: Job, task: Task, progress: Progress) -> Made:
     Raises:
         StoreError: inputs cannot be read, or a file cannot be written.
     """
-    before = progress.sums()
     for pause_s in PAUSES_S:
         try:
             return _make_once(job, task, progress)
         except _DiskError:
-            progress.set(before)
+            progress.at(-1)
             release()  # files that are open may be stale
             time.sleep(pause_s)
     return _make_once(job, task, progress)

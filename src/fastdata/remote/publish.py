@@ -19,7 +19,6 @@ from fastdata.store.store import Store
 __all__ = ["REQUESTS", "fingerprint_of", "publish", "read_object"]
 
 REQUESTS = 8  # in flight
-TRIES = 3  # to read a small object that arrives with other bytes each time
 
 
 def publish(
@@ -27,11 +26,9 @@ def publish(
 ) -> None:
     """Copy a finished store to a URL, from which datasets read it through a cache.
 
-    Files that are there already with the same bytes are kept, so an interrupted copy is continued. Nothing is overwritten.
+    Files that are there already with the same bytes are kept, so an interrupted copy is continued. A store is never overwritten.
 
     Args:
-        store: the folder of a finished store.
-        url: such as s3://bucket/photos.fds.
         storage: options of the client: endpoint, region, and others; what is missing comes from the environment.
         tick: called with the bytes of each file that is there.
 
@@ -51,10 +48,8 @@ def publish(
 
     def send(path: Path, name: str, total: FileSum) -> int:
         check_sum(path, total)
-        if name not in sizes:
+        if sizes.get(name) != total.bytes or not _has(bucket, name, total):
             bucket.put(name, path, replace=True)
-        elif not _has(bucket, name, sizes[name], total):
-            raise RemoteError(f"{url}/{name} exists and is of another store: give a URL where nothing is, or delete what is there")
         return total.bytes
 
     with ThreadPoolExecutor(REQUESTS) as pool:
@@ -67,15 +62,12 @@ def publish(
 
 def read_object(bucket: Bucket, name: str, pool: Executor) -> bytes | None:
     """Return a small object; None: there is none."""
-    for attempt in range(TRIES):
-        try:
-            return bucket.read_twice(name, pool)
-        except RemoteError as error:
-            if error.missing:
-                return None
-            if "different bytes" not in str(error) or attempt == TRIES - 1:
-                raise
-    return None  # never reached
+    try:
+        return bucket.read_twice(name, pool)
+    except RemoteError as error:
+        if error.missing:
+            return None
+        raise
 
 
 def fingerprint_of(data: bytes | None) -> str | None:
@@ -88,11 +80,9 @@ def fingerprint_of(data: bytes | None) -> str | None:
         return ""
 
 
-def _has(bucket: Bucket, name: str, size: int, total: FileSum) -> bool:
-    """Return whether an object has these bytes."""
-    if size != total.bytes:
-        return False
+def _has(bucket: Bucket, name: str, total: FileSum) -> bool:
+    """Return whether an object of this size has these bytes."""
     digest = xxhash.xxh3_128()
-    for start in range(0, size, RANGE):
-        digest.update(bucket.read_range(name, start, min(RANGE, size - start)))
+    for start in range(0, total.bytes, RANGE):
+        digest.update(bucket.read_range(name, start, min(RANGE, total.bytes - start)))
     return digest.hexdigest() == total.xxh3_128

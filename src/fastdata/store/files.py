@@ -172,7 +172,7 @@ class Stamp:
 
 
 _COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl"
-_COMMON += r"|work/(plan|(shard|strikes)-[0-9]+|sources-[0-9a-f]+-[0-9]+)\.json"
+_COMMON += r"|work/(plan|shard-[0-9]+|sources-[0-9a-f]+-[0-9]+)\.json"
 _COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
 _COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|characters\.json)"
 

@@ -145,7 +145,7 @@ class _Shard:
             now = min(batch[-1][0] - piece.start, size) if piece.stop >= 0 else done  # elsewhere `at` is not a byte of the file
             self._progress.add(done=now - done)
             done = now
-        self._progress.add(done=size - done, size=size)
+        self._progress.add(done=size - done)
 
     def _add_tokens(self, number: int, piece: Piece, counts: list[int]) -> None:
         """Copy the tokens of a .bin file."""
@@ -170,7 +170,7 @@ class _Shard:
                 self._append(part)
             counts.extend(lengths.tolist())
         self._place += 1
-        self._progress.add(done=max(piece.size, 0), size=max(piece.size, 0))
+        self._progress.add(done=max(piece.size, 0))
 
     def _append(self, ids: Array) -> None:
         self.largest = max(self.largest, int(ids.max(initial=0)))
