@@ -34,7 +34,7 @@ TIMEOUTS = {"timeout": timedelta(seconds=120), "connect_timeout": timedelta(seco
 RETRIES = {"backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
 READERS = ((1, 1), (5, 6))  # seconds without a byte after which the rest is asked for again, and how often; for slow servers
 WRITERS = ((5, 4), (120, 1))  # seconds for a part, counted from when it is begun to be sent, and parts in flight; for slow networks
-LATE = 3  # requests in a row that take longer than that: the network is slow
+LATE = 3  # writes in a row that take longer than that: the network is slow
 NO_OBJECT = "there is no such object (404)"
 DENIED = "access is denied (403)"
 PASSING = (  # signs of errors after which the client does not repeat a write: the server may have done it
@@ -54,26 +54,19 @@ PASSING = (  # signs of errors after which the client does not repeat a write: t
 CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("too many open files", lacking(OSError(errno.EMFILE, ""))),
     ("requesttimetooskewed", "the clock of this machine differs from the server's by minutes: set it (NTP)"),
-    ("expiredtoken", "the credentials have expired: renew them"),
-    ("tokenrefreshrequired", "the credentials have expired: renew them"),
     ("expired", "the credentials have expired: renew them"),
+    ("tokenrefreshrequired", "the credentials have expired: renew them"),
     ("unable to canonicalize", "there is no such folder"),
     ("nosuchbucket", "there is no such bucket"),
     ("containernotfound", "there is no such container"),
     ("invalidaccesskeyid", "the server does not know the access key"),
     ("signaturedoesnotmatch", "the secret key is wrong"),
     ("169.254.169.254", "no credentials were found: set them, or storage={'anonymous': True} for a public bucket"),
-    ("missing account", "no account is named: set AZURE_STORAGE_ACCOUNT_NAME, or storage={'account_name': ...}"),
     ("account must be specified", "no account is named: set AZURE_STORAGE_ACCOUNT_NAME, or storage={'account_name': ...}"),
     ("dns error", "the name of the server cannot be resolved: check the endpoint and the network"),
     ("connection refused", "no server answers there: check the endpoint"),
-    ("network is unreachable", "there is no route to the server: check the network"),
-    ("no route to host", "there is no route to the server: check the network"),
-    ("no ca certificates", "the certificates of this machine cannot be read: install ca-certificates, or raise `ulimit -n`"),
-    ("certificate", "the server's certificate is not trusted"),
     ("timed out", "the server does not answer in time"),
     ("timeout", "the server does not answer in time"),
-    ("no space left", "the disk is full"),
     ("empty path segment", "a key has an empty name between two slashes: rename that object, or name the others in a table"),
 )
 
@@ -113,19 +106,25 @@ class Bucket:
                 "this process was forked from one that has used object storage, whose client does not survive that: start it with "
                 "multiprocessing's method spawn or forkserver"
             )
-        self.plain = is_plain(self.url, storage or {})
-        with self._explained(""), _sound_options(self.url, storage or {}):
-            options = _options(self.url, storage or {}, create=create)
+        storage = storage or {}
+        self.plain = is_plain(self.url, storage)
+        options = _options(self.url, storage, create=create)
+        self._late = 0
 
-            def client(seconds: int, retries: int) -> Any:
-                if "client_options" in options:
-                    options["client_options"]["read_timeout"] = timedelta(seconds=seconds)
-                    options["retry_config"]["max_retries"] = retries
-                return LocalStore(local_path(self.url), **options) if scheme(url) == "file" else from_url(base, **options)
+        def client(seconds: int, retries: int) -> Any:
+            if "client_options" in options:
+                options["client_options"]["read_timeout"] = timedelta(seconds=seconds)
+                options["retry_config"]["max_retries"] = retries
+            return LocalStore(local_path(self.url), **options) if scheme(url) == "file" else from_url(base, **options)
 
-            self._quick, self._store = (client(*reader) for reader in READERS)
-            self._writers = [(client(seconds, READERS[-1][1]), parts) for seconds, parts in WRITERS]
-            self._late = self._late_reads = 0
+        with self._explained(""):
+            try:
+                self._quick, self._store = (client(*reader) for reader in READERS)
+                self._writers = [(client(seconds, READERS[-1][1]), parts) for seconds, parts in WRITERS]
+            except BaseException as error:  # obstore may panic, which is no Exception
+                if not isinstance(error, TypeError) and type(error).__name__ != "PanicException":
+                    raise
+                raise ValueError(f"an option of storage is wrong ({', '.join(map(str, storage))}): {str(error)[:300]}") from None
 
     def _key(self, path: str) -> str:
         """Return the key of an object below the URL, which is text."""
@@ -139,8 +138,7 @@ class Bucket:
 
     def read(self, path: str) -> bytes:
         """Return a small object."""
-        with self._explained(path):
-            return bytes(self._api.get(self._store, self._key(path)).bytes())
+        return self.read_tagged(path)[0]
 
     def read_twice(self, path: str, pool: Executor) -> bytes:
         """Return a small object of which no checksum is known; two readings are equal, unless TLS notices changed bytes."""
@@ -175,15 +173,10 @@ class Bucket:
         """Return what a function reads with a client. One that waits long for bytes is taken after one that does not."""
         from obstore.exceptions import GenericError
 
-        if self._late_reads < LATE:
-            try:
-                found = read(self._quick)
-            except GenericError as error:
-                self._late_reads += _is_late(error)
-            else:
-                self._late_reads = 0
-                return found
-        return read(self._store)
+        try:
+            return read(self._quick)
+        except GenericError:
+            return read(self._store)
 
     def download(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
         """Write an object to the beginning of a file, a range after the other.
@@ -201,20 +194,6 @@ class Bucket:
         for start, part in self._ranges(pool, path, size):
             digest.update(part)
             _write(descriptor, part, start)
-        return digest.hexdigest()
-
-    def mend(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
-        """Read an object once more into a file that holds a damaged copy: a range that differs is read a third time, and the
-        majority wins. Returns the xxh3-128 as `download` does."""
-        digest = xxhash.xxh3_128()
-        for start, part in self._ranges(pool, path, size):
-            old = os.pread(descriptor, len(part), start)
-            chosen = part
-            if old != part:
-                third = self.read_range(path, start, len(part))
-                chosen = third if old == third else part
-                _write(descriptor, chosen, start)
-            digest.update(chosen)
         return digest.hexdigest()
 
     def _ranges(self, pool: Executor, path: str, size: int) -> Iterator[tuple[int, memoryview]]:
@@ -311,18 +290,6 @@ class Bucket:
             raise RemoteError(f"{where}: {cause}", missing=cause == NO_OBJECT, denied=cause.startswith(DENIED)) from None
 
 
-@contextmanager
-def _sound_options(url: str, storage: Storage) -> Iterator[None]:
-    """Name the options of a client where obstore fails in another way than by an error of its own: it may panic."""
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, TypeError) and type(error).__name__ != "PanicException":  # which is no Exception
-            raise
-        given = ", ".join(sorted(map(str, storage))) or "none"
-        raise RemoteError(f"{url}: an option of storage is wrong ({given}): {str(error)[:300]}") from None
-
-
 def _words(error: Exception) -> str:
     """Return what an error says, in lower case, without an option of the client whose name has a sign of a cause."""
     return str(error).lower().replace("retry_timeout", "")
@@ -332,26 +299,18 @@ def _is_late(error: Exception) -> bool:
     return "timed out" in _words(error) or "timedout" in _words(error)
 
 
-def _is_missing(error: Exception, known: Any) -> bool:
-    return isinstance(error, known.NotFoundError | FileNotFoundError)
-
-
 def _cause(error: Exception, known: Any) -> str:
     """Return the cause of an error of obstore in plain words."""
     text = " ".join(str(error).partition("Debug source:")[0].split())
     low = _words(error)
     found = next((meaning for sign, meaning in CAUSES if sign in low), "")
-    if _is_missing(error, known):
+    if isinstance(error, known.NotFoundError | FileNotFoundError):
         return found if found.startswith("there is no such") else NO_OBJECT
     if isinstance(error, known.PermissionDeniedError) or "403 forbidden" in low:
         words = " ".join(re.sub("<[^>]*>", " ", text.partition("403 Forbidden:")[2]).split())[:300]
         return found or f"{DENIED}: {words or 'the server gives no reason'}; check the credentials and the policy of the bucket"
-    if isinstance(error, known.UnauthenticatedError):
-        return found or "the server wants credentials (401): set them in the environment"
-    if isinstance(error, known.NotSupportedError) and "range" in low:
-        return "the server does not answer with the range that it was asked for, as reading a store needs"
     if isinstance(error, known.NotSupportedError):
-        return "this service can only be read"
+        return "the server does not answer with the range that it was asked for" if "range" in low else "it can only be read"
     return f"{found} ({text[:300]})" if found else text[:500] or type(error).__name__
 
 
@@ -364,14 +323,12 @@ def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str,
     if storage.get("anonymous"):
         config["skip_signature"] = True
     env = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL")
-    places = [url, str(config.get("endpoint", "")), *(os.environ.get(name, "") for name in env)]
+    endpoints = [url, str(config.get("endpoint", "")), *(os.environ.get(name, "") for name in env)]
     client: dict[str, Any] = dict(TIMEOUTS)
-    if any(place.startswith("http://") for place in places):
+    if any(endpoint.startswith("http://") for endpoint in endpoints):
         client["allow_http"] = True
-    if kind == "s3":
-        for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
-            if "endpoint" not in config and os.environ.get(name):
-                config["endpoint"] = os.environ[name]
+    if kind == "s3" and (endpoint := os.environ.get(env[0]) or os.environ.get(env[1])):
+        config.setdefault("endpoint", endpoint)
     if kind == "gs" and "endpoint" in config:
         config["base_url"] = config.pop("endpoint")
     if kind in ("http", "https"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -22,7 +23,6 @@ TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Dele
 EVICTIONS, LOCK = "evictions", "lock"
 IGNORED = (MARK, EVICTIONS, LOCK, "readers", "lost+found")  # what a folder may hold that is no cache yet
 OPENING = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # a link would lead out of the cache
-PATIENCE_S = 0.1  # for readers to let go of evicted shards
 DISK_RESERVE_BYTES = 1 << 20  # of a full disk, for all other files
 SHARDS = "*/*/shard-*"
 
@@ -81,7 +81,7 @@ class ShardCache:
         folder: is created if there is none.
 
     Attributes:
-        limit: the most bytes of all shards, those on their way and those that readers still map included; None: what the disk has.
+        limit: the most bytes of all shards, those on their way included; None: what the disk has.
 
     Raises:
         StoreError: the folder holds other files, or cannot be written.
@@ -91,7 +91,6 @@ class ShardCache:
         self.folder = folder
         self.limit: int | None = None
         self._disk_limit: int | None = None  # bytes that the shards had when the disk was full
-        self._mapped: list[tuple[int, int, float]] = []  # descriptor, bytes and time of evicted shards that readers map
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / MARK).exists():
@@ -109,14 +108,14 @@ class ShardCache:
         """Return the bytes of all shards, those that are being written included."""
         return sum(shard.size for shard in self._shards())
 
-    def begin(self, path: Path, size: int, next_use: NextUse, spare: Callable[[Path], bool] = lambda path: False) -> int | None:
+    def begin(self, path: Path, size: int, next_use: NextUse, use: float = -1.0) -> int | None:
         """Make room for a shard, and return the descriptor of its file, which is to be filled, and closed by `finish`.
 
         Args:
             path: of the shard.
             size: its bytes.
             next_use: when each shard in the cache is used next: those that are used last go first.
-            spare: whether a shard is not to be evicted for this one.
+            use: when this shard is used: those that are used until then stay.
 
         Returns:
             The descriptor; None: there is no room yet, or another downloader writes the file.
@@ -127,7 +126,7 @@ class ShardCache:
             OSError: it cannot be written.
         """
         with self._locked():
-            if not self._make_room(size, next_use, spare):
+            if not self._make_room(size, next_use, use):
                 return None
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f"{path.name}.tmp")
@@ -136,13 +135,16 @@ class ShardCache:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(descriptor), temporary.stat()):
                     os.ftruncate(descriptor, 0)
-                    os.ftruncate(descriptor, size)
+                    os.posix_fallocate(descriptor, 0, size)
                     return descriptor
             except (BlockingIOError, FileNotFoundError):
                 pass
-            except OSError:
-                os.close(descriptor)
-                raise
+            except OSError as error:
+                temporary.unlink()
+                if error.errno != errno.ENOSPC:
+                    os.close(descriptor)
+                    raise
+                self._disk_limit = max(self.used() - DISK_RESERVE_BYTES, 0)
             os.close(descriptor)
             return None
 
@@ -157,33 +159,24 @@ class ShardCache:
             temporary.unlink(missing_ok=True)
             os.close(descriptor)
 
-    def shrink(self) -> None:
-        """Take what the shards have now for the limit: the disk is full."""
-        written = 0
-        for shard in self._shards():
-            with suppress(FileNotFoundError):
-                written += shard.path.stat().st_blocks * 512
-        self._disk_limit = max(min(written - DISK_RESERVE_BYTES, self._disk_limit or written), 0)
-
     def sweep(self) -> None:
         """Remove the files that killed downloaders have not finished."""
         with self._locked():
             for path in self.folder.glob(f"{SHARDS}.tmp"):
-                self._remove(path)
+                with suppress(OSError), path.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._evict(path)
 
     def full(self, size: int) -> CacheFullError:
         """Return the error of a shard of so many bytes that found no room."""
         limit = "the disk is full" if self._disk_limit is not None else f"cache_size is {self.limit}: make it larger"
         return CacheFullError(
             f"the cache {self.folder} is full: a shard needs {human_bytes(size)}, and readers use all of the "
-            f"{human_bytes(self.used() + self._still_mapped())} in it; {limit}"
+            f"{human_bytes(self.used())} in it; {limit}"
         )
 
-    def _make_room(self, size: int, next_use: NextUse, spare: Callable[[Path], bool]) -> bool:
-        """Evict the shards that are used last until there is room, and return whether there is.
-
-        Readers that map a shard are given a moment to let go of it, before others are evicted in its place.
-        """
+    def _make_room(self, size: int, next_use: NextUse, use: float) -> bool:
+        """Evict the shards that are used last until there is room, and return whether there is."""
         limits = [limit for limit in (self.limit, self._disk_limit) if limit is not None]
         if not limits:
             return True
@@ -193,54 +186,27 @@ class ShardCache:
                 raise CacheFullError(f"cache_size is {limit}, but one shard takes {size} bytes: make cache_size larger")
             raise self.full(size)
         shards = self._shards()
-        used = sum(shard.size for shard in shards)
-        missing = used + size + self._still_mapped(PATIENCE_S) - limit
+        missing = sum(shard.size for shard in shards) + size - limit
+        ranked = sorted((shard for shard in shards if shard.path.suffix == ".mdb"), key=lambda shard: shard.last_read)
+        ranked.sort(key=lambda shard: next_use(shard.path), reverse=True)
+        victims = []
+        for shard in ranked:
+            if missing <= 0 or next_use(shard.path) <= use:
+                break
+            victims.append(shard.path)
+            missing -= shard.size
         if missing > 0:
-            ranked = sorted((shard for shard in shards if shard.path.suffix == ".mdb"), key=lambda shard: shard.last_read)
-            ranked.sort(key=lambda shard: next_use(shard.path), reverse=True)
-            victims, freed = [], 0
-            for shard in ranked:
-                if freed >= missing or spare(shard.path):
-                    break
-                victims.append(shard.path)
-                freed += shard.size
-            if freed < missing:
-                return False
-            used -= sum(self._remove(path) for path in victims)
-            self._evictions[0] = (self._evictions[0] + 1) & ((1 << 64) - 1)
-        return used + self._still_mapped() + size <= limit
+            return False
+        for path in victims:
+            self._evict(path)
+        self._evictions[0] = (self._evictions[0] + len(victims)) & ((1 << 64) - 1)
+        return True
 
-    def _remove(self, path: Path) -> int:
-        """Remove a shard, or a file that nobody writes; return its bytes. Those that readers map are remembered."""
+    def _evict(self, path: Path) -> None:
         if not (self.folder / MARK).exists():
             raise StoreError(f"{self.folder} is no cache any more: it lacks {MARK}")
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:  # such as: a reader has removed it, since it was damaged
-            path.unlink(missing_ok=True)
-            return 0
-        size = os.fstat(descriptor).st_size
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if path.suffix == ".tmp":  # another downloader's
-                os.close(descriptor)
-                return 0
-            self._mapped.append((os.dup(descriptor), size, time.monotonic()))
         with suppress(OSError):  # a folder of somebody
-            path.unlink(missing_ok=True)
-        os.close(descriptor)
-        return size
-
-    def _still_mapped(self, seconds: float = 0.0) -> int:
-        """Return the bytes of shards that readers have not let go of, so many seconds after they were evicted."""
-        for mapped in list(self._mapped):
-            with suppress(BlockingIOError):
-                fcntl.flock(mapped[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.close(mapped[0])
-                self._mapped.remove(mapped)
-        before = time.monotonic() - seconds
-        return sum(size for _, size, evicted in self._mapped if evicted <= before)
+            path.unlink()
 
     def _shards(self) -> list[_Shard]:
         shards, now = [], time.time()

@@ -6,7 +6,7 @@
     FINGERPRINT/SUM/manifest.json ...              all of a store but its shards
     FINGERPRINT/VARIANT/shard-00007.XXH3.mdb       a shard: verified and flushed before it gets this name
     FINGERPRINT/VARIANT/shard-00007.XXH3.mdb.tmp   a shard on its way, locked by its downloader
-    readers/ID/downloader                          locked by the downloader for life, touched each second, says which process it is
+    readers/ID/downloader                          locked by the downloader for life
     readers/ID/log                                 what the downloader printed
     readers/ID/NAME.reader                         a store that a process reads, and its cache_size; locked by that process
     readers/ID/NAME.K.request, NAME.K.answer       what it waits for, and what became of it; it removes both
@@ -20,14 +20,13 @@ All locks are flock, which works between containers that share only the folder, 
 - of the downloader: whoever waits starts the next one, which removes the .tmp files that nobody locks, and finds all requests;
 - of both, or of the machine: the next reader starts a downloader, which does both.
 
-Whoever evicts a shard removes its name. Readers that map it, which lock it shared, read on; when they see the count of evictions
-change, they unmap what has no name any more. Until then its bytes count for `cache_size`.
+Whoever evicts a shard removes its name. Readers that map it read on; when they see the count of evictions change, they unmap what
+has no name any more.
 """
 
 from __future__ import annotations
 
 import atexit
-import errno
 import fcntl
 import hashlib
 import itertools
@@ -44,7 +43,7 @@ from typing import Any
 
 from fastdata import errors
 from fastdata._version import __version__
-from fastdata.errors import MissingExtraError, RemoteError, StoreError, lacking, warn_user
+from fastdata.errors import MissingExtraError, RemoteError, StoreError, lacking
 from fastdata.store.files import unique
 
 __all__ = ["ANSWER", "CLOCK", "DOWNLOADER", "READER", "REQUEST", "SCHEDULE", "Session", "write_whole"]
@@ -56,13 +55,11 @@ LOG_BYTES = 1 << 20
 STARTS = 4  # of downloaders, while one answer is waited for
 POLL_S = 0.001, 0.005  # between two looks for an answer, at first and later
 LOOK_S = 0.1  # between two looks for the downloader
-DISK_FULL_S = 10.0  # until that is an error
-PATIENCE_S = 30.0  # without a sign of the downloader, before the user is warned
 CODE = """import sys
 sys.path[:0] = [sys.argv[1]]
-sys.path += sys.argv[5:]
+sys.path += sys.argv[4:]
 from fastdata.remote.downloader import main
-main(*sys.argv[2:5])
+main(*sys.argv[2:4])
 """
 
 _sessions = weakref.WeakSet["Session"]()
@@ -122,7 +119,7 @@ class Session:
         asked = self.path(REQUEST)
         answer = asked.with_suffix(ANSWER)
         try:
-            self._write(asked, json.dumps(request).encode())
+            write_whole(asked, json.dumps(request).encode())
             body: dict[str, Any] = self._wait(answer)
         except OSError as error:
             raise RemoteError(f"the downloader of {self._cache} cannot be asked: {lacking(error) or error}") from error
@@ -135,19 +132,8 @@ class Session:
             raise kind(body["message"], **({"missing": True} if body.get("missing") else {}))
         return body
 
-    def _write(self, path: Path, data: bytes) -> None:
-        end = time.monotonic() + DISK_FULL_S
-        while True:
-            try:
-                return write_whole(path, data)
-            except OSError as error:
-                if error.errno != errno.ENOSPC or time.monotonic() > end:
-                    raise
-            time.sleep(POLL_S[1])  # the downloader evicts a shard soon
-
     def _wait(self, answer: Path) -> Any:
         pause, look, starts = POLL_S[0], 0.0, 0
-        sign, since = 0, time.monotonic()
         while True:
             with suppress(FileNotFoundError):
                 return json.loads(answer.read_bytes())
@@ -158,21 +144,8 @@ class Session:
                 if starts > STARTS:
                     log = self._folder / LOG
                     raise RemoteError(f"the downloader of {self._cache} ended {STARTS} times while it was asked; {log} may say why")
-                last = (self._folder / DOWNLOADER).stat().st_mtime_ns
-                if last != sign:
-                    sign, since = last, now
-                elif now >= since + PATIENCE_S:
-                    since = now + 1e9
-                    self._warn()
             time.sleep(pause)
             pause = min(1.1 * pause, POLL_S[1])
-
-    def _warn(self) -> None:
-        process, _, host = (self._folder / DOWNLOADER).read_text().partition(" ")
-        warn_user(
-            f"the downloader of {self._cache} (process {process} on {host}) gives no sign of life: it was stopped, or "
-            f"its disk hangs; kill -CONT {process} lets a stopped one go on, kill -KILL {process} has another one started"
-        )
 
 
 def _end(process: int, descriptor: int, folder: Path, name: str) -> None:
@@ -218,7 +191,7 @@ def _start_downloader(cache: Path, folder: Path) -> bool:
             if log.tell() > LOG_BYTES:
                 log.truncate(0)
             root = Path(errors.__file__).parents[1]
-            words = [root, cache, folder.name, lock, *filter(None, sys.path)]
+            words = [root, cache, folder.name, *filter(None, sys.path)]
             process = subprocess.Popen(
                 [sys.executable, "-I", "-c", CODE, *map(str, words)],  # files in the working folder are no modules
                 stdin=subprocess.DEVNULL,

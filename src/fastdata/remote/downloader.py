@@ -11,24 +11,20 @@ import fcntl
 import json
 import os
 import signal
-import socket
-import statistics
 import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import FastDataError, lacking
 from fastdata.remote.bucket import Bucket
-from fastdata.remote.cache import NextUse, ShardCache, shard_path
-from fastdata.remote.client import ANSWER, DOWNLOADER, READER, REQUEST, SCHEDULE, write_whole
+from fastdata.remote.cache import ShardCache, shard_path
+from fastdata.remote.client import ANSWER, READER, REQUEST, SCHEDULE, write_whole
 from fastdata.remote.prefetch import Schedule, Schedules
 from fastdata.remote.store import Origin, copy_tables, fetch
 from fastdata.store.files import FileSum, shard_file
@@ -40,30 +36,22 @@ REQUESTS = 16  # in flight
 SHARDS_AT_ONCE = 4
 WATCH_S = 0.003  # between two looks at the folder
 WATCHES = 5  # that follow a change: the clock of a file system stands still for up to 10 ms
-SIGN_S = 0.25  # between two signs of life, and two looks whether readers live
+LIVES_S = 0.25  # between two looks whether readers live
 GRACE_S = 2.0  # without readers
 FIRST_S = 30.0  # for the first reader to come
 LEFT_S = 60.0  # after which a file of no reader is not that of one that begins
 WAIT_S = 30.0  # for room in the cache, while a reader waits
 ROOM_S = 0.02, 0.1  # between two looks for room: for a shard that a reader waits for, and for others
-DISK_FULL_TRIES = 5  # each makes the cache smaller
 LOOK_S = 0.3, 1.0  # between two looks at the schedules that find nothing, and that find shards
 COMING = 64  # shards that a look at the schedules finds at most
 AGAIN_S = 5.0  # until a shard that could not be fetched ahead is tried again
-EARLY, EARLY_S = 3.0, 0.5  # times as early as a shard has to be fetched, and seconds, it may take the room of one in use
-TIMED = 16  # shards of which the time that one takes is the mean
 
 
 @dataclass
 class Reader:
     """A store that a process reads, as its file says.
 
-    Attributes:
-        descriptor: of the file, which the process locks.
-        process: a name of the process.
-        opened: when it was, in nanoseconds.
-        url, storage: of the store.
-        limit: the most bytes of shards in the cache that it allows; None: what the disk has.
+    Attributes: as in `Session`, but for the descriptor of the file, which the process locks.
     """
 
     descriptor: int
@@ -106,8 +94,6 @@ class Download:
     answers: set[Path] = field(default_factory=set)
     since: float = field(default_factory=time.monotonic)
     look: float = 0.0
-    tries: int = 0
-    began: float = 0.0
 
 
 def fill(cache: ShardCache, shard: Shard, descriptor: int, pool: Executor) -> None:
@@ -142,24 +128,21 @@ class Downloader:
         self._origins: dict[str, Origin] = {}
         self._tables: dict[Future[Path], Path] = {}  # and the answer
         self._wanted: dict[Path, Download] = {}  # in the order of asking
-        self._running: dict[Path, tuple[Download, Future[None]]] = {}
+        self._running: dict[Path, Future[None]] = {}
         self._coming = deque[tuple[Path, Shard]]()  # what the schedules have next
         self._failed: dict[Path, float] = {}  # until when shards are left alone
         self._look = 0.0  # when the schedules are looked at again
-        self._is_late = True  # whether a reader may have to wait, unless shards are fetched before others are done with
-        self._took = deque[float]([1.0], maxlen=TIMED)  # seconds of a shard, divided by those on their way
         self._mtime, self._watches = 0, WATCHES
-        self._sign = 0.0
+        self._lives = 0.0
 
     def run(self) -> None:
         """Work until no reader is left."""
         last = time.monotonic() + FIRST_S - GRACE_S
         while (now := time.monotonic()) < last + GRACE_S:
             self._watch()
-            if now >= self._sign:
-                self._sign = now + SIGN_S
+            if now >= self._lives:
+                self._lives = now + LIVES_S
                 self._drop_readers()
-                os.utime(self._folder / DOWNLOADER)
                 self._watches = WATCHES  # the clock of some file systems stands still for seconds
             if self._readers:
                 last = now
@@ -273,10 +256,7 @@ class Downloader:
             for number, first, last in uses:
                 shard = Shard(origin, variant, number)
                 shards.setdefault(shard.path, (shard, []))[1].append((first, last))
-        if name in self._schedules:
-            self._schedules[name].shards = shards
-        else:
-            self._schedules[name] = Schedule(self._folder / body["clock"], shards)
+        self._schedules[name] = Schedule(self._folder / body["clock"], shards)
         self._look = 0.0
 
     def _answer(self, answer: Path, body: dict[str, Any]) -> None:
@@ -300,15 +280,9 @@ class Downloader:
             error = future.exception()
             root = "" if error else os.fspath(future.result().relative_to(self._cache.folder))
             self._answer(answer, self._described(error) if error else {"root": root})
-        for path, (download, running) in [item for item in self._running.items() if item[1][1].done()]:
-            error = running.exception()
-            if error is None:
-                self._took.append((time.monotonic() - download.began) / len(self._running))
+        for path, running in [item for item in self._running.items() if item[1].done()]:
             del self._running[path]
-            if isinstance(error, OSError) and error.errno == errno.ENOSPC and download.tries < DISK_FULL_TRIES:
-                self._cache.shrink()
-                continue
-            if error is not None:
+            if (error := running.exception()) is not None:
                 self._failed[path] = time.monotonic() + AGAIN_S
             self._end(path, error)
 
@@ -331,7 +305,7 @@ class Downloader:
             elif len(self._running) < SHARDS_AT_ONCE:
                 download.look = now + ROOM_S[0]
                 try:
-                    if not self._start(path, download, self._schedules.next_use) and now >= download.since + WAIT_S:
+                    if not self._start(path, download.shard) and now >= download.since + WAIT_S:
                         raise self._cache.full(download.shard.total.bytes)
                 except (FastDataError, OSError) as error:
                     self._end(path, error)
@@ -339,34 +313,20 @@ class Downloader:
             return  # shards that are fetched ahead would take the room
         while len(self._running) < SHARDS_AT_ONCE and (coming := self._next_scheduled(now)) is not None:
             path, shard = coming
-            own = self._schedules.next_use(path)
-            # a shard that is in use, and will be done with by then, may be the better one to evict, if there is time
-            next_use = partial(self._schedules.next_use, after=0.0 if self._is_late else own)
             try:
-                began = self._start(path, Download(shard), next_use, partial(self._is_used_by, own))
+                began = self._start(path, shard, self._schedules.next_use(path))
             except (FastDataError, OSError):
                 began = False
             if not began:
                 self._coming.clear()
                 self._look = now + ROOM_S[1]
 
-    def _is_used_by(self, use: float, path: Path) -> bool:
-        return self._schedules.next_use(path) <= use
-
-    def _start(
-        self,
-        path: Path,
-        download: Download,
-        next_use: NextUse,
-        spare: Callable[[Path], bool] = lambda path: False,
-    ) -> bool:
-        """Begin to download a shard if there is room; return whether there is. The arguments are those of `ShardCache.begin`."""
-        descriptor = self._cache.begin(path, download.shard.total.bytes, next_use, spare)
+    def _start(self, path: Path, shard: Shard, use: float = -1.0) -> bool:
+        """Begin to download a shard, which is used in so many samples, if there is room; return whether there is."""
+        descriptor = self._cache.begin(path, shard.total.bytes, self._schedules.next_use, use)
         if descriptor is None:
             return False
-        download.tries += 1
-        download.began = time.monotonic()
-        self._running[path] = download, self._threads.submit(fill, self._cache, download.shard, descriptor, self._pool)
+        self._running[path] = self._threads.submit(fill, self._cache, shard, descriptor, self._pool)
         return True
 
     def _next_scheduled(self, now: float) -> tuple[Path, Shard] | None:
@@ -376,11 +336,8 @@ class Downloader:
             return path in self._running or self._failed.get(path, 0.0) > now or path.exists()
 
         if now >= self._look:
-            coming = self._schedules.coming(skip)[:COMING]
-            needed = (k * statistics.mean(self._took) * EARLY + EARLY_S for k in range(1, len(coming) + 1))
-            self._is_late = any(seconds < need for (_, _, seconds), need in zip(coming, needed, strict=True))
-            self._coming = deque((path, shard) for path, shard, _ in coming)
-            self._look = now + LOOK_S[bool(coming)]
+            self._coming = deque(self._schedules.coming(skip)[:COMING])
+            self._look = now + LOOK_S[bool(self._coming)]
         while self._coming:
             path, shard = self._coming.popleft()
             if not self._coming:
@@ -395,19 +352,11 @@ class Downloader:
             path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
 
 
-def main(cache: str, folder: str, lock: str) -> None:
-    """Work for the readers of a cache.
-
-    Args:
-        cache: the folder.
-        folder: the name of the readers' folder in it.
-        lock: the descriptor of the downloader's lock, which whoever started this process has taken for it.
-    """
+def main(cache: str, folder: str) -> None:
+    """Work for the readers of a cache, whose folder in it has this name."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit())
-    os.ftruncate(int(lock), 0)
-    os.pwrite(int(lock), f"{os.getpid()} {socket.gethostname()}".encode(), 0)
     raise_file_limit()
     downloader = None
     try:

@@ -2,8 +2,7 @@
 
 A schedule is a JSON object: {"root": of the store, "clock": a file beside it, "uses": {variant: [[shard, first, last], ...]}}: a
 shard is used from one sample to another, counted from the beginning of the schedule. A file is replaced as a whole. The clock has
-three int64, which the Loader changes in place: how many samples its workers have read, whether a pass is under way, and how many
-samples the workers were given.
+two int64, which the Loader changes in place: how many samples its workers have read, and whether a pass is under way.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -35,9 +33,7 @@ SAMPLES_MORE = 1 << 16  # scheduled each time that more batches are made
 MOST_SAMPLES = 1 << 20  # scheduled ahead
 GAPS_PER_CHUNK = 4  # at most, between the uses of a shard
 CHUNKS = 3  # enough for the end of an epoch, its last batch and the beginning of the next
-CLOCK_BYTES = 24
-PACE_S = 1.0  # over which a reader's pace is measured
-SLOWER = 0.9  # of the pace before, which a reader keeps at least: it may only pause
+CLOCK_BYTES = 16
 INF = float("inf")
 
 
@@ -107,7 +103,6 @@ class ScheduleWriter:
     def _tick(self, under_way: int | None = None) -> None:
         for file in self._files.values():
             file.clock[0] = max(self._drawn - self._at_once, 0)
-            file.clock[2] = self._drawn
             if under_way is not None:
                 file.clock[1] = under_way
 
@@ -221,55 +216,37 @@ class Schedule:
         with clock.open("rb") as file:
             self._clock = memoryview(mmap.mmap(file.fileno(), CLOCK_BYTES, prot=mmap.PROT_READ)).cast("q")
         self.shards = shards
-        self._pace = INF  # samples a second; inf: not known yet
-        self._seen: tuple[float, int] | None = None  # when the pace was last looked at, and how many samples had been given
 
     @property
     def is_under_way(self) -> bool:
         return bool(self._clock[1])
 
-    def next_use(self, path: Path, after: float = 0.0) -> float:
-        """Return in how many samples a shard is used, by those that are read so many samples from now or later."""
+    def next_use(self, path: Path) -> float:
+        """Return in how many samples a shard is used."""
         _, stretches = self.shards.get(path, (None, []))
         now = self._clock[0]
         while stretches and stretches[0][1] < now:
             stretches.pop(0)
-        return next((float(max(first - now, 0)) for first, last in stretches if last >= now + after), INF)
-
-    def seconds(self, use: float) -> float:
-        """Return how long it takes the Loader to come to a use."""
-        return max(use + self._clock[0] - self._clock[2], 0.0) / self._pace if self._pace else INF
-
-    def measure(self, now: float) -> None:
-        """Measure the pace."""
-        given = self._clock[2]
-        if not self.is_under_way or self._seen is None or given < self._seen[1]:
-            self._seen = now, given
-        elif now >= self._seen[0] + PACE_S:
-            pace = (given - self._seen[1]) / (now - self._seen[0])
-            self._pace = pace if self._pace == INF else max(pace, SLOWER * self._pace)
-            self._seen = now, given
+        return float(max(stretches[0][0] - now, 0)) if stretches else INF
 
 
 class Schedules(dict[str, Schedule]):
     """The schedules of all Loaders, by the names of their files. A time is a number of samples from now."""
 
-    def next_use(self, path: Path, after: float = 0.0) -> float:
-        """Return when a shard is used next by any Loader, `after` or later; inf: no schedule has it."""
-        return min((schedule.next_use(path, after) for schedule in self.values()), default=INF)
+    def next_use(self, path: Path) -> float:
+        """Return when a shard is used next by any Loader; inf: no schedule has it."""
+        return min((schedule.next_use(path) for schedule in self.values()), default=INF)
 
     def wants(self, path: Path) -> bool:
         """Return whether a pass under way will use a shard."""
         return any(schedule.is_under_way and schedule.next_use(path) != INF for schedule in self.values())
 
-    def coming(self, skip: Callable[[Path], bool]) -> list[tuple[Path, Any, float]]:
-        """Return the shards of passes under way, the next ones first: the file, the shard, and the seconds until it is used."""
-        uses: dict[Path, tuple[float, Any, float]] = {}
-        now = time.monotonic()
+    def coming(self, skip: Callable[[Path], bool]) -> list[tuple[Path, Any]]:
+        """Return the shards of passes under way, the next ones first: the file, and the shard."""
+        uses: dict[Path, tuple[float, Any]] = {}
         for schedule in self.values():
-            schedule.measure(now)
             for path, (shard, _) in schedule.shards.items() if schedule.is_under_way else ():
                 use = schedule.next_use(path)
                 if use != INF and (path not in uses or use < uses[path][0]) and not skip(path):
-                    uses[path] = use, shard, schedule.seconds(use)
-        return [(path, shard, seconds) for path, (_, shard, seconds) in sorted(uses.items(), key=lambda item: item[1][0])]
+                    uses[path] = use, shard
+        return [(path, shard) for path, (_, shard) in sorted(uses.items(), key=lambda item: item[1][0])]

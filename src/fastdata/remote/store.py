@@ -17,7 +17,7 @@ from fastdata.store.format import Variant, parse_manifest, read_manifest
 
 __all__ = ["TRIES", "Origin", "copy_tables", "fetch"]
 
-TRIES = 4  # to get bytes with the right checksum
+TRIES = 6  # to get bytes with the right checksum
 
 
 class Origin:
@@ -92,13 +92,10 @@ def fetch(bucket: Bucket, name: str, total: FileSum, descriptor: int, pool: Exec
     Raises:
         RemoteError: it cannot be fetched, or its checksum stays wrong.
     """
-    digest = bucket.download(name, total.bytes, descriptor, pool)
-    for _ in range(TRIES - 1):
-        if digest == total.xxh3_128:
+    for _ in range(TRIES):
+        if bucket.download(name, total.bytes, descriptor, pool) == total.xxh3_128:
             return
-        digest = bucket.mend(name, total.bytes, descriptor, pool)
-    if digest != total.xxh3_128:
-        raise RemoteError(
-            f"{bucket.url}/{name} came {TRIES} times with another checksum than the manifest says: the object is damaged, or was "
-            "replaced; publish the store again"
-        )
+    raise RemoteError(
+        f"{bucket.url}/{name} came {TRIES} times with another checksum than the manifest says: the object is damaged, or was "
+        "replaced; publish the store again"
+    )
