@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 import fastdata
 import stores
-from fastdata import Loader, TableDataset, tables
+from fastdata import Loader, TableDataset
 from fastdata.errors import StoreError
 from support import Array
 from test_node_memory import inodes
@@ -416,19 +416,6 @@ def test_ranks_hold_it_once_however_they_read_it() -> None:
         assert stores.script(code, source) == [*inodes(here)]
     frame.loc[3, "x"] = 2
     assert stores.script(code, parquet(pa.Table.from_pandas(frame))) != [*inodes(here)]
-
-
-@pytest.mark.parametrize("others", [["a", "c"], ["b", "a"], ["a", None]])
-def test_a_table_that_changes_while_it_is_read(others: list[str | None], monkeypatch: pytest.MonkeyPatch) -> None:
-    path, labels = parquet(with_target(x=["a", "b"])), tables._labels
-
-    def changed(*arguments: Any) -> Any:
-        path.write_bytes(parquet(with_target(x=others)).read_bytes())
-        return labels(*arguments)
-
-    monkeypatch.setattr(tables, "_labels", changed)
-    with pytest.raises(StoreError, match=r"t.parquet(, column '.')? (has changed while it was read|cannot be read)"):
-        make(path)
 
 
 # ------------------------------------------------------------------------------------------------------------------ CSV

@@ -1,7 +1,7 @@
 """Tables of Parquet, Arrow or CSV, and DataFrames, as compact rows in memory. pyarrow is an extra, imported when needed.
 
-A source is read twice, column by column: first to find how narrow each column may be, and a checksum of all values, then to fill
-the rows. Of several processes that find the same checksum, one fills the memory that all of them share.
+A source is read column by column, each in the narrowest dtype, and then written as rows. Of several processes that find the same
+checksum of all values, one fills the memory that all of them share.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -88,8 +88,7 @@ class TableDataset(RowsDataset):
     its values are such, else names; so are numbers with leading zeros, such as "01".
 
     The target is an int class (names or booleans in the table), the number itself (whole numbers), a float32 vector (other numbers,
-    or several targets), or -1 without a target. float32 may round values that the table holds exactly. Rows whose target is missing
-    or not finite are left out, with a warning.
+    or several targets), or -1 without a target. Rows whose target is missing or not finite are left out, with a warning.
 
     Args:
         source: a file (.parquet, .pq, .arrow, .feather, .ipc, .csv or .tsv), a list of files with the same columns, or a DataFrame
@@ -103,12 +102,12 @@ class TableDataset(RowsDataset):
     Attributes:
         columns: dict of each column's description: kind, dtype, missing, names, unit, zone, scale.
         categories: dict of each category's names, in the order of its codes.
-        missing: dict of the number of missing values in each column with a mask, in the whole table.
+        missing: dict of the number of missing values in each column with a mask.
         classes: names of the classes, or of the columns of float targets.
         targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset.
 
     Raises:
-        StoreError: a file does not exist or is damaged, or values cannot be held, or the table does not fit into memory.
+        StoreError: a file cannot be read, or values cannot be held, or the table does not fit into memory.
         ValueError: there is no such column, or an argument does not fit the others.
     """
 
@@ -127,8 +126,8 @@ class TableDataset(RowsDataset):
             raise TypeError(f"classes is a {type(classes).__name__}, but must be a TableDataset")
         options = {"target": target or (), "category": category, "drop": drop}
         wanted = {option: (names,) if isinstance(names, str) else tuple(dict.fromkeys(names)) for option, names in options.items()}
-        reader = _TableReader(source, wanted, {} if classes is None else classes._described)
-        self._source, described, count = reader.name, reader.described, reader.count
+        table = _read(source, wanted, {} if classes is None else classes._described)
+        self._source, described = table.name, [column for column, _, _ in table.columns]
         labels = _labels(described, wanted["target"])
         self._described: dict[str, Column] = {c.name: c for c in described}
         self.columns = {c.name: c for c in described if c.name not in wanted["target"]}
@@ -136,8 +135,9 @@ class TableDataset(RowsDataset):
         self.missing = {name: c.missing for name, c in self.columns.items() if c.missing is not None}
         self._layout = _Layout(described, wanted["target"], labels)
         row = self._layout.row
-        key = repr((described, wanted["target"], labels, reader.checksum)) if shared else None
-        fill = partial(reader.fill, fields=self._layout.fields)
+        key = repr((described, wanted["target"], labels, table.checksum)) if shared else None
+        fill = partial(table.fill, fields=self._layout.fields, targets=wanted["target"])
+        count = len(table.columns[0][1])
         self._whole = _Rows(node_memory.once(key, count, row, fill, "leave columns out (drop=NAME)"), labels)
 
     @property
@@ -296,16 +296,7 @@ def _reading(what: str) -> Iterator[None]:
         yield
     except FastDataError as error:
         raise (StoreError(str(error)) if isinstance(error, PrepError) else error) from None
-    except (
-        _arrow().ArrowException,
-        ImportError,
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        NotImplementedError,
-        OverflowError,
-    ) as error:
+    except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise StoreError(f"{what} cannot be read as a table: {first:.300}") from error
 
@@ -495,105 +486,105 @@ def _narrowest(values: Array) -> str:
     return next(name for name in FLOATS if all(exact(part, name) for part in slices))
 
 
-class _TableReader:
-    """Reads a source: once to describe its columns and count the rows that have a target, and again to fill these rows."""
+@dataclass
+class _Table:
+    """The columns of a source, in the rows that have a target.
 
-    def __init__(self, source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[str, Column]) -> None:
-        self._targets, self._classes = wanted["target"], classes
-        self._parts = _open(source, {*wanted["category"], *wanted["drop"]})
-        self.name = self._parts[0].name if len(self._parts) == 1 else f"{len(self._parts)} files"
-        names = self._parts[0].schema.names
-        for part in self._parts:
-            if len({*names}) < len(names) or sorted(part.schema.names) != sorted(names):
-                found = ", ".join(map(repr, part.schema.names))
-                raise StoreError(f"{part.name} has two columns of one name, or others than {self._parts[0].name}: {found}")
-        kept = [column for column in names if column not in wanted["drop"]]
-        for option, known in (("drop", names), ("target", kept), ("category", kept)):
-            if unknown := [column for column in wanted[option] if column not in known]:
-                listed = ", ".join(map(repr, known[:20])) + (", ..." if len(known) > 20 else "")
-                raise ValueError(f"{option} is {unknown[0]!r}, but {self.name} has no such column; it has {listed}")
-        if not {*kept} - {*wanted["target"]}:
-            raise ValueError(f"{self.name} has no column besides {', '.join(map(repr, names))}: nothing is left to learn from")
-        self._types = {column: self._type(column, wanted["category"]) for column in kept}
-        self.described = list[Column]()
-        for column, values, _ in self._columns():
-            self.described.append(column)
-            self.count = len(values)
-        if not self.count:
-            raise StoreError(f"{self.name} has no rows{'' if self._rows is None else ' with a target'}")
-        if self._rows is not None:
-            left_out = f"{np.sum(~self._rows)} of {len(self._rows)} rows of {self.name} are left out"
-            warn_user(
-                f"{left_out}: row {np.argmin(self._rows)} is the first without a target, or with one that float32 cannot hold"
-            )
+    Attributes:
+        name: of the source.
+        columns: what each column holds, its values in its dtype, and where they are missing.
+    """
 
-    def _type(self, name: str, category: Sequence[str]) -> Any:
-        """Return the type that holds a column of all parts."""
-        pa = _arrow()
-        types = [pa.string()] if name in category else [part.schema.field(name).type for part in self._parts]
-        schemas = [pa.schema([(name, _describe(name, kind)[1])]) for kind in types]
-        with _reading(f"{self.name}, column {name!r}"):
-            joint = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
-        return joint if pa.types.is_dictionary(joint) else _describe(name, joint)[1]
+    name: str
+    columns: list[tuple[Column, Array, Array]]
 
-    def _read(self, name: str) -> tuple[Array, Array, tuple[str, ...]]:
-        """Return a column as `_to_numpy` does, in the rows that have a target."""
-        pa, kind, chunks = _arrow(), self._types[name], []
-        for part in self._parts:
-            with _reading(f"{part.name}, column {name!r}"):
-                array = part.read(name)
-                chunks += (_as_names(array, kind) if pa.types.is_dictionary(kind) else array.cast(kind)).chunks
-        with _reading(f"{self.name}, column {name!r}"):
-            values, missing, names = _to_numpy(pa.chunked_array(chunks, kind))
-        return (values, missing, names) if self._rows is None else (values[self._rows], missing[self._rows], names)
+    @property
+    def checksum(self) -> str:
+        found = xxhash.xxh3_128()
+        for _, values, missing in self.columns:
+            found.update(values.data)
+            found.update(np.ascontiguousarray(missing).data)
+        return found.hexdigest()
 
-    def _column(self, name: str, values: Array, missing: Array, names: tuple[str, ...]) -> Column:
-        """Describe a column, of what `_to_numpy` returns."""
-        column, other = _describe(name, self._types[name])[0], self._classes.get(name)
-        if column.kind == "category":
-            if not self._types[name].ordered:
-                digits = all(each.isascii() and each.isdigit() for each in names)
-                names = tuple(sorted(names, key=lambda each: (int(each) if digits else 0, each)))
-            if other is not None and other.kind == "category":
-                if unknown := sorted({*names} - {*other.names}):
-                    raise ValueError(f"column {name!r} has names that classes lacks: {', '.join(map(repr, unknown[:5]))}")
-                names = other.names
-            values = np.array([len(names)])  # which means missing
-        count = None if name in self._targets else int(missing.sum()) or None
-        return replace(column, dtype=column.dtype or _narrowest(values), missing=count, names=names)
-
-    def _columns(self, known: Iterable[Column] = ()) -> Iterator[tuple[Column, Array, Array]]:
-        """Read all columns. Yield the description of each, its values, and where they are missing. known: the descriptions."""
-        self._rows: Array | None = None  # which have all targets, as values that float32 holds; None: all
-        targets = [self._read(name)[:2] for name in self._targets]
-        fits = [np.abs(v.astype(np.float64)) <= LARGEST_FLOAT if v.dtype.kind == "f" else ~missing for v, missing in targets]
-        if fits and not (rows := np.logical_and.reduce(fits)).all():
-            self._rows = rows
-        described, checksum = {column.name: column for column in known}, xxhash.xxh3_128()
-        for name in self._types:
-            values, missing, names = self._read(name)
-            column = described.get(name) or self._column(name, values, missing, names)
-            if column.kind == "category":
-                codes = {each: k for k, each in enumerate(column.names)}
-                values = np.array([*(codes.get(each, -1) for each in names), len(codes)])[values]
-            values = np.ascontiguousarray(values, column.dtype)
-            checksum.update(values.data)
-            checksum.update(np.ascontiguousarray(missing).data)
-            yield column, values, missing
-        self.checksum = checksum.hexdigest()
-
-    def fill(self, rows: Array, fields: Mapping[str, str]) -> None:
+    def fill(self, rows: Array, fields: Mapping[str, str], targets: Sequence[str]) -> None:
         """Write all rows, column by column. fields: of columns and masks that are no target."""
-        before, changed = self.checksum, StoreError(f"{self.name} has changed while it was read: leave it alone, and open it again")
-        for column, values, missing in self._columns(self.described):
-            if len(values) != len(rows):
-                raise changed
+        for column, values, missing in self.columns:
             if column.name in fields:
                 rows[fields[column.name]] = values
             else:
-                place = ... if rows[TARGET].ndim == 1 else (slice(None), self._targets.index(column.name))
-                rows[TARGET][place] = values / 10.0**column.scale if column.scale else values
+                target = ... if rows[TARGET].ndim == 1 else (slice(None), targets.index(column.name))
+                rows[TARGET][target] = values / 10.0**column.scale if column.scale else values
             if column.missing is not None:
                 rows[fields[column.name + MASK]] = missing
-        if self.checksum != before:
-            raise changed
+
+
+def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[str, Column]) -> _Table:
+    """Read a source. wanted: the names that the arguments target, category and drop give. classes: columns of another table."""
+    parts = _open(source, {*wanted["category"], *wanted["drop"]})
+    name = parts[0].name if len(parts) == 1 else f"{len(parts)} files"
+    names = parts[0].schema.names
+    for part in parts:
+        if len({*names}) < len(names) or sorted(part.schema.names) != sorted(names):
+            listed = ", ".join(map(repr, part.schema.names))
+            raise StoreError(f"{part.name} has two columns of one name, or others than {parts[0].name}: {listed}")
+    chosen = [column for column in names if column not in wanted["drop"]]
+    for option, known in (("drop", names), ("target", chosen), ("category", chosen)):
+        if unknown := [column for column in wanted[option] if column not in known]:
+            listed = ", ".join(map(repr, known[:20])) + (", ..." if len(known) > 20 else "")
+            raise ValueError(f"{option} is {unknown[0]!r}, but {name} has no such column; it has {listed}")
+    if not {*chosen} - {*wanted["target"]}:
+        raise ValueError(f"{name} has no column besides {', '.join(map(repr, names))}: nothing is left to learn from")
+    targets = [_values(target, parts, wanted["category"])[1:3] for target in wanted["target"]]
+    fits = [np.abs(v.astype(np.float64)) <= LARGEST_FLOAT if v.dtype.kind == "f" else ~missing for v, missing in targets]
+    rows = np.logical_and.reduce(fits) if fits else None
+    if rows is not None and not rows.all():
+        warn_user(
+            f"{np.sum(~rows)} of {len(rows)} rows of {name} are left out: row {np.argmin(rows)} is the first without a target, or "
+            "with one that float32 cannot hold"
+        )
+    columns = []
+    for each in chosen:
+        column, values, missing, found = _values(each, parts, wanted["category"])
+        if rows is not None:
+            values, missing = values[rows], missing[rows]
+        if not len(values):
+            raise StoreError(f"{name} has no rows{'' if rows is None else ' with a target'}")
+        if column.kind == "category":
+            column, values = _coded(column, values, found, classes.get(each))
+        dtype = column.dtype or _narrowest(values)
+        count = None if each in wanted["target"] else int(missing.sum()) or None
+        columns.append((replace(column, dtype=dtype, missing=count), np.ascontiguousarray(values, dtype), missing))
+    return _Table(name, columns)
+
+
+def _values(name: str, parts: Sequence[_Part], category: Sequence[str]) -> tuple[Column, Array, Array, tuple[str, ...]]:
+    """Read a column of all parts: what it holds, and what `_to_numpy` returns of it."""
+    pa, chunks = _arrow(), []
+    types = [pa.string()] if name in category else [part.schema.field(name).type for part in parts]
+    schemas = [pa.schema([(name, _describe(name, kind)[1])]) for kind in types]
+    with _reading(f"column {name!r}"):
+        joint = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    column, wide = _describe(name, joint)
+    kind = joint if pa.types.is_dictionary(joint) else wide
+    for part in parts:
+        with _reading(f"{part.name}, column {name!r}"):
+            array = part.read(name)
+            chunks += (_as_names(array, kind) if pa.types.is_dictionary(kind) else array.cast(kind)).chunks
+    with _reading(f"column {name!r}"):
+        values, missing, names = _to_numpy(pa.chunked_array(chunks, kind))
+    if column.kind == "category":
+        digits = all(each.isascii() and each.isdigit() for each in names)
+        ordered = names if kind.ordered else sorted(names, key=lambda each: (int(each) if digits else 0, each))
+        column = replace(column, names=tuple(ordered))
+    return column, values, missing, names
+
+
+def _coded(column: Column, values: Array, names: Sequence[str], other: Column | None) -> tuple[Column, Array]:
+    """Number a category's names in their order, or as in a column of another table. values: indices of names, or their count."""
+    if other is not None and other.kind == "category":
+        if unknown := sorted({*names} - {*other.names}):
+            raise ValueError(f"column {column.name!r} has names that classes lacks: {', '.join(map(repr, unknown[:5]))}")
+        column = replace(column, names=other.names)
+    codes = {each: k for k, each in enumerate(column.names)}
+    dtype = _narrowest(np.array([len(codes)]))  # which means missing
+    return replace(column, dtype=dtype), np.array([*(codes[each] for each in names), len(codes)])[values]
