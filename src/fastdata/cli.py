@@ -67,7 +67,7 @@ cli.add_command(prep)
 def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage: dict[str, Any] | None) -> None:
     """Describe STORE, a folder or a URL: samples, samples per class, sizes, the memory that a RAMDataset takes, rejects, and how it
     was made."""
-    from fastdata.remote.locate import locate
+    from fastdata.remote.reader import locate
     from fastdata.report.sheet import draw_sheet
     from fastdata.store.info import info_lines, store_facts
     from fastdata.store.store import Store
@@ -106,7 +106,7 @@ def verify(store: str, quick: bool, storage: dict[str, Any] | None) -> None:
     """Check STORE, a folder or a URL, against its checksums. Print a line for each problem; exit with code 1 if there are any."""
     from tqdm import tqdm
 
-    from fastdata.remote.locate import locate
+    from fastdata.remote.reader import locate
     from fastdata.store.verify import verify
     from fastdata.words import number_of
 
@@ -169,7 +169,7 @@ def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None,
     as .bin, arrays as .npy."""
     from tqdm import tqdm
 
-    from fastdata.remote.locate import locate
+    from fastdata.remote.reader import locate
     from fastdata.store.export import export
     from fastdata.words import number_of
 

@@ -20,7 +20,7 @@ from fastdata.data.shown import counted_of, in_one_line, shown
 from fastdata.errors import LoaderError, StoreError
 from fastdata.images.crops import Crop
 from fastdata.images.masks import by_class, class_outside
-from fastdata.remote.locate import locate
+from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 from fastdata.store.store import Use
 

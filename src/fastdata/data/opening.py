@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import kinds
-from fastdata.remote.locate import locate
+from fastdata.remote.reader import locate
 from fastdata.store.format import Manifest, read_current
 
 __all__ = ["check_arguments", "described", "open"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastdata import kinds
 from fastdata.data.opening import CACHED, check_arguments, described
-from fastdata.remote.locate import locate
+from fastdata.remote.reader import locate
 from fastdata.store.format import read_current
 
 __all__ = ["RAMDataset", "StrPath"]

@@ -18,7 +18,7 @@ from fastdata.images.masks import Masks
 from fastdata.images.records import FileImages, Held, StoreImages
 from fastdata.images.stored import open_images
 from fastdata.images.view import Transform, Views
-from fastdata.remote.locate import locate
+from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 from fastdata.store.store import Store
 

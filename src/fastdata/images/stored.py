@@ -12,7 +12,7 @@ from fastdata.images.fields import Fields
 from fastdata.images.masks import Masks
 from fastdata.images.records import StoreImages
 from fastdata.images.view import Transform, Views
-from fastdata.remote.locate import locate
+from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 
 __all__ = ["LMDBDataset", "MaskDataset", "open_images"]

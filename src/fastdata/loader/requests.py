@@ -172,8 +172,7 @@ class Requests:
             self._ready.append(Request(self.generation, epoch, first, last, indices[part], repeat, valid, size, self._order.seed))
         if self._schedule is not None:
             at_once = rows * (1 if self.slots is None else self.slots.in_flight + 1)
-            end = max(self._stop - AHEAD // rows * batch, 0) // batch * batch
-            self._schedule.extend(epoch, at_once, end)
+            self._schedule.extend(epoch, at_once)
 
     def _drawn_request(self) -> Request:
         """Return the request for the batch sampler's next batch."""

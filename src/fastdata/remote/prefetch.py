@@ -28,11 +28,9 @@ __all__ = ["Schedule", "ScheduleWriter", "Schedules"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Chunks = Callable[[int, int], tuple[Array, int, int]]
 
-SAMPLES_AT_START = 1 << 16  # scheduled before the first batch
-SAMPLES_MORE = 1 << 16  # scheduled each time that more batches are made
+SAMPLES_MORE = 1 << 16  # scheduled before the first batch, and each time that more batches are made
 MOST_SAMPLES = 1 << 20  # scheduled ahead
 GAPS_PER_CHUNK = 4  # at most, between the uses of a shard
-CHUNKS = 3  # enough for the end of an epoch, its last batch and the beginning of the next
 CLOCK_BYTES = 16
 INF = float("inf")
 
@@ -61,38 +59,37 @@ class ScheduleWriter:
         self._scheduled = self._drawn = 0
         self._fresh = True
 
-    def extend(self, epoch: int, at_once: int, end: int) -> None:
+    def extend(self, epoch: int, at_once: int) -> None:
         """Write more of the schedule, or the beginning of a new one: a million samples, or what is left of this epoch and the next.
 
         Args:
             epoch: of the samples that are drawn next.
             at_once: how many samples are read at once, those of all workers.
-            end: a position some ten thousand samples before the end of the epoch, where more shards may be read at once.
 
         Raises:
             StoreError: the cache is too small for this order.
         """
         self._at_once = at_once
-        if self._fresh:
-            for position in {self._at[1], max(self._at[1], end)}:
-                self._check_room(epoch, position)
+        fresh, self._fresh = self._fresh, False
+        if fresh:
             for file in self._files.values():
-                file.clear()
-            self._tick(under_way=1)
-        until = min(self._scheduled + (SAMPLES_AT_START if self._fresh else SAMPLES_MORE), self._drawn + MOST_SAMPLES)
+                file.uses = {}
+        until = min(self._scheduled + SAMPLES_MORE, self._drawn + MOST_SAMPLES)
         while self._scheduled < until and self._at[0] <= epoch + 1:
             ids, *after = self._chunk(*self._at)
             if not len(ids):
                 break
-            for (store, variant), (samples, shards) in self._by_store(after[0], ids).items():
-                if store not in self._files:
-                    self._files[store] = _ScheduleFile(store)
-                self._files[store].add(variant, samples + self._scheduled, shards, len(ids) // GAPS_PER_CHUNK)
+            for use in self._uses(after[0], ids):
+                if isinstance(use.place, RemoteStore):
+                    if use.place not in self._files:
+                        self._files[use.place] = _ScheduleFile(use.place)
+                    self._files[use.place].add(use.variant, use.samples + self._scheduled, use.shards, len(ids) // GAPS_PER_CHUNK)
             self._scheduled += len(ids)
             self._at = after[0], after[1]
-            self._fresh = False
         self._tick(under_way=1)
         for file in self._files.values():
+            if fresh:
+                file.check_room(at_once)
             file.write(self._drawn - self._at_once)
 
     def draw(self, samples: int) -> None:
@@ -120,65 +117,48 @@ class ScheduleWriter:
         """End the schedule."""
         self._files = {}
 
-    def _by_store(self, epoch: int, ids: Array) -> dict[tuple[RemoteStore, str], tuple[Array, Array]]:
-        """Return the samples that lie in each variant of a remote store, in order, and the shard of each."""
-        grouped: dict[tuple[RemoteStore, str], tuple[Array, Array]] = {}
-        for use in self._uses(epoch, ids):
-            if isinstance(use.place, RemoteStore):
-                samples, shards = grouped.get((use.place, use.variant), (use.samples[:0], use.shards[:0]))
-                samples, shards = np.append(samples, use.samples), np.append(shards, use.shards)
-                order = np.argsort(samples, kind="stable")
-                grouped[use.place, use.variant] = samples[order], shards[order]
-        return grouped
-
-    def _check_room(self, epoch: int, start: int) -> None:
-        """Raise a StoreError if a cache has no room for the shards that are used within `at_once` samples, some chunks long."""
-        chunks: dict[RemoteStore, dict[str, list[Array]]] = {}
-        count = 0
-        for _ in range(CHUNKS):
-            ids, epoch, start = self._chunk(epoch, start)
-            for (store, variant), (samples, shards) in self._by_store(epoch, ids).items() if len(ids) else ():
-                uses = np.stack([shards, samples + count, samples + count], axis=1)
-                chunks.setdefault(store, {}).setdefault(variant, []).append(uses)
-            count += len(ids)
-        for store, variants in chunks.items():
-            need = sum(
-                sum(sorted(store.shard_bytes(name))[-_most_within(np.concatenate(uses), self._at_once) - 1 :])
-                for name, uses in variants.items()
-            )
-            if store.limit is not None and need > store.limit:
-                raise StoreError(
-                    f"cache_size is {store.limit}, but the shards that this order reads at once take {need} bytes: give "
-                    f"cache_size={need} or more, or read fewer batches ahead (num_workers, prefetch_factor)"
-                )
-
 
 class _ScheduleFile:
     """What one Loader will read of one store, written for its downloader. The files go with the object."""
 
     def __init__(self, store: RemoteStore) -> None:
         self._session: Session = store.session
-        self._root = store.relative_root
+        self._store = store
         self._path, clock = self._session.path(SCHEDULE), self._session.path(CLOCK)
         clock.write_bytes(bytes(CLOCK_BYTES))
         with clock.open("r+b") as file:
             self.clock = memoryview(mmap.mmap(file.fileno(), CLOCK_BYTES)).cast("q")
         self._clock_name = clock.name
-        self._uses: dict[str, Array] = {}
+        self.uses: dict[str, Array] = {}
         weakref.finalize(self, _remove, os.getpid(), self._path, clock)
-
-    def clear(self) -> None:
-        self._uses = {}
 
     def add(self, variant: str, samples: Array, shards: Array, gap: int) -> None:
         """Add the shards of some samples. Uses of a shard up to `gap` samples apart are one."""
         more = np.stack([shards, samples, samples], axis=1)
-        self._uses[variant] = _merged(np.concatenate([self._uses.get(variant, more[:0]), more]), gap)
+        self.uses[variant] = _merged(np.concatenate([self.uses.get(variant, more[:0]), more]), gap)
+
+    def check_room(self, at_once: int) -> None:
+        """Raise a StoreError if the cache has no room for the shards that are used within so many samples."""
+        need = 0
+        for variant, uses in self.uses.items():
+            _, first, last = _merged(uses, at_once).T
+            begins, ends = np.sort(first - at_once + 1), np.sort(last)  # of the windows that have a shard
+            most = int((np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, "left")).max())
+            need += sum(sorted(self._store.shard_bytes(variant))[-most - 1 :])
+        if self._store.limit is not None and need > self._store.limit:
+            raise StoreError(
+                f"cache_size is {self._store.limit}, but the shards that this order reads at once take {need} bytes: give "
+                f"cache_size={need} or more, or read fewer batches ahead (num_workers, prefetch_factor)"
+            )
 
     def write(self, now: int) -> None:
         """Write what is used at a sample or later."""
-        self._uses = {variant: uses[uses[:, 2] >= now] for variant, uses in self._uses.items()}
-        body = {"root": self._root, "clock": self._clock_name, "uses": {name: uses.tolist() for name, uses in self._uses.items()}}
+        self.uses = {variant: uses[uses[:, 2] >= now] for variant, uses in self.uses.items()}
+        body = {
+            "root": self._store.relative_root,
+            "clock": self._clock_name,
+            "uses": {name: uses.tolist() for name, uses in self.uses.items()},
+        }
         write_whole(self._path, json.dumps(body).encode())
 
 
@@ -195,13 +175,6 @@ def _merged(uses: Array, gap: int) -> Array:
     begins = np.append(True, (uses[1:, 0] != uses[:-1, 0]) | (uses[1:, 1] - uses[:-1, 2] > gap))
     ends = np.append(begins[1:], True)
     return np.stack([uses[begins, 0], uses[begins, 1], uses[ends, 2]], axis=1)
-
-
-def _most_within(uses: Array, window: int) -> int:
-    """Return the most shards that are used within so many samples."""
-    _, first, last = _merged(uses, window).T
-    begins, ends = np.sort(first - window + 1), np.sort(last)  # of the windows that have a shard
-    return int((np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, "left")).max())
 
 
 class Schedule:

@@ -17,13 +17,15 @@ from fastdata.errors import FormatError, StoreError, lacking, warn_user
 from fastdata.machine import available_cores
 from fastdata.remote.cache import ShardCache, is_whole, map_evictions, shard_path
 from fastdata.remote.client import Session
-from fastdata.remote.url import cache_default
+from fastdata.remote.url import Storage, cache_default, is_url, local_path, parse_bytes, scheme
 from fastdata.store.files import shard_file
 from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.reader import RecordIndex, ShardReader, raise_file_limit
 from fastdata.store.store import Place
 
-__all__ = ["CachedReader", "RemoteStore"]
+__all__ = ["CachedReader", "RemoteStore", "locate"]
+
+StrPath = str | os.PathLike[str]
 
 TRIES = 20  # to map a shard before it is evicted again
 RECORDS_PER_CORE = 64  # that may be read at a time from shards that are not kept
@@ -222,3 +224,41 @@ class CachedReader(ShardReader):
         while not self._cached.store.keep and len(self._opened) > self._most_passing:
             self._opened.pop(next(iter(self._opened)))
         return view
+
+
+def locate(
+    path: StrPath,
+    cache: StrPath | None = None,
+    cache_size: int | str | None = None,
+    storage: Storage | None = None,
+    *,
+    in_memory: bool = False,
+) -> StrPath:
+    """Return a path of a store's files: what was given, or for a URL a RemoteStore.
+
+    Args:
+        path: a folder, a URL, or a RemoteStore.
+        cache: the folder for shards; None: the environment's FASTDATA_CACHE.
+        cache_size: the most bytes of shards in it, such as "200GB"; None: FASTDATA_CACHE_SIZE, or what the disk has.
+        storage: options of the client: endpoint, region, anonymous and others.
+        in_memory: what is read is held in memory: without a cache, shards pass through a folder of the user, which keeps none.
+
+    Raises:
+        ValueError: an argument is wrong, or a URL has no cache.
+        RemoteError: the store cannot be read.
+    """
+    given = {"cache": cache, "cache_size": cache_size, "storage": storage}
+    if not is_url(path):
+        extra = [name for name, value in given.items() if value is not None]
+        if extra and isinstance(path, str | Path):
+            raise ValueError(f"{extra[0]} goes with a URL, such as s3://bucket/photos.fds, but {os.fspath(path)} is a folder")
+        return path
+    url = str(path)
+    folder = cache if cache is not None else os.environ.get("FASTDATA_CACHE")
+    if folder is None and scheme(url) == "file":
+        return local_path(url)
+    if folder is None and not in_memory:
+        raise ValueError(f"{url} is read through a cache: give cache=FOLDER, on a local disk, or set FASTDATA_CACHE")
+    size = cache_size if cache_size is not None else os.environ.get("FASTDATA_CACHE_SIZE")
+    limit = None if size is None else parse_bytes(size, "cache_size")
+    return RemoteStore(url, dict(storage or {}), folder, limit)

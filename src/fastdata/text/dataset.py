@@ -16,7 +16,7 @@ from fastdata.data.ram import RAMDataset, StrPath
 from fastdata.data.random import LOW, SHIFT, SPLIT_EPOCH, philox, repeated, uniforms
 from fastdata.data.shown import counted_of, in_one_line, shown
 from fastdata.errors import FormatError
-from fastdata.remote.locate import locate
+from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 from fastdata.shared_memory import SharedArray
 from fastdata.store.store import Store
