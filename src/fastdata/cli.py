@@ -10,7 +10,9 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,15 @@ cli.add_command(doctor)
 cli.add_command(prep)
 
 
+@contextmanager
+def _located(store: str, storage: dict[str, Any] | None) -> Iterator[Any]:
+    """Yield what the commands read: a folder, or a store at a URL through a cache that goes afterwards."""
+    from fastdata.remote.reader import locate
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+        yield locate(store, cache if is_url(store) and not store.startswith("file:") else None, storage=storage)
+
+
 @cli.command()
 @STORE_OR_URL
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as one JSON object.")
@@ -67,7 +78,6 @@ cli.add_command(prep)
 def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage: dict[str, Any] | None) -> None:
     """Describe STORE, a folder or a URL: samples, samples per class, sizes, the memory that a RAMDataset takes, rejects, and how it
     was made."""
-    from fastdata.remote.reader import locate
     from fastdata.report.sheet import draw_sheet
     from fastdata.store.info import info_lines, store_facts
     from fastdata.store.store import Store
@@ -75,12 +85,12 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage
 
     if size is not None and sheet is None:
         raise click.UsageError("--size needs --sheet: add --sheet, or leave --size out")
-    place = locate(store, storage=storage, in_memory=True)
-    opened = Store(place, kind=None)
-    for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
-        click.echo(line)
-    if sheet is not None:
-        click.echo(f"{number_of(draw_sheet(place, sheet, size=size), opened.kind.item)} drawn in {sheet}", err=as_json)
+    with _located(store, storage) as place:
+        opened = Store(place, kind=None)
+        for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
+            click.echo(line)
+        if sheet is not None:
+            click.echo(f"{number_of(draw_sheet(place, sheet, size=size), opened.kind.item)} drawn in {sheet}", err=as_json)
 
 
 @cli.command()
@@ -106,15 +116,14 @@ def verify(store: str, quick: bool, storage: dict[str, Any] | None) -> None:
     """Check STORE, a folder or a URL, against its checksums. Print a line for each problem; exit with code 1 if there are any."""
     from tqdm import tqdm
 
-    from fastdata.remote.reader import locate
     from fastdata.store.verify import verify
     from fastdata.words import number_of
 
     if quick and is_url(store):
         raise click.UsageError(f"--quick looks at files, but {store} is a URL: leave --quick out, which reads every byte")
-    with tqdm(unit="B", unit_scale=True, disable=None) as bar:
+    with tqdm(unit="B", unit_scale=True, disable=None) as bar, _located(store, storage) as place:
         problems = 0
-        for problem in verify(locate(store, storage=storage, in_memory=True), quick=quick, tick=bar.update):
+        for problem in verify(place, quick=quick, tick=bar.update):
             problems += 1
             bar.write(problem, file=sys.stdout)
     if problems:
@@ -169,12 +178,11 @@ def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None,
     as .bin, arrays as .npy."""
     from tqdm import tqdm
 
-    from fastdata.remote.reader import locate
     from fastdata.store.export import export
     from fastdata.words import number_of
 
-    with tqdm(unit="img", disable=None) as bar:
-        count = export(locate(store, storage=storage, in_memory=True), out, to=to, tick=bar.update, **options)
+    with tqdm(unit="img", disable=None) as bar, _located(store, storage) as place:
+        count = export(place, out, to=to, tick=bar.update, **options)
     click.echo(f"{number_of(count, 'sample' if to == 'webdataset' else 'file')} in {out}")
 
 

@@ -537,7 +537,7 @@ def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[s
     targets = [_values(target, parts, wanted["category"])[1:3] for target in wanted["target"]]
     fits = [np.abs(v.astype(np.float64)) <= LARGEST_FLOAT if v.dtype.kind == "f" else ~missing for v, missing in targets]
     rows = np.logical_and.reduce(fits) if fits else None
-    if rows is not None and not rows.all():
+    if rows is not None and rows.any() and not rows.all():
         warn_user(
             f"{np.sum(~rows)} of {len(rows)} rows of {name} are left out: row {np.argmin(rows)} is the first without a target, or "
             "with one that float32 cannot hold"
@@ -562,7 +562,7 @@ def _values(name: str, parts: Sequence[_Part], category: Sequence[str]) -> tuple
     pa, chunks = _arrow(), []
     types = [pa.string()] if name in category else [part.schema.field(name).type for part in parts]
     schemas = [pa.schema([(name, _describe(name, kind)[1])]) for kind in types]
-    with _reading(f"column {name!r}"):
+    with _reading(f"{parts[-1].name}, column {name!r}"):
         joint = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     column, wide = _describe(name, joint)
     kind = joint if pa.types.is_dictionary(joint) else wide
@@ -570,7 +570,7 @@ def _values(name: str, parts: Sequence[_Part], category: Sequence[str]) -> tuple
         with _reading(f"{part.name}, column {name!r}"):
             array = part.read(name)
             chunks += (_as_names(array, kind) if pa.types.is_dictionary(kind) else array.cast(kind)).chunks
-    with _reading(f"column {name!r}"):
+    with _reading(f"{parts[-1].name}, column {name!r}"):
         values, missing, names = _to_numpy(pa.chunked_array(chunks, kind))
     if column.kind == "category":
         digits = all(each.isascii() and each.isdigit() for each in names)

@@ -119,7 +119,7 @@ def remote_loaders(size: float) -> None:
         def part() -> None:
             for k in range(count // PARTS):
                 url, chosen = store.url(k % 3), options[k % 3]
-                dataset = RAMDataset(url, **chosen) if k % 6 < 3 else fastdata.open(url, cache=store.cache, **chosen)
+                dataset = (RAMDataset if k % 6 < 3 else fastdata.open)(url, cache=store.cache, **chosen)
                 with store.loader(dataset, num_workers=k % 3) as loader:
                     for _ in islice(loader, 3 if k % 5 else 100):
                         pass

@@ -38,7 +38,7 @@ elif find_spec("ray") is None:
 SIZES = (256, 180, 96)
 AZURITE = Path(__file__).parents[2] / "build/azurite/node_modules/.bin"
 Compare = Callable[[Path], None]
-CLEAN = ("AWS_", "AZURE_", "GOOGLE_", "FASTDATA_", "XDG_CACHE_HOME")
+CLEAN = ("AWS_", "AZURE_", "GOOGLE_", "FASTDATA_")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,6 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No credentials of the machine, and a home of its own."""
     for name in [name for name in os.environ if name.startswith(CLEAN)]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture(autouse=True)

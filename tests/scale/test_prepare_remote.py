@@ -255,7 +255,7 @@ def test_keys_are_text(photos: Path, server: FaultStore, tmp_path: Path) -> None
         out = fastdata.prep(photos, f"s3://bucket/{name}", size=32, limit=9, workers=1)
         assert out.out == f"s3://bucket/{name}" and out.kept == local.kept
         assert "manifest.json" in objects(server, name) and objects(server, "a") == before
-        assert len(fastdata.RAMDataset(f"s3://bucket/{name}")) == 9
+        assert len(fastdata.RAMDataset(f"s3://bucket/{name}", cache=tmp_path / "cache")) == 9
     made = fastdata.prep(photos, f"file://{tmp_path}/a#2", size=32, limit=9, workers=1).out
     assert made == tmp_path / "a#2"
     fastdata.publish(made, "s3://bucket/published#1/a?b.fds")

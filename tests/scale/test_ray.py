@@ -191,4 +191,4 @@ def test_nodes_that_share_no_disk(ray: Ray, source: Path, tmp_path: Path, compar
         errors = driver.communicate(timeout=SECONDS)[1]
         assert driver.returncode == 0, errors.decode()
         compare_objects(out)
-        assert len(RAMDataset("s3://bucket/o.fds", storage=keys)) == 344
+        assert len(RAMDataset("s3://bucket/o.fds", storage=keys, cache=tmp_path / "cache")) == 344

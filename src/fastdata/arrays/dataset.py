@@ -210,7 +210,7 @@ class RAMArrays(RAMDataset, ArrayDataset):
         storage: Storage | None = None,
         shared: bool = True,
     ) -> None:
-        source = locate(source, cache, cache_size, storage, in_memory=True)
+        source = locate(source, cache, cache_size, storage)
         super().__init__(source, crop=crop, flips=flips, ignore_index=ignore_index)
         parts = [part for part in (self._arrays, self._masks) if part is not None]
         count = how_many(np.sum([part.sizes() for part in parts], axis=0), max_bytes)

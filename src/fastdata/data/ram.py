@@ -38,7 +38,7 @@ class RAMDataset:
         block_size, mode, documents: for tokens, as for TokenDataset.
         crop, flips: for arrays, as for ArrayDataset.
         max_bytes: keep no more than this in memory, and read the rest from disk when needed; the samples are the same.
-        cache, cache_size, storage: for a URL, as for LMDBDataset. Without a cache, no shard stays on the disk.
+        cache, cache_size, storage: for a URL, as for LMDBDataset.
         shared: hold a store once for all processes of this user on this machine that hold it, such as the 8 ranks of torchrun: the
             first one reads it, the others wait and attach, and the memory stays until the last of them ends. False: each process
             has a copy for itself and its children, as has one with a list of files.
@@ -56,7 +56,7 @@ class RAMDataset:
         if not isinstance(source, str | os.PathLike):
             kind, what = kinds.find("images"), "a list of files"
         else:
-            place = locate(source, *(options.get(name) for name in CACHED), in_memory=True)
+            place = locate(source, *(options.get(name) for name in CACHED))
             manifest = read_current(Path(place))[1]
             kind, what = kinds.find(manifest.kind), described(source, manifest)
             if targets is not None:

@@ -58,7 +58,7 @@ class RAMImages(RAMDataset, ImageDataset):
         sources: Sequence[StoreImages | FileImages]
         held: list[Sequence[StoreImages | FileImages]]
         if isinstance(source, str | os.PathLike):
-            source = locate(source, cache, cache_size, storage, in_memory=True)
+            source = locate(source, cache, cache_size, storage)
             sizes, expected = _check_sizes(size), Store(source).manifest.xxh3_128
             opened = [open_images(source, one, images, expected, check) for one in sizes]
             (stored, names), sources = opened[0], opened[0][0]

@@ -9,15 +9,13 @@ import time
 import weakref
 from bisect import bisect_right
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import FormatError, StoreError, lacking, warn_user
-from fastdata.machine import available_cores
 from fastdata.remote.cache import ShardCache, is_whole, map_evictions, shard_path
 from fastdata.remote.client import Session
-from fastdata.remote.url import Storage, cache_default, is_url, local_path, parse_bytes, scheme
+from fastdata.remote.url import Storage, is_url, local_path, parse_bytes, scheme
 from fastdata.store.files import shard_file
 from fastdata.store.format import Manifest, Variant, read_manifest
 from fastdata.store.reader import RecordIndex, ShardReader, raise_file_limit
@@ -28,7 +26,6 @@ __all__ = ["CachedReader", "RemoteStore", "locate"]
 StrPath = str | os.PathLike[str]
 
 TRIES = 20  # to map a shard before it is evicted again
-RECORDS_PER_CORE = 64  # that may be read at a time from shards that are not kept
 
 
 class RemoteStore(Place):
@@ -37,25 +34,20 @@ class RemoteStore(Place):
     Args:
         url: of the store.
         storage: options of the client.
-        cache: the folder; None: one of the user, which shards only pass through.
+        cache: the folder.
         limit: the most bytes of shards in the cache; None: what the disk has.
         root: the folder of the store's other files; None: they are copied there now.
-
-    Attributes:
-        keep: whether shards stay in the cache once they are mapped.
 
     Raises:
         FastDataError: the store cannot be read.
     """
 
     def __init__(
-        self, url: str, storage: dict[str, Any], cache: str | os.PathLike[str] | None, limit: int | None, root: Path | None = None
+        self, url: str, storage: dict[str, Any], cache: str | os.PathLike[str], limit: int | None, root: Path | None = None
     ) -> None:
-        self.url, self.storage, self.limit, self.keep = url, storage, limit, cache is not None
-        self.cache = Path(cache_default() if cache is None else cache).absolute()
+        self.url, self.storage, self.limit, self.cache = url, storage, limit, Path(cache).absolute()
         ShardCache(self.cache)
         self._session: Session | None = None
-        self._passing: RemoteStore | None = None
         self.root = self.cache / self.session.ask(tables=True)["root"] if root is None else root
 
     @property
@@ -84,13 +76,13 @@ class RemoteStore(Place):
         return f"RemoteStore({self.url!r})"  # without secrets
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemoteStore) and (self.root, self.keep) == (other.root, other.keep)
+        return isinstance(other, RemoteStore) and self.root == other.root
 
     def __hash__(self) -> int:
         return hash(self.root)
 
     def __reduce__(self) -> Any:
-        return RemoteStore, (self.url, self.storage, self.cache if self.keep else None, self.limit, self.root)
+        return RemoteStore, (self.url, self.storage, self.cache, self.limit, self.root)
 
     def reader(self, variant: Variant, index: RecordIndex, *, check: bool) -> CachedReader:
         return CachedReader(CachedShards(self, variant), index, check=check)
@@ -104,9 +96,10 @@ class RemoteStore(Place):
             )
 
     def check(self, variant: Variant, shard: int) -> None:
-        if self._passing is None:  # what is in a cache that keeps shards says nothing of the bucket
-            self._passing = RemoteStore(self.url, self.storage, None, None) if self.keep else self
-        CachedShards(self._passing, variant).open(shard).release()
+        shards = CachedShards(self, variant)
+        shards.file(shard).unlink(missing_ok=True)  # what is in a cache says nothing of the bucket
+        shards.open(shard).release()
+        shards.file(shard).unlink(missing_ok=True)
 
 
 _readers = weakref.WeakSet["CachedReader"]()
@@ -128,10 +121,10 @@ class CachedShards:
         return f"{self.store.url}/{shard_file(self._variant, shard)}"
 
     def advice(self, shard: int) -> str:
-        verify = f"run fastdata verify {self.store.url}"
-        if not self.store.keep:
-            return verify
-        return f"remove {self.file(shard)}, a copy in the cache, to have it fetched again; if that does not help, {verify}"
+        return (
+            f"remove {self.file(shard)}, a copy in the cache, to have it fetched again; if that does not help, "
+            f"run fastdata verify {self.store.url}"
+        )
 
     def open(self, shard: int) -> memoryview:
         """Map a shard. One that is not what was written is removed, and fetched again."""
@@ -156,10 +149,7 @@ class CachedShards:
                 if info.st_nlink and stat.S_ISREG(info.st_mode) and is_whole(info, xxh3, size):
                     mapped = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
                     mapped.madvise(mmap.MADV_RANDOM)
-                    if self.store.keep:
-                        os.utime(descriptor, ns=(time.time_ns(), info.st_mtime_ns))
-                    else:
-                        path.unlink(missing_ok=True)
+                    os.utime(descriptor, ns=(time.time_ns(), info.st_mtime_ns))
                     return memoryview(mapped)
             finally:
                 os.close(descriptor)
@@ -193,8 +183,6 @@ class CachedReader(ShardReader):
         self._cached = shards
         self._evictions = map_evictions(shards.store.cache)
         self._seen = self._evictions[0]
-        fewest = min((end - start for start, end in pairwise(index.starts)), default=1)
-        self._most_passing = 3 + RECORDS_PER_CORE * available_cores() // max(fewest, 1)
         _readers.add(self)
 
     def __reduce__(self) -> Any:
@@ -212,18 +200,11 @@ class CachedReader(ShardReader):
         try:
             return super().get(row)
         except FormatError:
-            if not self._cached.store.keep:
-                raise
+            pass
         shard = bisect_right(self._starts, row) - 1
         self._opened.pop(shard, None)
         self._cached.remove(shard)
         return super().get(row)
-
-    def _open(self, shard: int) -> memoryview:
-        view = super()._open(shard)
-        while not self._cached.store.keep and len(self._opened) > self._most_passing:
-            self._opened.pop(next(iter(self._opened)))
-        return view
 
 
 def locate(
@@ -231,8 +212,6 @@ def locate(
     cache: StrPath | None = None,
     cache_size: int | str | None = None,
     storage: Storage | None = None,
-    *,
-    in_memory: bool = False,
 ) -> StrPath:
     """Return a path of a store's files: what was given, or for a URL a RemoteStore.
 
@@ -241,7 +220,6 @@ def locate(
         cache: the folder for shards; None: the environment's FASTDATA_CACHE.
         cache_size: the most bytes of shards in it, such as "200GB"; None: FASTDATA_CACHE_SIZE, or what the disk has.
         storage: options of the client: endpoint, region, anonymous and others.
-        in_memory: what is read is held in memory: without a cache, shards pass through a folder of the user, which keeps none.
 
     Raises:
         ValueError: an argument is wrong, or a URL has no cache.
@@ -257,7 +235,7 @@ def locate(
     folder = cache if cache is not None else os.environ.get("FASTDATA_CACHE")
     if folder is None and scheme(url) == "file":
         return local_path(url)
-    if folder is None and not in_memory:
+    if folder is None:
         raise ValueError(f"{url} is read through a cache: give cache=FOLDER, on a local disk, or set FASTDATA_CACHE")
     size = cache_size if cache_size is not None else os.environ.get("FASTDATA_CACHE_SIZE")
     limit = None if size is None else parse_bytes(size, "cache_size")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["SCHEMES", "Storage", "cache_default", "is_url", "local_path", "parse_bytes", "parse_storage", "scheme"]
+__all__ = ["SCHEMES", "Storage", "is_url", "local_path", "parse_bytes", "parse_storage", "scheme"]
 __all__ += ["split_url"]
 
 Storage = Mapping[str, Any]
@@ -65,15 +62,6 @@ def parse_bytes(text: int | str, name: str) -> int:
     if found is None:
         raise ValueError(f"{name} is {text!r}, but must be bytes, as 500000000, or have a unit, as '200GB' or '512MiB'")
     return int(float(found[1]) * UNITS[found[2]])
-
-
-def cache_default() -> Path:
-    """Return the folder that shards of stores pass through which are held in memory."""
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / "fastdata"
-    with suppress(RuntimeError):  # HOME is not set, and nothing knows this user, as in some containers
-        return Path.home() / ".cache" / "fastdata"
-    return Path(tempfile.gettempdir()) / f"fastdata-{os.getuid()}"
 
 
 def parse_storage(words: Iterable[str]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
             raise ValueError(f"documents is {documents!r}, but in mode 'document' a row has one document: leave documents out")
         if block_size < 1:
             raise ValueError(f"block_size is {block_size}, but must be positive")
-        path = locate(path, cache, cache_size, storage, in_memory=in_memory)
+        path = locate(path, cache, cache_size, storage)
         store = Store(path, "tokens")
         self.path = store.path
         self._place = store.place
@@ -315,7 +315,7 @@ class RAMTokens(RAMDataset, TokenDataset):
         storage: Storage | None = None,
         shared: bool = True,
     ) -> None:
-        source = locate(source, cache, cache_size, storage, in_memory=True)
+        source = locate(source, cache, cache_size, storage)
         super().__init__(source, block_size, mode=mode, documents=documents)
         store = Store(self._place, "tokens", expected=self._expected)
         self._memory = TokenMemory(store, in_memory=True, max_bytes=max_bytes, shared=shared)
