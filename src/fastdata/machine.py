@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from fastdata.errors import MachineError
 
-__all__ = ["available_cores", "free_memory", "free_shared_memory", "is_stopped", "room"]
+__all__ = ["available_cores", "free_memory", "is_stopped", "room"]
 
 CGROUP, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -72,14 +71,6 @@ def room(need: int, share: int, waiting: Callable[[], None] = lambda: None) -> I
         yield
     finally:
         os.close(turn)
-
-
-def free_shared_memory(folder: Path = Path("/dev/shm")) -> int | None:
-    """Return the bytes that are free in /dev/shm, which containers often limit to 64 MB; None: there is no such folder."""
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return None
 
 
 def is_stopped(pid: int) -> bool:

@@ -18,24 +18,9 @@ from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils.collate import default_collate_fn_map  # documented, under default_collate
 
-__all__ = [
-    "TESTED",
-    "ExceptionWrapper",
-    "NormBase",
-    "arrived",
-    "bilinear",
-    "bilinear_averaged",
-    "default_collate_fn_map",
-    "default_device",
-    "end_kept_workers",
-    "end_workers",
-    "has_stepped",
-    "is_timeout",
-    "kill_workers",
-    "pytree",
-    "shared_storage",
-    "workers_of",
-]
+__all__ = ["TESTED", "ExceptionWrapper", "NormBase", "arrived", "bilinear", "bilinear_averaged", "default_collate_fn_map"]
+__all__ += ["default_device", "end_kept_workers", "end_workers", "has_stepped", "is_timeout", "kill_workers", "pytree"]
+__all__ += ["shared_storage", "workers_of"]
 
 TESTED = ("2.6", "2.13", "2.15")
 

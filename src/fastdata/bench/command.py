@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from fastdata.data.opening import described
 from fastdata.data.ram import RAMDataset
 from fastdata.errors import StoreError
 from fastdata.images.records import StoreImages
-from fastdata.machine import available_cores, free_memory, free_shared_memory
+from fastdata.machine import available_cores, free_memory
 from fastdata.store.format import read_current
 
 __all__ = ["run_bench"]
@@ -129,7 +130,7 @@ def _results(
         if ram:
             enter(loader(task, task.dataset(partial(RAMDataset, masks=False)), best, size))
         need = sum(one.workers for one in contestants) * about["worker_bytes"]
-        keep = need < 0.5 * free_memory() and need < 0.8 * (free_shared_memory() or 0)
+        keep = need < 0.5 * free_memory() and need < 0.8 * shutil.disk_usage("/dev/shm").free
         runs = interleave({one.name: turn(one, keep) for one in contestants}, seconds=seconds, repeats=repeats)
     finally:
         for one in contestants:

@@ -57,14 +57,10 @@ class InMemoryRecords:
     def __init__(self, sizes: Array, read: Callable[[int], Any], unit: str, key: str | None) -> None:
         nbytes = int(np.sum(sizes)) + 8 * (len(sizes) + 1)
         self._memory = node_memory.once(key, nbytes, np.uint8, lambda memory: _fill(memory, sizes, read, unit), LESS)
-        self._count = len(sizes)
-        self._views()
-
-    def _views(self) -> None:
-        self.ends, self.bytes = _parts(self._memory.array, self._count)
+        self.__setstate__((self._memory, len(sizes)))
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.ends) - 1
 
     def get(self, index: int) -> memoryview:
         """Return the bytes of a record, which must not be written to."""
@@ -72,11 +68,11 @@ class InMemoryRecords:
         return self.bytes[start:end].data
 
     def __getstate__(self) -> tuple[SharedArray, int]:
-        return self._memory, self._count
+        return self._memory, len(self)
 
     def __setstate__(self, state: tuple[SharedArray, int]) -> None:
-        self._memory, self._count = state
-        self._views()
+        self._memory, count = state
+        self.ends, self.bytes = _parts(self._memory.array, count)
 
 
 def _parts(memory: Array, count: int) -> tuple[Array, Array]:

@@ -35,7 +35,6 @@ __all__ = ["Shard", "fill", "main"]
 REQUESTS = 16  # in flight
 SHARDS_AT_ONCE = 4
 WATCH_S = 0.003  # between two looks at the folder
-WATCHES = 5  # that follow a change: the clock of a file system stands still for up to 10 ms
 LIVES_S = 0.25  # between two looks whether readers live
 GRACE_S = 2.0  # without readers
 FIRST_S = 30.0  # for the first reader to come
@@ -132,7 +131,6 @@ class Downloader:
         self._coming = deque[tuple[Path, Shard]]()  # what the schedules have next
         self._failed: dict[Path, float] = {}  # until when shards are left alone
         self._look = 0.0  # when the schedules are looked at again
-        self._mtime, self._watches = 0, WATCHES
         self._lives = 0.0
 
     def run(self) -> None:
@@ -143,7 +141,6 @@ class Downloader:
             if now >= self._lives:
                 self._lives = now + LIVES_S
                 self._drop_readers()
-                self._watches = WATCHES  # the clock of some file systems stands still for seconds
             if self._readers:
                 last = now
             self._finish()
@@ -161,11 +158,6 @@ class Downloader:
 
     def _watch(self) -> None:
         """Look for files that are new."""
-        mtime = self._folder.stat().st_mtime_ns
-        self._watches = WATCHES if mtime != self._mtime else self._watches - 1
-        self._mtime = mtime
-        if self._watches < 0:
-            return
         entries = {entry.name: entry for entry in os.scandir(self._folder)}
         for name in entries:
             if name.endswith(READER) and name.removesuffix(READER) not in self._readers:
