@@ -26,7 +26,6 @@ has no name any more.
 
 from __future__ import annotations
 
-import atexit
 import fcntl
 import hashlib
 import itertools
@@ -44,9 +43,9 @@ from typing import Any
 from fastdata import errors
 from fastdata._version import __version__
 from fastdata.errors import MissingExtraError, RemoteError, StoreError, lacking
-from fastdata.store.files import unique
+from fastdata.store.files import unique, write_atomic
 
-__all__ = ["ANSWER", "CLOCK", "DOWNLOADER", "READER", "REQUEST", "SCHEDULE", "Session", "write_whole"]
+__all__ = ["ANSWER", "CLOCK", "DOWNLOADER", "READER", "REQUEST", "SCHEDULE", "Session"]
 
 READER, REQUEST, ANSWER, SCHEDULE, CLOCK = ".reader", ".request", ".answer", ".schedule", ".clock"
 DOWNLOADER, LOG = "downloader", "log"
@@ -55,7 +54,9 @@ LOG_BYTES = 1 << 20
 STARTS = 4  # of downloaders, while one answer is waited for
 POLL_S = 0.001, 0.005  # between two looks for an answer, at first and later
 LOOK_S = 0.1  # between two looks for the downloader
-CODE = """import sys
+CODE = """import os, sys
+if os.fork():
+    os._exit(0)  # the other one is nobody's child, whose end somebody would have to wait for
 sys.path[:0] = [sys.argv[1]]
 sys.path += sys.argv[4:]
 from fastdata.remote.downloader import main
@@ -64,7 +65,6 @@ main(*sys.argv[2:4])
 
 _sessions = weakref.WeakSet["Session"]()
 _starting = set[int]()  # locks of downloaders that are being started
-_started = list[subprocess.Popen[bytes]]()
 
 
 class Session:
@@ -119,7 +119,7 @@ class Session:
         asked = self.path(REQUEST)
         answer = asked.with_suffix(ANSWER)
         try:
-            write_whole(asked, json.dumps(request).encode())
+            write_atomic(asked, json.dumps(request).encode(), durable=False)
             body: dict[str, Any] = self._wait(answer)
         except OSError as error:
             raise RemoteError(f"the downloader of {self._cache} cannot be asked: {lacking(error) or error}") from error
@@ -167,20 +167,10 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that others see whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
-
-
 def _start_downloader(cache: Path, folder: Path) -> bool:
     """Start a downloader unless there is one, and return whether it was started. It inherits its lock."""
     if sys.platform != "linux":
         raise StoreError("reading from object storage needs Linux")
-    for ended in [process for process in _started if process.poll() is not None]:  # which is a zombie until then
-        with suppress(ValueError):  # another thread has
-            _started.remove(ended)
     lock = os.open(folder / DOWNLOADER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     _starting.add(lock)
     try:
@@ -192,28 +182,18 @@ def _start_downloader(cache: Path, folder: Path) -> bool:
                 log.truncate(0)
             root = Path(errors.__file__).parents[1]
             words = [root, cache, folder.name, *filter(None, sys.path)]
-            process = subprocess.Popen(
+            subprocess.run(
                 [sys.executable, "-I", "-c", CODE, *map(str, words)],  # files in the working folder are no modules
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=[lock],
                 start_new_session=True,
+                check=False,
             )
-        _started.append(process)
         return True
     except BlockingIOError:
         return False
     finally:
         _starting.discard(lock)
         os.close(lock)
-
-
-def _leave_running() -> None:
-    """Keep Python from warning of a downloader that runs for other processes."""
-    for process in _started:
-        if process.poll() is None:
-            process.returncode = 0
-
-
-atexit.register(_leave_running)

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 from fastdata.errors import FastDataError, lacking
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.cache import ShardCache, shard_path
-from fastdata.remote.client import ANSWER, READER, REQUEST, SCHEDULE, write_whole
+from fastdata.remote.client import ANSWER, READER, REQUEST, SCHEDULE
 from fastdata.remote.prefetch import Schedule, Schedules
 from fastdata.remote.store import Origin, copy_tables, fetch
-from fastdata.store.files import FileSum, shard_file
+from fastdata.store.files import FileSum, shard_file, write_atomic
 from fastdata.store.reader import raise_file_limit
 
 __all__ = ["Shard", "fill", "main"]
@@ -254,7 +254,7 @@ class Downloader:
     def _answer(self, answer: Path, body: dict[str, Any]) -> None:
         """Answer a request, if its reader still waits."""
         if answer.with_suffix(REQUEST).exists():
-            write_whole(answer, json.dumps(body).encode())
+            write_atomic(answer, json.dumps(body).encode(), durable=False)
 
     def _described(self, error: BaseException) -> dict[str, Any]:
         """Return an error as the answer to a request."""

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import StoreError
-from fastdata.remote.client import CLOCK, SCHEDULE, Session, write_whole
+from fastdata.remote.client import CLOCK, SCHEDULE, Session
 from fastdata.remote.reader import RemoteStore
+from fastdata.store.files import write_atomic
 from fastdata.store.store import Use
 
 __all__ = ["Schedule", "ScheduleWriter", "Schedules"]
@@ -159,7 +160,7 @@ class _ScheduleFile:
             "clock": self._clock_name,
             "uses": {name: uses.tolist() for name, uses in self.uses.items()},
         }
-        write_whole(self._path, json.dumps(body).encode())
+        write_atomic(self._path, json.dumps(body).encode(), durable=False)
 
 
 def _remove(process: int, *paths: Path) -> None:
