@@ -23,20 +23,11 @@ def test_each_kind_opens_as_its_dataset() -> None:
 
 
 def test_arguments_that_the_kind_does_not_take_or_lacks() -> None:
-    with pytest.raises(
-        TypeError, match=r"block_size is not an argument for .*, which holds images: it takes .*crop, .*hflip, .*size"
-    ):
-        fastdata.open(stores.store(), block_size=8)
-    with pytest.raises(
-        TypeError, match=r"hflip is not an argument for .*, which holds arrays: it takes .*crop, flips, ignore_index"
-    ):
-        fastdata.open(stores.arrays(), hflip=0.5)
-    with pytest.raises(TypeError, match=r"decoded is not an argument for .*, which holds images with masks: "):
-        fastdata.open(stores.masked(), decoded=True)
+    for path, wrong in ((stores.store(), "block_size"), (stores.arrays(), "hflip"), (stores.masked(), "decoded")):
+        with pytest.raises(TypeError, match=f"Dataset.* an unexpected keyword argument '{wrong}'"):
+            fastdata.open(path, **{wrong: 1})
     for make in (fastdata.open, RAMDataset):
-        with pytest.raises(
-            TypeError, match=r"block_size is missing for .*, which holds tokens: give block_size, .*block_size=1024"
-        ):
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'block_size'"):
             make(stores.tokens())
 
 
