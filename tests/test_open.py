@@ -27,7 +27,7 @@ def test_arguments_that_the_kind_does_not_take_or_lacks() -> None:
         with pytest.raises(TypeError, match=f"Dataset.* an unexpected keyword argument '{wrong}'"):
             fastdata.open(path, **{wrong: 1})
     for make in (fastdata.open, RAMDataset):
-        with pytest.raises(TypeError, match="missing 1 required .*argument: 'block_size'"):
+        with pytest.raises(TypeError, match=r"missing 1 required .*argument: 'block_size'"):
             make(stores.tokens())
 
 

@@ -28,7 +28,7 @@ import pytest
 import fastdata
 from faults import FaultServer, serving
 from servers import KEY, SECRET, free_ports, swift
-from support import encode, picture, tree
+from support import downloaders, encode, picture, tree
 
 if find_spec("obstore") is None:
     collect_ignore_glob = ["test_*.py"]
@@ -49,16 +49,12 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_downloader_stays() -> Iterator[None]:
-    """End the downloaders that this process has started: those of a test must not answer in the next."""
-    from fastdata.remote import client
-
+def _no_downloader_stays(tmp_path: Path) -> Iterator[None]:
+    """End the downloaders of a test's caches."""
     yield
-    for process in client._started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait(10)
-    client._started.clear()
+    for mark in tmp_path.rglob("CACHEDIR.TAG"):
+        for process in downloaders(mark.parent):
+            os.kill(process, signal.SIGTERM)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import signal
-import sys
 import time
 import traceback
 from collections import deque
@@ -134,18 +133,25 @@ class Downloader:
         self._lives = 0.0
 
     def run(self) -> None:
-        """Work until no reader is left."""
+        """Work until no reader is left, or a signal comes."""
+        ends = list[int]()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, _: ends.append(number))
         last = time.monotonic() + FIRST_S - GRACE_S
-        while (now := time.monotonic()) < last + GRACE_S:
-            self._watch()
-            if now >= self._lives:
-                self._lives = now + LIVES_S
-                self._drop_readers()
-            if self._readers:
-                last = now
-            self._finish()
-            self._begin(now)
-            time.sleep(WATCH_S)
+        try:
+            while not ends and (now := time.monotonic()) < last + GRACE_S:
+                self._watch()
+                if now >= self._lives:
+                    self._lives = now + LIVES_S
+                    self._drop_readers()
+                if self._readers:
+                    last = now
+                self._finish()
+                self._begin(now)
+                time.sleep(WATCH_S)
+        finally:
+            for path in self._running:
+                path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
 
     def sweep(self) -> None:
         """Remove what killed readers and downloaders have left."""
@@ -338,19 +344,11 @@ class Downloader:
                 return path, shard
         return None
 
-    def stop(self) -> None:
-        """Remove the shards that are not complete."""
-        for path in self._running:
-            path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
-
 
 def main(cache: str, folder: str) -> None:
     """Work for the readers of a cache, whose folder in it has this name."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit())
     raise_file_limit()
-    downloader = None
     try:
         downloader = Downloader(ShardCache(Path(cache)), Path(cache) / "readers" / folder)
         downloader.sweep()
@@ -360,6 +358,4 @@ def main(cache: str, folder: str) -> None:
     except Exception:  # noqa: BLE001  the log has it
         traceback.print_exc()
     finally:
-        if downloader is not None:
-            downloader.stop()
         os._exit(0)  # threads that wait for a server need not be waited for
