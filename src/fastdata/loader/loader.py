@@ -278,11 +278,11 @@ class Loader(Fixed, fixed=FIXED):
     def __iter__(self) -> Iterator[Any]:
         if self._begun:
             self._next_epoch()
-        requests = self._planned().requests
+        self._planned()
         self._pass += 1
         if self._engine is not None and not self._engine.alive():
             self.close()  # a worker died since the last batch: start new ones
-        return requests.during(self._deliver(self._pass))
+        return self._deliver(self._pass)
 
     def _deliver(self, this_pass: int) -> Iterator[Any]:
         if self._planner.any_sampler is not None:

@@ -110,10 +110,6 @@ class Requests:
         stop = start + full * self._batch if full else self._stop
         return self._order.at(epoch, self._places(start, stop)[0]), epoch, stop
 
-    def during(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Return the batches of a pass. Where a remote dataset comes from learns when the pass begins and ends."""
-        return batches if self._schedule is None else self._schedule.during(batches)
-
     def end(self) -> None:
         """Give the slots up, and expect nothing more. A restart follows before the next batch."""
         self.slots = None

@@ -24,7 +24,7 @@ from fastdata.errors import FastDataError, lacking
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.cache import ShardCache, shard_path
 from fastdata.remote.client import ANSWER, READER, REQUEST, SCHEDULE
-from fastdata.remote.prefetch import Schedule, Schedules
+from fastdata.remote.prefetch import INF, Schedule, Schedules
 from fastdata.remote.store import Origin, copy_tables, fetch
 from fastdata.store.files import FileSum, shard_file, write_atomic
 from fastdata.store.reader import raise_file_limit
@@ -340,7 +340,7 @@ class Downloader:
             path, shard = self._coming.popleft()
             if not self._coming:
                 self._look = 0.0
-            if not skip(path) and self._schedules.wants(path):
+            if not skip(path) and self._schedules.next_use(path) != INF:
                 return path, shard
         return None
 

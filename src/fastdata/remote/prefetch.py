@@ -1,8 +1,8 @@
 """Which shards a Loader will read, and when: it says so in a file, from which its downloader knows what to fetch and to evict.
 
 A schedule is a JSON object: {"root": of the store, "clock": a file beside it, "uses": {variant: [[shard, first, last], ...]}}: a
-shard is used from one sample to another, counted from the beginning of the schedule. A file is replaced as a whole. The clock has
-two int64, which the Loader changes in place: how many samples its workers have read, and whether a pass is under way.
+shard is used from one sample to another, counted from the beginning of the schedule. A file is replaced as a whole. The clock is
+an int64, which the Loader changes in place: how many samples its workers have read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from fastdata.remote.reader import RemoteStore
 from fastdata.store.files import write_atomic
 from fastdata.store.store import Use
 
-__all__ = ["Schedule", "ScheduleWriter", "Schedules"]
+__all__ = ["INF", "Schedule", "ScheduleWriter", "Schedules"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Chunks = Callable[[int, int], tuple[Array, int, int]]
@@ -32,7 +32,7 @@ Chunks = Callable[[int, int], tuple[Array, int, int]]
 SAMPLES_MORE = 1 << 16  # scheduled before the first batch, and each time that more batches are made
 MOST_SAMPLES = 1 << 20  # scheduled ahead
 GAPS_PER_CHUNK = 4  # at most, between the uses of a shard
-CLOCK_BYTES = 16
+CLOCK_BYTES = 8
 INF = float("inf")
 
 
@@ -52,7 +52,6 @@ class ScheduleWriter:
         self._at = 0, 0
         self._scheduled = self._drawn = self._at_once = 0
         self._fresh = True
-        self._pass: object = None
 
     def restart(self, epoch: int, start: int) -> None:
         """Begin a new schedule at a position of an epoch; `extend` writes it."""
@@ -87,7 +86,7 @@ class ScheduleWriter:
                     self._files[use.place].add(use.variant, use.samples + self._scheduled, use.shards, len(ids) // GAPS_PER_CHUNK)
             self._scheduled += len(ids)
             self._at = after[0], after[1]
-        self._tick(under_way=1)
+        self._tick()
         for file in self._files.values():
             if fresh:
                 file.check_room(at_once)
@@ -98,21 +97,9 @@ class ScheduleWriter:
         self._drawn += samples
         self._tick()
 
-    def _tick(self, under_way: int | None = None) -> None:
+    def _tick(self) -> None:
         for file in self._files.values():
             file.clock[0] = max(self._drawn - self._at_once, 0)
-            if under_way is not None:
-                file.clock[1] = under_way
-
-    def during(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches of a pass. When it ends, or is dropped, nothing more is fetched until the next one."""
-        self._tick(under_way=1)
-        this_pass = self._pass = object()
-        try:
-            yield from batches
-        finally:
-            if self._pass is this_pass:
-                self._tick(under_way=0)
 
     def end(self) -> None:
         """End the schedule."""
@@ -191,10 +178,6 @@ class Schedule:
             self._clock = memoryview(mmap.mmap(file.fileno(), CLOCK_BYTES, prot=mmap.PROT_READ)).cast("q")
         self.shards = shards
 
-    @property
-    def is_under_way(self) -> bool:
-        return bool(self._clock[1])
-
     def next_use(self, path: Path) -> float:
         """Return in how many samples a shard is used."""
         _, stretches = self.shards.get(path, (None, []))
@@ -211,15 +194,11 @@ class Schedules(dict[str, Schedule]):
         """Return when a shard is used next by any Loader; inf: no schedule has it."""
         return min((schedule.next_use(path) for schedule in self.values()), default=INF)
 
-    def wants(self, path: Path) -> bool:
-        """Return whether a pass under way will use a shard."""
-        return any(schedule.is_under_way and schedule.next_use(path) != INF for schedule in self.values())
-
     def coming(self, skip: Callable[[Path], bool]) -> list[tuple[Path, Any]]:
-        """Return the shards of passes under way, the next ones first: the file, and the shard."""
+        """Return the shards that are used, the next ones first: the file, and the shard."""
         uses: dict[Path, tuple[float, Any]] = {}
         for schedule in self.values():
-            for path, (shard, _) in schedule.shards.items() if schedule.is_under_way else ():
+            for path, (shard, _) in schedule.shards.items():
                 use = schedule.next_use(path)
                 if use != INF and (path not in uses or use < uses[path][0]) and not skip(path):
                     uses[path] = use, shard
