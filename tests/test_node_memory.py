@@ -181,24 +181,6 @@ def test_ranks_that_start_together_read_once_and_share(copy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_newcomer_attaches_to_a_survivor_when_the_maker_is_dead(copy: Path) -> None:
-    with ranks() as start:
-        maker = start(copy)
-        maker.sum()
-        others = [start(copy) for _ in range(2)]
-        inodes = {other.sum() and other.inode() for other in others} | {maker.inode()}
-        maker.kill()
-        newcomer = start(copy)
-        assert newcomer.sum() == stored_sum(copy) and not newcomer.loaded
-        assert inodes == {newcomer.inode()}
-        others[0].kill()
-        assert {rank.still() for rank in (others[1], newcomer)} == {stored_sum(copy)}
-        others[1].kill()
-        last = start(copy)
-        assert last.sum() == stored_sum(copy) and not last.loaded and {last.inode()} == inodes
-
-
-@pytest.mark.slow
 def test_a_rank_that_waits_takes_over_when_the_maker_dies_while_it_loads(copy: Path) -> None:
     with ranks() as start:
         maker = start(copy, slow=1000)

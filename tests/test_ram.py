@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
 import pickle
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +15,8 @@ from PIL import Image
 from fastdata import CenterCrop, FormatError, LMDBDataset, RAMDataset, RandomResizedCrop, StoreError
 from fastdata.codecs.pixels import Window
 from fastdata.shared_memory import SharedArray
-from stores import COUNT, folder, script, sources, store
-from support import encode, images_of, memory_of, picture, records_of, until
+from stores import COUNT, folder, sources, store
+from support import images_of, memory_of, picture, records_of
 
 
 def stored_bytes(path):
@@ -94,24 +91,6 @@ def test_a_damaged_record_is_named_when_it_is_decoded():
         dataset[5]
 
 
-def descriptors():
-    return sorted(os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())  # noqa: PTH115
-
-
-def test_no_descriptor_is_left_when_a_dataset_goes():
-    gc.collect()
-    before = descriptors()
-    dataset = RAMDataset(store())
-    subset = dataset.subset(range(9))
-    copy = pickle.loads(pickle.dumps(subset))
-    assert len(descriptors()) > len(before)
-    first = copy[0][0]
-    del dataset, subset, copy
-    gc.collect()
-    assert descriptors() == before
-    assert first.sum() > 0
-
-
 @pytest.mark.parametrize("shape", [0, (0, 3), 7, (2, 3)])
 def test_shared_arrays_of_any_shape(shape):
     values = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
@@ -160,77 +139,6 @@ def test_another_process_reads_the_same_memory_until_its_maker_is_gone(shared, e
     gc.collect()  # of the copy here, which would hold the memory
     with pytest.raises(StoreError, match=error.format(pid=maker.pid)):
         pickle.loads(data)
-
-
-HOLDER = """
-import sys, time
-from fastdata.shared_memory import SharedArray
-from fastdata.store.store import Store
-held = SharedArray(200 << 20)
-held.array[:] = 7
-print("ready", flush=True)
-time.sleep(100)
-"""
-
-
-def shmem():
-    return next(int(line.split()[1]) * 1024 for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("Shmem:"))
-
-
-def test_memory_vanishes_with_a_killed_process():
-    names = set(Path("/dev/shm").iterdir())
-    before = shmem()
-    with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout.readline() == b"ready\n"
-        assert shmem() - before > 150 << 20
-        assert not [n for n in set(Path("/dev/shm").iterdir()) - names if "fastdata" in n.name]
-        holder.send_signal(signal.SIGKILL)
-    until(lambda: shmem() - before < 100 << 20)  # others on this machine may hold some
-
-
-PSS = """
-import gc, json, os, sys, time
-from pathlib import Path
-import torch.multiprocessing as mp
-from fastdata import RAMDataset
-from support import records_of
-
-def pss(pid):
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss_Shmem:"))
-
-def touch(dataset, ready, go):
-    total = sum(int(dataset[k][0].sum()) for k in range(len(dataset)))
-    ready.put(total)
-    go.wait()
-
-def main(method, *paths):
-    dataset = RAMDataset(paths, decoded=True)
-    context = mp.get_context(method)
-    ready, go = context.Queue(), context.Event()
-    workers = [context.Process(target=touch, args=(dataset, ready, go)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    totals = {ready.get() for _ in workers}
-    assert len(totals) == 1
-    held = sum(pss(pid) for pid in (os.getpid(), *(w.pid for w in workers)))
-    go.set()
-    for worker in workers:
-        worker.join()
-    print(json.dumps([held, int(records_of(dataset)[0].ends[-1])]))
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-"""
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.slow
-def test_four_processes_hold_the_bytes_once(method):
-    path = folder() / "large.png"
-    path.write_bytes(encode(np.resize(picture(0, 64, 64), (1500, 1500, 3)), ".png"))
-    held, size = script(PSS, method, *[path] * 10)
-    assert size > 64 << 20 and 0.95 * size < held < 1.1 * size + (8 << 20)
 
 
 def test_the_crop_of_a_held_image_leaves_it_as_it_is():

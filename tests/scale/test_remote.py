@@ -21,7 +21,6 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-import clock
 import fastdata
 import stores
 from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, RemoteError, StoreError
@@ -598,24 +597,6 @@ def test_a_downloader_that_is_killed_is_replaced(many: Path, server: FaultServer
                 for process in downloaders(tmp_path / "cache"):
                     os.kill(process, signal.SIGKILL)
     assert found == expected and valid(tmp_path / "cache", many, tmp_path) == 23
-
-
-JUMPING = """
-import json, sys
-from clock import jumps
-from fastdata import LMDBDataset, Loader
-with jumps(), Loader(LMDBDataset(sys.argv[1], cache=sys.argv[2]), 4, num_workers=2) as loader:
-    print(json.dumps([[batch.ids.tolist(), batch[0].sum().item()] for _ in range(2) for batch in loader]))
-"""
-
-
-@pytest.mark.slow
-def test_a_clock_that_jumps_disturbs_neither_readers_nor_the_downloader(many: Path, server: FaultServer, tmp_path: Path) -> None:
-    server.delay_s = 0.02
-    found = stores.script(JUMPING, f"{server.url}/many.fds", tmp_path / "cache", env=clock.environment(tmp_path))
-    with Loader(LMDBDataset(many), 4, num_workers=0) as loader:
-        assert found == [[batch.ids.tolist(), batch[0].sum().item()] for _ in range(2) for batch in loader]
-    until(lambda: not downloaders(tmp_path / "cache"))
 
 
 DAMAGE = {
