@@ -20,7 +20,7 @@ _HOMES = {
     "Loader": "loader.loader",
     "MaskDataset": "images.stored",
     "MultiCrop": "images.crops",
-    "RAMDataset": "data.ram",
+    "RAMDataset": "data.opening",
     "RandomCrop": "images.crops",
     "RandomResizedCrop": "images.crops",
     "Resize": "images.crops",
@@ -92,8 +92,7 @@ __all__ = [  # without `open`, which would replace Python's in a star import
 
 if TYPE_CHECKING:
     from fastdata.arrays.dataset import ArrayDataset
-    from fastdata.data.opening import open
-    from fastdata.data.ram import RAMDataset
+    from fastdata.data.opening import RAMDataset, open
     from fastdata.diagnosis.doctor import doctor
     from fastdata.errors import (
         CodecError,

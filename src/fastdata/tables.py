@@ -23,8 +23,7 @@ import xxhash
 
 from fastdata import node_memory
 from fastdata.data.choice import checked
-from fastdata.data.dataset import RowsDataset
-from fastdata.data.shown import counted_of, in_one_line, shown
+from fastdata.data.dataset import RowsDataset, counted_of, in_one_line, shown
 from fastdata.errors import FastDataError, MissingExtraError, PrepError, StoreError, warn_user
 from fastdata.shared_memory import SharedArray
 from fastdata.sources.inputs import LARGEST_FLOAT, have_commas

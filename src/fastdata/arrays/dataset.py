@@ -12,11 +12,10 @@ import torch
 
 from fastdata.arrays.chunked import StoreArrays
 from fastdata.data.choice import checked
-from fastdata.data.dataset import Allocate, SlotDataset, Timing
+from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_one_line, shown
 from fastdata.data.in_memory import how_many
-from fastdata.data.ram import RAMDataset, StrPath
+from fastdata.data.opening import RAMDataset, StrPath
 from fastdata.data.random import ROW_MASK, repeated, uniforms
-from fastdata.data.shown import counted_of, in_one_line, shown
 from fastdata.errors import LoaderError, StoreError
 from fastdata.images.crops import Crop
 from fastdata.images.masks import by_class, class_outside

@@ -17,8 +17,7 @@ from fastdata.bench.by_hand import by_hand
 from fastdata.bench.harness import Measure, Run, interleave, machine, summarize, tree_pss
 from fastdata.bench.loaders import Bare, Streamed, Task, loader
 from fastdata.bench.report import byte_lines, describe, plan_line, result_lines, verdict
-from fastdata.data.opening import described
-from fastdata.data.ram import RAMDataset
+from fastdata.data.opening import RAMDataset, described
 from fastdata.errors import StoreError
 from fastdata.images.records import StoreImages
 from fastdata.machine import available_cores, free_memory

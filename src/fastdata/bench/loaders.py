@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from fastdata.bench.harness import Run, stream, tree_cpu_s
-from fastdata.data.ram import RAMDataset
+from fastdata.data.opening import RAMDataset
 from fastdata.errors import LoaderError
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.dataset import ImageDataset

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -16,9 +18,9 @@ from fastdata.data.random import ROW_MASK
 from fastdata.data.targets import to_tensors
 from fastdata.shared_memory import SharedArray
 from fastdata.store.format import Labels
-from fastdata.store.store import Use
+from fastdata.store.store import Place, Use
 
-__all__ = ["Allocate", "Fixed", "Labelled", "RowsDataset", "SlotDataset", "Timing"]
+__all__ = ["Allocate", "Fixed", "Labelled", "RowsDataset", "SlotDataset", "Timing", "counted_of", "in_one_line", "shown"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -51,6 +53,27 @@ class Fixed:
             kind = type(self).__name__
             raise AttributeError(f"{name} of a {kind} is fixed when it is made: make another {kind}, with {name}={value!r:.60}")
         super().__setattr__(name, value)
+
+
+def in_one_line(dataset: Any, *parts: str) -> str:
+    """Return the repr of a dataset with the parts that are not empty."""
+    return f"{type(dataset).__name__}({', '.join(part for part in parts if part)})"
+
+
+def counted_of(count: int, whole: int, what: str) -> str:
+    """Return "1,000 images", or "800 of 1,000 images" for a subset."""
+    return f"{count:,} {what}" if count == whole else f"{count:,} of {whole:,} {what}"
+
+
+def shown(path: Path | Place) -> str:
+    """Return a path relative to the working folder if it lies inside, or a URL."""
+    if isinstance(path, Place):
+        return str(path)
+    try:
+        here = Path.cwd()
+    except OSError:  # the folder is gone
+        return os.fspath(path)
+    return os.fspath(path.relative_to(here) if path.is_relative_to(here) and path != here else path)
 
 
 class Labelled(Protocol):

@@ -1,8 +1,9 @@
-"""fastdata.open, which opens a store as the dataset of its kind."""
+"""Opening a store as the dataset of its kind, on disk or in memory."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from fastdata import kinds
 from fastdata.remote.reader import locate
 from fastdata.store.format import Manifest, read_current
 
-__all__ = ["described", "open"]
+__all__ = ["RAMDataset", "StrPath", "described", "open"]
+
+StrPath = str | os.PathLike[str]
 
 
 CACHED = "cache", "cache_size", "storage"
@@ -40,3 +43,40 @@ def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
 def described(path: str | os.PathLike[str], manifest: Manifest) -> str:
     """Describe a store in a message."""
     return f"{path}, which holds {kinds.find(manifest.kind).described(manifest)}"
+
+
+class RAMDataset:
+    """A store of any kind, or a list of image files, in memory that all processes share and that is freed with the last of them.
+
+    It yields the same samples, bit for bit, as the dataset that reads this kind from disk (LMDBDataset, MaskDataset, TokenDataset,
+    or ArrayDataset), takes that dataset's arguments by name, and has its attributes. The object is a RAMImages,
+    RAMTokens or RAMArrays, depending on the store. These are subclasses of RAMDataset; derive from one of them.
+
+    Args:
+        source: a store (a folder, or a URL), or a list of image files of any format (read as RGB, upright).
+        targets: for a list of files: int classes [n], or float vectors [n, columns]; None: -1 for each.
+        options: arguments of the dataset that reads from disk. `size=None` keeps all sizes of images and reads the largest:
+            `with_size`, and a Loader's `schedule`, choose among the others. Columns are mapped, not copied. And:
+        decoded: for images: keep pixels instead of compressed bytes, for many times the memory and no decoding.
+        masks: for images: False reads a store with masks as images with their labels, or -1 without labels.
+        max_bytes: keep no more than this in memory, and read the rest from disk when needed; the samples are the same.
+        shared: hold a store once for all processes of this user on this machine that hold it, such as the 8 ranks of torchrun: the
+            first one reads it, the others wait and attach, and the memory stays until the last of them ends. False: each process
+            has a copy for itself and its children, as has one with a list of files.
+
+    Raises:
+        StoreError: there is no such store, or it does not fit into free memory (a container's limit included).
+        FormatError: it is damaged, or of a newer version.
+        TypeError: this kind of data does not take an argument.
+        ValueError: an argument has a wrong value.
+    """
+
+    def __new__(cls, source: StrPath | Sequence[StrPath] = (), targets: Any = None, **options: Any) -> Any:
+        if cls is not RAMDataset:  # a subclass, for instance when it is unpickled
+            return super().__new__(cls)
+        kind = "images"
+        if isinstance(source, str | os.PathLike):
+            if targets is not None:
+                raise ValueError("targets go with a list of files; a store has its own")
+            kind = read_current(Path(locate(source, *(options.get(name) for name in CACHED))))[1].kind
+        return super().__new__(kinds.find(kind).in_memory())

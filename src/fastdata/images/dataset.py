@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from fastdata.data.choice import checked
-from fastdata.data.dataset import Allocate, SlotDataset, Timing
+from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_one_line
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
-from fastdata.data.shown import counted_of, in_one_line
 from fastdata.data.targets import Item, to_tensors
 from fastdata.errors import StoreError
 from fastdata.images.concat import ConcatImages

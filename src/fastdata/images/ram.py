@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 
 from fastdata.data.in_memory import how_many
-from fastdata.data.ram import RAMDataset, StrPath
+from fastdata.data.opening import RAMDataset, StrPath
 from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields

@@ -14,8 +14,8 @@ from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.jpeg_crop import Cut
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.codecs.pixels import Region, Window, decode_window, jpeg_window
+from fastdata.data.dataset import shown
 from fastdata.data.in_memory import InMemoryRecords, progress_bar
-from fastdata.data.shown import shown
 from fastdata.errors import CodecError, FormatError, StoreError, lacking
 from fastdata.images.columns import StoreValues, Values
 from fastdata.images.geometry import Placement, placement

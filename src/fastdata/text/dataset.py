@@ -11,10 +11,9 @@ import torch
 from torch.utils.data import Dataset
 
 from fastdata.data.choice import check_split
-from fastdata.data.dataset import Fixed
-from fastdata.data.ram import RAMDataset, StrPath
+from fastdata.data.dataset import Fixed, counted_of, in_one_line, shown
+from fastdata.data.opening import RAMDataset, StrPath
 from fastdata.data.random import LOW, SHIFT, SPLIT_EPOCH, philox, repeated, uniforms
-from fastdata.data.shown import counted_of, in_one_line, shown
 from fastdata.errors import FormatError
 from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
