@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fastdata.errors import StoreError
-from fastdata.remote.cache import CacheFullError, ShardCache
+from fastdata.remote.cache import ShardCache
 from fastdata.remote.prefetch import Schedule, Schedules
 from fastdata.remote.url import is_url, parse_bytes
 
@@ -57,7 +57,7 @@ def test_it_never_takes_more_than_its_limit_and_what_is_used_last_goes(tmp_path:
     assert names(cache) == {"b", "c", "d"} and cache.used() == 900
     assert not put(cache, "e", 300, next_use, use=25.0)  # nothing that is used later is there
     assert names(cache) == {"b", "c", "d"}
-    with pytest.raises(CacheFullError, match="cache_size is 1000, but one shard takes 1001 bytes"):
+    with pytest.raises(StoreError, match="cache_size is 1000, but one shard takes 1001 bytes"):
         put(cache, "f", 1001, next_use)
 
 

@@ -289,14 +289,6 @@ def test_other_bytes_are_other_memory(what: str) -> None:
         assert all(torch.equal(ram[k][0], lmdb[k][0]) for k in range(0, COUNT, 5))
 
 
-def test_another_codec_or_a_store_of_the_same_size_is_other_memory(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    one, two = fresh(tmp_path / "a"), fresh(tmp_path / "b")  # other pixels, the same shapes
-    first, second = RAMDataset(one), RAMDataset(two)
-    assert not inodes(first) & inodes(second) and not torch.equal(first[0][0], second[0][0])
-
-
 def test_who_attaches_needs_no_free_memory(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = RAMDataset(copy)
     monkeypatch.setattr("fastdata.node_memory.free_memory", lambda: 0)

@@ -31,7 +31,7 @@ from fastdata.store.writer import ShardWriter
 from faults import LIES, FaultServer, serving, storing
 from reference import lanes
 from servers import google
-from support import children, downloaders, tree, until, write_pictures
+from support import downloaders, tree, until, write_pictures
 
 KINDS = {
     "images": (stores.store, {"crop": CenterCrop(24)}),
@@ -477,40 +477,6 @@ def test_containers_that_share_only_the_cache_share_its_downloader(server: Fault
     assert sorted(json.loads(done.stdout)) == [*range(120)], done.stderr
     server.always = {"shard-": "404"}  # all have come, each once
     assert len(dataset[119]) == 2 and downloaders(cache) == [process] and not downloaders(other)
-
-
-def deleted_bytes() -> int:
-    """The blocks of shards without a name that this process's children still map."""
-    total = 0
-    for pid in children(os.getpid()):
-        with suppress(OSError):
-            for entry in Path(f"/proc/{pid}/map_files").iterdir():
-                with suppress(OSError):
-                    target = os.readlink(entry)  # noqa: PTH115
-                    if "/shard-" in target and target.endswith(" (deleted)"):
-                        total += entry.stat().st_blocks * 512
-    return total
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.getuid() != 0, reason="looking at mapped files needs root")
-def test_a_small_cache_has_few_blocks_of_evicted_shards(tmp_path: Path) -> None:
-    """The cache is a quarter of the store. Workers let go of what was evicted, while the consumer is slow too."""
-    images = np.random.default_rng(0).integers(0, 256, (4000, 24, 24, 3), np.uint8)
-    out = fastdata.prep(images, tmp_path / "x.fds", codec="rgb", workers=1, shard_samples=10).out
-    fastdata.publish(out, f"file://{tmp_path}/served/x.fds")
-    total = sum(s.bytes for s in read_manifest(out).variants[0].shards)
-    with serving(tmp_path / "served") as server:
-        dataset = LMDBDataset(f"{server.url}/x.fds", cache=tmp_path / "cache", cache_size=total // 4)
-        most = 0
-        with Loader(dataset, 16, seed=5, shuffle=True, num_workers=2) as loader:
-            for epoch in range(3):
-                for k, batch in enumerate(loader):
-                    assert len(batch.ids) and used(tmp_path / "cache") <= total // 4 + 2 * total // 400
-                    time.sleep(0.002 * epoch)
-                    if k % 5 == 0:
-                        most = max(most, deleted_bytes())
-    assert most < 0.25 * total / 4, most / total
 
 
 FORKING = """

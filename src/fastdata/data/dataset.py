@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,10 +17,9 @@ from fastdata.data.choice import check_split, checked, disambiguate, part_of, pl
 from fastdata.data.random import ROW_MASK
 from fastdata.data.targets import to_tensors
 from fastdata.shared_memory import SharedArray
-from fastdata.store.format import Labels
 from fastdata.store.store import Place, Use
 
-__all__ = ["Allocate", "Fixed", "Labelled", "RowsDataset", "SlotDataset", "Timing", "counted_of", "in_one_line", "shown"]
+__all__ = ["Allocate", "Fixed", "RowsDataset", "SlotDataset", "Timing", "counted_of", "in_one_line", "shown"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -76,29 +75,6 @@ def shown(path: Path | Place) -> str:
     return os.fspath(path.relative_to(here) if path.is_relative_to(here) and path != here else path)
 
 
-class Labelled(Protocol):
-    """Samples with labels."""
-
-    @property
-    def labels(self) -> Labels: ...
-
-    @property
-    def targets(self) -> Array:
-        """int64 [n] or float32 [n, columns]."""
-
-    def __len__(self) -> int: ...
-
-    def shards_of(self, rows: Array) -> Array:
-        """Return the shard that each row lies in, int64."""
-
-
-class Named(Labelled, Protocol):
-    """Samples with labels and names."""
-
-    def name(self, index: int) -> str:
-        """Return where a sample came from."""
-
-
 class RowsDataset(Dataset[Any]):
     """Rows of a whole set: all of them, or those of a subset.
 
@@ -112,8 +88,8 @@ class RowsDataset(Dataset[Any]):
         self._chosen: SharedArray | None = None  # a subset's keys; in shared memory, so that pickles are small
 
     @property
-    def _all(self) -> Labelled:
-        """The whole set, of which this dataset may be a part."""
+    def _all(self) -> Any:
+        """The whole set, of which this dataset may be a part: it has labels, targets, a length and `shards_of(rows)`."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -135,7 +111,7 @@ class RowsDataset(Dataset[Any]):
         Raises:
             StoreError: the samples lie in no store.
         """
-        return self._all.shards_of(self.rows(indices))
+        return self._all.shards_of(self.rows(indices))  # type: ignore[no-any-return]
 
     @property
     def classes(self) -> list[str]:
@@ -225,10 +201,6 @@ class RowsDataset(Dataset[Any]):
 class SlotDataset(RowsDataset):
     """A dataset whose batches a Loader's workers write into shared memory."""
 
-    @property
-    def _all(self) -> Named:
-        raise NotImplementedError
-
     def read_batch(
         self,
         indices: Array,
@@ -292,4 +264,4 @@ class SlotDataset(RowsDataset):
 
     def name(self, index: int) -> str:
         """Return where a sample came from: its path, relative to the source."""
-        return self._all.name(int(self.rows(checked(index, len(self)))))
+        return self._all.name(int(self.rows(checked(index, len(self)))))  # type: ignore[no-any-return]

@@ -34,7 +34,6 @@ TIMEOUTS = {"timeout": timedelta(seconds=120), "connect_timeout": timedelta(seco
 RETRIES = {"backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
 READERS = ((1, 1), (5, 6))  # seconds without a byte after which the rest is asked for again, and how often; for slow servers
 WRITERS = ((5, 4), (120, 1))  # seconds for a part, counted from when it is begun to be sent, and parts in flight; for slow networks
-LATE = 3  # writes in a row that take longer than that: the network is slow
 NO_OBJECT = "there is no such object (404)"
 DENIED = "access is denied (403)"
 PASSING = (  # signs of errors after which the client does not repeat a write: the server may have done it
@@ -109,7 +108,7 @@ class Bucket:
         storage = storage or {}
         self.plain = is_plain(self.url, storage)
         options = _options(self.url, storage, create=create)
-        self._late = 0
+        self._is_slow = False  # whether a write was too slow for the first of the writers
 
         def client(seconds: int, retries: int) -> Any:
             if "client_options" in options:
@@ -226,17 +225,15 @@ class Bucket:
         from obstore.exceptions import AlreadyExistsError, GenericError
 
         def write(attempt: int) -> bool:
-            writer, parts = self._writers[attempt > 0 or self._late >= LATE]
+            writer, parts = self._writers[attempt > 0 or self._is_slow]
             mode = "overwrite" if replace else "create"
             try:
                 self._api.put(writer, self._key(path), data, mode=mode, chunk_size=PART, max_concurrency=parts)
             except AlreadyExistsError:
                 return False
             except GenericError as error:
-                self._late += _is_late(error)
+                self._is_slow |= "timed out" in _words(error) or "timedout" in _words(error)
                 raise
-            if self._late < LATE and not attempt:
-                self._late = 0
             return True
 
         return self._repeated(path, write)
@@ -293,10 +290,6 @@ class Bucket:
 def _words(error: Exception) -> str:
     """Return what an error says, in lower case, without an option of the client whose name has a sign of a cause."""
     return str(error).lower().replace("retry_timeout", "")
-
-
-def _is_late(error: Exception) -> bool:
-    return "timed out" in _words(error) or "timedout" in _words(error)
 
 
 def _cause(error: Exception, known: Any) -> str:

@@ -16,7 +16,7 @@ from fastdata.errors import StoreError, lacking
 from fastdata.store.files import write_atomic
 from fastdata.words import human_bytes
 
-__all__ = ["CacheFullError", "ShardCache", "is_whole", "map_evictions", "mark_whole", "shard_path"]
+__all__ = ["ShardCache", "is_whole", "map_evictions", "mark_whole", "shard_path"]
 
 MARK = "CACHEDIR.TAG"
 TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Delete it when no program uses it.\n"
@@ -121,8 +121,7 @@ class ShardCache:
             The descriptor; None: there is no room yet, or another downloader writes the file.
 
         Raises:
-            CacheFullError: there will never be room.
-            StoreError: the folder is no cache any more.
+            StoreError: there will never be room, or the folder is no cache any more.
             OSError: it cannot be written.
         """
         with self._locked():
@@ -167,10 +166,10 @@ class ShardCache:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self._evict(path)
 
-    def full(self, size: int) -> CacheFullError:
+    def full(self, size: int) -> StoreError:
         """Return the error of a shard of so many bytes that found no room."""
         limit = "the disk is full" if self._disk_limit is not None else f"cache_size is {self.limit}: make it larger"
-        return CacheFullError(
+        return StoreError(
             f"the cache {self.folder} is full: a shard needs {human_bytes(size)}, and readers use all of the "
             f"{human_bytes(self.used())} in it; {limit}"
         )
@@ -183,7 +182,7 @@ class ShardCache:
         limit = min(limits)
         if size > limit:
             if self._disk_limit is None:
-                raise CacheFullError(f"cache_size is {limit}, but one shard takes {size} bytes: make cache_size larger")
+                raise StoreError(f"cache_size is {limit}, but one shard takes {size} bytes: make cache_size larger")
             raise self.full(size)
         shards = self._shards()
         missing = sum(shard.size for shard in shards) + size - limit
@@ -225,7 +224,3 @@ class ShardCache:
             yield
         finally:
             os.close(descriptor)
-
-
-class CacheFullError(StoreError):
-    """There is no room in a cache, and none can be made."""
