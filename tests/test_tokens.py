@@ -388,9 +388,9 @@ def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
 
 
 def test_wrong_stores(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="holds images, not tokens; open it with LMDBDataset"):
+    with pytest.raises(StoreError, match=r"holds images, not tokens; open it with fastdata\.open"):
         TokenDataset(image_store(), 8)
-    with pytest.raises(StoreError, match="holds tokens, not images; open it with TokenDataset"):
+    with pytest.raises(StoreError, match=r"holds tokens, not images; open it with fastdata\.open"):
         fastdata.LMDBDataset(store())
     with pytest.raises(ValueError, match="leaves one side empty"):
         TokenDataset(ready([np.arange(100)]), 8).split(0.5, seed=0)

@@ -12,12 +12,12 @@ from fastdata.arrays.chunked import StoreArrays
 from fastdata.store.export import write_folders
 from fastdata.store.store import Store
 
-__all__ = ["export_arrays"]
+__all__ = ["export"]
 
 ENDING = re.compile(r"\.(npy|npz|nii|nii\.gz)$", re.IGNORECASE)  # names in .npz files may have other dots
 
 
-def export_arrays(store: Store, root: Path, tick: Callable[[int], None]) -> int:
+def export(store: Store, root: Path, to: str, size: int | None, tick: Callable[[int], None]) -> int:
     """Write each array as stored (channels first) to an .npy file; with masks, to `arrays` and `masks`. Return their number."""
     sources = [StoreArrays(store.place, mask=variant.is_mask) for variant in store.manifest.variants]
     folders = dict(zip(["arrays", "masks"] if len(sources) > 1 else [""], sources, strict=True))

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fastdata.arrays.options import ArrayOptions
-from fastdata.kinds import Kind, Planned, StrPath
+from fastdata.kinds import Modality, Planned, StrPath
 
-__all__ = ["KIND", "ArrayKind"]
+__all__ = ["KIND", "ArrayModality"]
 
 CLASSES = ("uint8", "uint16")  # dtypes of masks
 
 
-class ArrayKind(Kind):
+class ArrayModality(Modality):
     """Signals, volumes and other arrays of numbers, cut into chunks."""
 
     name = "arrays"
     says = "arrays"
     item = "array"
-    reader = "ArrayDataset"
     options = ArrayOptions
-    shards = "fastdata.arrays.shards"
-    read = "an array", "arrays"
     exports = ("npy",)
     variants = r"(mask-)?array"
     untyped = "libraries", "rounded"
     hint = "; if these are arrays, say so: --kind arrays"
 
-    def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
+    def detect(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether there are files of arrays and no images."""
         from fastdata.arrays.files import ENDINGS
         from fastdata.sources.folder import some_names
@@ -53,7 +50,7 @@ class ArrayKind(Kind):
         """Return all but the packages that read the files, and whether floats were rounded to the dtype."""
         return {name: value for name, value in super().alike(options).items() if name not in ("libraries", "rounded")}
 
-    def join(self, stores: Any, samples: Any) -> dict[str, Any]:
+    def merge(self, stores: Any, samples: Any) -> dict[str, Any]:
         """Count the chunks of all stores through, and join the counts of the classes of masks."""
         from fastdata.images.sections import join_masks
 
@@ -87,31 +84,10 @@ class ArrayKind(Kind):
 
         check_shapes(store)
 
-    def facts(self, store: Any) -> dict[str, Any]:
-        from fastdata.arrays.preview import array_facts
+    def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
+        from fastdata.arrays.dataset import ArrayDataset, RAMArrays
 
-        return array_facts(store)
-
-    def previews(self, store: Any, rows: Any, size: int | None) -> Iterator[Any]:
-        from fastdata.arrays.preview import array_previews
-
-        return array_previews(store, rows, size)
-
-    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], **options: Any) -> int:
-        """Write .npy files."""
-        from fastdata.arrays.export import export_arrays
-
-        return export_arrays(store, root, tick)
-
-    def dataset(self, manifest: Any) -> Any:
-        from fastdata.arrays.dataset import ArrayDataset
-
-        return ArrayDataset
-
-    def in_memory(self) -> Any:
-        from fastdata.arrays.dataset import RAMArrays
-
-        return RAMArrays
+        return RAMArrays if in_memory else ArrayDataset
 
 
-KIND = ArrayKind()
+KIND = ArrayModality()

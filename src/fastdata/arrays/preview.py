@@ -12,7 +12,7 @@ from fastdata.arrays.chunked import StoreArrays
 from fastdata.store.preview import Preview, class_colors, label_text
 from fastdata.store.store import Store
 
-__all__ = ["array_facts", "array_previews"]
+__all__ = ["facts", "previews"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -21,7 +21,7 @@ SIGNAL = 288  # pixels along each side of the picture of a signal
 LINES = (66, 112, 180), (222, 124, 40), (60, 140, 80), (205, 205, 205)  # the colours of a signal's channels
 
 
-def array_facts(store: Store) -> dict[str, Any]:
+def facts(store: Store) -> dict[str, Any]:
     """Return the chunks, and the smallest and the largest sides of each variant."""
     arrays: Any = store.manifest.section("arrays")
     sides = {}
@@ -31,7 +31,7 @@ def array_facts(store: Store) -> dict[str, Any]:
     return {"variants": sides, "arrays": {"chunk": [*arrays.chunk], "channels": arrays.channels}}
 
 
-def array_previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
+def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
     """Yield arrays with their masks next to them. Volumes show their middle slice."""
     sources = [StoreArrays(store.place, mask=variant.is_mask) for variant in store.manifest.variants]
     names, axes = store.names(), sources[0].axes

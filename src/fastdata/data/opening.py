@@ -42,7 +42,7 @@ def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
 
 def described(path: str | os.PathLike[str], manifest: Manifest) -> str:
     """Describe a store in a message."""
-    return f"{path}, which holds {kinds.find(manifest.kind).described(manifest)}"
+    return f"{path}, which holds {manifest.kind}{' with masks' if manifest.section('masks') else ''}"
 
 
 class RAMDataset:
@@ -74,9 +74,10 @@ class RAMDataset:
     def __new__(cls, source: StrPath | Sequence[StrPath] = (), targets: Any = None, **options: Any) -> Any:
         if cls is not RAMDataset:  # a subclass, for instance when it is unpickled
             return super().__new__(cls)
-        kind = "images"
+        kind, manifest = "images", None
         if isinstance(source, str | os.PathLike):
             if targets is not None:
                 raise ValueError("targets go with a list of files; a store has its own")
-            kind = read_current(Path(locate(source, *(options.get(name) for name in CACHED))))[1].kind
-        return super().__new__(kinds.find(kind).in_memory())
+            manifest = read_current(Path(locate(source, *(options.get(name) for name in CACHED))))[1]
+            kind = manifest.kind
+        return super().__new__(kinds.find(kind).dataset(manifest, in_memory=True))

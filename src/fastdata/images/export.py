@@ -26,7 +26,7 @@ from fastdata.store.reader import ShardReader
 from fastdata.store.store import Store
 from fastdata.words import number_of
 
-__all__ = ["ColumnValues", "export_images", "export_tars"]
+__all__ = ["ColumnValues", "export"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -41,7 +41,14 @@ AREA = "area"  # of the column with the areas of instances
 CHUNK = 1024  # samples that are read at once
 
 
-def export_images(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
+def export(store: Store, root: Path, to: str, size: int | None, tick: Callable[[int], None], **options: int) -> int:
+    """Write image files in class folders, or WebDataset tars. Return the number of samples."""
+    if to == "webdataset":
+        return _export_tars(store, root, size, tick, **options)
+    return _export_images(store, root, size, tick)
+
+
+def _export_images(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
     """Write every image, its mask, and the other images of the sample, as files.
 
     Float labels go to labels.csv, columns to metadata.jsonl: a line is an object with the `file_name` of an image, relative to the
@@ -71,7 +78,7 @@ def export_images(store: Store, root: Path, size: int | None, tick: Callable[[in
     return len(names)
 
 
-def export_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None], shard_size: int = TAR_BYTES) -> int:
+def _export_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None], shard_size: int = TAR_BYTES) -> int:
     """Write `00000.tar`, `00001.tar` and so on, each of at most so many bytes.
 
     A sample is `00000000.jpg` or `.png` (`00000000.left.jpg`, `00000000.right.jpg` and so on where a sample has several images),

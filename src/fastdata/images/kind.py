@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fastdata.images.options import ImageOptions
-from fastdata.kinds import Kind, Planned, StrPath
+from fastdata.kinds import Modality, Planned, StrPath
 
-__all__ = ["KIND", "ImageKind", "typed_masks"]
+__all__ = ["KIND", "ImageModality", "typed_masks"]
 
 CPU_AVX2 = 11  # OpenCV's number for it, which cv2 does not export
 
 
-class ImageKind(Kind):
+class ImageModality(Modality):
     """Photos and other pictures, each with a label, a class mask, or neither."""
 
     name = "images"
     says = "images"
     item = "image"
-    reader = "LMDBDataset"
     options = ImageOptions
-    shards = "fastdata.images.shards"
-    read = "an image", "images"
     exports = "imagefolder", "webdataset"
     variants = r"(mask-|image-[A-Za-z0-9_]+-)?(full|[0-9]+)"
 
-    def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
+    def detect(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Claim whatever no other kind claims."""
         return True
 
@@ -68,7 +65,7 @@ class ImageKind(Kind):
         mask = {key: value for key, value in (options["mask"] or {}).items() if key != "binary"}
         return super().alike(options) | {"mask": mask}
 
-    def join(self, stores: Any, samples: Any) -> dict[str, Any]:
+    def merge(self, stores: Any, samples: Any) -> dict[str, Any]:
         """Join the counts of the classes of masks."""
         from fastdata.images.sections import join_masks
 
@@ -98,40 +95,12 @@ class ImageKind(Kind):
         if any(store.manifest.shard_records(v) != store.manifest.shard_samples for v in store.manifest.variants):
             raise FormatError(f"{store.place} has another number of records than of images; prepare it again")
 
-    def described(self, manifest: Any) -> str:
-        """Describe the store's contents: images, with or without masks."""
-        images = f"{len(manifest.images)} images a sample" if manifest.images else "images"
-        return f"{images} with masks" if manifest.section("masks") else images
-
-    def facts(self, store: Any) -> dict[str, Any]:
-        from fastdata.images.preview import image_facts
-
-        return image_facts(store)
-
-    def previews(self, store: Any, rows: Any, size: int | None) -> Iterator[Any]:
-        from fastdata.images.preview import image_previews
-
-        return image_previews(store, rows, size)
-
-    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], **options: Any) -> int:
-        """Write image files in class folders, or WebDataset tars."""
-        from fastdata.images.export import export_images, export_tars
-
-        if to == "webdataset":
-            return export_tars(store, root, size, tick, **options)
-        return export_images(store, root, size, tick)
-
-    def dataset(self, manifest: Any) -> Any:
-        """Return LMDBDataset, or MaskDataset where there are masks."""
+    def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
+        """Return RAMImages, LMDBDataset, or MaskDataset where there are masks."""
+        from fastdata.images.ram import RAMImages
         from fastdata.images.stored import LMDBDataset, MaskDataset
 
-        return MaskDataset if manifest.section("masks") else LMDBDataset
-
-    def in_memory(self) -> Any:
-        """Return RAMImages."""
-        from fastdata.images.ram import RAMImages
-
-        return RAMImages
+        return RAMImages if in_memory else MaskDataset if manifest.section("masks") else LMDBDataset
 
 
 def typed_masks(mask: dict[str, Any]) -> dict[str, Any]:
@@ -142,4 +111,4 @@ def typed_masks(mask: dict[str, Any]) -> dict[str, Any]:
     return {"mask-bits": mask.get("bits"), **({"palette": palette} if palette else {})}
 
 
-KIND = ImageKind()
+KIND = ImageModality()

@@ -16,7 +16,7 @@ from fastdata.store.format import Variant
 from fastdata.store.preview import Preview, box_color, class_colors, label_text
 from fastdata.store.store import Store
 
-__all__ = ["image_facts", "image_previews"]
+__all__ = ["facts", "previews"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -24,7 +24,7 @@ FINE = 100  # a line is one pixel wide in an image of this side
 CAPTIONS = "captions"
 
 
-def image_facts(store: Store) -> dict[str, Any]:
+def facts(store: Store) -> dict[str, Any]:
     """Return the sides, (width, height), and the decoded bytes of each variant, and the number of boxes of each category."""
     facts: dict[str, Any] = {"variants": {variant.name: _variant_facts(store, variant) for variant in store.manifest.variants}}
     categories = _categories(store)
@@ -47,7 +47,7 @@ def _variant_facts(store: Store, variant: Variant) -> dict[str, Any]:
     }
 
 
-def image_previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
+def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
     """Yield images with their boxes and keypoints, with the other images and the mask of the sample next to them."""
     manifest = store.manifest
     variants = [store.variant(size, image=image) for image in manifest.images or ("",)]

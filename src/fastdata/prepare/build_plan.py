@@ -9,7 +9,7 @@ from typing import Any
 
 from fastdata import kinds
 from fastdata.errors import PrepError
-from fastdata.kinds import Kind, Planned
+from fastdata.kinds import Modality, Planned
 from fastdata.options import as_option, build, options_of
 from fastdata.prepare.plan import Work
 from fastdata.prepare.upload import Upload, place_of
@@ -56,7 +56,7 @@ def build_plan(
     return Work(kind, planned.plan, target, roots, planned.skipped, planned.notes, **surroundings)
 
 
-def _plan_shuffled(kind: Kind, source: StrPath, target: Path, options: Any, limit: int | None) -> Planned:
+def _plan_shuffled(kind: Modality, source: StrPath, target: Path, options: Any, limit: int | None) -> Planned:
     """Plan a store that is read in lanes, which mix badly if the inputs are sorted: shuffle them, unless the order was chosen."""
     if "order" not in options_of(kind.options) or options.order is not None:
         return kind.plan(source, target, options, limit)
@@ -68,7 +68,7 @@ def _plan_shuffled(kind: Kind, source: StrPath, target: Path, options: Any, limi
         return replace(planned, notes=(*planned.notes, note))
 
 
-def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Kind:
+def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Modality:
     """Return the kind that the arguments ask for, by name or by an option that only it has; else the kind of the files."""
     name = arguments.get("kind")
     if name is not None:
@@ -76,10 +76,10 @@ def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Kind:
             raise ValueError(f"--kind is {name}, but must be one of {', '.join(kinds.NAMES)}")
         return kinds.find(name)
     known = reversed([kinds.find(name) for name in kinds.NAMES])  # images are last, since they claim every source
-    return next(kind for kind in known if kind.claims(source, arguments))
+    return next(kind for kind in known if kind.detect(source, arguments))
 
 
-def _own_options(kind: Kind, source: StrPath, arguments: dict[str, Any]) -> Any:
+def _own_options(kind: Modality, source: StrPath, arguments: dict[str, Any]) -> Any:
     """Make the options of a kind. Raise a TypeError or ValueError for one that is unknown, wrong or of another kind."""
     known = {name: options_of(kinds.find(name).options) for name in kinds.NAMES}
     for name, value in arguments.items():

@@ -79,7 +79,7 @@ def estimate(
 
         for name, work in plan_stores(plan, path, out, {**options, "labels": labels}).items():
             started = time.perf_counter()
-            probed = work.kind.probe(work.plan, work.roots)
+            probed = work.kind.shards.probe(work.plan, work.roots)
             found.seconds += (time.perf_counter() - started) * probed.scale / (workers or available_cores())
             found.inputs += probed.inputs
             found.bytes += int(sum(map(stored_bytes, probed.records)) * probed.scale)

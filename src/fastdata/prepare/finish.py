@@ -60,7 +60,7 @@ def finished_shards(work: Work, shards: Sequence[int]) -> dict[int, _Counts]:
             if table["fingerprint"] == work.plan.fingerprint and all(
                 size_of(shard_place(work.out, name, shard)) == size for name, (size, _) in table["files"].items()
             ):
-                found[shard] = _Counts(work.kind.kept(table), len(table["rejects"]))
+                found[shard] = _Counts(work.kind.shards.kept(table), len(table["rejects"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found
@@ -124,7 +124,7 @@ def finish(work: Work) -> tuple[str, ...]:
             out.rmdir()
         first = "{name}: {reason}: {detail}".format(**rejects[0]) if rejects else "there is nothing in them"
         raise nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)
-    tables: kinds.Tables = kind.tables(plan, shards)
+    tables: kinds.Tables = kind.shards.tables(plan, shards)
     files = {SAMPLES: write_npy(out / SAMPLES, tables.samples)}
     files[NAMES] = write_atomic(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
     files[REJECTS] = write_atomic(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())

@@ -8,13 +8,13 @@ from importlib import metadata
 from pathlib import Path
 
 from fastdata.errors import PrepError
-from fastdata.kinds import Kind
+from fastdata.kinds import Modality
 from fastdata.prepare.plan import Work, version_of
 
 __all__ = ["check_host", "check_libraries", "machine_of"]
 
 
-def machine_of(kind: Kind) -> dict[str, str]:
+def machine_of(kind: Modality) -> dict[str, str]:
     """Return what of this machine decides the bytes of this kind of data."""
     return {"architecture": platform.machine(), **kind.machine()}
 

@@ -105,7 +105,7 @@ class Work:
         replaces: the finished store that this one is to replace, and inside of which `out` lies.
     """
 
-    kind: kinds.Kind
+    kind: kinds.Modality
     plan: Plan
     out: Path
     roots: Roots
@@ -224,7 +224,7 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, An
 
 
 def describe_difference(
-    old: dict[str, Any], new: dict[str, Any], kind: kinds.Kind, before: kinds.Kind, plans: tuple[Plan, Plan] | None = None
+    old: dict[str, Any], new: dict[str, Any], kind: kinds.Modality, before: kinds.Modality, plans: tuple[Plan, Plan] | None = None
 ) -> str:
     """Return lines such as "--quality 90, now 95" for options, libraries and the machine, and the number of changed sources.
 

@@ -53,7 +53,7 @@ def save_plan(work: Work) -> None:
     for name, data in plan.files.items():
         (out / name).parent.mkdir(exist_ok=True)
         write_atomic(out / name, data)
-    classes, sums = work.kind.plan_types()[1], list[str]()
+    classes, sums = work.kind.shards.PLAN_TYPES[1], list[str]()
     for shard in range(plan.num_shards):
         rows = [[classes.index(type(source)), *trimmed(source)] for source in plan.shard(shard)]
         data = json.dumps(rows, default=to_builtins).encode()  # msgspec.json refuses names that are not UTF-8
@@ -102,7 +102,7 @@ def load_plan(out: Path, remote: Upload | None = None, storage: Storage | None =
     )
 
 
-def _read(out: Path, remote: Upload | None) -> tuple[dict[str, Any], kinds.Kind, Plan]:
+def _read(out: Path, remote: Upload | None) -> tuple[dict[str, Any], kinds.Modality, Plan]:
     """Return what plan.json holds, and of that the kind of data and the plan, which lacks its files."""
     try:
         body: dict[str, Any] = json.loads(plan_path(out).read_bytes())
@@ -110,7 +110,7 @@ def _read(out: Path, remote: Upload | None) -> tuple[dict[str, Any], kinds.Kind,
             raise ValueError("its checksum is wrong")
         kind = kinds.find(body["kind"])
         plan = convert({**body, "files": {}}, Plan)
-        options = convert(body["options"], kind.plan_types()[0])
+        options = convert(body["options"], kind.shards.PLAN_TYPES[0])
         return body, kind, replace(plan, options=options, sources=_Sources(out, plan, kind, remote))
     except (FileNotFoundError, NotADirectoryError):
         what = "is a finished store" if (out / MANIFEST).exists() else "has no plan"
@@ -138,9 +138,9 @@ def _checked(path: Path, total: str) -> bytes:
 class _Sources(Sequence[Any]):
     """The sources of a plan, from files whose checksums are the sources of `saved`. Those of one shard are in memory at a time."""
 
-    def __init__(self, out: Path, saved: Plan, kind: kinds.Kind, remote: Upload | None) -> None:
+    def __init__(self, out: Path, saved: Plan, kind: kinds.Modality, remote: Upload | None) -> None:
         self._out, self._saved, self._remote = out, saved, remote
-        self._classes = kind.plan_types()[1]
+        self._classes = kind.shards.PLAN_TYPES[1]
         self._shard: int | None = None
         self._read: list[Any] = []
 

@@ -144,9 +144,7 @@ def counted(counts: dict[str, int]) -> str:
 def _skipped(skipped: dict[str, int], kind: str) -> Iterator[str]:
     if skipped:
         count = sum(skipped.values())
-        one, many = kinds.find(kind).read
-        read = f"file that is not read as {one}" if count == 1 else f"files that are not read as {many}"
-        yield f"skipped {count} {read}: {counted(skipped)}"
+        yield f"skipped {number_of(count, 'file')}, not read as {kinds.find(kind).says}: {counted(skipped)}"
 
 
 def _first_reject(store: Store, work: Work | None) -> str:

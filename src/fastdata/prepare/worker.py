@@ -224,7 +224,7 @@ def _make_shard(job: Job, task: Task, progress: Progress) -> Made:
 
 def _make_once(job: Job, task: Task, progress: Progress) -> Made:
     with Writers(job, task.shard) as writers:
-        table = kinds.find(job.options.kind).make_shard(job, task, writers, progress)
+        table = kinds.find(job.options.kind).shards.make_shard(job, task, writers, progress)
         progress.at(-1)
         files = writers.finish()
     sums = {name: [total.bytes, total.xxh3_128] for name, (_, total) in files.items()}

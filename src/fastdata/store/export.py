@@ -40,7 +40,7 @@ def export(
         path: the store.
         out: a folder that is empty or does not exist.
         to: the format; None: the first of its kind. Images: "imagefolder", as above, or "webdataset": tars, see
-            `fastdata.images.export`. Tokens: "nanogpt", see `export_tokens`. Arrays: "npy".
+            `fastdata.images.export`. Tokens: "nanogpt", see `fastdata.text.export`. Arrays: "npy".
         size: the variant; None: the largest.
         shard_size: the largest size of a tar in bytes; None: 1 GB.
         val_fraction: for "nanogpt", the fraction of the tokens, at the end, that goes to val.bin; 0: no val.bin; None: 0.1.

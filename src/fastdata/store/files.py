@@ -187,7 +187,7 @@ def is_store(folder: Any) -> bool:
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return patterns for the names of variants and of files in stores."""
     found = [kinds.find(name) for name in kinds.NAMES]
-    variant = "|".join(kind.variants or re.escape(kind.name) for kind in found)
+    variant = "|".join(kind.variants for kind in found)
     extra = "".join(f"|{re.escape(file)}" for kind in found for file in kind.extra_files)
     mark = r"\.[\w-]+\.tmp"  # of a temporary file
     of_variant = rf"({variant})/(shard-[0-9]+\.mdb|index\.npy)"

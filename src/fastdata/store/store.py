@@ -117,7 +117,7 @@ class Store:
         manifest = self.manifest
         self.kind = kinds.find(manifest.kind)
         if kind not in (None, manifest.kind):
-            raise StoreError(f"{self.place} holds {manifest.kind}, not {kind}; open it with {self.kind.reader}")
+            raise StoreError(f"{self.place} holds {manifest.kind}, not {kind}; open it with fastdata.open")
         files = {self.path / name: total for name, total in manifest.files.items()} if whole else {}
         if whole and not isinstance(self.place, Place):
             files |= {self.shard(variant, k): total for variant in manifest.variants for k, total in enumerate(variant.shards)}

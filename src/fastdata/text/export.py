@@ -12,13 +12,15 @@ from fastdata.errors import StoreError
 from fastdata.store.store import Store
 from fastdata.tokenizer import FILES, characters_in
 
-__all__ = ["export_tokens"]
+__all__ = ["export"]
 
 VAL_FRACTION = 0.1  # as in nanoGPT's shakespeare_char
 NEAR = 0.01  # share of all tokens by which train.bin may be longer or shorter to end with a document
 
 
-def export_tokens(store: Store, root: Path, tick: Callable[[int], None], val_fraction: float = VAL_FRACTION) -> int:
+def export(
+    store: Store, root: Path, to: str, size: int | None, tick: Callable[[int], None], val_fraction: float = VAL_FRACTION
+) -> int:
     """Write all tokens of a store into a folder, and return the number of files.
 
     `train.bin` and `val.bin` are plain tokens for `np.memmap`, the last ones in `val.bin`; for a tokenizer of characters also

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastdata.kinds import Kind, Planned, StrPath
+from fastdata.kinds import Modality, Planned, StrPath
 from fastdata.text.options import TokenOptions
 
-__all__ = ["KIND", "TokenKind"]
+__all__ = ["KIND", "TokenModality"]
 
 
-class TokenKind(Kind):
+class TokenModality(Modality):
     """Text as tokens, or files of tokens."""
 
     name = "tokens"
     says = "text or tokens"
     item = "document"
-    reader = "TokenDataset"
     options = TokenOptions
-    shards = "fastdata.text.shards"
-    read = "text", "text"
     labels = ("none",)
     named = False
+    variants = "tokens"
     extra_files = "tokenizer.json", "characters.json"
     exports = ("nanogpt",)
     untyped = "trained-on", "vocab-size"
     hint = "; for text, give --tokenizer or --train-bpe"
 
-    def claims(self, source: StrPath, given: Mapping[str, Any]) -> bool:
+    def detect(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether a tokenizer is given, or the source holds tokens."""
         from fastdata.text.planning import holds_tokens
 
@@ -67,7 +65,7 @@ class TokenKind(Kind):
         tokenizer = {key: value for key, value in options["tokenizer"].items() if key != "name"}
         return {key: value for key, value in options.items() if key != "trained_on"} | {"tokenizer": tokenizer}
 
-    def join(self, stores: Any, samples: Any) -> dict[str, Any]:
+    def merge(self, stores: Any, samples: Any) -> dict[str, Any]:
         """Count the tokens of all stores through."""
         from msgspec import structs
 
@@ -98,34 +96,10 @@ class TokenKind(Kind):
 
         check_records(store)
 
-    def described(self, manifest: Any) -> str:
-        return self.name
+    def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
+        from fastdata.text.dataset import RAMTokens, TokenDataset
 
-    def facts(self, store: Any) -> dict[str, Any]:
-        from fastdata.text.preview import token_facts
-
-        return token_facts(store)
-
-    def previews(self, store: Any, rows: Any, size: int | None) -> Iterator[Any]:
-        from fastdata.text.preview import token_previews
-
-        return token_previews(store, rows, size)
-
-    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], **options: Any) -> int:
-        """Write .bin files for nanoGPT."""
-        from fastdata.text.export import export_tokens
-
-        return export_tokens(store, root, tick, **options)
-
-    def dataset(self, manifest: Any) -> Any:
-        from fastdata.text.dataset import TokenDataset
-
-        return TokenDataset
-
-    def in_memory(self) -> Any:
-        from fastdata.text.dataset import RAMTokens
-
-        return RAMTokens
+        return RAMTokens if in_memory else TokenDataset
 
 
 def _bytes(store: Any) -> int:
@@ -145,4 +119,4 @@ def _tokenizer(spec: dict[str, Any], *, trained: bool) -> dict[str, Any]:
     return {"tokenizer": spec["name"]} if spec["name"] else {}
 
 
-KIND = TokenKind()
+KIND = TokenModality()

@@ -14,14 +14,14 @@ from fastdata.text.sections import RECORD_BYTES
 from fastdata.tokenizer import Spec, load
 from fastdata.words import number_of
 
-__all__ = ["token_facts", "token_previews"]
+__all__ = ["facts", "previews"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FIRST = 200  # tokens of a document that are shown
 
 
-def token_facts(store: Store) -> dict[str, Any]:
+def facts(store: Store) -> dict[str, Any]:
     """Return the tokenizer, the number of tokens, and the lengths of documents."""
     tokens, lengths = store.manifest.section("tokens"), store.samples["tokens"]
     known = {key: getattr(tokens, key) for key in ("engine", "name", "sha256", "vocab_size", "end", "largest")}
@@ -29,7 +29,7 @@ def token_facts(store: Store) -> dict[str, Any]:
     return {"tokens": {**known, "count": sum(tokens.counts), **spread}}
 
 
-def token_previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
+def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
     """Yield the beginnings of documents."""
     names, (decode, problem) = store.names(), _decoder(store)
     for row in rows.tolist():
