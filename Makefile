@@ -7,7 +7,6 @@ DALI := .venv/.dali
 DOCS := .venv/.docs
 CLIENTS := .venv-integrations
 SCALE := .venv-scale
-PAGES := .venv/.pages
 LOWEST := 2.6.0# is tested with the lowest versions of all packages
 NEWEST := 2.15.0
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs kept_graphs loader optim_groups optim_schedule prefetcher)
@@ -18,7 +17,7 @@ QUICK := "not slow and not scale"
 # Tests start thousands of processes. Where the machine is set to keep no bytecode, each would compile all of fastdata anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-faults test-dali test-integrations test-scale test-pages test-lowest nightly check docs pictures bench bench-guard bench-peers gpu
+.PHONY: help demo test test-all test-faults test-dali test-integrations test-scale test-lowest nightly check docs pictures bench bench-guard bench-peers gpu
 .PHONY: test-slow environments # parts of test-all and of .ci/run
 
 help:
@@ -29,7 +28,6 @@ help:
 	@echo "make test-dali   tests of Loader(backend=\"dali\") without a GPU; installs NVIDIA DALI, 1 GB"
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make test-scale   clusters of Ray, and others' servers of object storage, run on this machine; installs them, also by npm"
-	@echo "make test-pages   reports in headless Chromium; installs Playwright, and (as root, on Debian) Chromium by apt-get"
 	@echo "make test-lowest   tests with the lowest versions of torch and all packages; installs them, 6 GB"
 	@echo "make nightly   what .ci/run leaves out: tests with the newest torch, which it installs, 6 GB, and test-faults for hours, other ones each day"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
@@ -64,10 +62,6 @@ test-integrations: $(CLIENTS)/.installed
 test-scale: $(SCALE)/.installed
 	@tests/scale/install_servers.sh
 	$(SCALE)/bin/python -m pytest -q tests/scale -m scale
-
-test-pages: $(PAGES)
-	@tests/pages/install_chromium.sh
-	$(RUN) -m pytest -q tests/pages
 
 environments: $(CLIENTS)/.installed $(SCALE)/.installed .venv-torch-$(LOWEST)/.installed
 
@@ -111,10 +105,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(RUN) || { echo "making .venv with $(PYTHON)"; $(PYTHON) -m venv .venv; }
 	@echo "installing fastdata and its dependencies into .venv; PyTorch is large, so the first time takes some minutes"
 	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test,check]'
-	@touch $@
-
-$(PAGES): $(INSTALLED) tests/pages/requirements.txt
-	@$(RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/pages/requirements.txt
 	@touch $@
 
 $(DALI): $(INSTALLED)

@@ -9,29 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from archives import all_pixels, equal, write_tar
 from fastdata import StoreError, prep
 from fastdata.store.export import export
 from fastdata.store.store import Store
-from stores import floats, store, unlabelled, whole
-from support import MAIN, encode, picture, run, tree
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("codec", ["jpeg", "rgb", "png"])
-def test_exported_tars_hold_the_same_samples(tmp_path: Path, codec: str) -> None:
-    made = store(codec)
-    ticks: list[int] = []
-    assert export(made, tmp_path / "a", size=96, to="webdataset", shard_size=100_000, tick=ticks.append) == 42 == sum(ticks)
-    again = prep(tmp_path / "a", tmp_path / "o.fds", codec="rgb", workers=1)
-    first, second = Store(made), Store(again.out)
-    assert len(list((tmp_path / "a").glob("*.tar"))) > 1 and again.rejected == {}
-    assert second.manifest.labels == first.manifest.labels
-    assert second.samples["label"].tolist() == first.samples["label"].tolist()
-    if codec in ("rgb", "jpeg"):
-        equal(whole(again.out), whole(made, 96))
-    export(made, tmp_path / "b", size=96, to="webdataset", shard_size=100_000)
-    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+from stores import floats, store, unlabelled
+from support import MAIN, encode, picture, run
 
 
 def test_the_members_are_as_webdataset_reads_them(tmp_path: Path) -> None:
@@ -55,22 +37,6 @@ def test_floats_and_stores_without_labels_come_back(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.samples["label"], first.samples["label"])
     export(unlabelled(), tmp_path / "u", to="webdataset")
     assert Store(prep(tmp_path / "u", tmp_path / "u.fds", workers=1).out).manifest.labels.kind == "none"
-
-
-def test_masks_go_beside_their_images(tmp_path: Path) -> None:
-    for k in range(3):
-        for name, pixels in (("in", picture(k, 20, 30)), ("masks", picture(k, 20, 30)[:, :, 0])):
-            (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
-    prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", codec="rgb", workers=1)
-    found = run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "x", "--to", "webdataset")
-    assert found.stdout == f"3 samples in {tmp_path / 'x'}\n"
-    with tarfile.open(tmp_path / "x/00000.tar") as tar:
-        assert tar.getnames() == [f"{k:08d}.{ending}" for k in range(3) for ending in ("png", "mask.png")]
-        data = tar.extractfile("00000002.mask.png").read()  # type: ignore[union-attr]
-    mask = write_tar(tmp_path / "m.tar", [("0.png", data)])
-    equal(all_pixels(mask), [picture(2, 20, 30)[:, :, 0]])
-    equal(all_pixels(tmp_path / "x"), [picture(k, 20, 30) for k in range(3)])
 
 
 def test_wrong_use_of_export(tmp_path: Path) -> None:

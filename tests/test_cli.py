@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -55,17 +54,6 @@ def test_preparing_never_imports_torch(small: Path, tmp_path: Path) -> None:
     assert run(PREP[0], "-c", code, small, tmp_path / "o.fds").returncode == 0
     worker = "import fastdata.prepare.worker, sys; assert 'torch' not in sys.modules"
     assert run(PREP[0], "-c", worker).returncode == 0
-
-
-def test_help_is_quick() -> None:
-    """It takes little time of a core: no torch, no numpy."""
-    spent = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run(*MAIN, "--help")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(spent) < 0.5
 
 
 def test_version_and_both_names_of_prep(small: Path, tmp_path: Path) -> None:

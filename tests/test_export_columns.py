@@ -119,15 +119,6 @@ def test_members_of_webdataset_hold_every_column(table: Path, tmp_path: Path) ->
     assert tree(tmp_path / "x") == tree(tmp_path / "y")
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # the package's
-def test_the_package_webdataset_decodes_them(table: Path, folder: Path, tmp_path: Path) -> None:
-    webdataset = pytest.importorskip("webdataset")
-    exported(table, tmp_path / "x", to="webdataset")
-    first, *_ = webdataset.WebDataset(str(tmp_path / "x/00000.tar"), shardshuffle=False).decode()
-    assert first["txt"] == 'a "red" dog, running' and first["meta.json"] == {"a": [1, None]}
-    assert first["embedding.npy"].tolist() == [0.5, -1, 3] and first["tags.npy"].tolist() == [1, 2] and first["rating.npy"] == 7
-
-
 def test_boxes_in_tars_and_tables_are_those_of_the_exported_images(folder: Path, tmp_path: Path) -> None:
     out = prep(folder / "images", tmp_path / "o.fds", coco=folder / "all.json", size=(64, 32), resize="short", workers=1).out
     assert exported(out, tmp_path / "x", to="webdataset", size=32) == [] == exported(out, tmp_path / "y", size=32)
