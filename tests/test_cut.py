@@ -12,7 +12,6 @@ import simplejpeg
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from sklearn.datasets import load_sample_images
 
 from fastdata.codecs.jpeg_crop import cut_jpeg, find_cells
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
@@ -119,20 +118,6 @@ def test_a_window_is_that_part_of_the_whole_at_its_scale(case: Any, shrink: int,
 def test_a_box_beyond_the_image_is_not_cut(box: tuple[int, int, int, int]) -> None:
     data = encode_jpeg(picture(0, 40, 50))
     assert cut_jpeg(data, 0, 0, 40, 50) is not None and cut_jpeg(data, *box) is None
-
-
-def test_photos_cut_anywhere() -> None:
-    rng = np.random.default_rng(0)
-    for image in load_sample_images().images:
-        data = encode_jpeg(image)
-        whole = _pillow(data)
-        for _ in range(10):
-            (top, bottom), (left, right) = (np.sort(rng.choice(side + 1, 2, replace=False)) for side in image.shape[:2])
-            found = cut_jpeg(data, int(top), int(left), int(bottom - top), int(right - left))
-            assert found is not None and len(found.data) < len(data)
-            y, x = int(top) - found.top, int(left) - found.left
-            pixels = decode_jpeg(found.data)[y : y + bottom - top, x : x + right - left]
-            np.testing.assert_array_equal(pixels, whole[top:bottom, left:right])
 
 
 def test_only_the_cells_that_a_box_touches_are_kept() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import struct
-import subprocess
 import sys
 import warnings
 import zlib
@@ -27,7 +26,7 @@ from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.errors import CodecError
 from fastdata.store.store import Store
-from image_files import heif, jxl, png_chunk, pnm, saved
+from image_files import heif, png_chunk, pnm, saved
 from image_files import tiff as _tiff
 from support import Array
 
@@ -488,13 +487,6 @@ def test_turned_avif_heic_and_jpegs_in_jpeg_xl(orientation: int, tmp_path: Path)
     assert np.array_equal(SourceImage(made[2]).decode(), SourceImage((tmp_path / "a.jpg").read_bytes()).decode())
 
 
-def test_sizes_in_jpeg_xl() -> None:
-    sizes = "64x64 40x48 30x40 40x60 36x64 40x50 40x80 30x41 1x1 16x8 900x300"
-    for height, width in (map(int, size.split("x")) for size in sizes.split()):
-        source = SourceImage(jxl(np.resize(_rgb(), (height, width, 3))))
-        assert (source.height, source.width) == (height, width)
-
-
 def test_more_bits_than_are_read_are_refused_for_16_bits() -> None:
     pytest.importorskip("pillow_heif")
     from pillow_heif import from_bytes
@@ -549,18 +541,6 @@ def test_pillow_s_settings_play_no_part(kind: str, limit: int | None) -> None:
         SourceImage(data[: len(data) * 3 // 4]).decode()
     assert (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES) == (limit, True)
     assert warnings.filters == filters
-
-
-def test_pillow_is_loaded_for_its_formats_only() -> None:
-    code = """
-import sys
-from fastdata.codecs.decode import SourceImage
-SourceImage(sys.stdin.buffer.read()).decode()
-print("PIL" in sys.modules)
-"""
-    for kind, loaded in (("JPEG", "False"), ("PNG", "False"), ("BMP", "True")):
-        done = subprocess.run([sys.executable, "-c", code], input=saved(_rgb(), kind), capture_output=True, check=True)
-        assert done.stdout.decode().strip() == loaded
 
 
 def test_a_folder_of_many_formats_becomes_a_store(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

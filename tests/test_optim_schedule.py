@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim import lr_scheduler as lrs
 
@@ -205,24 +205,6 @@ def test_a_resume_at_any_point_goes_on_as_if_nothing_was(name: str) -> None:
             again = resumed(make, optimizer(), state)
             assert state["schedule"] == kept
             assert done + list(through_schedule(again, EVENTS[k:], len(done))) == whole
-
-
-def values(state: Any) -> Iterator[Any]:
-    for item in [*state, *state.values()] if isinstance(state, dict) else state:
-        yield from values(item) if isinstance(item, dict | list | tuple) else [item]
-
-
-@pytest.mark.parametrize("name", [*CASES, *FUNCTIONS])
-def test_a_state_is_of_plain_values_and_a_copy(name: str) -> None:
-    make, _, optimizer = (CASES | FUNCTIONS)[name]
-    own = optimizer()
-    schedule = Schedule(make(own), own)
-    list(through_schedule(schedule, EVENTS[:9]))
-    state = schedule.state_dict()
-    before = copy.deepcopy(state)
-    assert {type(v) for v in values(state)} <= {str, int, float, bool, type(None), Tensor}
-    list(through_schedule(schedule, EVENTS[9:], 7))
-    assert state == before
 
 
 def test_a_pair_overrides_when_a_scheduler_is_stepped() -> None:

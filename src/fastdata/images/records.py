@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+import cv2
 import numpy as np
 
 from fastdata.codecs.decode import SourceImage
@@ -112,10 +113,22 @@ class _Holdable(ABC):
     records: InMemoryRecords | None = None
     decoded = False
 
-    def hold(self, nbytes: Array, decoded: bool, key: str | None) -> None:
-        """Load the first images, which take these bytes in memory; key: see InMemoryRecords."""
+    def memory(self, decoded: bool) -> Array:
+        """Return the bytes that each image takes in memory."""
+        if not decoded:
+            return self._lengths()
+        heights, widths = self.sides(np.arange(len(self)))
+        return np.asarray(self.form.nbytes(heights * widths))
+
+    def hold(self, nbytes: Array, decoded: bool, shared: bool) -> None:
+        """Load the first images, which take these bytes in memory; shared: once for all processes, if they come from a store."""
+        key = self._key(decoded) if shared else None
         self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img", key)
         self.decoded = decoded
+
+    def _key(self, decoded: bool) -> str | None:
+        """Return what equal bytes in memory have in common; None: unknown, since files may change."""
+        return None
 
     @property
     def indexed(self) -> bool:
@@ -148,6 +161,12 @@ class _Holdable(ABC):
 
     @abstractmethod
     def sides(self, ids: Array) -> tuple[Array, Array]: ...
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _lengths(self) -> Array: ...
 
     @abstractmethod
     def _read(self, index: int) -> memoryview: ...
@@ -214,8 +233,15 @@ class StoreImages(_Holdable):
     def _read(self, index: int) -> memoryview:
         return self._reader.get(index)
 
-    def hold(self, nbytes: Array, decoded: bool, key: str | None) -> None:
-        super().hold(nbytes, decoded, key)
+    def _lengths(self) -> Array:
+        return self.store.index(self.variant).lengths
+
+    def _key(self, decoded: bool) -> str | None:
+        decoder = cv2.getBuildInformation() if decoded else ""  # another one may give other pixels
+        return repr((self.store.identity(self.variant), decoder))
+
+    def hold(self, nbytes: Array, decoded: bool, shared: bool) -> None:
+        super().hold(nbytes, decoded, shared)
         # A new one, because what the other had mapped counts as memory of this process
         self._reader = self.store.reader(self.variant, check=self.check is not None)
 
@@ -316,9 +342,7 @@ class FileImages(_Holdable):
     def placement(self, ids: Array) -> Placement:
         raise StoreError("image files have no boxes or keypoints: prepare a store with --coco")
 
-    @property
-    def nbytes(self) -> Array:
-        """The size of each file in bytes."""
+    def _lengths(self) -> Array:
         return self._sides.array[:, 2]
 
     @property
