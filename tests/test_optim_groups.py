@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import math
 from collections.abc import Callable
 from typing import Any
@@ -108,27 +107,6 @@ def train(model: nn.Module, optimizer: Optimizer, updates: range) -> list[float]
         optimizer.step()
         losses.append(loss.item())
     return losses
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_it_trains_and_goes_on_from_a_file_as_if_nothing_was(name: str) -> None:
-    model = small()
-    optimizer = OPTIMIZERS[name](decay_groups(model, 1e-4))
-    losses = train(model, optimizer, range(20))
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    losses += train(model, optimizer, range(20, 60))
-    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
-
-    file.seek(0)
-    state = torch.load(file, weights_only=True)
-    again = small()
-    resumed = OPTIMIZERS[name](decay_groups(again, 1e-4))
-    again.load_state_dict(state["model"])
-    resumed.load_state_dict(state["optimizer"])
-    assert train(again, resumed, range(20, 60)) == losses[20:]
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
