@@ -172,15 +172,6 @@ def stored_sum(path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_ranks_that_start_together_read_once_and_share(copy: Path) -> None:
-    with ranks() as start:
-        all_of_them = [start(copy, slow=0.3) for _ in range(4)]
-        assert {rank.sum() for rank in all_of_them} == {stored_sum(copy)}
-        assert len({rank.inode() for rank in all_of_them}) == 1
-        assert sum(rank.loaded for rank in all_of_them) == 1
-
-
-@pytest.mark.slow
 def test_a_rank_that_waits_takes_over_when_the_maker_dies_while_it_loads(copy: Path) -> None:
     with ranks() as start:
         maker = start(copy, slow=1000)
@@ -446,27 +437,6 @@ def test_a_fork_while_the_memory_is_filled_holds_neither_lock_nor_memory() -> No
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.slow
-def test_workers_of_a_loader_read_the_memory_that_ranks_share(method: str, copy: Path) -> None:
-    code = """
-import sys, json, multiprocessing, threading
-from fastdata import Loader, RAMDataset
-if __name__ == "__main__":
-    multiprocessing.set_start_method(sys.argv[2])
-    dataset = RAMDataset(sys.argv[1])
-    with Loader(dataset, 2, num_workers=2) as loader:
-        total = sum(int(images.sum()) for images, _ in loader)
-    names = [t.name for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
-    print(json.dumps([total, names]))
-"""
-    with ranks() as start:
-        rank = start(copy)
-        rank.sum()
-        total, threads = script(code, copy, method)
-    assert total == sum(int(image.sum()) for image in stores.whole(copy)) and threads == []
 
 
 # How much memory

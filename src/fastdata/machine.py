@@ -49,12 +49,8 @@ def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP, ow
 def room(need: int, share: int, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Make sure that there is memory for a piece of work, in a process that shares the machine with others.
 
-    Work that fits into the share of a process begins at once. Larger work is done by one of this user's processes at a time.
-
-    Args:
-        need: bytes that the work takes at most.
-        share: bytes that each of the processes may take at any time.
-        waiting: is called before a wait for other processes.
+    Work that needs no more bytes than the share of a process begins at once. Larger work is done by one of this user's processes
+    at a time; `waiting` is called before a wait for the others.
 
     Raises:
         MachineError: even so, there is not enough memory.

@@ -54,12 +54,7 @@ def disambiguate(keys: Array) -> Array:
 
 
 def check_split(fraction: Any, seed: Any, stratify: Any = False, *, columns: bool = False) -> None:
-    """Check the arguments of `split`. columns: `stratify` may name one.
-
-    Raises:
-        TypeError: an argument has a wrong type.
-        ValueError: an argument is out of range.
-    """
+    """Raise a TypeError or a ValueError for a wrong argument of `split`. columns: `stratify` may name one."""
     if not isinstance(fraction, int | float | np.number):
         raise TypeError(f"fraction is {fraction!r}, but must be a number between 0 and 1, the share of the first part")
     if not 0 < fraction < 1:

@@ -23,15 +23,7 @@ FILL_STEP = 64  # records per task: a million futures would take more memory tha
 
 
 def how_many(sizes: Array, max_bytes: int | None) -> int:
-    """Return how many of the first records to keep in memory.
-
-    Args:
-        sizes: bytes of each record, int64 [n].
-        max_bytes: the most bytes to keep; None: all records.
-
-    Raises:
-        ValueError: max_bytes is negative.
-    """
+    """Return how many of the first records, of sizes int64 [n], fit into so many bytes of memory; None: all."""
     if max_bytes is not None and max_bytes < 0:
         raise ValueError(f"max_bytes is {max_bytes}, but must not be negative")
     return len(sizes) if max_bytes is None else int(np.searchsorted(np.cumsum(sizes), max_bytes, "right"))

@@ -83,14 +83,7 @@ def repeated(keys: Array, repeats: Array | None) -> Array:
 
 
 def uniforms(seed: int, epoch: int, ids: Array, draws: int) -> Array:
-    """Return uniform numbers in [0, 1) with 32 random bits each: float64 [draws, len(ids)].
-
-    Args:
-        seed: 0 to 2^64 - 1.
-        epoch: 0 to 2^32 - 1.
-        ids: of the samples, int64.
-        draws: numbers per sample; draw d does not depend on `draws`.
-    """
+    """Return uniform numbers in [0, 1) with 32 random bits each: float64 [draws, len(ids)]. Draw d does not depend on `draws`."""
     ids = np.asarray(ids).astype(np.uint64)
     blocks = np.arange(-(-draws // 4), dtype=np.uint64)[:, None]
     words = philox((ids & LOW, ids >> SHIFT, blocks, seed >> 32), (seed & 0xFFFFFFFF, epoch))

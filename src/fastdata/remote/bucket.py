@@ -178,17 +178,7 @@ class Bucket:
             return read(self._store)
 
     def download(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
-        """Write an object to the beginning of a file, a range after the other.
-
-        Args:
-            path: of the object.
-            size: its size in bytes.
-            descriptor: of the file.
-            pool: threads that make the requests.
-
-        Returns:
-            The xxh3-128 of what came, in hexadecimal digits.
-        """
+        """Write an object of so many bytes to the beginning of a file, and return the xxh3-128 of what came, in hexadecimal."""
         digest = xxhash.xxh3_128()
         for start, part in self._ranges(pool, path, size):
             digest.update(part)
@@ -212,15 +202,9 @@ class Bucket:
                 request.cancel()
 
     def put(self, path: str, data: bytes | Path, *, replace: bool = False) -> bool:
-        """Write an object, unless it exists.
+        """Write an object, from bytes or a file, and return whether it was written.
 
-        Args:
-            path: of the object.
-            data: its bytes, or a file.
-            replace: overwrite an object that exists.
-
-        Returns:
-            Whether it was written; False: there is an object of this name already, which may be this one, if an answer was lost.
+        It is not, unless `replace`, if there is an object of this name: which may be this one, if an answer was lost.
         """
         from obstore.exceptions import AlreadyExistsError, GenericError
 

@@ -109,16 +109,10 @@ class ShardCache:
         return sum(shard.size for shard in self._shards())
 
     def begin(self, path: Path, size: int, next_use: NextUse, use: float = -1.0) -> int | None:
-        """Make room for a shard, and return the descriptor of its file, which is to be filled, and closed by `finish`.
+        """Make room for a shard of so many bytes, and return the descriptor of its file, to be filled, and closed by `finish`.
 
-        Args:
-            path: of the shard.
-            size: its bytes.
-            next_use: when each shard in the cache is used next: those that are used last go first.
-            use: when this shard is used: those that are used until then stay.
-
-        Returns:
-            The descriptor; None: there is no room yet, or another downloader writes the file.
+        None: there is no room yet, or another downloader writes the file. Those that are used last go first, but none that is used
+        until this one is (`use`).
 
         Raises:
             StoreError: there will never be room, or the folder is no cache any more.

@@ -80,18 +80,12 @@ class Shard(NamedTuple):
 
 @dataclass
 class Download:
-    """A shard that is wanted, or on its way.
-
-    Attributes:
-        answers: the files of those who wait for it.
-        since: when it was first wanted.
-        look: when room for it is looked for again.
-    """
+    """A shard that readers wait for."""
 
     shard: Shard
-    answers: set[Path] = field(default_factory=set)
+    answers: set[Path] = field(default_factory=set)  # the files of those who wait
     since: float = field(default_factory=time.monotonic)
-    look: float = 0.0
+    look: float = 0.0  # when room for it is looked for again
 
 
 def fill(cache: ShardCache, shard: Shard, descriptor: int, pool: Executor) -> None:
@@ -105,12 +99,7 @@ def fill(cache: ShardCache, shard: Shard, descriptor: int, pool: Executor) -> No
 
 
 class Downloader:
-    """Downloads for the readers of a cache.
-
-    Args:
-        cache: where to.
-        folder: that of the readers' files.
-    """
+    """Downloads for the readers of a cache, whose files are in a folder."""
 
     def __init__(self, cache: ShardCache, folder: Path) -> None:
         self._cache = cache

@@ -168,9 +168,7 @@ def _merged(uses: Array, gap: int) -> Array:
 class Schedule:
     """What one Loader will read of one store, as its downloader knows it.
 
-    Args:
-        clock: the file of its clock.
-        shards: for each file in the cache, the shard, and the first and last sample of each stretch in which it is used, in order.
+    shards: for each file in the cache, the shard, and the first and last sample of each stretch in which it is used, in order.
     """
 
     def __init__(self, clock: Path, shards: dict[Path, tuple[Any, list[tuple[int, int]]]]) -> None:

@@ -21,12 +21,7 @@ TRIES = 6  # to get bytes with the right checksum
 
 
 class Origin:
-    """A store in a bucket.
-
-    Args:
-        bucket: has it.
-        root: the folder in a cache that has all of it but the shards.
-    """
+    """A store in a bucket, and the folder in a cache that has all of it but the shards."""
 
     def __init__(self, bucket: Bucket, root: Path) -> None:
         self.bucket = bucket
@@ -39,9 +34,6 @@ class Origin:
 
 def copy_tables(bucket: Bucket, folder: Path, pool: Executor, files: Executor) -> Path:
     """Copy all of a store but its shards into a cache, unless it is there; return the folder that has it.
-
-    Args:
-        pool, files: threads for requests, and for files.
 
     Raises:
         RemoteError: there is no store, or it cannot be fetched.
