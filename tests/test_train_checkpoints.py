@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim import lr_scheduler as schedulers
 
 from fastdata import FastDataError, Trainer
 from fastdata.checkpoint.files import Checkpoints
@@ -205,31 +204,10 @@ def test_keys_are_those_of_the_plain_model(tmp_path: Path, kind: str) -> None:
     model().load_state_dict(state["model"])
 
 
-SCHEDULERS: dict[str, Any] = {
-    "OneCycleLR": lambda o: schedulers.OneCycleLR(o, 0.1, total_steps=9),
-    "CyclicLR": lambda o: schedulers.CyclicLR(o, 0.01, 0.1, cycle_momentum=False),
-    "ReduceLROnPlateau": lambda o: schedulers.ReduceLROnPlateau(o),
-    "CosineAnnealingWarmRestarts": lambda o: schedulers.CosineAnnealingWarmRestarts(o, 2),
-    "LambdaLR": lambda o: schedulers.LambdaLR(o, lambda k: 0.9**k),
-    "MultiStepLR": lambda o: schedulers.MultiStepLR(o, [1, 3]),
-    "SequentialLR": lambda o: schedulers.SequentialLR(o, [schedulers.ConstantLR(o), schedulers.ExponentialLR(o, 0.9)], [1]),
-    "a function": lambda o: lambda update: 1 / (1 + update),
-}
-OPTIMIZERS = [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(max(len(SCHEDULERS), len(OPTIMIZERS))))
-def test_files_are_read_with_weights_only(tmp_path: Path, number: int) -> None:
-    make, rate = list(SCHEDULERS.values())[number], np.float64(0.01)  # a rate from numpy, too
-    ends = []
-    for epochs in (2, 4):
-        net = model()
-        optimizer = OPTIMIZERS[number % len(OPTIMIZERS)](net.parameters(), lr=rate)
-        made = trainer(tmp_path, net, optimizer, scheduler=make(optimizer), ema=0.9)
-        made.fit([BATCH], [BATCH], epochs=epochs)
-        ends.append(made.update)
-    assert ends == [2, 4] and read(tmp_path, "update-00000004.pt")["update"] == 4
+def test_a_rate_of_numpy_is_read_with_weights_only(tmp_path: Path) -> None:
+    for epochs in (1, 2):
+        trainer(tmp_path, optimizer=partial(torch.optim.SGD, lr=np.float64(0.01)), ema=0.9).fit([BATCH], epochs=epochs)
+    assert read(tmp_path, "update-00000002.pt")["update"] == 2
 
 
 def test_a_damaged_newest_file_is_passed_over(tmp_path: Path) -> None:

@@ -169,18 +169,6 @@ def test_tf32_sets_torch_and_nothing_else_does():
 # Models and optimizers
 
 
-@pytest.mark.filterwarnings("ignore:.*DataParallel copies")
-def test_data_parallel_works_with_plain_keys():
-    batches, model, reference = cut(data(16), (8, 8)), net(), net()
-    with pytest.warns(UserWarning, match="torchrun"):
-        run = trainer(nn.DataParallel(model), MOMENTUM, ema=0.9)
-    run.fit(batches, batches, epochs=1)
-    plain(reference, MOMENTUM(reference.parameters()), batches)
-    assert (values(model) - values(reference)).abs().max() < 1e-12
-    state = run.state_dict()
-    assert [*state["model"]] == [*state["ema"]] == [*reference.state_dict()]
-
-
 @pytest.mark.parametrize(("given", "fused"), [({}, True), ({"fused": False}, False), ({"foreach": True}, None)])
 def test_an_optimizer_made_for_a_gpu_is_fused_unless_someone_said_otherwise(given, fused):
     made = build_optimizer(partial(AdamW, lr=0.1, **given), net(), torch.device("cuda"))
