@@ -75,16 +75,9 @@ class _Shard(NamedTuple):
 
 
 class ShardCache:
-    """A folder of shards.
+    """A folder of shards, which is created if there is none. A StoreError says that it holds other files, or cannot be written.
 
-    Args:
-        folder: is created if there is none.
-
-    Attributes:
-        limit: the most bytes of all shards, those on their way included; None: what the disk has.
-
-    Raises:
-        StoreError: the folder holds other files, or cannot be written.
+    limit: the most bytes of all shards, those on their way included; None: what the disk has.
     """
 
     def __init__(self, folder: Path) -> None:

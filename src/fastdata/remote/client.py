@@ -68,18 +68,9 @@ _starting = set[int]()  # locks of downloaders that are being started
 
 
 class Session:
-    """Asks the downloader of a cache for a store and its shards, on behalf of this process.
+    """Asks the downloader of a cache for a store and its shards, on behalf of a process; a forked child needs one of its own.
 
-    Args:
-        cache: the folder.
-        url, storage: of the store.
-        limit: the most bytes of shards in the cache that this reader allows; None: what the disk has.
-
-    Attributes:
-        process: the one that it belongs to: a forked child needs a session of its own.
-
-    Raises:
-        StoreError: the cache cannot be written.
+    limit: the most bytes of shards in the cache that this reader allows; None: what the disk has.
     """
 
     def __init__(self, cache: Path, url: str, storage: dict[str, Any], limit: int | None) -> None:

@@ -62,12 +62,7 @@ class ScheduleWriter:
     def extend(self, epoch: int, at_once: int) -> None:
         """Write more of the schedule, or the beginning of a new one: a million samples, or what is left of this epoch and the next.
 
-        Args:
-            epoch: of the samples that are drawn next.
-            at_once: how many samples are read at once, those of all workers.
-
-        Raises:
-            StoreError: the cache is too small for this order.
+        All workers read so many samples `at_once`. A StoreError says that the cache is too small for that.
         """
         self._at_once = at_once
         fresh, self._fresh = self._fresh, False

@@ -31,15 +31,8 @@ TRIES = 20  # to map a shard before it is evicted again
 class RemoteStore(Place):
     """A store in object storage, of which a cache holds all but the shards, and shards when they are needed.
 
-    Args:
-        url: of the store.
-        storage: options of the client.
-        cache: the folder.
-        limit: the most bytes of shards in the cache; None: what the disk has.
-        root: the folder of the store's other files; None: they are copied there now.
-
-    Raises:
-        FastDataError: the store cannot be read.
+    limit: the most bytes of shards in the cache; None: what the disk has.
+    root: the folder of the store's other files; None: they are copied there now.
     """
 
     def __init__(
