@@ -24,7 +24,7 @@ import torch
 from fastdata import LMDBDataset, Loader, RandomResizedCrop
 from fastdata.loader.order import EpochOrder
 from fastdata.loader.slots import Slots, Span
-from fastdata.machine import available_cores
+from fastdata.system.machine import available_cores
 
 BATCH, AHEAD = 64, 2
 

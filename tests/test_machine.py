@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from fastdata.machine import available_cores, free_memory
+from fastdata.system.machine import available_cores, free_memory
 
 
 def files(root, **contents):

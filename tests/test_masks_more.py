@@ -122,10 +122,10 @@ def test_what_memory_cannot_do_for_masks(monkeypatch):
     with pytest.raises(ValueError, match="ignore_index is 256, but a uint8 mask holds 0 to 255"):
         RAMDataset(masked(), ignore_index=256)
     total = whole_bytes(photographed("jpeg"), False)
-    monkeypatch.setattr("fastdata.node_memory.free_memory", lambda: 0)
+    monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda: 0)
     with pytest.raises(StoreError, match="give max_bytes to keep"):
         RAMDataset(photographed("jpeg"), shared=False)
-    monkeypatch.setattr("fastdata.node_memory.free_memory", lambda: total)
+    monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda: total)
     assert len(RAMDataset(photographed("jpeg"), shared=False)) == COUNT
 
 

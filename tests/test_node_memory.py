@@ -25,7 +25,8 @@ import torch
 
 import fastdata
 import stores
-from fastdata import LMDBDataset, RAMDataset, StoreError, node_memory
+from fastdata import LMDBDataset, RAMDataset, StoreError
+from fastdata.system import node_memory
 from stores import COUNT, masked, masked_arrays, script, store
 from support import Array, memory_of, records_of, until
 
@@ -34,7 +35,8 @@ PATIENT = 60.0  # seconds, for a machine that is busy
 # A rank of its own: it opens a store, says which memory it has, and lives until it is told to end.
 RANK = """
 import hashlib, json, os, sys, time
-from fastdata import RAMDataset, node_memory
+from fastdata import RAMDataset
+from fastdata.system import node_memory
 from support import memory_of
 path, options, slow = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
 make = node_memory._make
@@ -282,7 +284,7 @@ def test_other_bytes_are_other_memory(what: str) -> None:
 
 def test_who_attaches_needs_no_free_memory(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = RAMDataset(copy)
-    monkeypatch.setattr("fastdata.node_memory.free_memory", lambda: 0)
+    monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda: 0)
     assert inodes(RAMDataset(copy)) == inodes(held)
     with pytest.raises(StoreError, match="are free"):
         RAMDataset(copy, shared=False)
@@ -360,7 +362,7 @@ def test_a_name_that_leads_to_other_memory_is_not_believed(copy: Path) -> None:
 
 AS_NOBODY = """
 import json, os
-from fastdata import node_memory
+from fastdata.system import node_memory
 os.setgid(65534)
 os.setuid(65534)
 found = node_memory.once("of whom", 4096, "u1", lambda memory: memory.fill(2), "")
@@ -392,7 +394,7 @@ import ctypes, json, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.unshare(int(sys.argv[1], 16)) == 0
 if (pid := os.fork()) == 0:  # the first process of a new namespace of processes
-    from fastdata import node_memory
+    from fastdata.system import node_memory
     found = node_memory.once("where", 4096, "u1", lambda memory: memory.fill(2), "")
     again = node_memory.once("where", 4096, "u1", lambda memory: memory.fill(3), "")
     print(json.dumps([int(found.array[0]), int(again.array[0])]), flush=True)

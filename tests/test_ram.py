@@ -14,7 +14,7 @@ from PIL import Image
 
 from fastdata import CenterCrop, FormatError, LMDBDataset, RAMDataset, RandomResizedCrop, StoreError
 from fastdata.codecs.pixels import Window
-from fastdata.shared_memory import SharedArray
+from fastdata.system.shared_memory import SharedArray
 from stores import COUNT, folder, sources, store
 from support import images_of, memory_of, picture, records_of
 
@@ -76,7 +76,7 @@ def test_a_list_of_files_comes_as_pillow_reads_it(files, decoded, max_bytes):
 
 
 def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
-    monkeypatch.setattr("fastdata.node_memory.free_memory", lambda: 50_000)
+    monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda: 50_000)
     total = stored_bytes(store())
     with pytest.raises(StoreError, match=rf"takes {total / 1e9:.3f} GB of memory, but 0.000 GB are free: give max_bytes"):
         RAMDataset(store(), shared=False)

@@ -15,13 +15,13 @@ import pytest
 
 from fastdata import LMDBDataset, prep
 from fastdata.errors import MachineError, StoreError
-from fastdata.machine import room
+from fastdata.system.machine import room
 from image_files import png_chunk
 from support import encode, picture
 
 HOLD = """
 import sys
-from fastdata.machine import room
+from fastdata.system.machine import room
 with room(2, share=int(sys.argv[1]), waiting=lambda: print("waits", flush=True)):
     print("has it", flush=True)
     sys.stdin.readline()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fastdata
-from fastdata.torch_private import TESTED
+from fastdata.system.torch_private import TESTED
 
 ATTRIBUTES = (
     "_workers",

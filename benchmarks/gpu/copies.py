@@ -20,7 +20,7 @@ from part import Result, Run, Setting, Wrong, activities, consume, main, ratios,
 from fastdata import LMDBDataset, Loader, RandomCrop
 from fastdata.bench.harness import interleave
 from fastdata.data.dataset import SlotDataset
-from fastdata.shared_memory import SharedArray
+from fastdata.system.shared_memory import SharedArray
 
 PLAIN, SLOTS = "plain copies, page-locked tensors", "`Loader`, batches that lie in its slots"
 PLAIN_ALONE, SLOTS_ALONE = "plain copies, while one runs", "the Loader's copies, while one runs"

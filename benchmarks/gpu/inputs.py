@@ -18,7 +18,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from fastdata.machine import available_cores
+from fastdata.system.machine import available_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 SIDES = (375, 500)  # height and width, or the other way round

@@ -25,7 +25,7 @@ from report import lines_of
 from torch.profiler import ProfilerActivity, profile
 
 from fastdata.bench.harness import Run
-from fastdata.machine import available_cores
+from fastdata.system.machine import available_cores
 
 
 class Wrong(Exception):

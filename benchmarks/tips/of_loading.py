@@ -19,8 +19,8 @@ from fastdata.bench.by_hand import ByHand
 from fastdata.bench.harness import tree_pss
 from fastdata.bench.loaders import AHEAD, Streamed, Task, loader
 from fastdata.loader.fetch import quiet_worker
-from fastdata.machine import available_cores
-from fastdata.torch_private import end_kept_workers
+from fastdata.system.machine import available_cores
+from fastdata.system.torch_private import end_kept_workers
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import fastdata.forks  # makes forks safe from here on
+import fastdata.system.forks  # makes forks safe from here on
 from fastdata._version import __version__ as __version__
 
 # Name -> module, imported at first use, so that the command line never waits for torch.

@@ -21,14 +21,14 @@ import numpy as np
 import torch
 import xxhash
 
-from fastdata import node_memory
 from fastdata.data.choice import checked
 from fastdata.data.dataset import RowsDataset, counted_of, in_one_line, shown
 from fastdata.errors import FastDataError, MissingExtraError, PrepError, StoreError, warn_user
-from fastdata.shared_memory import SharedArray
 from fastdata.sources.inputs import LARGEST_FLOAT, have_commas
 from fastdata.sources.tables import delimiter_of, read_rows, refuse_utf16
 from fastdata.store.format import Labels
+from fastdata.system import node_memory
+from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["Column", "TableDataset"]
 

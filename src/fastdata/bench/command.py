@@ -20,8 +20,8 @@ from fastdata.bench.report import byte_lines, describe, plan_line, result_lines,
 from fastdata.data.opening import RAMDataset, described
 from fastdata.errors import StoreError
 from fastdata.images.records import StoreImages
-from fastdata.machine import available_cores, free_memory
 from fastdata.store.format import read_current
+from fastdata.system.machine import available_cores, free_memory
 
 __all__ = ["run_bench"]
 

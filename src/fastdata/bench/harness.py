@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import psutil
 
 from fastdata._version import __version__
-from fastdata.machine import available_cores
+from fastdata.system.machine import available_cores
 
 __all__ = [
     "Run",

@@ -11,7 +11,7 @@ import torch
 
 from fastdata.bench.harness import table
 from fastdata.bench.loaders import AHEAD, Task
-from fastdata.machine import available_cores
+from fastdata.system.machine import available_cores
 
 __all__ = ["PROCESS_BYTES", "byte_lines", "describe", "limit_of", "plan_line", "rate", "result_lines", "verdict"]
 

@@ -16,8 +16,8 @@ from torch.utils.data import Dataset
 from fastdata.data.choice import check_split, checked, disambiguate, part_of, places
 from fastdata.data.random import ROW_MASK
 from fastdata.data.targets import to_tensors
-from fastdata.shared_memory import SharedArray
 from fastdata.store.store import Place, Use
+from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["Allocate", "Fixed", "RowsDataset", "SlotDataset", "Timing", "counted_of", "in_one_line", "shown"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fastdata import node_memory
 from fastdata.errors import StoreError
-from fastdata.machine import available_cores
-from fastdata.shared_memory import SharedArray
+from fastdata.system import node_memory
+from fastdata.system.machine import available_cores
+from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["LESS", "InMemoryRecords", "how_many", "progress_bar"]
 

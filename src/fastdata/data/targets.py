@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastdata.gpu.ragged import Ragged
-from fastdata.torch_private import default_collate_fn_map
+from fastdata.system.torch_private import default_collate_fn_map
 
 __all__ = ["Item", "Lists", "to_tensors"]
 

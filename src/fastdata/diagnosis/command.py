@@ -22,12 +22,12 @@ from fastdata.errors import FastDataError, StoreError
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.records import StoreImages
 from fastdata.loader.loader import Loader
-from fastdata.machine import available_cores
 from fastdata.prepare.functions import prep
 from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.store.files import is_store
 from fastdata.store.format import read_current
+from fastdata.system.machine import available_cores
 
 __all__ = ["examine"]
 

@@ -23,8 +23,8 @@ from fastdata.errors import FastDataError
 from fastdata.gpu.copies import Copier
 from fastdata.loader.direct import is_direct
 from fastdata.loader.loader import Loader
-from fastdata.machine import available_cores
-from fastdata.torch_private import pytree
+from fastdata.system.machine import available_cores
+from fastdata.system.torch_private import pytree
 from fastdata.words import number_of
 
 __all__ = ["TOTAL_S", "Diagnosis", "doctor", "loader_rate"]

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fastdata.gpu.ragged import Ragged
-from fastdata.torch_private import pytree
+from fastdata.system.torch_private import pytree
 
 __all__ = ["Batch"]
 

@@ -10,7 +10,7 @@ import torch
 
 from fastdata.gpu.copies import Copier, Copy
 from fastdata.gpu.lookahead import Ahead
-from fastdata.torch_private import arrived
+from fastdata.system.torch_private import arrived
 
 __all__ = ["Prefetcher", "places", "set_epoch"]
 

@@ -8,7 +8,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from fastdata.torch_private import pytree
+from fastdata.system.torch_private import pytree
 
 __all__ = ["Ragged"]
 

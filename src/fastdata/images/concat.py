@@ -15,9 +15,9 @@ from fastdata.data.targets import Lists
 from fastdata.images.columns import Values, items_of
 from fastdata.images.geometry import Placement
 from fastdata.images.records import Images, Scratch
-from fastdata.shared_memory import SharedArray
 from fastdata.store.column import TEXTS
 from fastdata.store.store import Use
+from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["ConcatImages", "ConcatValues"]
 

@@ -21,8 +21,8 @@ from fastdata.images.masks import Masks
 from fastdata.images.records import Images
 from fastdata.images.rendering import EncodedBatch, render_batch, render_each, render_masks, stack
 from fastdata.images.view import Sample, Transform, Views
-from fastdata.shared_memory import SharedArray
 from fastdata.store.store import Use
+from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["ImageDataset"]
 

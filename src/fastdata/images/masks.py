@@ -11,7 +11,7 @@ import numpy as np
 
 from fastdata.images.concat import ConcatImages
 from fastdata.images.records import Images, StoreImages
-from fastdata.shared_memory import SharedArray
+from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["Masks", "by_class", "class_outside"]
 

@@ -20,10 +20,10 @@ from fastdata.data.in_memory import InMemoryRecords, progress_bar
 from fastdata.errors import CodecError, FormatError, StoreError, lacking
 from fastdata.images.columns import StoreValues, Values
 from fastdata.images.geometry import Placement, placement
-from fastdata.shared_memory import SharedArray
 from fastdata.store.column import SOURCE_SIZE
 from fastdata.store.format import Form, Labels
 from fastdata.store.store import Store, Use
+from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["FileImages", "Held", "Images", "StoreImages"]
 

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import torch
 
-from fastdata.torch_private import bilinear, bilinear_averaged
+from fastdata.system.torch_private import bilinear, bilinear_averaged
 
 __all__ = ["pad", "resample"]
 

@@ -19,7 +19,6 @@ from fastdata.images.prepare import ImageRecipe, Record, Room, prepare_image, un
 from fastdata.images.sections import Masks, samples_dtype
 from fastdata.images.tokens import encode_columns
 from fastdata.kinds import Probed, Tables
-from fastdata.machine import room
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.base import read_source, release
@@ -29,6 +28,7 @@ from fastdata.sources.notes import listed
 from fastdata.sources.parts import file_parts, read_fields
 from fastdata.sources.reasons import detail_of, reason_of
 from fastdata.sources.urls import AnyPath, join, read_ahead, to_path
+from fastdata.system.machine import room
 from fastdata.words import number_of, was
 
 __all__ = ["kept", "make_shard", "probe", "tables"]

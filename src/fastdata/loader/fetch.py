@@ -27,7 +27,7 @@ from fastdata.data.random import lent_generators, loose_seeds, repeated
 from fastdata.errors import LoaderError
 from fastdata.loader.sizes import Size, sized
 from fastdata.loader.slots import ALIGN, Place, Span
-from fastdata.torch_private import ExceptionWrapper, pytree, shared_storage
+from fastdata.system.torch_private import ExceptionWrapper, pytree, shared_storage
 
 __all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork", "wrap_error"]
 

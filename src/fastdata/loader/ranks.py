@@ -9,7 +9,7 @@ import torch
 
 from fastdata.errors import LoaderError
 from fastdata.loader.order import Part
-from fastdata.machine import available_cores
+from fastdata.system.machine import available_cores
 
 __all__ = ["default_workers", "find_part"]
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fastdata.errors import warn_user
-from fastdata.shared_memory import SharedArray
+from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["ALIGN", "HELD", "Place", "Slots", "Span"]
 

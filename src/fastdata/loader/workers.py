@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from fastdata.children import end_with_parent
 from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError, lacking, warn_user
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Requests
 from fastdata.loader.slots import ALIGN, HELD, Slots
-from fastdata.machine import is_stopped
-from fastdata.shared_memory import SharedArray
-from fastdata.torch_private import arrived, default_device, end_workers, is_timeout, kill_workers, workers_of
+from fastdata.system.children import end_with_parent
+from fastdata.system.machine import is_stopped
+from fastdata.system.shared_memory import SharedArray
+from fastdata.system.torch_private import arrived, default_device, end_workers, is_timeout, kill_workers, workers_of
 
 __all__ = ["Workers", "begin_worker", "start_server", "why_died"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from fastdata.torch_private import NormBase
+from fastdata.system.torch_private import NormBase
 
 __all__ = ["decay_groups"]
 

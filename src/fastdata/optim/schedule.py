@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from fastdata.optim.rates import Curve, Factor, need
-from fastdata.torch_private import has_stepped
+from fastdata.system.torch_private import has_stepped
 
 __all__ = ["Schedule", "SchedulerLike"]
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastdata.machine import available_cores
 from fastdata.prepare.build_plan import build_plan, check_positive
 from fastdata.prepare.plan import Work
 from fastdata.prepare.splits import plan_stores
@@ -19,6 +18,7 @@ from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
 from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
+from fastdata.system.machine import available_cores
 from fastdata.words import human_bytes, number_of
 
 __all__ = ["Estimate", "estimate", "stored_bytes"]

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import PrepError, StoreError
-from fastdata.machine import available_cores, free_memory
 from fastdata.prepare.plan import Work
 from fastdata.prepare.spawn import take
 from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard
 from fastdata.store.files import WORK, unique
+from fastdata.system.machine import available_cores, free_memory
 
 __all__ = ["Report", "run_shards"]
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing import connection
 from socket import socketpair
 
-from fastdata.children import start_python
-from fastdata.machine import available_cores
+from fastdata.system.children import start_python
+from fastdata.system.machine import available_cores
 
 __all__ = ["Spawned", "spares", "take"]
 

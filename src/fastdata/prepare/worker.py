@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from fastdata import kinds
-from fastdata.children import end_with
 from fastdata.errors import LACKS_MEMORY, CodecError, PrepError, RemoteError, StoreError, lacking, may_pass
 from fastdata.remote.url import Storage
 from fastdata.sources.base import release
@@ -33,6 +32,7 @@ from fastdata.store.column import Column
 from fastdata.store.columns import ColumnWriter
 from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
 from fastdata.store.writer import ShardWriter
+from fastdata.system.children import end_with
 
 __all__ = [
     "STATUS",

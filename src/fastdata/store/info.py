@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from msgspec import structs, to_builtins
 
-from fastdata.machine import free_memory
 from fastdata.store.format import Variant
 from fastdata.store.store import Store
+from fastdata.system.machine import free_memory
 from fastdata.words import human_bytes, number_of
 
 __all__ = ["Facts", "info_lines", "spread", "store_facts"]

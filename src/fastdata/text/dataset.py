@@ -17,8 +17,8 @@ from fastdata.data.random import LOW, SHIFT, SPLIT_EPOCH, philox, repeated, unif
 from fastdata.errors import FormatError
 from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
-from fastdata.shared_memory import SharedArray
 from fastdata.store.store import Store
+from fastdata.system.shared_memory import SharedArray
 from fastdata.text.memory import RowCopier, Runs, TokenMemory
 from fastdata.text.sections import Tokens
 from fastdata.tokenizer import Spec, load

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata import node_memory
 from fastdata.data.in_memory import LESS, how_many
-from fastdata.shared_memory import SharedArray
 from fastdata.store.store import Place, Store
+from fastdata.system import node_memory
+from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["RowCopier", "Runs", "TokenMemory"]
 

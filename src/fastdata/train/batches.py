@@ -16,7 +16,7 @@ from fastdata.gpu.copies import rebuilt
 from fastdata.gpu.prefetcher import Prefetcher, places, set_epoch
 from fastdata.gpu.ragged import Ragged
 from fastdata.parallel.world import World
-from fastdata.torch_private import pytree
+from fastdata.system.torch_private import pytree
 
 __all__ = ["Epoch", "check_part", "first_tensor", "to_device"]
 

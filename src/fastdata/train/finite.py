@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fastdata.errors import FastDataError, warn_user
-from fastdata.torch_private import NormBase
+from fastdata.system.torch_private import NormBase
 
 __all__ = ["MOST_SKIPPED", "not_finite", "warn_of_statistics"]
 

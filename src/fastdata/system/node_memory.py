@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import StoreError
-from fastdata.machine import free_memory
-from fastdata.shared_memory import SharedArray
+from fastdata.system.machine import free_memory
+from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["NodeArray", "once"]
 

@@ -1,0 +1,1 @@
+"""What fastdata asks of the operating system, and of torch beyond its public names."""
