@@ -56,7 +56,8 @@ class JpegHeader(Header):
         den = self._scale(least)
         height, width = -(-self.height // den), -(-self.width // den)
         space, channels = ("CMYK", 4) if self.components == 4 else ("GRAY", 1) if gray else ("RGB", 3)
-        buffer = _buffer(scratch, height * width * channels)
+        size = height * width * channels
+        buffer = scratch if scratch is not None and scratch.size >= size else decode_buffer(size)
         decoded = _decode(data, self, colorspace=space, min_height=height, min_width=width, buffer=buffer)
         if decoded.shape != (height, width, channels):
             raise CodecError(f"the JPEG decoded to {decoded.shape}, its header says otherwise", "undecodable")
@@ -126,10 +127,6 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         if marker == EOI:
             return
         at = end
-
-
-def _buffer(scratch: Array | None, size: int) -> Array:
-    return scratch if scratch is not None and scratch.size >= size else decode_buffer(size)
 
 
 def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:

@@ -7,6 +7,7 @@ not name, and fills in what a JPEG lacks. So the tags are checked before anythin
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ PREMULTIPLIED, STRAIGHT = 1, 2  # alpha, among the kinds of extra samples
 @dataclass(frozen=True, kw_only=True)
 class TiffHeader(Header):
     format: str = "tiff"
-    tags: dict[int, Any]
+    tags: Mapping[int, Any]
     by_tifffile: bool
 
     def pixels(self, data: bytes) -> Pixels:
@@ -44,7 +45,7 @@ class TiffHeader(Header):
             return pixels_of(image)
 
 
-def _by_tifffile(data: bytes, tags: dict[int, Any]) -> Pixels:
+def _by_tifffile(data: bytes, tags: Mapping[int, Any]) -> Pixels:
     """Read grey or RGB of the first page with tifffile.
 
     Raises:
@@ -64,7 +65,7 @@ def _by_tifffile(data: bytes, tags: dict[int, Any]) -> Pixels:
     return Pixels(color, alpha)
 
 
-def _extra_samples(tags: dict[int, Any]) -> tuple[int, ...]:
+def _extra_samples(tags: Mapping[int, Any]) -> tuple[int, ...]:
     """Return the kinds of samples beside those of colour; a fourth one of RGB that nothing explains is alpha, as in Pillow."""
     unexplained = (STRAIGHT,) if (tags[PHOTOMETRIC], tags.get(SAMPLES)) == (RGB, 4) else ()
     return tags.get(EXTRA) or unexplained
@@ -84,11 +85,11 @@ def read_tiff(data: bytes) -> TiffHeader:
         file = io.BytesIO(data)
         file.seek(directory.next)
         directory.load(file)
-        return _checked(data, {PHOTOMETRIC: -1} | dict(directory))
+        return _checked(data, directory)
 
 
-def _checked(data: bytes, tags: dict[int, Any]) -> TiffHeader:
-    samples, photometric = tags.get(SAMPLES, 1), tags[PHOTOMETRIC]
+def _checked(data: bytes, tags: Mapping[int, Any]) -> TiffHeader:
+    samples, photometric = tags.get(SAMPLES, 1), tags.get(PHOTOMETRIC, -1)
     bits, compression = tags.get(BITS, (1,))[0], tags.get(COMPRESSION, PLAIN)
     colors, planar = COLORS.get(photometric, 0), tags.get(PLANAR, 1) == 2
     if set(tags.get(SAMPLE_FORMAT, (1,))) != {1}:
@@ -119,7 +120,7 @@ def _checked(data: bytes, tags: dict[int, Any]) -> TiffHeader:
     return TiffHeader(height=height, width=width, orientation=turn, tags=tags, by_tifffile=by_tifffile)
 
 
-def _check_pieces(tags: dict[int, Any], data: bytes, samples: int, bits: int, planar: bool) -> None:
+def _check_pieces(tags: Mapping[int, Any], data: bytes, samples: int, bits: int, planar: bool) -> None:
     """Raise CodecError unless strips or tiles cover the page and lie in the file: libtiff leaves black what is not there."""
     height, width, compression, tiled = tags[HEIGHT], tags[WIDTH], tags.get(COMPRESSION, PLAIN), TILE_WIDTH in tags
     rows, columns = (tags[TILE_HEIGHT], tags[TILE_WIDTH]) if tiled else (min(tags.get(ROWS, height), height), width)
