@@ -34,10 +34,8 @@ from fastdata import (
 )
 from fastdata.store.column import Column
 from fastdata.store.format import read_manifest
-from fastdata.store.info import info_lines
-from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from support import MAIN, run, write_pictures
+from support import write_pictures
 
 COUNT = 30
 FIELDS = ("caption", "score", "ids:int64[]", "embedding:float32[2]", "meta:json", "good:bool", "big:uint8")
@@ -183,25 +181,6 @@ def test_the_trainer_leaves_out_repeated_rows_of_lists_too(store: Path) -> None:
     assert seen == [[batch.valid] * (1 + len(NAMES)) for batch in batches]
 
 
-def test_ranks_and_resumed_loaders_have_them_too(store: Path) -> None:
-    dataset = LMDBDataset(store, fields="caption")
-    captions = [row["caption"] for row in rows()]
-    seen = []
-    for rank in (0, 1):
-        for batch in Loader(dataset, 8, shuffle=True, rank=rank, world_size=2, num_workers=0):
-            assert batch[1] == [captions[k] for k in batch.ids]
-            seen += batch.ids[: batch.valid].tolist()
-    assert sorted(seen) == list(range(COUNT))
-    first = Loader(dataset, 8, shuffle=True, num_workers=0)
-    begun = iter(first)
-    next(begun)
-    state = first.state_dict()
-    rest = [batch[1] for batch in begun]
-    second = Loader(dataset, 8, shuffle=True, num_workers=0)
-    second.load_state_dict(state)
-    assert [batch[1] for batch in second] == rest
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=12), st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=12))
 def test_subsets_and_sums_keep_rows_together(store: Path, first: list[int], second: list[int]) -> None:
@@ -242,18 +221,6 @@ def test_a_split_is_stratified_by_a_column(store: Path, tmp_path: Path) -> None:
         table_dataset(tmp_path).split(0.5, seed=0, stratify="target")
     with pytest.raises(ValueError, match="this column has lists or arrays"):
         dataset.split(0.8, seed=0, stratify="ids")
-
-
-def test_types_are_inferred_and_said(table: Path, tmp_path: Path) -> None:
-    summary = prep(table, tmp_path / "o.fds", fields=["caption", "score", "big"], label_column="none", workers=1)
-    assert "columns: caption (text), score (float32), big (int64)" in summary.notes
-    text = "\n".join(info_lines(Store(summary.out)))
-    assert "columns: caption (text), score (float32), big (int64)" in text and "format 1.0-rc" in text
-    assert [column["name"] for column in json.loads(run(*MAIN, "info", "--json", summary.out).stdout)["columns"]] == [
-        "caption",
-        "score",
-        "big",
-    ]
 
 
 def test_the_manifest_says_of_a_column_what_the_format_says(store: Path) -> None:
@@ -311,16 +278,11 @@ def test_damage_is_found(store: Path, tmp_path: Path) -> None:
     assert list(verify(store)) == []
     flipped = damaged(store, tmp_path / "a", "score.npy", -1, b"\x7f")
     assert any("columns/score.npy is not what was written" in line for line in verify(flipped))
-    beyond = damaged(store, tmp_path / "b", "caption.offsets.npy", -16, (1 << 40).to_bytes(8, "little"))
-    with pytest.raises(FormatError, match=r"caption.offsets.npy does not fit the 30 samples .* run fastdata verify"):
-        LMDBDataset(beyond, fields="caption")[COUNT - 1]
     cut = shutil.copytree(store, tmp_path / "cut.fds")
     with (cut / "columns/ids.values.npy").open("r+b") as file:
         file.truncate(140)
     with pytest.raises(FormatError, match=r"ids.values.npy has 140"):
         LMDBDataset(cut, fields="ids")
-    (cut / "columns/ids.values.npy").unlink()
-    assert any("columns/ids.values.npy cannot be read: No such file" in line for line in verify(cut))
 
 
 @pytest.mark.parametrize(
@@ -422,14 +384,6 @@ def test_a_geometry_has_so_many_numbers(geometry: str, last: int) -> None:
             Column("c", "float32", shape, geometry=geometry)
     with pytest.raises(ValueError, match=f"cannot have the geometry {geometry}"):
         Column("c", "float64", (last,), geometry=geometry)
-
-
-def test_another_run_leaves_no_columns_behind(table: Path, tmp_path: Path) -> None:
-    out = tmp_path / "o.fds"
-    prep(table, out, fields="caption", label_column="none", workers=1)
-    assert (out / "columns").is_dir()
-    prep(table, out, label_column="label", overwrite=True, workers=1)
-    assert not (out / "columns").exists()
 
 
 lists = st.lists(st.lists(st.integers(-100, 100), max_size=6), max_size=6)

@@ -24,8 +24,7 @@ from fastdata import (
     RandomResizedCrop,
     StoreError,
 )
-from fastdata.images.mask_file import count_classes, decode_mask
-from fastdata.images.mask_recipe import MaskRecipe
+from fastdata.images.mask_file import MaskRecipe, count_classes, decode_mask
 from fastdata.images.prepare import ImageRecipe, prepare_image
 from stores import folder, unlabelled
 from support import Array, encode, picture, records_of
@@ -132,34 +131,6 @@ def test_what_memory_cannot_do_for_masks(monkeypatch):
 # The Loader
 
 
-METHODS = """
-import json, sys
-import numpy as np
-import torch, torch.multiprocessing
-from fastdata import Loader, MaskDataset, RAMDataset, RandomResizedCrop
-
-def main(path, method):
-    torch.multiprocessing.set_start_method(method)
-    options = {"crop": RandomResizedCrop((24, 31)), "hflip": 0.5}
-    want, ids = MaskDataset(path, **options), []
-    for kind, workers in ((MaskDataset, 0), (MaskDataset, 2), (RAMDataset, 0), (RAMDataset, 2)):
-        dataset = kind(path, **options)
-        dataset[0]  # LMDB is open here before the workers start
-        with Loader(dataset, 5, shuffle=True, seed=3, num_workers=workers) as loader:
-            for batch in [batch for _ in range(2) for batch in loader]:
-                images, masks = want.read_batch(batch.ids, seed=3, epoch=batch.position[0])
-                assert np.array_equal(batch[0].permute(0, 2, 3, 1).numpy(), images), (kind, workers)
-                assert np.array_equal(batch[1].numpy(), masks), (kind, workers)
-                ids += batch.ids.tolist()
-            stats = loader.stats()
-            assert stats.slots > 0 and stats.slot_bytes == stats.slots * 16384  # 5 x 24 x 31 x 4 bytes, in pages
-    print(json.dumps(ids))
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-"""
-
-
 # Colours
 
 COLORS = tuple(dict.fromkeys(tuple(c) for c in np.random.default_rng(0).integers(0, 256, (330, 3)).tolist()))[:300]
@@ -208,7 +179,7 @@ def test_a_mask_takes_few_bytes_a_pixel(kind):
     image, mask = file(values), colored(values) if kind == "colors" else file(values)
     tracemalloc.start()
     try:
-        prepare_image(image, options, mask=mask)
+        prepare_image(image, options, companions=[("mask", mask)])
         peak = tracemalloc.get_traced_memory()[1] / values.size
     finally:
         tracemalloc.stop()
@@ -216,18 +187,6 @@ def test_a_mask_takes_few_bytes_a_pixel(kind):
 
 
 # Preparing
-
-
-@pytest.fixture(scope="module")
-def scenes(large: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A mask for each image of `large`, in its class folders."""
-    root = tmp_path_factory.mktemp("scenes") / "masks"
-    masks = [file(picture(k, 480, 640)[:, :, 0] // 16) for k in range(12)]
-    for k, image in enumerate(sorted(large.rglob("*.jpg"))):
-        path = (root / image.relative_to(large)).with_suffix(".png")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(masks[k % 12])
-    return root
 
 
 def test_classes_and_masks_of_the_same_images(tmp_path: Path) -> None:

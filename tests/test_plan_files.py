@@ -12,7 +12,7 @@ import xxhash
 
 from fastdata import kinds
 from fastdata.errors import PrepError
-from fastdata.images.mask_recipe import MaskRecipe
+from fastdata.images.mask_file import MaskRecipe
 from fastdata.images.prepare import ImageRecipe
 from fastdata.prepare.plan import Plan, Work, make_plan
 from fastdata.prepare.plan_files import load_plan, save_plan
@@ -22,7 +22,7 @@ from fastdata.store.format import Labels
 
 def _work(count: int, out: Path) -> Work:
     sources = [
-        Source(f"{k}.npy", (k / 7, 1.0), k, "", ("tar", f"{k}.npz", 7), (None, [1], "t"), (None, (7, k)), (Source("m", -1, k),))
+        Source(f"{k}.npy", (k / 7, 1.0), k, "", ("tar", f"{k}.npz", 7), (None, [1], "t", [7, k]), (Source("m", -1, k),))
         if k % 3
         else Source(f"ä\udcff{k}.png", k % 7, k % 99, "missing" * (k % 5 == 0))
         for k in range(count)
@@ -66,7 +66,7 @@ def test_written_twice_the_files_are_the_same(tmp_path: Path) -> None:
 
 
 def _row(source: Source) -> list[Any]:
-    return [v for n, v in vars(source).items() if n not in ("values", "parts", "companions") or v]
+    return [v for n, v in vars(source).items() if n not in ("values", "companions") or v]
 
 
 def _reference(plan: Plan) -> str:

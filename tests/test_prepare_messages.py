@@ -108,12 +108,6 @@ def test_a_dry_run_ends_as_the_run_would(tmp_path: Path) -> None:
     assert run(*PREP, "in", "o.fds", "--limit", "2", cwd=tmp_path).returncode == 0
 
 
-def test_a_dry_run_of_nothing_usable_is_the_same_error(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("path,label\ngone.png,1\nlost.png,2\n")
-    dry, real = (run(*PREP, "t.csv", *more, cwd=tmp_path) for more in (["--dry-run"], []))
-    assert dry.returncode == real.returncode == 2 and dry.stderr == real.stderr and f"tried {tmp_path / 'gone.png'}" in dry.stderr
-
-
 def test_wrong_values_are_told_by_name() -> None:
     image = np.zeros((8, 8, 3), np.uint8)
     with pytest.raises(TypeError, match=r"^quality is 'high', but must be an int"):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fastdata import prep
@@ -26,10 +24,6 @@ def _put(path: Path, data: bytes = IMAGE) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
-
-
-def _names(source: Path) -> list[str]:
-    return [s.name for s in list_sources(source).sources]
 
 
 def _as_image_folder(root: Path) -> list[tuple[str, int]]:
@@ -144,18 +138,6 @@ def test_tables_of_classes(tmp_path: Path, ending: str, header: bool) -> None:
     ]
     summary = prep(table, tmp_path / "o.fds", workers=1)
     assert (summary.kept, summary.rejected) == (4, {"missing": 1})
-
-
-def test_a_table_of_paths_only_and_one_of_floats(tmp_path: Path) -> None:
-    for name in ("1.jpg", "2.jpg"):
-        _put(tmp_path / name)
-    (tmp_path / "paths.csv").write_text("path\n2.jpg\n1.jpg\n")
-    found = list_sources(tmp_path / "paths.csv")
-    assert [s.name for s in found.sources] == ["2.jpg", "1.jpg"] and found.labels.kind == "none"
-    (tmp_path / "floats.csv").write_text("path,x,y\n2.jpg,0.1,1e-3\n1.jpg,-2,3\n")
-    store = Store(prep(tmp_path / "floats.csv", tmp_path / "o.fds", regression=["x", "y"], workers=1).out)
-    assert store.manifest.labels.names == ("x", "y") and store.manifest.labels.kind == "vector"
-    np.testing.assert_array_equal(store.samples["label"], np.array([[0.1, 1e-3], [-2, 3]], np.float32))
 
 
 @pytest.mark.parametrize(
@@ -304,19 +286,3 @@ def test_a_source_without_images_is_an_error(tmp_path: Path, name: str) -> None:
     _put(tmp_path / "empty/notes.txt", b"text")
     with pytest.raises(PrepError, match=r"does not exist|neither a folder nor|no images in .*1 other file is there \(.txt 1\)"):
         prep(tmp_path / name, tmp_path / "o.fds")
-
-
-@pytest.mark.slow
-def test_two_hundred_thousand_files_in_one_folder_are_listed(tmp_path: Path) -> None:
-    memory = Path("/dev/shm")  # quicker to fill than a disk
-    folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else tmp_path))
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-        for k in range(200_000):
-            os.mknod(f"{k:06d}.jpg", dir_fd=handle)
-        os.close(handle)
-        sources = list_sources(folder).sources
-    finally:
-        shutil.rmtree(folder)
-    assert [s.name for s in sources] == [f"{k:06d}.jpg" for k in range(200_000)]
-    assert {(s.label, s.size, s.problem) for s in sources} == {(-1, 0, "")}

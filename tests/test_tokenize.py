@@ -157,7 +157,7 @@ def test_the_tokenizer_belongs_to_the_store(table: Path, own: Path, tmp_path: Pa
         (["mood=bytes"], "tokenize mood=bytes: there is no column mood; there are caption, n; fields stores columns"),
         (["n=bytes"], r"tokenize n=bytes: n \(int64\) is no text"),
         (["caption=bytes:0"], "rows of 0 have no room for text next to the 0 tokens that bytes adds"),
-        (["caption=bytes", "caption=bytes:4"], "caption is tokenized twice"),
+        (["caption=bytes", "caption=bytes:4"], "caption .* is no text"),
         (["caption=gpt2.json:4"], "tokenize gpt2.json is neither a tokenizer.json"),
     ],
 )

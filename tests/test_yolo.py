@@ -208,7 +208,7 @@ def test_a_damaged_file_rejects_its_image(tmp_path: Path, files: dict[str, Any],
             "flip_idx must swap left_NAME and right_NAME",
         ),
         ({"l/a.txt": "", "l/a.yaml": "names: [a]", "l/b.yaml": "names: [b]"}, "b.yaml both name classes; keep one"),
-        ({"l/b.txt": ""}, "no .txt file there belongs to an image: the first image is a.png, the first file is b.txt"),
+        ({"l/b.txt": ""}, "belongs to an image: the first image is a.png, the first .txt file b.txt"),
         ({}, "is not a folder; it holds a .txt file for each image"),
     ],
 )

@@ -14,10 +14,10 @@ from typing import Any
 import test_coco
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.coco import with_coco
+from fastdata.sources.fields import read_fields
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.instances import in_pixels
 from fastdata.sources.listing import list_sources
-from fastdata.sources.parts import read_fields
 from fastdata.sources.yolo import with_yolo
 from stores import folder
 from support import write_pictures

@@ -113,7 +113,7 @@ def by_table(layout: str, ending: str) -> Callable[[Path, Path], Path]:
             pq.write_table(pa.Table.from_pylist(rows), table)
         meanings = {"category": NAMES, "keypoints": POINT_NAMES}
         (root / "in/columns.json").write_text(json.dumps(meanings))
-        fields = (f"boxes:{layout}", "category:int64[]", "keypoints:xy")
+        fields = (f"boxes:{layout}", "category:int64[]", "keypoints:xy[2]")
         return prep(table, out, size=SIZE, fields=fields, label_column="none", workers=1).out
 
     return make
@@ -146,9 +146,9 @@ def by_export(to: str) -> Callable[[Path, Path], Path]:
         store = prep(root / "a/in", root / "whole.fds", coco=root / "a/a.json", codec="png", workers=1).out
         export(store, root / "x", to=to)
         if to == "webdataset":
-            fields = ("boxes=boxes.npy:xyxy", "category=category.npy:int64[]", "keypoints=keypoints.npy:xy")
+            fields = ("boxes=boxes.npy:xyxy", "category=category.npy:int64[]", "keypoints=keypoints.npy:xy[2]")
             return prep(root / "x", out, size=SIZE, fields=fields, label_column="none", workers=1).out
-        fields = ("boxes:xyxy", "category:int64[]", "keypoints:xy")
+        fields = ("boxes:xyxy", "category:int64[]", "keypoints:xy[2]")
         return prep(root / "x/metadata.jsonl", out, size=SIZE, fields=fields, label_column="none", workers=1).out
 
     return make
@@ -237,11 +237,7 @@ def test_what_has_no_geometry_is_told(tmp_path: Path) -> None:
         ("b:xyxy", [[1, 2, 3, float("nan")]], "has numbers that are not finite"),
         ("b:xyxy[4]", [], "boxes are given as xyxy, xywh or cxcywh, and keypoints as xy"),
         ("b.c:xyxy", {"d": 1}, "has no c"),
-        (
-            "b:xy",
-            [[1, 2, 2, 3, 4, 2]],
-            r"the number of keypoints of an instance is not clear from its values: give it, such as b:xy\[17\]",
-        ),
+        ("b:xy", [[1, 2, 2, 3, 4, 2]], r"for each instance: give their number, such as b:xy\[17\]"),
         ("b:xy[3]", [[1, 2, 2, 3, 4, 2]], None),
         ("b:xy[2]", [[1, 2, 2, 3, 4, 2]], None),
         ("b:xy[4]", [[1, 2, 2, 3, 4, 2]], r"an array of \[1, 6\], but b has 4 keypoints of x, y or x, y, visibility"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from archives import write_tar
 from fastdata import LMDBDataset
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
-from support import encode, picture, run
+from support import encode, picture
 
 TEXTS = ("csv", "tar")  # whose cells are text
 TYPED = ("jsonl", "parquet", "images", "list")
@@ -166,30 +165,3 @@ def test_numbers_of_another_store_stay_numbers(tmp_path: Path) -> None:
         assert train.manifest.labels == val.manifest.labels and val.samples["label"].tolist() == [1, 2, 1]
         named = stored(way, tmp_path / "n", [5, 70000, -1], classes=tmp_path / "names.txt")
         assert named.samples["label"].tolist() == [1, 0, 2]
-
-
-PROGRAM = """
-import sys, fastdata
-for k, (source, options) in enumerate([("c/t.csv", {}), ("c", {"label_from": r"(.)\\."}), ("t/t.tar", {}), ("f", {})]):
-    print((fastdata.prep(source, f"{sys.argv[1]}{k}.fds", workers=1, codec="rgb", **options).out / "manifest.json").read_text())
-"""
-
-
-@pytest.mark.slow
-def test_the_order_of_classes_never_depends_on_the_hash_seed(tmp_path: Path) -> None:
-    labels = ["01", "1", "2", "x", "y", "02"]
-    for way, folder in (("csv", "c"), ("tar", "t"), ("folders", "f")):
-        given(way, tmp_path / folder, labels)
-    runs = [
-        run(
-            sys.executable,
-            "-c",
-            PROGRAM,
-            f"{seed}-",
-            cwd=tmp_path,
-            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": ":".join(sys.path)},
-        )
-        for seed in range(5)
-    ]
-    assert {done.returncode for done in runs} == {0}, runs[0].stderr
-    assert len({done.stdout for done in runs}) == 1 and '"01"' in runs[0].stdout

@@ -15,10 +15,9 @@ from fastdata.prepare.plan import make_plan
 from fastdata.sources.folder import list_folder, walk_files
 from fastdata.sources.inputs import Source, SourceList, look
 from fastdata.sources.listing import labelled, others
-from fastdata.sources.notes import label_notes
-from fastdata.sources.pairs import with_masks
+from fastdata.sources.notes import detail_of, label_notes
+from fastdata.sources.pairs import with_files
 from fastdata.sources.path_table import list_table
-from fastdata.sources.reasons import detail_of, refuse_unusable
 from fastdata.sources.tables import is_path_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.store.format import NUMBERS, Labels
@@ -41,9 +40,6 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
         raise ValueError(f"--dtype is {options.dtype}, but must be one of {', '.join(NUMBERS)}")
     masks = None if options.masks is None else to_path(options.masks)
     found = _list_arrays(to_path(source), options)
-    refuse_unusable(
-        found.sources, found.root, table=is_path_table(to_path(source), options.path_column), told=options.root is not None
-    )
     names = [file.name for one in found.sources for file in (one, *one.companions)]
     libraries = ("nibabel",) if any(ending_of(name) in NIFTI for name in names) else ()
     if libraries:
@@ -93,7 +89,7 @@ def _list_arrays(path: AnyPath, options: ArrayOptions) -> SourceList:
         raise PrepError(f"no arrays in {path}{others(found)}; files of arrays end in .npy, .npz, .nii or .nii.gz")
     if options.masks is None:
         return found
-    return with_masks(
+    return with_files(
         found,
         to_path(options.masks),
         walk=lambda root: (file for file in walk_files(root) if ending_of(file[0]) in ENDINGS),

@@ -18,7 +18,7 @@ from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.inputs import Source
-from fastdata.sources.reasons import detail_of, reason_of
+from fastdata.sources.notes import detail_of, reason_of
 from fastdata.sources.urls import AnyPath, to_path
 
 __all__ = ["kept", "make_shard", "probe", "tables"]

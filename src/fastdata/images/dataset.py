@@ -14,11 +14,10 @@ from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_
 from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
 from fastdata.data.targets import Item, to_tensors
 from fastdata.errors import StoreError
-from fastdata.images.concat import ConcatImages
 from fastdata.images.crops import Crop
 from fastdata.images.fields import Columns, Fields
 from fastdata.images.masks import Masks
-from fastdata.images.records import Images
+from fastdata.images.records import ConcatImages, Images
 from fastdata.images.rendering import EncodedBatch, render_batch, render_each, render_masks, stack
 from fastdata.images.view import Sample, Transform, Views
 from fastdata.store.store import Use

@@ -11,12 +11,11 @@ import torch
 
 from fastdata.data.targets import Lists
 from fastdata.errors import StoreError
-from fastdata.images.columns import Values, items_of
 from fastdata.images.geometry import Placement, move_boxes, move_keypoints
-from fastdata.images.records import Images
+from fastdata.images.records import Images, Values, items_of
 from fastdata.store.column import TEXTS, Column
 
-__all__ = ["LABEL", "Columns", "Fields"]
+__all__ = ["Columns", "Fields"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -46,7 +46,7 @@ class ImageModality(Modality):
         """Turn a manifest's options into command-line options."""
         from msgspec import convert
 
-        from fastdata.images.named import NamedImage
+        from fastdata.images.sections import NamedImage
 
         found = dict[str, Any]()
         for key, value in options.items():

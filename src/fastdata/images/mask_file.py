@@ -1,23 +1,81 @@
-"""Read class masks from files: palette indices, grey values, or colours that a table maps to classes."""
+"""Class masks in files: palette indices, grey values, or colours that a table maps to classes; and their resizing."""
 
 from __future__ import annotations
 
+import os
+import re
+from dataclasses import dataclass
 from typing import Any
 
+import cv2
 import numpy as np
 
 from fastdata.codecs.channels import to_channels
 from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.png_file import PngHeader
-from fastdata.errors import CodecError
+from fastdata.errors import CodecError, PrepError
+from fastdata.sources.urls import to_path
 
-__all__ = ["Color", "count_classes", "decode_mask", "is_binary", "mask_values"]
+__all__ = ["Color", "MaskRecipe", "count_classes", "decode_mask", "is_binary", "mask_values", "read_palette", "resize_mask"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
 
 SMOOTH_LEVELS, SMOOTH_SHARE = 4, 10  # so many different values, less than one in ten of which is equal to its neighbours
 BAND = 1 << 16  # pixels processed at a time, where numpy needs tens of bytes for each
+
+
+@dataclass(frozen=True)
+class MaskRecipe:
+    """How mask files are read.
+
+    Attributes:
+        bits: bits of a class, 8 or 16.
+        colors: the colour of each class, if files have colours.
+        names: the name of each class.
+        binary: whether all masks have two classes, which files may write as 0 and 255.
+    """
+
+    bits: int = 8
+    colors: tuple[Color, ...] = ()
+    names: tuple[str, ...] = ()
+    binary: bool = False
+
+    def __post_init__(self) -> None:
+        if self.bits not in (8, 16):
+            raise ValueError(f"--mask-bits is {self.bits}, but must be 8 or 16")
+        if len(self.colors) > 1 << self.bits:
+            raise ValueError(
+                f"the palette has {len(self.colors)} colours, {self.bits} bits hold {1 << self.bits}: give --mask-bits 16"
+            )
+
+
+def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple[str, ...]]:
+    """Read the colours and names of classes 0, 1, 2 and so on from a text file.
+
+    Each line has red, green, blue and a name, before or after them, separated by commas, tabs or spaces. A first line without
+    numbers is a header.
+    """
+    try:
+        lines = to_path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrepError(f"cannot read the palette {path}: {error}") from error
+    found = dict[Color, str]()
+    for number, line in enumerate(lines, 1):
+        cells = [cell for cell in re.split(r"[\s,;]+", line) if cell]
+        numbers = [int(cell) for cell in cells if cell.isascii() and cell.isdigit()]
+        if not cells or (number == 1 and not numbers):
+            continue
+        match = re.fullmatch(r"(.*?)\b\d+[\s,;]+\d+[\s,;]+\d+((?:[\s,;].*)?)", line.strip())
+        if match is None or len(numbers) != 3 or max(numbers) > 255 or (*numbers,) in found:
+            raise PrepError(
+                f"{path}, line {number}: {line.strip()!r:.80} is not red, green, blue (0 to 255, no colour twice) and a name"
+            )
+        name = f"{match[1]} {match[2]}".strip(" \t,;")
+        found[numbers[0], numbers[1], numbers[2]] = name or str(len(found))
+    if not found:
+        raise PrepError(f"the palette {path} has no line of red, green, blue and a name")
+    return tuple(found), tuple(found.values())
 
 
 def decode_mask(
@@ -28,13 +86,10 @@ def decode_mask(
     Args:
         data: a PNG file. With a palette, the index is the class. With 1, 2 or 4 bits, values are 0, 1, 2 and so on.
         colors: RGB colour k is class k; empty: the values are the classes.
-        bits: 8 or 16.
-        max_pixels: as for `SourceImage`.
         binary: the masks of the store have two classes: in a file of 0 and the largest value, that is class 1.
 
     Raises:
-        CodecError: as SourceImage, and: not-png (most other formats are lossy, or stretch values), colors (there are colours and
-            no table), unknown-color, range (a value needs more bits), mask-values (what its values mean is not clear).
+        CodecError: the file is no PNG, or what its values mean is not clear.
     """
     if colors:
         header = _header(data, max_pixels)
@@ -55,13 +110,8 @@ def decode_mask(
 
 
 def mask_values(data: bytes, *, max_pixels: int = 1 << 28) -> Array:
-    """Return the numbers in a mask's file, [H, W].
-
-    Raises:
-        CodecError: as `decode_mask`.
-    """
-    header = _header(data, max_pixels)
-    values = header.values(data)
+    """Return the numbers in a mask's file, [H, W]. Raise CodecError as `decode_mask` does."""
+    values = _header(data, max_pixels).values(data)
     if values.ndim == 3 and (values[..., :3] == values[..., :1]).all():
         values = values[..., 0]  # grey stored as RGB
     if values.ndim != 2:
@@ -118,22 +168,19 @@ def count_classes(mask: Array) -> dict[int, int]:
 def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:
     """Return the index of each pixel's colour in the table."""
     table = _code(np.array(colors))
-    pixels = rgb.reshape(-1, 3)
     order = np.argsort(table, kind="stable")
-    ordered = table[order]
+    pixels, ordered = rgb.reshape(-1, 3), table[order]
     classes = np.empty(len(pixels), np.min_scalar_type(len(colors) - 1))
-    count = 0
-    found = None
+    unknown = list[Array]()
     for start in range(0, len(pixels), BAND):
         band = pixels[start : start + BAND]
         codes = _code(band)
         at = np.searchsorted(ordered, codes).clip(max=len(order) - 1)
         classes[start : start + BAND] = order[at]
-        unknown = band[ordered[at] != codes]
-        count += len(unknown)
-        found = found or tuple(unknown[:1].reshape(-1).tolist())
-    if count:
-        raise CodecError(f"{count} pixels have colours that the palette lacks, such as {found}", "unknown-color")
+        unknown.append(band[ordered[at] != codes])
+    if count := sum(map(len, unknown)):
+        first = next(tuple(some[0].tolist()) for some in unknown if len(some))
+        raise CodecError(f"{count} pixels have colours that the palette lacks, such as {first}", "unknown-color")
     return classes.reshape(rgb.shape[:2])
 
 
@@ -142,3 +189,8 @@ def _code(rgb: Array) -> Array:
     red, green, blue = np.moveaxis(rgb.astype(np.int64), -1, 0)
     code: Array = red << 32 | green << 16 | blue
     return code
+
+
+def resize_mask(mask: Array, shape: tuple[int, int]) -> Array:
+    """Resize a mask: each new pixel takes the class at its centre, since classes cannot be averaged."""
+    return mask if mask.shape == shape else cv2.resize(mask, shape[::-1], interpolation=cv2.INTER_NEAREST_EXACT)

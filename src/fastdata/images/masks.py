@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.images.concat import ConcatImages
-from fastdata.images.records import Images, StoreImages
+from fastdata.images.records import ConcatImages, Images, StoreImages
 from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["Masks", "by_class", "class_outside"]
@@ -23,7 +22,6 @@ class Masks:
     """Class masks, in the same order as their images.
 
     Attributes:
-        source: the masks.
         names: names of the classes, where a palette gave them.
         stores: for each store, by path, a dict of pixel counts by class, in all of its masks as they were before preparing.
         ignore_index: the class of pixels outside an image.
@@ -35,12 +33,8 @@ class Masks:
     ignore_index: int
 
     @classmethod
-    def of(cls, images: StoreImages, source: StoreImages, ignore_index: int | None) -> Masks:
-        """Return the masks of a store's images. ignore_index: None: the largest class that their dtype holds.
-
-        Raises:
-            ValueError: if a mask cannot hold `ignore_index`, or it is the default and there are pixels of that class.
-        """
+    def of(cls, source: StoreImages, ignore_index: int | None) -> Masks:
+        """Return the masks of a store's images. Raise ValueError as `class_outside` does."""
         section = source.store.manifest.section("masks")
         names, pixels = (section.names, by_class(section.pixels)) if section else ((), {})
         outside = class_outside(ignore_index, source.form.dtype, pixels, names)
@@ -48,11 +42,7 @@ class Masks:
 
     @classmethod
     def concat(cls, parts: Sequence[tuple[Masks, SharedArray | None]]) -> Masks:
-        """Concatenate the masks of several sources, each with the rows of it to use; None: all rows.
-
-        Raises:
-            ValueError: if their classes or dtypes differ.
-        """
+        """Concatenate the masks of several sources, each with the rows of it to use; None: all rows."""
         first = parts[0][0]
         for masks, _ in parts[1:]:
             for what in ("names", "ignore_index"):
@@ -86,8 +76,7 @@ def class_outside(ignore_index: int | None, dtype: Any, pixels: Mapping[int, int
     """Return the class of pixels outside an image.
 
     Args:
-        ignore_index: the user's choice; None: the largest class that a mask holds.
-        dtype: of the masks.
+        ignore_index: the user's choice; None: the largest class that a mask of this dtype holds.
         pixels: pixel counts by class.
         names: names of the classes.
 

@@ -52,7 +52,7 @@ class ImageOptions(PairOptions, LabelOptions):
     fields: tuple[str, ...] = option(
         "Value to store with each image: NAME for a column of the table or the archive, or NAME=ENDING for files next to the "
         "images and members of a tar (caption=txt, meta=json, embedding=npy); then perhaps :TYPE, a dtype, text, bytes or json, "
-        "with [] for lists and [512] for arrays; for boxes xyxy, xywh or cxcywh in pixels, for keypoints xy. May repeat.",
+        "with [] for lists and [512] for arrays; for boxes xyxy, xywh or cxcywh in pixels, for keypoints xy[17]. May repeat.",
         (),
         several=True,
         metavar="COLUMN",

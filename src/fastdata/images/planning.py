@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.images.mask_file import is_binary, mask_values
-from fastdata.images.mask_recipe import MaskRecipe, read_palette
-from fastdata.images.named import parse_images
+from fastdata.images.mask_file import MaskRecipe, is_binary, mask_values, read_palette
 from fastdata.images.options import CODECS, ImageOptions
 from fastdata.images.prepare import ImageRecipe
+from fastdata.images.sections import NamedImage
 from fastdata.images.tokens import with_tokens
 from fastdata.kinds import Planned
 from fastdata.prepare.plan import make_plan
@@ -20,25 +20,21 @@ from fastdata.sources.instances import with_groups, with_meanings
 from fastdata.sources.listing import list_sources
 from fastdata.sources.notes import label_notes
 from fastdata.sources.options import StrPath
-from fastdata.sources.pairs import image_folders, with_images, with_masks
-from fastdata.sources.reasons import refuse_unusable
-from fastdata.sources.tables import is_path_table
+from fastdata.sources.pairs import image_folders, with_files
 from fastdata.sources.urls import AnyPath, to_path
 from fastdata.sources.yolo import with_yolo
 
 __all__ = ["plan_images"]
 
 PROBED_MASKS = 32
+IMAGE_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
+TAKEN = ("mask", "masks")  # an export has masks under these names
+IMAGE_FORM = "NAME=WHERE[:CODEC][:BITS][:gray], such as left=left or depth=depth:png:16:gray"
 
 
 def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Planned:
-    """List the images and plan what to store.
-
-    Raises:
-        PrepError: if there is nothing to prepare, or images, masks and labels do not match.
-        ValueError: if options contradict each other.
-    """
-    images = parse_images(options.images, codecs=CODECS, codec=options.codec, bits=options.bits, gray=options.gray)
+    """List the images and plan what to store. Raise ValueError if options contradict each other."""
+    images = _named_images(options)
     first = images[0][0] if images else options
     mask = None
     if options.masks is not None:
@@ -60,47 +56,76 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
     folders = image_folders(source, [(image.name, where) for image, where in images])
     endings = [] if folders else [f".{where.lstrip('.').lower()}" for _, where in images]
     found = list_sources(folders[0] if folders else source, options, options.fields, endings)
-    for (image, _), folder in zip(images[1:], folders[1:], strict=False):
-        found = with_images(found, folder, image.name)
+    companions = folders[1:]
+    for (image, _), folder in zip(images[1:], companions, strict=False):
+        found = with_files(found, folder, image.name)
     found = with_groups(with_meanings(found))
     for path, annotate in ((options.coco, with_coco), (options.yolo, with_yolo)):
         if path is not None:
             found = annotate(found, to_path(path))
-    if options.masks is not None:
-        found = with_masks(found, to_path(options.masks))
-        if mask is not None and not mask.colors and _are_binary(found, to_path(options.masks)):
+    if not folders:
+        companions = [found.root] * len(images[1:])
+    if mask is not None and options.masks is not None:
+        companions.append(to_path(options.masks))
+        found = with_files(found, companions[-1])
+        if not mask.colors and _are_binary(found, companions[-1]):
             recipe = replace(recipe, mask=replace(mask, binary=True))
     if twice := [name for name, count in Counter(column.name for column in found.columns).items() if count > 1]:
         raise PrepError(f"--fields {twice[0]}: another column has this name; --fields NAME=ENDING gives a name of your choice")
     columns, files = with_tokens(found.columns, options.tokenize)
     plan = make_plan(found, recipe, limit, columns=columns, files=files)
-    refuse_unusable(
-        plan.sources, found.root, table=is_path_table(to_path(source), options.path_column), told=options.root is not None
-    )
     meant = options.no_labels or bool(columns)
-    notes = [*label_notes(replace(found, sources=plan.sources), masks=options.masks is not None, meant=meant), *found.notes]
+    notes = [*label_notes(replace(found, sources=plan.sources), masks=mask is not None, meant=meant), *found.notes]
     if columns:
         notes.append(f"columns: {', '.join(map(str, columns))}")
     if images:
         notes.append(f"images of each sample: {', '.join(str(image) for image, _ in images)}")
-    companions = folders[1:] if folders else [found.root] * len(images[1:])
-    companions += [] if options.masks is None else [to_path(options.masks)]
     return Planned(plan, dict(found.skipped), tuple(notes), found.root if images else None, tuple(companions))
 
 
 def _are_binary(found: SourceList, masks: AnyPath) -> bool:
-    """Return whether some masks, evenly spaced, have no values but 0 and 1, or 0 and 255.
-
-    Raises:
-        PrepError: one has smooth edges.
-    """
+    """Return whether some masks, evenly spaced, have no values but 0 and 1, or 0 and 255."""
     usable = [k for k, source in enumerate(found.sources) if not source.problem]
     decided = list[bool]()
-    for k in range(min(PROBED_MASKS, len(usable))):
-        name = found.sources[usable[k * len(usable) // min(PROBED_MASKS, len(usable))]].companions[-1].name
+    count = min(PROBED_MASKS, len(usable))
+    for k in range(count):
+        name = found.sources[usable[k * len(usable) // count]].companions[-1].name
         try:
             decided.append(is_binary(mask_values((masks / name).read_bytes())))
         except (CodecError, OSError) as error:  # a worker will reject it
             if getattr(error, "reason", "") == "mask-values":
                 raise PrepError(f"--masks {masks}: {name}: {error}") from None
     return bool(decided) and all(decided)
+
+
+def _named_images(options: ImageOptions) -> list[tuple[NamedImage, str]]:
+    """Return each image that `--images` names, and where it lies. Raise ValueError if a value is malformed."""
+    texts = options.images
+    if len(texts) == 1:
+        raise ValueError(f"--images {texts[0]} is given once, but is about several images: give it for each, or leave it out")
+    found = [_parsed(text, options.codec, options.bits, options.gray) for text in texts]
+    for k, (image, _) in enumerate(found):
+        if image.name in (other.name for other, _ in found[:k]):
+            raise ValueError(f"--images: two images are called {image.name}: give each a name of its own")
+    return found
+
+
+def _parsed(text: str, codec: str, bits: int, gray: bool) -> tuple[NamedImage, str]:
+    name, _, rest = text.partition("=")
+    where, *details = re.split(r":(?!//)", rest)  # also of a URL
+    if not where or not IMAGE_NAME.fullmatch(name):
+        raise ValueError(f"--images {text}: give {IMAGE_FORM}; names have letters, digits and _")
+    if name in TAKEN:
+        raise ValueError(f"--images {text}: {name} is the name of masks, which --masks stores: call the image something else")
+    for detail in details:
+        if detail in CODECS:
+            codec = detail
+        elif detail in ("8", "16"):
+            bits = int(detail)
+        elif detail == "gray":
+            gray = True
+        else:
+            raise ValueError(f"--images {text}: {detail!r} is none of {', '.join(CODECS)}, 8, 16, gray: give {IMAGE_FORM}")
+    if bits == 16 and codec in ("jpeg", "original"):
+        raise ValueError(f"--images {text}: 16 bits do not fit into codec {codec}: give rgb or png, as in {name}={where}:png:16")
+    return NamedImage(name, codec, bits, gray), where

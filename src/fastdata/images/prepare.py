@@ -15,18 +15,17 @@ from fastdata.codecs.jpeg_file import JpegHeader
 from fastdata.codecs.pillow_files import extras
 from fastdata.codecs.pixels import encode_record
 from fastdata.errors import CodecError
-from fastdata.images.mask_file import count_classes, decode_mask
-from fastdata.images.mask_recipe import MaskRecipe, resize_mask
-from fastdata.images.named import NamedImage
+from fastdata.images.mask_file import MaskRecipe, count_classes, decode_mask, resize_mask
 from fastdata.images.resize import center, resize, target_shapes
+from fastdata.images.sections import NamedImage
 from fastdata.store.format import IMAGE, MASK, Form
 
-__all__ = ["ImageRecipe", "Record", "Room", "prepare_image", "unlimited", "variant_name"]
+__all__ = ["ImageRecipe", "Record", "Room", "prepare_image", "variant_name"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Shape = tuple[int, int]
-Room = Callable[[int], AbstractContextManager[None]]
+Room = Callable[[int], AbstractContextManager[Any]]  # makes sure of so many bytes of memory
 OTHERS_BYTES = 28  # the most for a pixel of a mask or a further image while it is decoded
 
 
@@ -77,19 +76,17 @@ class ImageRecipe:
 
     def variants(self) -> list[tuple[str, int | None, Form]]:
         """Return (name, size, form) of each variant: the images in every size, then their masks, then each further image."""
-        form = Form(self.codec, 1 if self.gray else 3, f"uint{self.bits}")
-        found = [(variant_name(size), size, form) for size in self.sizes]
+        found = [("", Form(self.codec, 1 if self.gray else 3, f"uint{self.bits}"))]
         if self.mask is not None:
-            form = Form("rgb", 1, f"uint{self.mask.bits}")
-            found += [(f"{MASK}{variant_name(size)}", size, form) for size in self.sizes]
+            found.append((MASK, Form("rgb", 1, f"uint{self.mask.bits}")))
         for image in self.images[1:]:
-            form = Form(image.codec, 1 if image.gray else 3, f"uint{image.bits}")
-            found += [(f"{IMAGE}{image.name}-{variant_name(size)}", size, form) for size in self.sizes]
-        return found
+            found.append((f"{IMAGE}{image.name}-", Form(image.codec, 1 if image.gray else 3, f"uint{image.bits}")))
+        return [(f"{prefix}{variant_name(size)}", size, form) for prefix, form in found for size in self.sizes]
 
-    def of(self, image: NamedImage) -> ImageRecipe:
-        """Return the recipe for one of several images."""
-        return replace(self, codec=image.codec, bits=image.bits, gray=image.gray, mask=None, images=())
+    def companions(self) -> list[MaskRecipe | ImageRecipe]:
+        """Return how to prepare what belongs to an image, in the order of its variants: its mask, then each further image."""
+        images = [replace(self, codec=one.codec, bits=one.bits, gray=one.gray, mask=None, images=()) for one in self.images[1:]]
+        return [*images] if self.mask is None else [self.mask, *images]
 
 
 def variant_name(size: int | None) -> str:
@@ -115,31 +112,23 @@ class Record:
     original: bool = False
 
 
-def unlimited(need: int) -> AbstractContextManager[None]:
-    """Do not watch over memory."""
-    return nullcontext()
-
-
 def prepare_image(
     data: bytes,
     options: ImageRecipe,
     *,
     scratch: Array | None = None,
-    mask: bytes | None = None,
-    others: Sequence[tuple[str, bytes]] = (),
-    room: Room = unlimited,
+    companions: Sequence[tuple[str, bytes]] = (),
+    room: Room = nullcontext,
 ) -> list[Record]:
-    """Return a record for each size, all from one decode, then one for each size of the mask, then of each further image.
+    """Return a record for each variant of the recipe. All sizes of an image are made from one decode.
 
     A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8. With codec "original", an upright and sound JPEG that
     is stored in its own size keeps its bytes.
 
     Args:
         data: the bytes of an image file of any format.
-        options: the recipe.
         scratch: memory of `decode_buffer` that a JPEG may be decoded into.
-        mask: the bytes of the mask's file.
-        others: what to call each further image in messages, and the bytes of its file.
+        companions: what to call the mask, and each further image, in messages, and the bytes of its file.
         room: makes sure of bytes of memory.
 
     Raises:
@@ -155,12 +144,21 @@ def prepare_image(
         what = f"--size would make it {width} x {height} pixels, more than --max-pixels {options.max_pixels}: "
         raise CodecError(f"{what}give --no-upscale, or --resize long or stretch", "too-large")
     with room(_memory(source, options, shapes)):
-        records = _records(data, source, options, shapes, scratch)
-        if mask is not None:
-            records += _masks(mask, options, (source.height, source.width), shapes)
-        for image, (called, found) in zip(options.images[1:], others, strict=True):
-            own = options.of(image)
-            records += _other(called, found, own, (source.height, source.width), shapes, scratch)
+        records = _image_records(data, source, options, shapes, scratch)
+        for recipe, (called, found) in zip(options.companions(), companions, strict=True):
+            try:
+                if isinstance(recipe, MaskRecipe):
+                    mask = decode_mask(
+                        found, colors=recipe.colors, bits=recipe.bits, max_pixels=options.max_pixels, binary=recipe.binary
+                    )
+                    _check_size(mask.shape, source, "mask-size")
+                    records += _mask_records(mask, options, shapes)
+                else:
+                    image = SourceImage(found, max_pixels=options.max_pixels)
+                    _check_size((image.height, image.width), source, "image-size")
+                    records += _image_records(found, image, recipe, shapes, scratch)
+            except CodecError as error:
+                raise CodecError(f"its {called}: {error}", error.reason) from None
     return records
 
 
@@ -171,7 +169,7 @@ def _memory(source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> i
     Masks and further images have the size of the image.
     """
     stored = 3 * max(options.bits, *(image.bits for image in options.images), 8) // 8
-    records = (1 + (options.mask is not None) + len(options.images[1:])) * stored * sum(h * w for h, w in shapes)
+    records = (1 + len(options.companions())) * stored * sum(h * w for h, w in shapes)
     decoding = source.memory(_least(shapes))
     if options.mask is not None or options.images:
         decoding = max(decoding, OTHERS_BYTES * source.height * source.width)
@@ -183,22 +181,21 @@ def _least(shapes: list[Shape]) -> Shape:
     return max(h for h, _ in shapes), max(w for _, w in shapes)
 
 
-def _other(called: str, data: bytes, options: ImageRecipe, size: Shape, shapes: list[Shape], scratch: Array | None) -> list[Record]:
-    """Return a further image in each size. `size` is that of the first."""
-    try:
-        source = SourceImage(data, max_pixels=options.max_pixels)
-        if (source.height, source.width) != size:
-            height, width = size
-            raise CodecError(f"{source.width} x {source.height} pixels, but the first image has {width} x {height}", "image-size")
-        return _records(data, source, options, shapes, scratch)
-    except CodecError as error:
-        raise CodecError(f"its {called}: {error}", error.reason) from None
+def _check_size(found: Shape, source: SourceImage, reason: str) -> None:
+    """Raise a CodecError if a companion has another size than its image."""
+    if found != (source.height, source.width):
+        height, width = found
+        raise CodecError(f"{width} x {height} pixels, but the first image has {source.width} x {source.height}", reason)
 
 
-def _records(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape], scratch: Array | None) -> list[Record]:
+def _image_records(
+    data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape], scratch: Array | None
+) -> list[Record]:
     """Return an image in each size, all from one decode."""
-    original = _original(data, source, options, shapes)
     upright = source.height, source.width
+    original = None  # the pixels of a JPEG whose bytes are stored in at least one size
+    if options.codec == "original" and upright in shapes and isinstance(source.header, JpegHeader):
+        original = source.header.as_is(data, gray=options.gray)
     image = original
     if image is None:
         image = source.decode(at_least=_least(shapes), gray=options.gray, bits=options.bits, scratch=scratch)
@@ -212,35 +209,20 @@ def _records(data: bytes, source: SourceImage, options: ImageRecipe, shapes: lis
         height, width = resized.shape[:2]
         if original is not None and (height, width) == upright:
             records[size] = Record(data, height, width, upright, original=True)
-            continue
-        records[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width, upright)
+        else:
+            records[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width, upright)
     return [records[size] for size in options.sizes]
+
+
+def _mask_records(mask: Array, options: ImageRecipe, shapes: list[Shape]) -> list[Record]:
+    """Return a mask in each size."""
+    classes, records = count_classes(mask), []
+    for size, shape in zip(options.sizes, shapes, strict=True):
+        resized = _framed(resize_mask(mask, shape), options, size)
+        records.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], mask.shape, classes))
+    return records
 
 
 def _framed(resized: Array, options: ImageRecipe, size: int | None) -> Array:
     """Return the part of a resized image or mask that is stored."""
     return center(resized, size) if options.resize == "crop" and size is not None else resized
-
-
-def _original(data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> Array | None:
-    """Return the pixels of a JPEG whose bytes can be stored unchanged in at least one size, else None."""
-    wanted = options.codec == "original" and (source.height, source.width) in shapes
-    return source.header.as_is(data, gray=options.gray) if wanted and isinstance(source.header, JpegHeader) else None
-
-
-def _masks(data: bytes, options: ImageRecipe, image: Shape, shapes: list[Shape]) -> list[Record]:
-    assert options.mask is not None
-    recipe = options.mask
-    try:
-        mask = decode_mask(data, colors=recipe.colors, bits=recipe.bits, max_pixels=options.max_pixels, binary=recipe.binary)
-    except CodecError as error:
-        raise CodecError(f"its mask: {error}", error.reason) from None
-    if mask.shape != image:
-        (h, w), (height, width) = mask.shape, image
-        raise CodecError(f"the mask has {w} x {h} pixels, its image {width} x {height}", "mask-size")
-    classes = count_classes(mask)
-    records = []
-    for size, shape in zip(options.sizes, shapes, strict=True):
-        resized = _framed(resize_mask(mask, shape), options, size)
-        records.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], image, classes))
-    return records

@@ -65,7 +65,7 @@ class RAMImages(RAMDataset, ImageDataset):
             held = [*zip(*(images for images, _ in opened), strict=True)]
             if masks and fields is None and stored[0].store.manifest.section("masks"):
                 mask_images = [stored[0].like(one, mask=True) for one in sizes]
-                found = Masks.of(stored[0], mask_images[0], ignore_index)
+                found = Masks.of(mask_images[0], ignore_index)
                 held.append(mask_images)
         else:
             if size is not None:

@@ -1,15 +1,17 @@
-"""Sources of a dataset's images: a store on disk, a copy of one in memory, or image files in memory."""
+"""Sources of images and their columns: a store on disk, a copy of one in memory, image files in memory, and several as one."""
 
 from __future__ import annotations
 
+import bisect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
 import cv2
 import numpy as np
+from msgspec import structs
 
 from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.jpeg_crop import Cut
@@ -17,17 +19,21 @@ from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.codecs.pixels import Region, Window, decode_window, jpeg_window
 from fastdata.data.dataset import shown
 from fastdata.data.in_memory import InMemoryRecords, progress_bar
+from fastdata.data.targets import Lists
 from fastdata.errors import CodecError, FormatError, StoreError, lacking
-from fastdata.images.columns import StoreValues, Values
 from fastdata.images.geometry import Placement, placement
-from fastdata.store.column import SOURCE_SIZE
+from fastdata.images.tokens import decode_tokens
+from fastdata.store.column import SOURCE_SIZE, TEXTS, Column
+from fastdata.store.columns import ColumnReader
+from fastdata.store.files import Stamp
 from fastdata.store.format import Form, Labels
 from fastdata.store.store import Store, Use
 from fastdata.system.shared_memory import SharedArray
 
-__all__ = ["FileImages", "Held", "Images", "StoreImages"]
+__all__ = ["ConcatImages", "FileImages", "Held", "Images", "StoreImages", "Values", "items_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+T = TypeVar("T", bound=Sized)
 
 Scratch = Callable[[int], Array]
 Held = tuple[InMemoryRecords | None, bool]
@@ -35,70 +41,9 @@ Held = tuple[InMemoryRecords | None, bool]
 END_OF_IMAGE = b"\xff\xd9"
 
 
-class Images(Protocol):
-    """Images by number. Pickles are a few bytes; files are opened on first use, in the process that uses them."""
-
-    @property
-    def form(self) -> Form: ...
-
-    @property
-    def jpegs(self) -> bool:
-        """Whether the images are JPEGs, or files that may be."""
-
-    @property
-    def indexed(self) -> bool:
-        """Whether the images are JPEGs that may have an index of their cells."""
-
-    @property
-    def labels(self) -> Labels: ...
-
-    @property
-    def targets(self) -> Array:
-        """int64 [n] or float32 [n, columns]."""
-
-    @property
-    def columns(self) -> Mapping[str, Values]:
-        """What else belongs to the images, by name."""
-
-    def placement(self, ids: Array) -> Placement:
-        """Return where points of the prepared files lie in the images. Only images with columns that have a geometry know it."""
-
-    @property
-    def place(self) -> str:
-        """The location of the images, for messages."""
-
-    def __len__(self) -> int: ...
-
-    def sides(self, ids: Array) -> tuple[Array, Array]:
-        """Return heights and widths, int64 [n] each."""
-
-    def get(self, index: int) -> memoryview:
-        """Return the stored bytes, valid while this object lives."""
-
-    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
-        """Decode `data`, from `get`, to a region that contains the window. `scratch(size)` returns flat uint8 memory for it."""
-
-    def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
-        """Return a JPEG that contains the window, perhaps cut out of `data`, which is from `get`; None: use `decode`.
-
-        The JPEG is baseline, grey or YCbCr, upright, and has an end-of-image marker.
-        """
-
-    def name(self, index: int) -> str:
-        """Return the path or name that an image came from."""
-
-    @property
-    def num_shards(self) -> int:
-        """The number of shards that the images lie in."""
-
-    def shards_of(self, rows: Array) -> Array:
-        """Return the shard that each image lies in, int64. Image files lie in none, which is an error."""
-
-    def uses(self, ids: Array) -> list[Use]:
-        """Return which shards of remote stores images lie in."""
-
-    def with_size(self, size: int | None) -> Images:
-        """Return the same images in another stored size."""
+# Images by number. Pickles are a few bytes; files are opened on first use, in the process that uses them.
+Images: TypeAlias = "StoreImages | FileImages | ConcatImages"
+Values: TypeAlias = "StoreValues | ConcatValues"  # of a column, by row
 
 
 class _Holdable(ABC):
@@ -132,18 +77,22 @@ class _Holdable(ABC):
 
     @property
     def indexed(self) -> bool:
+        """Whether the images are JPEGs that may have an index of their cells."""
         return self.form.jpegs and not self.decoded
 
     @property
     def jpegs(self) -> bool:
+        """Whether the images are JPEGs, or files that may be."""
         return self.indexed
 
     def get(self, index: int) -> memoryview:
+        """Return the stored bytes, valid while this object lives."""
         if self.records is not None and index < len(self.records):
             return self.records.get(index)
         return self._read(index)
 
     def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
+        """Decode `data`, from `get`, to a region that contains the window. `scratch(size)` returns flat uint8 memory for it."""
         if self.decoded and self.records is not None and index < len(self.records):
             heights, widths = self.sides(np.array([index]))
             return Region(np.frombuffer(data, self.form.dtype).reshape(int(heights[0]), int(widths[0]), self.form.channels))
@@ -154,10 +103,6 @@ class _Holdable(ABC):
         window = Window(0, 0, int(heights[0]), int(widths[0]))
         region = self._decode(index, self._read(index), window, decode_buffer)
         return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
-
-    @property
-    @abstractmethod
-    def place(self) -> str: ...
 
     @abstractmethod
     def sides(self, ids: Array) -> tuple[Array, Array]: ...
@@ -222,6 +167,7 @@ class StoreImages(_Holdable):
         return self._height[ids].astype(np.int64), self._width[ids].astype(np.int64)
 
     def placement(self, ids: Array) -> Placement:
+        """Return where points of the prepared files lie in the images. Only images with columns that have a geometry know it."""
         options = self.store.manifest.options
         files = self.columns[SOURCE_SIZE.name].batch(ids)
         placed, stored = placement(np.asarray(files), self.variant.size, options["resize"], upscale=options["upscale"])
@@ -252,6 +198,10 @@ class StoreImages(_Holdable):
             raise FormatError(f"sample {index} of {self.place}: {error}; {self._reader.advice(index)}") from None
 
     def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
+        """Return a JPEG that contains the window, perhaps cut out of `data`, which is from `get`; None: use `decode`.
+
+        The JPEG is baseline, grey or YCbCr, upright, and has an end-of-image marker.
+        """
         if not self.jpegs or (self.form.codec == "original" and not getattr(SourceImage(bytes(data)).header, "plain", False)):
             return None
         return _whole_jpeg(data, int(self._height[index]), int(self._width[index]), window)
@@ -387,6 +337,216 @@ class FileImages(_Holdable):
 
     def with_size(self, size: int | None) -> NoReturn:
         raise StoreError("image files have one size; prepare a store with several")
+
+
+class StoreValues:
+    """The values of a column of one store. Its files are opened on first use, in the process that uses them.
+
+    Args:
+        samples: how many samples the store has.
+        stamp: of the store. While it is another, no file is opened.
+    """
+
+    def __init__(self, root: Path, column: Column, samples: int, stamp: Stamp) -> None:
+        self.column = column
+        self._root = root
+        self._samples = samples
+        self._stamp = stamp
+        self._opened: ColumnReader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def batch(self, rows: Array) -> Array | Lists | list[Any]:
+        """Return the values of these rows: an array [n, ...], lists, or Python objects for text, bytes and JSON."""
+        if self._opened is None:
+            opened = ColumnReader(self._root, self.column, self._samples)
+            self._stamp.check()
+            self._opened = opened
+        if self.column.type in TEXTS:
+            return self._opened.objects(rows)
+        if not self.column.many:
+            return self._opened.take(rows)
+        offsets = np.concatenate([[0], np.cumsum(self._opened.lengths(rows))])
+        return Lists(self._opened.take(rows), offsets)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return decode_tokens(self._root, self.column, tokens)
+
+
+class _Concat(Generic[T]):
+    """Several sources, as one.
+
+    Args:
+        parts: sources, each with the rows of it to use, in order; None: all rows.
+    """
+
+    def __init__(self, parts: Sequence[tuple[T, SharedArray | None]]) -> None:
+        self._parts = list(parts)
+        self._starts = np.cumsum([0, *(len(source) if rows is None else len(rows.array) for source, rows in parts)]).tolist()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def _split(self, ids: Array) -> Iterator[tuple[int, T, Array, Array]]:
+        """Yield the number of each source that has some of these rows, the source, which of them, and their numbers there."""
+        part = np.searchsorted(self._starts, ids, "right") - 1
+        for k in np.unique(part).tolist():
+            source, rows = self._parts[k]
+            places = np.flatnonzero(part == k)
+            local = ids[places] - self._starts[k]
+            yield k, source, places, local if rows is None else rows.array[local]
+
+    def _gather(self, ids: Array, take: Callable[[T, Array], tuple[Array, ...]]) -> tuple[Array, ...]:
+        """Return the arrays that `take` returns for rows of a source, for rows of all of them."""
+        if not len(ids):
+            return take(self._parts[0][0], ids)
+        parts = [(places, take(source, local)) for _, source, places, local in self._split(ids)]
+        order = np.argsort(np.concatenate([places for places, _ in parts]))
+        return tuple(np.concatenate(each)[order] for each in zip(*(arrays for _, arrays in parts), strict=True))
+
+    def _find(self, index: int) -> tuple[T, int]:
+        k = bisect.bisect_right(self._starts, index) - 1
+        source, rows = self._parts[k]
+        local = index - self._starts[k]
+        return source, local if rows is None else int(rows.array[local])
+
+
+class ConcatImages(_Concat[Images]):
+    """The images of several sources, as one source.
+
+    Raises:
+        ValueError: if their labels, channels or dtypes differ.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Images, SharedArray | None]]) -> None:
+        super().__init__(parts)
+        first = self._parts[0][0]
+        self.form: Form = first.form
+        self.labels: Labels = first.labels
+        for images, _ in self._parts[1:]:
+            if images.labels != first.labels or structs.replace(images.form, codec=first.form.codec) != first.form:
+                raise ValueError(
+                    f"datasets of {_described(first)} and of {_described(images)} do not go together: prepare the second with "
+                    "--classes of the first, and the same --gray, --bits and --mask-bits"
+                )
+        targets = [images.targets if rows is None else images.targets[rows.array] for images, rows in self._parts]
+        self._targets = SharedArray.of(np.concatenate(targets))
+
+    @property
+    def targets(self) -> Array:
+        return self._targets.array
+
+    @property
+    def columns(self) -> dict[str, Values]:
+        """The columns that all sources have."""
+        names = set.intersection(*(set(images.columns) for images, _ in self._parts))
+        return {
+            name: ConcatValues([(images.columns[name], rows) for images, rows in self._parts])
+            for name in self._parts[0][0].columns
+            if name in names
+        }
+
+    def placement(self, ids: Array) -> Placement:
+        def take(images: Images, local: Array) -> tuple[Array, ...]:
+            placed = images.placement(local)
+            return placed.scale, placed.shift
+
+        return Placement(*self._gather(ids, take))
+
+    def sides(self, ids: Array) -> tuple[Array, Array]:
+        heights, widths = self._gather(ids, lambda images, local: images.sides(local))
+        return heights, widths
+
+    def uses(self, ids: Array) -> list[Use]:
+        found = [(places, use) for _, images, places, local in self._split(ids) for use in images.uses(local)]
+        return [use._replace(samples=places[use.samples]) for places, use in found]
+
+    def get(self, index: int) -> memoryview:
+        images, local = self._find(index)
+        return images.get(local)
+
+    def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
+        images, local = self._find(index)
+        return images.decode(local, data, window, scratch)
+
+    @property
+    def jpegs(self) -> bool:
+        return any(images.jpegs for images, _ in self._parts)
+
+    @property
+    def indexed(self) -> bool:
+        return all(images.indexed for images, _ in self._parts)
+
+    def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
+        images, local = self._find(index)
+        return images.jpeg(local, data, window)
+
+    @property
+    def place(self) -> str:
+        places = list(dict.fromkeys(images.place for images, _ in self._parts))
+        return " + ".join(places) if len(places) < 4 else f"{len(places)} stores"
+
+    def name(self, index: int) -> str:
+        images, local = self._find(index)
+        return images.name(local)
+
+    @property
+    def num_shards(self) -> int:
+        return sum(images.num_shards for images, _ in self._parts)
+
+    def shards_of(self, rows: Array) -> Array:
+        shards = np.empty(len(rows), np.int64)
+        before = np.cumsum([0, *(images.num_shards for images, _ in self._parts)])
+        for k, images, places, local in self._split(rows):
+            shards[places] = before[k] + images.shards_of(local)
+        return shards
+
+    def with_size(self, size: int | None) -> ConcatImages:
+        return ConcatImages([(images.with_size(size), rows) for images, rows in self._parts])
+
+
+class ConcatValues(_Concat[Values]):
+    """The values of a column of several sources.
+
+    Raises:
+        ValueError: if they are of different types.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Values, SharedArray | None]]) -> None:
+        super().__init__(parts)
+        self.column: Column = parts[0][0].column
+        for values, _ in parts[1:]:
+            if structs.replace(values.column, ids=self.column.ids) != self.column:
+                raise ValueError(f"datasets whose columns are {self.column} and {values.column} cannot be concatenated")
+
+    def batch(self, rows: Array) -> Array | Lists | list[Any]:
+        items: list[Any] = [None] * len(rows)
+        for _, values, places, local in self._split(rows):
+            for place, item in zip(places.tolist(), items_of(values.batch(local)), strict=True):
+                items[place] = item
+        if self.column.type in TEXTS:
+            return items
+        if not self.column.many:
+            return np.array(items, self.column.dtype).reshape(len(rows), *self.column.shape)
+        offsets = np.concatenate([[0], np.cumsum([len(item) for item in items])]).astype(np.int64)
+        return Lists(np.concatenate([np.empty((0, *self.column.shape), self.column.dtype), *items]), offsets)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._parts[0][0].decode(tokens)
+
+
+def _described(images: Images) -> str:
+    labels = f"{len(images.labels.names)} classes" if images.labels.kind == "class" else f"labels of kind {images.labels.kind!r}"
+    return f"{labels}, {images.form.channels} x {images.form.dtype}"
+
+
+def items_of(batch: Array | Lists | list[Any]) -> list[Any]:
+    """Return a batch of values as one item for each row."""
+    return np.split(batch.values, batch.offsets[1:-1]) if isinstance(batch, Lists) else list(batch)
 
 
 def _read_file(path: str) -> bytes:

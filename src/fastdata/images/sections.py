@@ -7,11 +7,24 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from fastdata.store.files import Count, Entry
 from fastdata.store.format import Labels, sample_columns
 
-__all__ = ["Masks", "join_masks", "samples_dtype"]
+__all__ = ["Masks", "NamedImage", "join_masks", "samples_dtype"]
+
+
+class NamedImage(Struct, frozen=True, forbid_unknown_fields=True):
+    """One of several images, and how it is stored, as `ImageRecipe` says."""
+
+    name: str
+    codec: str
+    bits: int
+    gray: bool
+
+    def __str__(self) -> str:
+        return ":".join([self.name, self.codec, str(self.bits), *(["gray"] if self.gray else [])])
 
 
 class Masks(Entry, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
@@ -15,18 +15,17 @@ import numpy as np
 
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.errors import CodecError, MachineError
-from fastdata.images.prepare import ImageRecipe, Record, Room, prepare_image, unlimited
+from fastdata.images.prepare import ImageRecipe, Record, Room, prepare_image
 from fastdata.images.sections import Masks, samples_dtype
 from fastdata.images.tokens import encode_columns
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.base import read_source, release
+from fastdata.sources.fields import field_files, read_fields
 from fastdata.sources.inputs import Source
 from fastdata.sources.instances import box_notes, in_pixels
-from fastdata.sources.notes import listed
-from fastdata.sources.parts import file_parts, read_fields
-from fastdata.sources.reasons import detail_of, reason_of
+from fastdata.sources.notes import detail_of, listed, reason_of
 from fastdata.sources.urls import AnyPath, join, read_ahead, to_path
 from fastdata.system.machine import room
 from fastdata.words import number_of, was
@@ -57,18 +56,19 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     for place, source in enumerate(_with_files(job, task, progress)):
         progress.at(place)
         own = Counter[str]()
-        result, values = _try(job, source, task.skip.get(place), own, partial(_room, job, source, progress, place))
-        if isinstance(result, tuple):
-            rejects.append({"source": task.first + place, "name": source.name, "reason": result[0], "detail": result[1]})
+        try:
+            records, values = _prepared(job, source, task.skip.get(place), own, partial(_room, job, source, progress, place))
+        except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, it is listed and the run continues
+            reason, detail = reject_of(error)
+            rejects.append({"source": task.first + place, "name": source.name, "reason": reason, "detail": detail})
             progress.add(done=1, rejected=1)
-        else:
-            writers.append([record.data for record in result], values)
-            sizes = [[r.height, r.width] for r in result]
-            rows.append([task.first + place, sizes])
-            classes.update(next((record.classes for record in result if record.classes), {}))
-            counts.update(own)
-            originals = [count + record.original for count, record in zip(originals, result, strict=True)]
-            progress.add(done=1)
+            continue
+        writers.append([record.data for record in records], values)
+        rows.append([task.first + place, [[record.height, record.width] for record in records]])
+        classes.update(next((record.classes for record in records if record.classes), {}))
+        counts.update(own)
+        originals = [count + record.original for count, record in zip(originals, records, strict=True)]
+        progress.add(done=1)
     return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals, "counts": counts}
 
 
@@ -81,13 +81,11 @@ def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
 
     def wanted(numbered: tuple[int, Source]) -> Iterator[AnyPath]:
         place, source = numbered
-        if source.problem or place in task.skip:
-            return
-        for folder, companion in zip(roots[1:], source.companions, strict=True):
-            if not companion.place:
-                yield folder / companion.name
-        if not source.place:
-            yield from (join(roots[0], name) for name in (source.name, *file_parts(source, endings)))
+        if not source.problem and place not in task.skip:
+            companions = zip(roots[1:], source.companions, strict=True)
+            yield from (folder / companion.name for folder, companion in companions if not companion.place)
+            if not source.place:
+                yield from (join(roots[0], name) for name in (source.name, *field_files(source, endings)))
 
     return (source for _, source in read_ahead(enumerate(task.sources), wanted, lambda numbered: max(numbered[1].size, 0)))
 
@@ -97,13 +95,16 @@ def probe(plan: Plan, roots: Roots) -> Probed:
     threads = cv2.getNumThreads()
     count = len(plan.sources)
     job = Job(tuple(map(str, roots)), "", plan.options, "", plan.columns, plan.fields, plan.files)
-    places = [k * count // min(PROBES, count) for k in range(min(PROBES, count))]
-    results = [_try(job, plan.sources[place], None, Counter())[0] for place in places]
+    sizes, rejected, tried = list[int](), Counter[str](), min(PROBES, count)
+    for k in range(tried):
+        try:
+            records, _ = _prepared(job, plan.sources[k * count // tried], None, Counter())
+            sizes += [len(record.data) for record in records]
+        except Exception as error:  # noqa: BLE001  as in `make_shard`
+            rejected[reject_of(error)[0]] += 1
     cv2.setNumThreads(threads)
     release()
-    sizes = [len(record.data) for result in results if isinstance(result, list) for record in result]
-    rejected = Counter(result[0] for result in results if isinstance(result, tuple))
-    return Probed(count, len(results), count / len(results), sizes, rejected)
+    return Probed(count, tried, count / tried, sizes, rejected)
 
 
 @contextmanager
@@ -118,29 +119,26 @@ def _room(job: Job, source: Source, progress: Progress, place: int, need: int) -
         raise MachineError(f"{source.name}: {error}: {advice}, which rejects it") from None
 
 
-def _try(
-    job: Job, source: Source, skip: tuple[str, str] | None, counts: Counter[str], room: Room = unlimited
-) -> tuple[list[Record] | tuple[str, str], list[Any]]:
-    """Return a source's records and values, or the reason and detail of its rejection.
+def _prepared(
+    job: Job, source: Source, skip: tuple[str, str] | None, counts: Counter[str], room: Room = nullcontext
+) -> tuple[list[Record], list[Any]]:
+    """Return a source's records and values. Raise CodecError, or whatever a decoder raises, if it cannot be used.
 
-    Details have no paths: a store is the same anywhere. `counts` counts what `_notes` tells: texts that
-    were cut, by column, and boxes.
+    Details have no paths: a store is the same anywhere. `counts` counts what `_notes` tells: texts that were cut, by column, and
+    boxes.
     """
     if skip is not None:
-        return skip, []
+        raise CodecError(skip[1], skip[0])
     if source.problem:
-        return (reason_of(source.problem), detail_of(source.problem)), []
-    try:
-        called = [*(image.name for image in job.options.images[1:]), *(["mask"] if job.options.mask else [])]
-        data = read_source(job.roots[0], source)
-        companions = [_companion(*found) for found in zip(called, job.roots[1:], source.companions, strict=True)]
-        mask = companions.pop()[1] if job.options.mask else None
-        records = prepare_image(data, job.options, scratch=_scratch(), mask=mask, others=companions, room=room)
-        values = read_fields(job.roots[0], source, job.fields)
-        values = in_pixels(job.fields, values, records[0].source, counts)
-        return records, encode_columns(job.columns, values, job.files, counts)
-    except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, the file is listed and the run continues
-        return reject_of(error), []
+        raise CodecError(detail_of(source.problem), reason_of(source.problem))
+    names = [image.name for image in job.options.images[1:]] + ["mask"] * (job.options.mask is not None)
+    data = read_source(job.roots[0], source)
+    companions = [_companion(*found) for found in zip(names, job.roots[1:], source.companions, strict=True)]
+    if job.options.mask is not None:  # its records come first
+        companions = [("mask", companions[-1][1]), *companions[:-1]]
+    records = prepare_image(data, job.options, scratch=_scratch(), companions=companions, room=room)
+    values = in_pixels(job.fields, read_fields(job.roots[0], source, job.fields), records[0].source, counts)
+    return records, encode_columns(job.columns, values, job.files, counts)
 
 
 def _companion(called: str, root: str, source: Source) -> tuple[str, bytes]:
@@ -148,7 +146,7 @@ def _companion(called: str, root: str, source: Source) -> tuple[str, bytes]:
     called = f"{called} ({source.name})"
     try:
         return called, read_source(root, source)
-    except Exception as error:  # noqa: BLE001  as in `_try`
+    except Exception as error:  # noqa: BLE001  as in `make_shard`
         reason, detail = reject_of(error)
         raise CodecError(f"its {called}: {detail}", reason) from None
 
@@ -161,11 +159,10 @@ def kept(table: dict[str, Any]) -> int:
 def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Build samples.npy, with a row for each image, and the store's other tables."""
     variants = plan.options.variants()
-    counts, blocks = list[int](), list[Array]()
+    blocks = [_rows(plan, shard, table["rows"]) for shard, table in enumerate(found)]
+    counts = tuple(map(len, blocks))
     originals, classes, noted = [0] * len(variants), Counter[int](), Counter[str]()
-    for shard, table in enumerate(found):
-        blocks.append(_rows(plan, shard, table["rows"]))
-        counts.append(kept(table))
+    for table in found:
         originals = [count + more for count, more in zip(originals, table["originals"], strict=True)]
         classes.update({int(k): count for k, count in table["classes"].items()})
         noted.update(table["counts"])
@@ -174,11 +171,11 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     return Tables(
         samples=samples,
         names=_names(plan, samples["source"], counts),
-        counts=tuple(counts),
+        counts=counts,
         originals={name: originals[k] for k, (name, _, form) in enumerate(variants) if form.codec == "original"},
         sections={"masks": None if mask is None else Masks(mask.names, {str(k): classes[k] for k in sorted(classes)})},
         images=tuple(image.name for image in plan.options.images),
-        notes=(*_notes(plan, noted), *_class_notes(plan, classes)),
+        notes=tuple(_notes(plan, noted, classes)),
     )
 
 
@@ -198,26 +195,20 @@ def _rows(plan: Plan, shard: int, rows: list[Any]) -> Array:
     sources, first = plan.shard(shard), plan.bounds[shard]
     label[...] = np.array([sources[row[0] - first].label for row in rows], label.dtype).reshape(label.shape)
     for k, name in enumerate(variants):
-        for j, side in enumerate(("height", "width")):
-            if f"{name}/{side}" in samples.dtype.fields:
-                samples[f"{name}/{side}"] = [row[1][k][j] for row in rows]
+        if f"{name}/height" in samples.dtype.fields:
+            samples[f"{name}/height"], samples[f"{name}/width"] = np.array([row[1][k] for row in rows]).reshape(-1, 2).T
     return samples
 
 
-def _class_notes(plan: Plan, classes: Counter[int]) -> Iterator[str]:
-    """Yield the classes of the masks, with their shares of all pixels."""
-    mask, total = plan.options.mask, classes.total()
-    if mask is not None and total:
-        names = dict(enumerate(mask.names))
-        shares = [f"{names.get(k, k)} {classes[k] / total:.1%}" for k in sorted(classes)]
-        yield f"classes of the masks, by their pixels: {listed(shares)}"
-        if mask.binary:
-            yield "masks have two classes: where a file has 0 and 255, 255 is class 1"
-
-
-def _notes(plan: Plan, counts: Counter[str]) -> Iterator[str]:
-    """Yield what became of boxes, and a note for each column some of whose texts were longer than a row of tokens."""
+def _notes(plan: Plan, counts: Counter[str], classes: Counter[int]) -> Iterator[str]:
+    """Yield what became of boxes and texts, and the classes of the masks, with their shares of all pixels."""
     yield from box_notes(counts)
     for column in plan.columns:
         if column.tokens is not None and (count := counts[f"cut {column.name}"]):
             yield f"{number_of(count, 'text')} of {column.name} {was(count)} cut to {column.shape[0]} tokens"
+    if plan.options.mask is not None and (total := classes.total()):
+        names = dict(enumerate(plan.options.mask.names))
+        shares = [f"{names.get(k, k)} {classes[k] / total:.1%}" for k in sorted(classes)]
+        yield f"classes of the masks, by their pixels: {listed(shares)}"
+        if plan.options.mask.binary:
+            yield "masks have two classes: where a file has 0 and 255, 255 is class 1"

@@ -150,5 +150,5 @@ class MaskDataset(ImageDataset):
         path = locate(path, cache, cache_size, storage)
         sources, names = open_images(path, size, images, check=check)
         first = sources[0]
-        masks = Masks.of(first, first.like(size, mask=True), ignore_index)
+        masks = Masks.of(first.like(size, mask=True), ignore_index)
         super().__init__(sources, Views(crop, hflip, vflip), masks, names=names)

@@ -30,7 +30,6 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
         options: NAME=TOKENIZER, or NAME=TOKENIZER:LENGTH.
 
     Raises:
-        PrepError: there is no such column or tokenizer, or they do not fit.
         MissingExtraError: the tokenizer's library is not installed.
     """
     found, files = {column.name: column for column in columns}, dict[str, bytes]()
@@ -50,8 +49,6 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
 
 
 def _tokens_column(column: Column, option: str, name: str, length: int | None) -> tuple[Column, bytes]:
-    if column.tokens is not None:
-        raise PrepError(f"--tokenize {option}: {column.name} is tokenized twice; a column has one tokenizer")
     if column.type not in ("text", "json"):
         raise PrepError(f"--tokenize {option}: {column} is no text")
     if column.type == "json" and length is None:
@@ -81,7 +78,6 @@ def encode_columns(columns: Sequence[Column], values: Sequence[Any], files: Mapp
     """Return the values of a sample with texts as tokens.
 
     Args:
-        columns: what to store.
         values: one for each column, before tokenizing.
         files: of the tokenizers.
         counts: counts the texts that were longer than their row, under "cut" and the column's name.

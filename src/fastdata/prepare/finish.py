@@ -16,8 +16,9 @@ from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.prepare.folder import clear_work
 from fastdata.prepare.plan import Work
+from fastdata.prepare.summary import first_reject
 from fastdata.prepare.worker import shard_place, shard_table
-from fastdata.sources.reasons import nothing_kept
+from fastdata.sources.notes import nothing_kept
 from fastdata.store.columns import join_columns
 from fastdata.store.files import (
     COLUMNS,
@@ -116,13 +117,13 @@ def finish(work: Work) -> tuple[str, ...]:
         for name, encoded in shard["indices"].items():
             indices.setdefault(name, []).append(base64.b64decode(encoded))
     if not any(done.kept for done in finished.values()):
+        first = first_reject(rejects, work) or "there is nothing in them"
         if work.remote is not None:
             work.remote.clear("")
         clear(out)
         clear_work(work)
         with suppress(OSError):  # someone else has put a file there
             out.rmdir()
-        first = "{name}: {reason}: {detail}".format(**rejects[0]) if rejects else "there is nothing in them"
         raise nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)
     tables: kinds.Tables = kind.shards.tables(plan, shards)
     files = {SAMPLES: write_npy(out / SAMPLES, tables.samples)}

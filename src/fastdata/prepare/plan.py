@@ -131,7 +131,7 @@ class Work:
 def _row_of(source: Any) -> tuple[Any, ...]:
     """Return what the fingerprint contains of a source."""
     values = {one.name: getattr(source, one.name) for one in fields(source)}  # a source that was read has no defaults in vars()
-    row = {name: value for name, value in values.items() if name not in ("values", "parts", "companions") or value}
+    row = {name: value for name, value in values.items() if name not in ("values", "companions") or value}
     if "companions" in row:
         row["companions"] = [_row_of(one) for one in source.companions]
     return tuple(row.values())

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fastdata import kinds
 from fastdata.prepare.plan import Work
 from fastdata.prepare.upload import Upload
-from fastdata.sources.reasons import tried_path
+from fastdata.sources.notes import tried_path
 from fastdata.store.store import Store
 from fastdata.words import human_bytes, number_of
 
-__all__ = ["PlanSummary", "Summary", "TaskSummary", "counted", "summarize"]
+__all__ = ["PlanSummary", "Summary", "TaskSummary", "counted", "first_reject", "summarize"]
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,9 @@ def _skipped(skipped: dict[str, int], kind: str) -> Iterator[str]:
         yield f"skipped {number_of(count, 'file')}, not read as {kinds.find(kind).says}: {counted(skipped)}"
 
 
-def _first_reject(store: Store, work: Work | None) -> str:
-    first = next(iter(store.rejects()), None)
+def first_reject(rejects: Iterable[Mapping[str, Any]], work: Work | None) -> str:
+    """Return the first reject, why it is one, and where a file was looked for; "" if there is none."""
+    first = next(iter(rejects), None)
     if first is None:
         return ""
     place, name, reason, detail = (first[key] for key in ("source", "name", "reason", "detail"))
@@ -191,7 +193,7 @@ def summarize(
         seconds=seconds,
         skipped={} if work is None else work.skipped,
         notes=(*(() if work is None else work.notes), *notes),
-        first_reject=_first_reject(store, work),
+        first_reject=first_reject(store.rejects(), work),
         tokens=0 if tokens is None else sum(tokens.counts),
         kind=store.manifest.kind,
         originals={v.name: v.originals for v in store.manifest.variants if v.originals is not None},

@@ -27,7 +27,7 @@ def category_column(names: Sequence[str], ids: Sequence[int] = ()) -> Column:
 
 def keypoint_column(count: int, names: Sequence[str]) -> Column:
     """Return the column of keypoints (x, y, visibility): so many for each instance."""
-    return structs.replace(instance_column("keypoints", "xy", shape=(count,)), names=tuple(names))
+    return structs.replace(instance_column("keypoints", "xy", (count,)), names=tuple(names))
 
 
 def annotated(source: Source, values: Sequence[Any], problem: str = "") -> Source:

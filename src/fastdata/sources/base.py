@@ -10,12 +10,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
+from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError, is_image, look
 from fastdata.sources.labels import Value, encode_labels, read_classes
 from fastdata.sources.notes import not_stored
@@ -25,8 +26,8 @@ from fastdata.sources.patterns import expand, function_of, locate, split_key
 from fastdata.sources.urls import AnyPath, UrlPath, join, to_path
 from fastdata.store.column import Column
 
-__all__ = ["Columns", "Container", "Folder", "Selection", "Table", "damaged_file", "ends_in", "even_sizes", "files_in", "find"]
-__all__ += ["kind_of", "list_archives", "list_tables", "make_list", "open_once", "pointer_of", "read_range", "read_source"]
+__all__ = ["Columns", "Container", "Folder", "Selection", "Table", "cell_of", "column_of", "damaged_file", "ends_in", "even_sizes"]
+__all__ += ["files_in", "list_archives", "list_tables", "make_list", "open_once", "pointer_of", "read_range", "read_source"]
 __all__ += ["release", "unreadable"]
 
 POINTER_BYTES = 200
@@ -53,8 +54,7 @@ class Selection:
     Attributes:
         key: the text after `::`, or "".
         label: the label column, NO_LABELS, or "".
-        fields: other columns to store.
-        endings: of the members of a sample to store.
+        fields, endings: other columns, and members of a sample, to store.
         images: the endings of the images of a sample, if it has several.
         classes: the names of the classes, if the caller gives them.
         regression: the columns of numbers to predict, whose first is `label`.
@@ -82,8 +82,8 @@ class Columns(NamedTuple):
 Table = tuple[Columns, list[Source], list[Any]]  # the columns, the inputs and their labels, of a file
 
 
-def _no_archives(folder: Folder) -> list[AnyPath]:
-    return []
+def _no_column(path: AnyPath, name: str, *where: Any) -> Any:
+    raise PrepError(f"{path} has no column {name}")
 
 
 @dataclass(frozen=True)
@@ -95,24 +95,20 @@ class Container:
         takes: tells from an existing path whether it is such an archive.
         inputs: lists the inputs of archives below a root, which is the first argument.
         read: returns the bytes of an image file, from the archive's path and the rest of a `place`.
-        inside: returns the archives of this kind that make up a folder, or an empty list. Raises PrepError if the folder holds
-            several splits.
+        inside: returns the archives of this kind that make up a folder. Raises PrepError if it holds several splits.
         has_columns: whether the caller can name a label column.
-        column: returns the column of the store that suits a column of the archive, from the archive's path, the name, and the rest
-            of the `place` of an input; None: such archives have no other columns.
-        cell: returns the value of such a column for an input, from the same arguments.
-        has_several: whether a sample may have several images.
+        column, cell: return the column of the store that suits a column of the archive, and its value for an input, from the
+            archive's path, the name, and the rest of a `place`.
     """
 
     name: str
     takes: Callable[[AnyPath], bool]
     inputs: Callable[[AnyPath, list[AnyPath], Selection], SourceList]
     read: Callable[..., bytes]
-    inside: Callable[[Folder], list[AnyPath]] = _no_archives
+    inside: Callable[[Folder], list[AnyPath]] = lambda folder: []
     has_columns: bool = False
-    column: Callable[..., Column] | None = None
-    cell: Callable[..., Any] | None = None
-    has_several: bool = False
+    column: Callable[..., Any] = _no_column
+    cell: Callable[..., Any] = _no_column
 
 
 Opened = TypeVar("Opened")  # with a method `close`
@@ -158,12 +154,8 @@ def read_range(path: AnyPath, offset: int, length: int) -> bytes:
 
 
 def even_sizes(path: AnyPath, count: int) -> list[int]:
-    """Divide the bytes of an archive that does not tell the size of an input into `count` nearly equal parts.
-
-    Raises:
-        PrepError: it cannot hold so many. A few bytes may claim any number of inputs, and each costs memory when it is listed.
-    """
-    total = path.stat().st_size
+    """Divide the bytes of an archive that does not tell the size of an input into `count` nearly equal parts."""
+    total = path.stat().st_size  # a few bytes may claim any number of inputs, and each costs memory when it is listed
     if not 0 <= count <= max(total, FEW):
         raise PrepError(f"{path} claims to hold {count} images in {total} bytes: it is damaged, or is no archive of images")
     return [(k + 1) * total // count - k * total // count for k in range(count)]
@@ -186,16 +178,12 @@ def make_list(
         names: of the classes, if they are known.
         by: what the labels were read from.
         selection: which labels the caller asked for.
-
-    Raises:
-        PrepError: the labels do not fit together, or look like captions.
     """
-    numbers = bool(selection.regression)
     meaning, encode = encode_labels(
         [] if selection.label == NO_LABELS else labels,
-        "numbers" if numbers else "values",
+        "numbers" if selection.regression else "values",
         selection.classes,
-        names=(names or selection.regression) if numbers else names,
+        names=names or selection.regression,
         by=by,
         sure=bool(selection.label),
     )
@@ -300,14 +288,13 @@ MODULES = {"tar": "tar", "parquet": "arrow", "arrow": "arrow", "python": "python
 
 
 @cache
-def find(name: str) -> Container:
-    """Return the kind of container of this name."""
+def _find(name: str) -> Container:
     container: Container = importlib.import_module(f"fastdata.sources.{MODULES[name]}").CONTAINERS[name]
     return container
 
 
-def _kinds() -> list[Container]:
-    return [*map(find, MODULES)]
+def _kind_that_takes(path: AnyPath) -> Container | None:
+    return next((kind for kind in map(_find, MODULES) if kind.takes(path)), None)
 
 
 def list_archives(
@@ -323,21 +310,25 @@ def list_archives(
         options: which labels to take.
         fields, endings: other columns, and members of a sample, that are wanted.
         images: the endings of the images of a sample, if it has several.
-
-    Raises:
-        PrepError: an archive cannot be read, SOURCE mixes several kinds, or it holds several splits.
     """
     path, key = split_key(source)
     kind: Container | None
     files = expand(path)
     if function_of(path):
-        kind, files = find("python"), [path]
-    elif len(files) == 1 and files[0].is_dir() and not any(kind.takes(files[0]) for kind in _kinds()):
-        kind, files = _inside(files[0])
-    elif files == [path] and not any(kind.takes(files[0]) for kind in _kinds()):
-        return None
+        kind, files = _find("python"), [path]
     else:
-        kind = _kind(files)
+        found = list(map(_kind_that_takes, files))
+        kind = found[0] if found else None
+        if found == [None] and files[0].is_dir():
+            kind, files = _inside(files[0])
+        elif None in found and files != [path]:
+            raise PrepError(
+                f"{files[found.index(None)]} is not a known archive: several files at once may be .tar, .parquet or .arrow; for "
+                "images give their folder, or a .csv file of paths"
+            )
+        elif len(set(found)) > 1:
+            names = " and ".join(sorted({one.name for one in found if one}))
+            raise PrepError(f"SOURCE mixes {names}; prepare each kind by itself")
     if kind is None:
         return None
     if len(options.regression) > 1:
@@ -346,7 +337,7 @@ def list_archives(
     column = NO_LABELS if elsewhere else "".join(options.regression) or options.label_column or ""
     if column not in ("", NO_LABELS, *options.regression) and not kind.has_columns:
         raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
-    if images and not kind.has_several:
+    if images and kind.name != "tar":
         raise PrepError(f"--images: SOURCE {source} is {kind.name}, but several images come from folders or from WebDataset tars")
     asked = (None, ()) if column == NO_LABELS else (read_classes(options.classes), options.regression)
     return kind.inputs(locate(source)[0], files, Selection(key, column, tuple(fields), tuple(endings), tuple(images), *asked))
@@ -355,34 +346,25 @@ def list_archives(
 def _inside(path: AnyPath) -> tuple[Container | None, list[AnyPath]]:
     """Return the archives in a folder that holds nothing else, and their kind."""
     try:
-        with nullcontext(path.scan()) if isinstance(path, UrlPath) else os.scandir(path) as entries:
-            listed = sorted((e.name, e.is_dir()) for e in entries if not e.name.startswith("."))
-    except OSError:  # listing it as a folder of images reports this better
+        listed = [(entry.name, entry.is_dir()) for entry in list_entries(path) if not entry.name.startswith(".")]
+    except (OSError, PrepError):  # listing it as a folder of images reports this better
         return None, []
     folder = Folder(path, tuple(name for name, is_dir in listed if not is_dir), tuple(name for name, is_dir in listed if is_dir))
-    for kind in _kinds():
-        if files := kind.inside(folder):
-            return kind, files
-    return None, []
+    found = ((kind, kind.inside(folder)) for kind in map(_find, MODULES))
+    return next(((kind, files) for kind, files in found if files), (None, []))
 
 
-def _kind(files: list[AnyPath]) -> Container | None:
-    """Return the kind that all the files have; None if there are no files."""
-    kinds = [next((kind for kind in _kinds() if kind.takes(path)), None) for path in files]
-    if None in kinds:
-        raise PrepError(
-            f"{files[kinds.index(None)]} is not a known archive: several files at once may be .tar, .parquet or .arrow; for images "
-            "give their folder, or a .csv file of paths"
-        )
-    if len(set(kinds)) > 1:
-        names = " and ".join(sorted({kind.name for kind in kinds if kind}))
-        raise PrepError(f"SOURCE mixes {names}; prepare each kind by itself")
-    return kinds[0] if kinds else None
+def column_of(root: AnyPath, source: Source, name: str) -> Column:
+    """Return the column of the store that suits a column of the archive that an input lies in. Raise PrepError if there is none."""
+    kind, file, *where = source.place
+    column: Column = _find(str(kind)).column(root / str(file), name, *where)
+    return column
 
 
-def kind_of(source: Source) -> Container | None:
-    """Return the kind of the archive that an input lies in; None: it is a file."""
-    return find(str(source.place[0])) if source.place else None
+def cell_of(root: AnyPath, source: Source, name: str) -> Any:
+    """Return the value of a column of the archive for an input. Raise CodecError if it is damaged."""
+    kind, file, *where = source.place
+    return _find(str(kind)).cell(root / str(file), name, *where)
 
 
 def read_source(root: StrPath, source: Source) -> bytes:
@@ -395,4 +377,4 @@ def read_source(root: StrPath, source: Source) -> bytes:
     if not source.place:
         return join(to_path(root), source.name).read_bytes()
     name, file, *where = source.place
-    return find(str(name)).read(to_path(root) / str(file), *where)
+    return _find(str(name)).read(to_path(root) / str(file), *where)

@@ -21,7 +21,7 @@ from fastdata.store.column import Column
 from fastdata.store.format import Labels
 
 __all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "FieldSource", "Label", "Place", "Source", "SourceList", "SplitsError"]
-__all__ += ["fits_float", "have_commas", "is_image", "is_number", "look", "read_bytes"]
+__all__ += ["have_commas", "is_image", "is_number", "look", "read_bytes"]
 
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .avifs .heic "
@@ -70,8 +70,8 @@ class Source:
         problem: the reason why it cannot be used, if that is already known, perhaps with ": " and details; else "".
         place: for an input in an archive, the kind of archive, its path relative to the root, and the position in it; empty for a
             file.
-        values: one for each listed field of its SourceList.
-        parts: in a tar, the offset and the size of the member for each field with an ending, None for one that is not there.
+        values: of each listed field of its SourceList; and in a tar, for each field with an ending, the offset and the size of the
+            member, or None if it is not there.
         companions: the other images of the sample, in the order of `--images`, then its mask. Their names are relative to their own
             folders, which are the further roots of the plan.
     """
@@ -82,7 +82,6 @@ class Source:
     problem: str = ""
     place: Place = ()
     values: tuple[Any, ...] = ()
-    parts: tuple[tuple[int, int] | None, ...] = ()
     companions: tuple[Source, ...] = ()
 
     def __reduce__(self) -> Any:
@@ -135,17 +134,8 @@ def have_commas(texts: Collection[str]) -> bool:
     return bool(texts) and all(map(WITH_COMMA.match, texts))
 
 
-def fits_float(*values: float) -> bool:
-    """Return whether all values are finite as float32."""
-    return all(abs(value) <= LARGEST_FLOAT for value in values)  # false for NaN
-
-
 def look(path: StrPath) -> tuple[int, str]:
-    """Return the size of a file in bytes and ""; or -1 and why it cannot be used.
-
-    Raises:
-        PrepError: its disk fails.
-    """
+    """Return the size of a file in bytes and ""; or -1 and why it cannot be used."""
     if isinstance(path, UrlPath):
         return path.look()
     for pause_s in (0.1, 1.0, 4.0, None):
@@ -176,7 +166,6 @@ class SplitsError(PrepError):
     """A SOURCE holds several splits, which would be mixed. The message lists the commands to type for each.
 
     Args:
-        source: SOURCE.
         splits: what to give as SOURCE for each split, by its name.
         column: whether a column of a table names the splits, so that --split chooses one.
         classes: whether there may be classes, which all splits must share.

@@ -27,28 +27,14 @@ VISIBLE = 2.0  # of a keypoint, as in COCO: labelled and visible
 ROUNDING_PX, ROUNDING = 0.01, 1e-5  # what a box may reach outside: of two digits of pixels, or of five of the image's sides
 
 
-def instance_column(name: str, layout: str, values: Sequence[Any] = (), shape: tuple[int, ...] = ()) -> Column:
+def instance_column(name: str, layout: str, shape: tuple[int, ...] = ()) -> Column:
     """Return the column of boxes, or of keypoints: those of an instance are (x, y, visibility), or `shape` of these.
 
-    Args:
-        name: of the column.
-        layout: one of `LAYOUTS`.
-        values: of some samples, which tell the shape of keypoints if it is not given.
-
     Raises:
-        ValueError: no column can have this name, or the shape is unknown.
+        ValueError: no column can have this name.
     """
     if layout != "xy":
         return Column(name, "float32", (4,), many=True, geometry="xyxy", group=INSTANCES)
-    if values:
-        arrays = [array for value in values if (array := _numbers(value)).size]
-        shapes = {() if array.ndim < 3 else array.shape[1:-1] for array in arrays}
-        if len(shapes) != 1 or any(array.shape[-1] not in (2, 3) for array in arrays):
-            raise ValueError(
-                f"the number of keypoints of an instance is not clear from its values: give it, such as {name}:xy[17]; each is "
-                "x, y or x, y, visibility"
-            )
-        (shape,) = shapes
     return Column(name, "float32", (*shape, 3), many=True, geometry="xy", group=INSTANCES)
 
 
@@ -89,7 +75,8 @@ def as_instances(column: Column, value: Any) -> Array:
             return np.concatenate([points, seen], axis=-1)
     holds = f"{each[0]} keypoints" if len(each) > 1 else "a keypoint"
     raise ValueError(
-        f"an array of {list(array.shape)}, but {column.name} has {holds} of x, y or x, y, visibility for each instance"
+        f"an array of {list(array.shape)}, but {column.name} has {holds} of x, y or x, y, visibility for each instance: give their "
+        f"number, such as {column.name}:xy[17]"
     )
 
 
@@ -97,32 +84,30 @@ def with_meanings(inputs: SourceList) -> SourceList:
     """Return the inputs with what whole numbers, and keypoints, stand for, if the file that an export writes lies there."""
     path = inputs.root / MEANINGS
     try:
-        found = json.loads(read_bytes(path)) if inputs.fields and path.is_file() else {}
+        found = json.loads(read_bytes(path)) if inputs.fields and path.is_file() else None
     except (OSError, ValueError, RecursionError):
         return inputs
-    known = {name: tuple(names) for name, names in found.items() if isinstance(names, list)} if isinstance(found, dict) else {}
+    known = found if isinstance(found, dict) else {}
 
     def named(field: FieldSource) -> FieldSource:
-        names, column = known.get(field.column.name, ()), field.column
-        count = len(names) if column.dtype.kind in "iu" and column.type not in TEXTS else column.shape[0] if column.shape[1:] else 0
-        if column.names or not names or len(names) != count or not all(isinstance(name, str) for name in names):
+        names, column = known.get(field.column.name), field.column
+        if column.names or not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             return field
-        return replace(field, column=structs.replace(column, names=names))
+        whole = column.dtype.kind in "iu" and column.type not in TEXTS
+        fits = whole or (column.shape[1:] and column.shape[0] == len(names))
+        return replace(field, column=structs.replace(column, names=tuple(names))) if fits else field
 
     return replace(inputs, fields=tuple(map(named, inputs.fields)))
 
 
 def with_groups(inputs: SourceList) -> SourceList:
-    """Return the inputs where lists next to boxes or keypoints belong to the same instances, with the size of each image.
-
-    Raises:
-        PrepError: a column has the name of the sizes.
-    """
+    """Return the inputs where lists next to boxes or keypoints belong to the same instances, with the size of each image."""
+    names = [field.column.name for field in inputs.fields if not field.layout and not field.column.geometry]
     notes = [
-        f"{name} is stored as it is, and does not follow a resize, crop or flip: for that, give its layout, as {how}"
-        for name in (field.column.name for field in inputs.fields if not field.layout and not field.column.geometry)
+        f"{name} is stored as it is, and does not follow a resize, crop or flip: for that, give its layout, as "
+        + (f"{name}:xy" if name == "keypoints" else f"{name}:xyxy, {name}:xywh or {name}:cxcywh")
+        for name in names
         if name.lower() in USUAL_NAMES
-        for how in ([f"{name}:xy"] if name == "keypoints" else [f"{name}:xyxy, {name}:xywh or {name}:cxcywh"])
     ]
     fields = list(inputs.fields)
     if first := next((k + 1 for k, field in enumerate(fields) if field.layout), 0):
@@ -147,7 +132,6 @@ def in_pixels(fields: Sequence[FieldSource], values: Sequence[Any], size: tuple[
     Boxes are clipped to the image. Instances whose boxes have no area inside of it are dropped from all columns of their group.
 
     Args:
-        fields: what the values are.
         values: one for each field; of SOURCE_SIZE, the (height, width) that the annotations are about, or None.
         size: (height, width) of the upright file.
         counts: counts the boxes that are "clipped" and "dropped".

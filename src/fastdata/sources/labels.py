@@ -10,32 +10,24 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import Label, Source, SourceList, fits_float, have_commas, is_number
-from fastdata.sources.notes import refuse_captions
-from fastdata.sources.options import StrPath
+from fastdata.sources.inputs import LARGEST_FLOAT, Label, Source, SourceList, have_commas, is_number
+from fastdata.sources.options import NO_LABELS, StrPath
 from fastdata.sources.packed import Packed
 from fastdata.store.format import Labels, read_current
 
-__all__ = [
-    "Encode",
-    "NoClassesError",
-    "UnknownClassError",
-    "Value",
-    "encode_labels",
-    "read_classes",
-    "relabelled",
-    "with_folder_classes",
-    "with_pattern",
-    "without_labels",
-]
+__all__ = ["Encode", "NoClassesError", "UnknownClassError", "Value", "encode_labels", "read_classes", "relabelled"]
+__all__ += ["with_folder_classes", "with_pattern", "without_labels"]
 
 Value = bool | int | float | str | Sequence[float] | None  # as a source has it; None: the input has no label
 Encode = Callable[[Value], tuple[Label, str]]  # returns the label and the problem of the input
 
+CAPTION_WORDS, CAPTION_CHARS = 4, 40  # captions reach one of these medians
 MAX_CLASS = 65_534  # the largest class number that is kept
 CLASSES_PER_USED_CLASS = 10  # a class number may be so many times the count of those that occur
 WHOLE, BELOW = re.compile(r"0|[1-9][0-9]*"), re.compile(r"-[1-9][0-9]*")
@@ -61,8 +53,7 @@ def encode_labels(
     """Decide what the labels of a store mean, from those of all inputs.
 
     Names that the source gives (`names`) or the caller (`classes`) win: a whole number is the index of one of `names`. Without
-    them, whole numbers, and text if all of it is whole numbers without sign and leading zeros, are class numbers and stay what they
-    are; other text becomes classes in sorted order.
+    them, whole numbers without sign and leading zeros are class numbers, also as text; other text becomes classes in sorted order.
 
     Args:
         values: the label of each input, or each label that occurs. None, empty text, NaN and, beside `names`, numbers below 0 mean
@@ -76,11 +67,6 @@ def encode_labels(
     Returns:
         The meaning of the labels, and a function from a value to the label and the problem of its input: "no-label" where others
         have one, and "not-finite" for a number that float32 does not hold.
-
-    Raises:
-        NoClassesError: `classes` is given, and no input has a label.
-        PrepError: the labels are of several types, or numbers with a fraction; a class number is too large; a class is not among
-            `classes` or has no name; or the targets have several lengths.
     """
     by = by or "the source"
     if type == "numbers":
@@ -154,12 +140,19 @@ def _no_classes(by: str, value: object) -> PrepError:
 
 
 def _refuse_sentences(values: Iterable[Value], used: Sequence[str], by: str) -> None:
-    """Raise PrepError if text looks like captions, or like numbers with a comma."""
-    refuse_captions((value for value in map(_clean, values) if isinstance(value, str)), by)
+    """Raise PrepError if text looks like captions, which are long and rarely repeat, or like numbers with a comma."""
     if have_commas(used):
         raise PrepError(
             f"{by}: the labels are numbers with a comma, such as {used[0]!r}: write them as 1.5 or 1234567; if they are names of "
             "classes, name their column with --label-column"
+        )
+    count = sum(isinstance(value, str) for value in map(_clean, values))
+    long = median(len(name.split()) for name in used) >= CAPTION_WORDS or median(map(len, used)) >= CAPTION_CHARS
+    if 1 < len(used) and 2 * len(used) > count and long:
+        raise PrepError(
+            f'{by} holds {len(used)} different texts in {count} rows, such as "{used[0]:.60}": they look like captions, and each '
+            "would become a class. Name the column of labels with --label-column (this one too, if these are classes), or prepare "
+            f"without labels: --label-column {NO_LABELS}"
         )
 
 
@@ -209,7 +202,7 @@ def _encode_numbers(values: Iterable[Value], names: Sequence[str], by: str) -> t
         target = _target(value, by)
         if target is None:
             return missing, "no-label"
-        return target, "" if fits_float(*target) else "not-finite"
+        return target, "" if all(abs(number) <= LARGEST_FLOAT for number in target) else "not-finite"  # nor is NaN
 
     return Labels("vector", tuple(names) if len(names) == count else tuple(f"label{k}" for k in range(1, count + 1))), encode
 
@@ -226,11 +219,7 @@ def _target(value: Value, by: str) -> tuple[float, ...] | None:
 
 
 def read_classes(classes: StrPath | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names of classes in their order, from a store, from a text file with one on each line, or as they are given.
-
-    Raises:
-        PrepError: the store has no classes, or the file cannot be read.
-    """
+    """Return the names of classes in their order, from a store, from a text file with one on each line, or as they are given."""
     if classes is None:
         return None
     if not isinstance(classes, str | os.PathLike):
@@ -252,11 +241,7 @@ def read_classes(classes: StrPath | Sequence[str] | None) -> tuple[str, ...] | N
 
 
 def with_pattern(inputs: SourceList, pattern: str, classes: Sequence[str] | None = None) -> SourceList:
-    """Label each input with the class that the pattern's group matches in its path, or with none if nothing matches.
-
-    Raises:
-        PrepError: `pattern` is not a regular expression with one group, or matches no path.
-    """
+    """Label each input with the class that the pattern's group matches in its path, or with none if nothing matches."""
     option = f"--label-from '{pattern}'"
     try:
         regex = re.compile(pattern)
@@ -272,23 +257,25 @@ def with_pattern(inputs: SourceList, pattern: str, classes: Sequence[str] | None
     if not any(found):
         example = f", such as {inputs.sources[0].name}" if inputs.sources else ""
         raise PrepError(f"{option} finds a class in none of {len(found)} paths{example}")
-    labels, encode = encode_labels(found, "values", classes, by=option, sure=True)
-    sources = Packed(relabelled(source, *encode(name)) for source, name in zip(inputs.sources, found, strict=True))
-    return replace(inputs, labels=labels, sources=sources, labelled_by=option)
+    return _with_labels(inputs, found, encode_labels(found, "values", classes, by=option, sure=True), option)
 
 
 def with_folder_classes(inputs: SourceList, classes: Sequence[str]) -> SourceList:
     """Number the class folders as `classes` does. A folder without inputs need not be among them."""
     names = [inputs.labels.names[one.label] if isinstance(one.label, int) and one.label >= 0 else None for one in inputs.sources]
-    labels, encode = encode_labels(names, "folders", classes, by=f"SOURCE {inputs.root}")
-    sources = Packed(replace(one, label=encode(name)[0]) for one, name in zip(inputs.sources, names, strict=True))
-    return replace(inputs, labels=labels, sources=sources)
+    encoded = encode_labels(names, "folders", classes, by=f"SOURCE {inputs.root}")
+    return _with_labels(inputs, names, encoded, inputs.labelled_by)
 
 
 def without_labels(inputs: SourceList) -> SourceList:
     """Remove the labels, so that no input needs one."""
-    sources = Packed(relabelled(source, -1) for source in inputs.sources)
-    return replace(inputs, labels=Labels("none"), sources=sources, labelled_by="")
+    return _with_labels(inputs, repeat(None, len(inputs.sources)), encode_labels((), "values"), "")
+
+
+def _with_labels(inputs: SourceList, values: Iterable[Value], encoded: tuple[Labels, Encode], by: str) -> SourceList:
+    labels, encode = encoded
+    sources = Packed(relabelled(source, *encode(value)) for source, value in zip(inputs.sources, values, strict=True))
+    return replace(inputs, labels=labels, sources=sources, labelled_by=by)
 
 
 def relabelled(source: Source, label: Label, problem: str = "") -> Source:

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import list_archives
-from fastdata.sources.fields import Field, parse_fields
+from fastdata.sources.fields import Field, parse_fields, with_fields
 from fastdata.sources.folder import list_folder
 from fastdata.sources.inputs import FOLDERS, SourceList
 from fastdata.sources.labels import read_classes, with_folder_classes, with_pattern, without_labels
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.pairs import refuse_mask_folders
-from fastdata.sources.parts import with_parts
 from fastdata.sources.path_table import list_table, with_table
 from fastdata.sources.tables import is_path_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
@@ -33,9 +32,6 @@ def list_sources(
         options: which inputs and labels to take.
         fields: which other values to take, see `fastdata.sources.fields`.
         images: the endings of the images of a sample, if SOURCE is archives in which it has several.
-
-    Raises:
-        PrepError: there is nothing to prepare, SOURCE holds several splits, the labels do not fit, or a class is unknown.
     """
     path, options = to_path(source), options or LabelOptions()
     chosen = parse_fields(fields)
@@ -58,7 +54,7 @@ def list_sources(
     inputs = labelled(inputs, path, options, named)
     if options.labels is not None:
         named = []
-    inputs = with_parts(inputs, [field for field in chosen if field.ending or field in named], source)
+    inputs = with_fields(inputs, [field for field in chosen if field.ending or field in named], source)
     if not inputs.sources:
         hint = _text_hint(inputs.skipped)
         raise PrepError(
@@ -72,11 +68,7 @@ def _text_hint(endings: Iterable[str]) -> str:
 
 
 def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
-    """Return the inputs with the labels that the options ask for, and with `fields`, which are columns of `--labels`.
-
-    Raises:
-        PrepError: an option does not go with this source, or the labels do not fit.
-    """
+    """Return the inputs with the labels that the options ask for, and with `fields`, which are columns of `--labels`."""
     table = is_path_table(source, options.path_column)
     no_column = None if options.labels is not None else options.path_column
     for name, value in (("--root", options.root), ("--split", options.split), ("--path-column", no_column)):
@@ -85,15 +77,14 @@ def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields:
     classes = read_classes(options.classes)
     if options.label_from is not None:
         return with_pattern(inputs, options.label_from, classes)
-    if options.no_labels and options.labels is None:
-        return without_labels(inputs)
     if options.labels is not None:
         inputs = with_table(inputs, to_path(options.labels), options, fields)
-        return without_labels(inputs) if options.no_labels else inputs
-    if source.is_dir() and inputs.labelled_by == FOLDERS:
-        for name, columns in (("--label-column", (options.label_column or "",)), ("--regression", options.regression)):
-            if any(columns):
-                raise PrepError(f"{name} {' and '.join(columns)}: {source} is a folder, which has no columns")
+    if options.no_labels:
+        return without_labels(inputs)
+    if options.labels is None and source.is_dir() and inputs.labelled_by == FOLDERS:
+        if columns := [options.label_column] * (options.label_column is not None) + [*options.regression]:
+            option = "--label-column" if options.label_column is not None else "--regression"
+            raise PrepError(f"{option} {' and '.join(map(str, columns))}: {source} is a folder, which has no columns")
         refuse_mask_folders(inputs, source)
         return inputs if classes is None else with_folder_classes(inputs, classes)
     return inputs

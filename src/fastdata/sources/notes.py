@@ -1,22 +1,35 @@
-"""Notes to the user on a list of inputs: what its labels are, and which columns are not stored."""
+"""What a run tells of its inputs: what their labels are, which columns are not stored, and why inputs cannot be used."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from statistics import median
+from collections.abc import Iterator, Mapping, Sequence
 
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import FOLDERS, SourceList
-from fastdata.sources.options import NO_LABELS
+from fastdata.sources.urls import AnyPath, join
 from fastdata.words import number_of
 
-__all__ = ["label_notes", "listed", "not_stored", "refuse_captions"]
+__all__ = ["detail_of", "label_notes", "listed", "not_stored", "nothing_kept", "reason_of", "tried_path"]
 
 SHOWN = 5
-CAPTION_WORDS, CAPTION_CHARS = 4, 40  # captions reach one of these medians
-MANY_CLASSES, FEW_EACH = 20, 2
 FLAT = "a .csv file of path,label as SOURCE or as --labels FILE, or --label-from '(n\\d+)_', whose group is the class"
+DETAILS = {
+    "missing": "there is no such file",
+    "broken-link": "it is a link to a file that is not there",
+    "unreadable": "it cannot be looked at: its name or its rights forbid it",
+    "not-a-file": "it is no ordinary file",
+    "no-label": "others have a label, this one has none",
+    "not-finite": "its label is not a finite number, or too large for float32",
+    "no-image": "it has no image",
+    "item-error": "reading it raised an error",
+    "two-images": "it has more than one image",
+    "no-field": "it has no such column; --field names it",
+    "not-listed": "the table of --labels does not list it",
+    "not-annotated": "the annotations do not list it",
+    "annotated-size": "the annotations are of an image of another size",
+}
+ABSENT = {"missing", "broken-link", "not-a-file", "unreadable"}
 
 
 def listed(names: Sequence[str]) -> str:
@@ -31,46 +44,42 @@ def not_stored(columns: Sequence[str], stored: str) -> str:
     return f"{count} column{'s are' if count > 1 else ' is'} not stored: {listed(columns)} ({stored})"
 
 
-def refuse_captions(texts: Iterable[str], by: str) -> None:
-    """Raise PrepError if the names of the classes are long texts that rarely repeat. by: what they were read from."""
-    names = Counter(texts)
-    if len(names) < 2 or len(names) * 2 <= names.total():
-        return
-    if median(len(name.split()) for name in names) < CAPTION_WORDS and median(map(len, names)) < CAPTION_CHARS:
-        return
-    raise PrepError(
-        f'{by} holds {len(names)} different texts in {names.total()} rows, such as "{next(iter(names)):.60}": they look like '
-        "captions, and each would become a class. Name the column of labels with --label-column (this one too, if these are "
-        f"classes), or prepare without labels: --label-column {NO_LABELS}"
-    )
-
-
 def label_notes(inputs: SourceList, *, masks: bool, meant: bool) -> Iterator[str]:
     """Yield notes on the labels. masks: inputs have masks, and so need no labels. meant: the caller asked for no labels."""
-    by = f" from {inputs.labelled_by}" if inputs.labelled_by else ""
-    if inputs.labels.kind == "class":
-        yield from _class_notes(inputs, by)
-    elif inputs.labels.kind == "vector":
-        yield f"labels: {number_of(len(inputs.labels.names), 'float')}{by}: {listed(inputs.labels.names)}"
+    by, names = f" from {inputs.labelled_by}" if inputs.labelled_by else "", inputs.labels.names
+    if inputs.labels.kind == "vector":
+        yield f"labels: {number_of(len(names), 'float')}{by}: {listed(names)}"
+    elif inputs.labels.kind == "class":
+        used = Counter(s.label for s in inputs.sources if isinstance(s.label, int) and not s.problem)
+        yield f"labels: {number_of(len(names), 'class')}{by}: {listed(names)}"
+        if empty := [name for k, name in enumerate(names) if not used[k]]:
+            yield f"classes without a sample: {len(empty)} ({listed(empty)})"
+        if len(used) == 1 and used.total() > 1:
+            more = f" One folder for each class, {FLAT} would give more" if inputs.labelled_by == FOLDERS else ""
+            yield f"all samples have one class, {names[next(iter(used))]}: is this intended?{more}"
     elif not masks:
-        yield "labels: none, so targets will be -1" + (f". To add labels: {_remedies(inputs)}" if not meant else "")
+        archive = "--label-column COLUMN, if the archive has columns, or --label-from '([a-z]+)_', whose group is the class"
+        how = archive if any(source.place for source in inputs.sources) else f"one folder for each class, {FLAT}"
+        yield "labels: none, so targets will be -1" + ("" if meant else f". To add labels: {how}")
 
 
-def _remedies(inputs: SourceList) -> str:
-    if any(source.place for source in inputs.sources):
-        return "--label-column COLUMN, if the archive has columns, or --label-from '([a-z]+)_', whose group is the class"
-    return f"one folder for each class, {FLAT}"
+def reason_of(problem: str) -> str:
+    """Return the reason of a problem, which may have details."""
+    return problem.partition(": ")[0]
 
 
-def _class_notes(inputs: SourceList, by: str) -> Iterator[str]:
-    names = inputs.labels.names
-    used = Counter(s.label for s in inputs.sources if isinstance(s.label, int) and not s.problem)
-    images = sum(used.values())
-    yield f"labels: {number_of(len(names), 'class')}{by}: {listed(names)}"
-    if empty := [name for k, name in enumerate(names) if not used[k]]:
-        yield f"classes without a sample: {len(empty)} ({listed(empty)})"
-    if len(used) == 1 and images > 1:
-        more = f" One folder for each class, {FLAT} would give more" if inputs.labelled_by == FOLDERS else ""
-        yield f"all samples have one class, {names[next(iter(used))]}: is this intended?{more}"
-    if len(used) >= MANY_CLASSES and images < FEW_EACH * len(used):
-        yield f"{images} samples have {len(used)} classes, {images / len(used):.1f} samples each: are these labels?"
+def detail_of(problem: str) -> str:
+    """Return the details of a problem, or a sentence for its reason. They contain no path: a store is the same everywhere."""
+    return problem.partition(": ")[2] or DETAILS.get(problem, "it was found so when the inputs were listed")
+
+
+def tried_path(root: AnyPath, reason: str, name: str) -> str:
+    """Return where a missing input was looked for, to add to its reason; "" for other reasons."""
+    return f" (tried {join(root, name).absolute()})" if reason in ABSENT else ""
+
+
+def nothing_kept(inputs: int, rejected: Mapping[str, int], first: str) -> PrepError:
+    """Make the error of a run that keeps no input. first: the first input and why it was rejected."""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items(), key=lambda item: -item[1]))
+    hint = "; the paths of a table are relative to its folder, or to --root FOLDER" if rejected.keys() <= ABSENT else ""
+    return PrepError(f"none of {inputs} inputs can be used ({reasons}), so no store was made; the first: {first}{hint}")

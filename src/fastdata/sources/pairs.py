@@ -6,22 +6,21 @@ import os
 import re
 import shlex
 import unicodedata
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 
 from fastdata.errors import PrepError
-from fastdata.sources.folder import Walk, walk_files, walk_images
-from fastdata.sources.inputs import Source, SourceList, is_image
-from fastdata.sources.notes import listed
+from fastdata.sources.folder import walk_images
+from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.notes import detail_of, listed, reason_of
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
-from fastdata.sources.reasons import detail_of, reason_of
 from fastdata.sources.urls import AnyPath, is_inside, to_path
 from fastdata.words import number_of
 
-__all__ = ["FileIndex", "image_folders", "refuse_mask_folders", "stem_of", "with_companion", "with_images", "with_masks"]
+__all__ = ["FileIndex", "image_folders", "refuse_mask_folders", "stem_of", "with_companion", "with_files"]
 
 IMAGES = re.compile(r"(images?|imgs?|jpegimages|leftimg8bit)([_-]?\w{2,5})?", re.IGNORECASE)
 MASKS = re.compile(r"mask|annot|label|segm|ground.?truth|^gt", re.IGNORECASE)
@@ -67,10 +66,14 @@ class FileIndex:
     def __len__(self) -> int:
         return sum(map(len, self._files.values()))
 
-    @property
-    def first(self) -> str:
-        """The name of the first file, or "nothing"."""
-        return next((files[0].name for files in self._files.values()), "nothing")
+    def refuse_unpaired(self, inputs: SourceList, called: str, folder: AnyPath) -> None:
+        """Raise PrepError if no file belongs to an input."""
+        if not any(self.find(source.name) for source in inputs.sources):
+            first = next((files[0].name for files in self._files.values()), "nothing")
+            raise PrepError(
+                f"no {called} in {folder} belongs to an image: the first image is {inputs.sources[0].name}, the first {called} "
+                f"{first}; names must be equal but for the extension, and for what all masks add, such as _mask"
+            )
 
     def unpaired(self) -> list[str]:
         """Return the names of the files that belong to none of the inputs that were asked for."""
@@ -99,52 +102,45 @@ def with_companion(source: Source, files: Sequence[Source], called: str) -> Sour
     return replace(source, companions=(*source.companions, file), size=size, problem=source.problem or problem)
 
 
-def _with_files(inputs: SourceList, index: FileIndex, called: str, notes: Iterable[str] = ()) -> SourceList:
-    """Return the inputs with their files, and with a note on the files of no input."""
-    sources = Packed(with_companion(source, index.find(source.name), called) for source in inputs.sources)
-    unpaired = index.unpaired()
-    more = [f"{called}: {number_of(len(unpaired), 'file')} of no input: {listed(unpaired)}"] if unpaired else []
-    return replace(inputs, sources=sources, notes=(*inputs.notes, *notes, *more))
-
-
-def with_masks(
+def with_files(
     inputs: SourceList,
-    masks: AnyPath,
+    folder: AnyPath,
+    called: str = "mask",
     *,
     walk: Callable[[AnyPath], Iterator[tuple[str, int, str]]] = walk_images,
     stem: Callable[[str], str] = stem_of,
 ) -> SourceList:
-    """Return the inputs with their masks: files with the path of the input below `masks`.
+    """Return the inputs, each with the file in another folder that has its path: its mask, or a further image.
 
-    Where all add something to the stem, such as "_mask", that is found.
+    Where the names of all masks add something, such as "_mask", that is found.
 
     Args:
-        walk: yields the (name, size, problem) of each mask below a folder.
+        called: "mask", or the name of the image.
+        walk: yields the (name, size, problem) of each such file below a folder.
         stem: removes the extension from a name.
-
-    Raises:
-        PrepError: `masks` is not a folder, no mask belongs to an input, or two kinds of masks do.
     """
-    if not masks.is_dir():
-        raise PrepError(f"--masks {masks} is not a folder; it holds a file for each image, with the same name")
-    files = [Source(name, -1, size, problem) for name, size, problem in walk(masks)]
+    files = [Source(name, -1, size, problem) for name, size, problem in walk(folder)]
+    suffix = _mask_suffix(inputs, folder, {stem(file.name) for file in files}, stem) if called == "mask" else ""
+    index = FileIndex(files, stem, suffix)
+    index.refuse_unpaired(inputs, called, folder)
+    sources = Packed(with_companion(source, index.find(source.name), called) for source in inputs.sources)
+    unpaired = index.unpaired()
+    more = [f"{called}: {number_of(len(unpaired), 'file')} of no input: {listed(unpaired)}"] if unpaired else []
+    return replace(inputs, sources=sources, notes=(*inputs.notes, *more))
+
+
+def _mask_suffix(inputs: SourceList, masks: AnyPath, mask_stems: Set[str], stem: Callable[[str], str]) -> str:
+    """Return what all masks add to the names of their images."""
+    if not any(source.place for source in inputs.sources) and is_inside(masks, inputs.root):
+        raise PrepError(f"--masks {masks} lies inside SOURCE {inputs.root}, so masks would be inputs; put it elsewhere")
     stems = {_composed(stem(source.name)) for source in inputs.sources}
-    mask_stems = {_composed(stem(file.name)) for file in files}
-    suffixes = _suffixes(stems, mask_stems, min(len(stems), len(mask_stems)))
+    suffixes = _suffixes(stems, set(map(_composed, mask_stems)), min(len(stems), len(mask_stems)))
     if len(suffixes) > 1 and "" not in suffixes:
         raise PrepError(
             f"--masks {masks} holds more than one mask for an image: their names add {listed(suffixes)}; give a folder that holds "
             "those of one kind only"
         )
-    index = FileIndex(files, stem, min(suffixes, default=""))
-    if not any(source.place for source in inputs.sources) and is_inside(masks, inputs.root):
-        raise PrepError(f"--masks {masks} lies inside SOURCE {inputs.root}, so masks would be inputs; put it elsewhere")
-    if not any(index.find(source.name) for source in inputs.sources):
-        raise PrepError(
-            f"no mask in {masks} belongs to an image: the first image is {inputs.sources[0].name}, the first mask {index.first}; "
-            "names must be equal but for the extension and what all masks add, such as _mask"
-        )
-    return _with_files(inputs, index, "mask")
+    return min(suffixes, default="")
 
 
 def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[AnyPath]:
@@ -152,55 +148,21 @@ def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[An
 
     Args:
         images: the name of each image, and where it lies.
-
-    Raises:
-        PrepError: one is missing, or lies in that of another.
     """
     in_source = [to_path(source) / where for _, where in images] if to_path(source).is_dir() else []
     choices = zip(in_source, (to_path(where) for _, where in images), strict=False)
-    folders = [next((path for path in pair if path.is_dir()), None) for pair in choices]
-    if not any(folders):
-        return []
-    for (name, where), folder in zip(images, folders, strict=True):
+    found = [next((path for path in pair if path.is_dir()), None) for pair in choices]
+    folders = [folder for folder in found if folder is not None]
+    for (name, where), folder in zip(images, found if folders else (), strict=False):
         if folder is None:
             raise PrepError(f"--images {name}={where}: there is no such folder, neither in SOURCE {source} nor elsewhere")
-        for (other, _), path in zip(images, folders, strict=True):
-            if other != name and path is not None and is_inside(path, folder):
-                raise PrepError(f"--images: the folder {path} of {other} lies in {folder}, that of {name}; give two that do not")
-    return [folder for folder in folders if folder is not None]
-
-
-def with_images(inputs: SourceList, folder: AnyPath, called: str) -> SourceList:
-    """Return the inputs, each with the image of its name in another folder.
-
-    Raises:
-        PrepError: no image there belongs to an input.
-    """
-    walk, skipped = Walk(folder), Counter(inputs.skipped)
-
-    def images() -> Iterator[Source]:
-        for name, size, problem in walk_files(folder, walk):
-            ending = os.path.splitext(name)[1].lower()
-            if is_image(name) or not ending:
-                yield Source(name, -1, size, problem)
-            else:
-                skipped[ending] += 1
-
-    index = FileIndex(images())
-    if not any(index.find(source.name) for source in inputs.sources):
-        raise PrepError(
-            f"--images: no image of {called} in {folder} belongs to one in {inputs.root}: the first there is "
-            f"{inputs.sources[0].name}, the first of {called} {index.first}; names must be equal but for the extension"
-        )
-    return _with_files(replace(inputs, skipped=skipped), index, called, [f"{called}: {note}" for note in walk.notes()])
+        if inner := next((path for path in folders if path is not folder and is_inside(path, folder)), None):
+            raise PrepError(f"--images: the folder {inner} lies in {folder}, that of {name}; give two that do not")
+    return folders
 
 
 def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
-    """Refuse a folder that holds one of images and one of masks, which would be read as two classes.
-
-    Raises:
-        PrepError: one folder is named like masks and has the file names of another. It has the command to type.
-    """
+    """Refuse a folder that holds one of images and one of masks, which would be read as two classes."""
     names = inputs.labels.names
     if inputs.labels.kind != "class" or len(names) > MAX_FOLDERS or not any(map(MASKS.search, names)):
         return
@@ -211,7 +173,13 @@ def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
     for mask in (name for name in names if MASKS.search(name) and stems[name]):
         for image in (name for name in chain([""], names) if not MASKS.search(name) and stems[name]):
             if IMAGES.fullmatch(image) or _suffixes(stems[image], stems[mask], len(stems[mask])):
-                raise _refusal(source, image, mask)
+                images = str(source / (image or "images"))
+                command = ["fastdata-prep", images, f"{source.absolute().name}.fds", "--masks", str(source / mask)]
+                raise PrepError(
+                    f"{source} holds images{f' in {image}/' if image else ''} and what look like their masks in {mask}/, which "
+                    "would become two classes. Put images and masks into two folders, and prepare them as pairs, with your "
+                    f"options:\n  {shlex.join(command)}\nIf they are classes, add --label-from '([^/]+)/'"
+                )
 
 
 def _suffixes(images: Set[str], masks: Set[str], count: int) -> list[str]:
@@ -220,16 +188,3 @@ def _suffixes(images: Set[str], masks: Set[str], count: int) -> list[str]:
     ends = {mask[len(image) :] for mask in masks if mask.startswith(few) for image in few if mask.startswith(image)}
     shortest = sorted(ends, key=lambda end: (len(end), end))[:MAX_SUFFIXES]
     return [end for end in shortest if 2 * sum(image + end in masks for image in images) > count]
-
-
-def _refusal(source: AnyPath, image: str, mask: str) -> PrepError:
-    out = f"{source.absolute().name}.fds"
-    command = ["fastdata-prep", str(source / (image or "images")), out, "--masks", str(source / mask)]
-    if image:
-        what = f"images in {image}/ and what look like their masks in {mask}/, which would become two classes."
-    else:
-        what = f"images, and what look like their masks in {mask}/, which would become a class. Move the images to images/."
-    return PrepError(
-        f"{source} holds {what} Prepare them as pairs, with your options:\n  {shlex.join(command)}\n"
-        "If they are classes, add --label-from '([^/]+)/'"
-    )

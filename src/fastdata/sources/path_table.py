@@ -266,7 +266,7 @@ def _rows_of(sources: Sequence[Source], names: Sequence[str]) -> Array:
 def _with_values(source: Source, row: int, columns: Sequence[Sequence[Any]]) -> Source:
     if row < 0:
         return replace(source, problem="not-listed" if source.problem in ("", "no-label") else source.problem)
-    return replace(source, values=tuple(values[row] for values in columns))
+    return replace(source, values=(*(values[row] for values in columns), *source.values))  # the members of a tar come last
 
 
 def _refuse_split_column(table: PathTable, root: AnyPath) -> None:

@@ -163,8 +163,8 @@ def _sample(
         return Source(f"{name}/{key}", -1, 0, problem, place=("tar", name, 0, 0)), label, names
     first = _input(name, images[0])
     wanted = [by_ending.get(ending) for ending in endings]
-    parts = tuple(None if member is None or member.problem else (member.offset, member.size) for member in wanted)
-    source = replace(first, size=first.size + sum(part[1] for part in parts if part), parts=parts)
+    parts = tuple(None if member is None or member.problem else [member.offset, member.size] for member in wanted)
+    source = replace(first, size=first.size + sum(part[1] for part in parts if part), values=parts)
     for ending, members in zip(selection.images[1:], more, strict=True):
         source = with_companion(source, [_input(name, member) for member in members], ending.lstrip("."))
     return source, label, names
@@ -217,4 +217,4 @@ def _class_names(folder: AnyPath, labels: Sequence[Value]) -> list[str]:
     return names if fits and all(label in names or str(label) in numbers for label in labels if label is not None) else []
 
 
-CONTAINERS = {"tar": Container("tar", _takes, _inputs, read_range, _inside, has_several=True)}
+CONTAINERS = {"tar": Container("tar", _takes, _inputs, read_range, _inside)}

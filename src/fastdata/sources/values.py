@@ -17,7 +17,6 @@ __all__ = ["fit", "infer_text", "infer_values", "listed", "parse_file", "parse_t
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MISSING = "its cell is empty: fill it, leave the row out, or store {name} as {name}:float32, where empty cells are NaN"
 JSON_ENDINGS = ("json", "jsn")
 
 
@@ -45,7 +44,7 @@ def parse_text(column: Column, text: str) -> Any:
     return float(text) if column.dtype.kind == "f" else int(text)
 
 
-def parse_file(column: Column | None, ending: str, data: bytes, *, is_json: bool = False) -> Any:
+def parse_file(column: Column | None, ending: str, data: bytes) -> Any:
     """Return the value in a file, or a member of a tar, for `fit`.
 
     Text is UTF-8, without a byte-order mark and without line ends at its end.
@@ -54,7 +53,6 @@ def parse_file(column: Column | None, ending: str, data: bytes, *, is_json: bool
         column: what to read it as; None: what the ending says. An unknown one is text if it can be.
         ending: of its name, such as "txt" or "seg.npy".
         data: its bytes.
-        is_json: whether text is JSON, whatever the ending says.
 
     Raises:
         ValueError: the file does not hold such a value.
@@ -65,7 +63,7 @@ def parse_file(column: Column | None, ending: str, data: bytes, *, is_json: bool
     if last == "npy" and (column is None or column.type not in TEXTS):
         return _array_in(data)
     text = data.decode("utf-8-sig").rstrip("\r\n")
-    if is_json or (last in JSON_ENDINGS and (column is None or column.type != "text")):
+    if last in JSON_ENDINGS and (column is None or column.type != "text"):
         return json.loads(text)
     return text if column is None else parse_text(column, text.strip() if column.type not in TEXTS else text)
 
@@ -134,14 +132,19 @@ def fit(column: Column, value: Any) -> Any:
         except TypeError as error:
             raise ValueError(f"it cannot be written as JSON: {error}") from None
         return value
+    if column.type == "bytes" and isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
     if column.type in TEXTS:
-        return _as_text(column, value)
+        if not isinstance(value, str):
+            missing = f"it holds no {column.type}: fill it, or leave the image out"
+            raise ValueError(missing if value is None else f"{_shown(value)} is not {column.type}")
+        value.encode()  # lone surrogates, which JSON may have, are no text
+        return value
+    array = _as_array(column, value)
     if column.shape or column.many:
-        return _as_array(column, value)
-    array = np.asarray(value)
-    if array.ndim:
-        raise ValueError(f"{_shown(value)} is not one number, as {column.type} holds; lists are {column.name}:{column.type}[]")
-    return _as_number(column, array.item())
+        return array
+    plain = {"f": float, "b": bool}.get(column.dtype.kind, int)
+    return plain(array.item())
 
 
 def listed(column: Column, value: Any) -> Any:
@@ -156,58 +159,21 @@ def _shown(value: Any) -> str:
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"{value!r:.60}"
 
 
-def _as_text(column: Column, value: Any) -> Any:
-    if column.type == "bytes" and isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    if value is None:
-        raise ValueError(f"it holds no {column.type}: fill it, or leave the image out")
-    if not isinstance(value, str):
-        raise ValueError(f"{_shown(value)} is not {column.type}")
-    value.encode()  # lone surrogates, which JSON may have, are no text
-    return value
-
-
-def _as_number(column: Column, value: Any) -> Any:
-    """Return a number that the column's dtype holds."""
-    dtype = column.dtype
-    if dtype.kind == "f":
-        if value is None:
-            return float("nan")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{_shown(value)} is not a number")
-        if np.isfinite(float(value)) and abs(value) > _limits(dtype)[1]:
-            raise ValueError(f"{value} is too large for {column.type}")
-        return float(value)
-    if value is None:
-        raise ValueError(MISSING.format(name=column.name))
-    if dtype.kind == "b":
-        if not isinstance(value, bool) and (not isinstance(value, int) or value not in (0, 1)):
-            raise ValueError(f"{_shown(value)} is not true, false, 0 or 1")
-        return bool(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{_shown(value)} is not a whole number")
-    low, high = _limits(dtype)
-    if not low <= value <= high:
-        raise ValueError(f"{value} does not fit {column.type}")
-    return value
-
-
 def _as_array(column: Column, value: Any) -> Array:
-    """Return an array of the column's shape whose numbers its dtype holds. A null is NaN among floats."""
-    if value is None:
+    """Return an array of the column's shape, () for one number, whose values its dtype holds. Nulls among floats are NaN."""
+    dtype, lists = column.dtype, column.shape or column.many
+    if value is None and (lists or dtype.kind != "f"):
         raise ValueError("its cell is empty: fill it, or leave the row out")
-    if not isinstance(value, list | tuple | np.ndarray):
+    if lists and not isinstance(value, list | tuple | np.ndarray):
         raise ValueError(f"{_shown(value)} is not a list, such as [1, 2]")
     try:
         array = np.asarray(value)
-        if array.dtype.kind == "O" and column.dtype.kind == "f" and not any(isinstance(item, str) for item in array.flat):
+        if array.dtype.kind == "O" and dtype.kind == "f" and not any(isinstance(item, str) for item in array.flat):
             array = array.astype(np.float64)
     except (ValueError, TypeError):
         raise ValueError(f"{_shown(value)} is not a list of numbers, or its rows differ in length") from None
     _check_shape(column, array)
-    dtype = column.dtype
-    allowed = {"f": "fiu", "b": "biu"}.get(dtype.kind, "iu")
-    if array.size and array.dtype.kind not in allowed:
+    if array.size and array.dtype.kind not in {"f": "fiu", "b": "biu"}.get(dtype.kind, "iu"):
         whole = " whole" if dtype.kind in "iu" and array.dtype.kind == "f" else ""
         raise ValueError(f"{_shown(value)} does not hold{whole} numbers that fit {column.type}")
     low, high = _limits(dtype)
@@ -228,12 +194,11 @@ def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
 
 
 def _check_shape(column: Column, array: Array) -> None:
-    if column.many:
-        if array.ndim and (array.shape[1:] == column.shape or array.shape == (0,)):
-            return
-        each = f"lists of {list(column.shape)}" if column.shape else "lists of numbers"
-        raise ValueError(f"an array of {list(array.shape)}, but {column.name} holds {each}")
-    if array.shape != column.shape:
-        what = f"{len(array)} numbers" if array.ndim == len(column.shape) == 1 else f"an array of {list(array.shape)}"
-        holds = column.shape[0] if len(column.shape) == 1 else list(column.shape)
-        raise ValueError(f"{what}, but {column.name} holds {holds} for each sample")
+    if array.shape == column.shape and not column.many:
+        return
+    if column.many and array.ndim and (array.shape[1:] == column.shape or array.shape == (0,)):
+        return
+    what = f"{len(array)} numbers" if array.ndim == len(column.shape) == 1 else f"an array of {list(array.shape)}"
+    one = column.shape[0] if len(column.shape) == 1 else list(column.shape) or "one number"
+    holds = f"lists of {list(column.shape) or 'numbers'}" if column.many else f"{one} for each sample"
+    raise ValueError(f"{what}, but {column.name} holds {holds}")

@@ -116,12 +116,8 @@ def _pair_files(inputs: SourceList, folder: AnyPath) -> tuple[SourceList, Sequen
     walk = Walk(folder, lambda name: name.lower().endswith(".txt"))
     names = (name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(".txt"))
     index = FileIndex(Source(name, -1, -1) for name in names if name.rpartition("/")[2] not in CLASS_FILES)
+    index.refuse_unpaired(inputs, ".txt file", folder)
     found = Packed(next((file.name for file in index.find(source.name)), "") for source in inputs.sources)
-    if not any(found):
-        raise PrepError(
-            f"--yolo {folder}: no .txt file there belongs to an image: the first image is {inputs.sources[0].name}, the first file "
-            f"is {index.first}; names must be equal but for the extension"
-        )
     if is_inside(folder, inputs.root):
         inputs = replace(inputs, skipped=inputs.skipped - Counter({".txt": len(index)}))
     return replace(inputs, notes=(*inputs.notes, *walk.notes())), found, index.unpaired()

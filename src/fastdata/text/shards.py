@@ -16,7 +16,7 @@ from fastdata.errors import CodecError, MissingExtraError
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.sources.reasons import detail_of
+from fastdata.sources.notes import detail_of
 from fastdata.sources.urls import AnyPath, to_path
 from fastdata.store.format import Form
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, document_lengths, documents, open_tokens
