@@ -28,7 +28,6 @@ from fastdata import (
     Ragged,
     RAMDataset,
     StoreError,
-    TableDataset,
     Trainer,
     prep,
 )
@@ -202,25 +201,6 @@ def test_samples_are_chosen_by_their_columns(store: Path) -> None:
     assert [high.columns["big"][k] for k in range(len(high))] == [255 - k for k in range(COUNT) if k / 7 > 2 and k % 5]
     with pytest.raises(KeyError, match="no column mood; there are caption"):
         dataset.columns["mood"]
-
-
-def table_dataset(folder: Path) -> TableDataset:
-    write_table(folder / "t.csv", [{"value": k, "target": k % 2} for k in range(8)])
-    return TableDataset(folder / "t.csv", target="target")
-
-
-def test_a_split_is_stratified_by_a_column(store: Path, tmp_path: Path) -> None:
-    dataset = LMDBDataset(store, fields="good")
-    first, second = dataset.split(0.8, seed=0, stratify="good")
-    assert sum(first.columns["good"]) == 12 and sum(second.columns["good"]) == 3
-    by_label, _ = dataset.split(0.5, seed=3, stratify="label")
-    assert by_label.columns["label"].tolist().count(2) == 5
-    with pytest.raises(KeyError, match="there is no column mood"):
-        dataset.split(0.5, seed=3, stratify="mood")
-    with pytest.raises(TypeError, match=r"stratify is 'target', but must be True, for the same fraction of every class, or False$"):
-        table_dataset(tmp_path).split(0.5, seed=0, stratify="target")
-    with pytest.raises(ValueError, match="this column has lists or arrays"):
-        dataset.split(0.8, seed=0, stratify="ids")
 
 
 def test_the_manifest_says_of_a_column_what_the_format_says(store: Path) -> None:

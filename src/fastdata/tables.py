@@ -176,8 +176,8 @@ class TableDataset(RowsDataset):
                 targets = _contiguous(block if self._whole.labels.kind == "vector" else block[:, 0], pin)
         return columns, torch.full((len(rows),), -1, device="cpu", pin_memory=pin) if targets is None else targets
 
-    def _strata(self, stratify: bool | str) -> Array:
-        return self.targets if self._whole.labels.kind == "integer" else super()._strata(stratify)
+    def _strata(self) -> Array:
+        return self.targets if self._whole.labels.kind == "integer" else super()._strata()
 
     def __repr__(self) -> str:
         classes = f"{len(self.classes)} classes" if self._whole.labels.kind == "class" else ""

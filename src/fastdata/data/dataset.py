@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,13 +76,7 @@ def shown(path: Path | Place) -> str:
 
 
 class RowsDataset(Dataset[Any]):
-    """Rows of a whole set: all of them, or those of a subset.
-
-    Attributes:
-        has_columns: whether samples have columns, which `split` may stratify by.
-    """
-
-    has_columns: ClassVar[bool] = False
+    """Rows of a whole set: all of them, or those of a subset."""
 
     def __init__(self) -> None:
         self._chosen: SharedArray | None = None  # a subset's keys; in shared memory, so that pickles are small
@@ -175,23 +169,22 @@ class RowsDataset(Dataset[Any]):
         """
         return self._like(_chosen=SharedArray.of(disambiguate(self._keys(places(indices, len(self))))))
 
-    def split(self, fraction: float, *, seed: int, stratify: bool | str = False) -> tuple[Any, Any]:
+    def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[Any, Any]:
         """Return two disjoint datasets, the first with `fraction` of the samples, drawn by `seed`; both keep the order.
 
         Args:
             fraction: between 0 and 1.
             seed: determines the split.
-            stratify: take the same fraction of every class, rounded; or, for images, of every value of the column of this name. For
-                a table, whole numbers are classes too.
+            stratify: take the same fraction of every class, rounded. For a table, whole numbers are classes too.
 
         Raises:
             TypeError, ValueError: an argument is wrong, or one part would be empty.
         """
-        check_split(fraction, seed, stratify, columns=self.has_columns)
-        first = part_of(fraction, seed, self._keys(np.arange(len(self))), self._strata(stratify) if stratify else None)
+        check_split(fraction, seed, stratify)
+        first = part_of(fraction, seed, self._keys(np.arange(len(self))), self._strata() if stratify else None)
         return self.subset(first), self.subset(~first)
 
-    def _strata(self, stratify: bool | str) -> Array:
+    def _strata(self) -> Array:
         """Return the class of each sample, for a stratified split."""
         if self._all.labels.kind != "class":
             raise ValueError(f"stratify needs classes; this dataset has labels of kind {self._all.labels.kind!r}")

@@ -63,8 +63,6 @@ class ImageDataset(SlotDataset):
             value. Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks.
     """
 
-    has_columns = True
-
     def __init__(
         self,
         sources: Sequence[Images],
@@ -307,16 +305,6 @@ class ImageDataset(SlotDataset):
             which = "name one of them" if column is None and known else f"{column or 'tokens'} cannot be decoded"
             raise StoreError(f"{self._images.place} has the columns of tokens {', '.join(known) or 'none'}: {which}")
         return self._images.columns[column or known[0]].decode(np.asarray(tokens).reshape(-1).tolist())
-
-    def _strata(self, stratify: bool | str) -> Array:
-        if not isinstance(stratify, str):
-            return super()._strata(stratify)
-        values = self.columns[stratify]
-        if len(set(map(np.shape, values))) > 1 or np.ndim(values[0]):
-            raise ValueError(
-                f"stratify is {stratify!r}, but this column has lists or arrays: name one with a value for each sample"
-            )
-        return np.unique(np.array(values), return_inverse=True)[1]
 
     def __add__(self, other: Any) -> Any:
         """Concatenate two datasets, with their masks. Other datasets are added with torch's slower `ConcatDataset`.
