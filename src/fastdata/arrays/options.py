@@ -31,8 +31,3 @@ class ArrayOptions(SizeOptions, PairOptions, LabelOptions):
         LabelOptions.__post_init__(self)
         PairOptions.__post_init__(self)
         SizeOptions.__post_init__(self)
-
-    @property
-    def most_bytes(self) -> int:
-        """The most bytes of an array."""
-        return 1 << 32 if self.max_bytes is None else self.max_bytes

@@ -25,6 +25,7 @@ from fastdata.store.format import NUMBERS, Labels
 __all__ = ["plan_arrays"]
 
 LEAST = 1, 1 << 20  # samples and bytes of a shard
+MAX_BYTES = 1 << 32  # of an array, unless the user says otherwise
 LISTED = frozenset((*ENDINGS, ".gz"))  # os.path.splitext returns .gz for .nii.gz
 
 
@@ -58,7 +59,7 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
         chunk=chunk,
         channels=options.channels,
         key=options.key or "",
-        max_bytes=options.most_bytes,
+        max_bytes=options.max_bytes or MAX_BYTES,
         mask_bits=0 if masks is None else options.mask_bits,
         libraries=libraries,
         order=options.order or "listed",
@@ -119,7 +120,7 @@ def _first(found: SourceList, options: ArrayOptions) -> tuple[str, int, int]:
         if not isinstance(source, ArraySource) or source.problem:
             continue
         try:
-            values = read_array(found.root / source.file, source.key or options.key, options.most_bytes)
+            values = read_array(found.root / source.file, source.key or options.key, options.max_bytes or MAX_BYTES)
             channels, sides = laid_out(values.shape, options.channels)
         except RemoteError:
             raise

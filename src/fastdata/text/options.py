@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from fastdata.options import option
 from fastdata.sources.options import SizeOptions, StrPath
@@ -36,10 +35,3 @@ class TokenOptions(SizeOptions):
         super().__post_init__()
         if (self.split_lines and self.split_on is not None) or self.split_on == "":
             raise ValueError("give --split-lines, or --split-on with some text, or neither")
-
-    @property
-    def cutting(self) -> Any:
-        """How to cut files into documents, a `fastdata.text.documents.Cutting`."""
-        from fastdata.text.documents import Cutting
-
-        return Cutting("\n" if self.split_lines else self.split_on or "", self.field)

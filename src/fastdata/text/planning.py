@@ -49,7 +49,8 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
         ValueError: if an option is wrong.
     """
     tokenizer = None if options.tokenizer is None else os.fspath(options.tokenizer)
-    train_bpe, cutting, end_token = options.train_bpe, options.cutting, options.end_token
+    train_bpe, end_token = options.train_bpe, options.end_token
+    cutting = Cutting("\n" if options.split_lines else options.split_on or "", options.field)
     most = DOCUMENT_BYTES if options.max_bytes is None else options.max_bytes
     if tokenizer is not None and train_bpe is not None:
         raise ValueError("give --tokenizer or --train-bpe, not both")
@@ -62,9 +63,12 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
     if not are_tokens:
         if tokenizer is None and train_bpe is None:
             raise PrepError(f"SOURCE {source} is text, which needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB")
-        found = first_documents(found, limit, cutting, most=most)
-    if tokenizer is None and train_bpe is None:
-        recipe, files = _without_tokenizer(end_token), dict[str, bytes]()
+        found = _first_documents(found, limit, cutting, None, most)
+    if tokenizer is None and train_bpe is None:  # any id of uint16 is valid
+        recipe, files = (
+            TokenRecipe(Spec("none", "", ""), ANY_ID, _end_id(None, "a file of uint16", ANY_ID, end_token)),
+            dict[str, bytes](),
+        )
     else:
         trained_on = ""
         if train_bpe is not None or (tokenizer == "chars" and not are_tokens):
@@ -81,36 +85,27 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
         else:
             spec, data = find_tokenizer(str(tokenizer))
         engine = load(spec, data)
-        recipe = TokenRecipe(spec, engine.vocab_size, _end_id(engine, spec, end_token), cutting, trained_on, most)
+        end = _end_id(engine, spec.name, engine.vocab_size, end_token)
+        recipe = TokenRecipe(spec, engine.vocab_size, end, cutting, trained_on, most)
         files = {spec.file: data} if spec.file else {}
     if are_tokens:
-        found = first_documents(found, limit, cutting, recipe.end)
-    plan = freeze(recipe, Labels("none"), tuple(found.pieces), shard_bounds(found.pieces, found.shard_bytes), files)
+        found = _first_documents(found, limit, cutting, recipe.end, most)
+    plan = freeze(recipe, Labels("none"), tuple(found.pieces), _shard_bounds(found.pieces, found.shard_bytes), files)
     return Planned(plan, dict(found.skipped), found.notes)
 
 
-def _without_tokenizer(end_token: str | None) -> TokenRecipe:
-    """Return the recipe for tokens whose tokenizer is not known: any id of uint16 is valid."""
-    if end_token not in (None, "none") and not str(end_token).isdecimal():
-        raise ValueError(f"--end-token is {end_token}, but must be an id, or none: these tokens come without a tokenizer")
-    end = None if end_token in (None, "none") else int(end_token or 0)
-    if end is not None and end >= ANY_ID:
-        raise ValueError(f"--end-token is {end}, but the tokens' dtype holds ids below {ANY_ID}")
-    return TokenRecipe(Spec("none", "", ""), ANY_ID, end)
-
-
-def _end_id(engine: Engine, spec: Spec, end_token: str | None) -> int | None:
-    """Return the id that follows each document, or None."""
-    if end_token == "none":
+def _end_id(engine: Engine | None, name: str, vocab_size: int, end_token: str | None) -> int | None:
+    """Return the id that follows each document, or None. engine: None: the tokens came without a tokenizer."""
+    if end_token == "none" or (end_token is None and engine is None):
         return None
-    if end_token is None:
-        if engine.end is None:
-            raise PrepError(f"{spec.name} does not say which token ends a document: give --end-token TOKEN, or --end-token none")
-        return engine.end
-    number = int(end_token) if end_token.isdecimal() else engine.id_of(end_token)
-    if number is None or number >= engine.vocab_size:
-        raise PrepError(f"--end-token {end_token}: {spec.name} has no such token; its vocabulary has {engine.vocab_size}")
-    return number
+    if end_token is not None:
+        number = int(end_token) if end_token.isdecimal() else None if engine is None else engine.id_of(end_token)
+        if number is None or number >= vocab_size:
+            raise PrepError(f"--end-token {end_token}: {name} has no such token; its vocabulary has {vocab_size}")
+        return number
+    if engine is None or engine.end is None:
+        raise PrepError(f"{name} does not say which token ends a document: give --end-token TOKEN, or --end-token none")
+    return engine.end
 
 
 def _trained_on(found: TextList, cutting: Cutting, vocab: int | None, end_token: str | None, most: int) -> str:
@@ -243,29 +238,23 @@ def _refuse_splits(path: AnyPath, names: list[str], *, tokens: bool) -> None:
     )
 
 
-def first_documents(
-    found: TextList, limit: int | None, cutting: Cutting, end: int | None = None, most: int = DOCUMENT_BYTES
-) -> TextList:
+def _first_documents(found: TextList, limit: int | None, cutting: Cutting, end: int | None, most: int) -> TextList:
     """Keep the pieces that hold the first `limit` documents, including future rejects; None keeps all.
 
-    Documents are counted by reading them, and no more of them than needed.
-
-    Args:
-        end: the id after each document of a file of tokens.
-        most: the bytes of a document that is not a reject.
+    Documents are counted by reading them, and no more of them than needed. end: the id after each document of a file of tokens.
     """
     if limit is None:
         return found
     pieces: list[Piece] = []
     left = limit
     for piece in found.pieces:
-        if not left:
-            break
         sizes = list(islice(_sizes(found.root, piece, cutting, end, most), left + 1))
         if len(sizes) > left:
             piece = Head(piece.name, piece.start, piece.stop, min(sum(sizes[:left]), piece.size), documents=left)
         pieces.append(piece)
         left -= min(left, len(sizes))
+        if not left:
+            break
     return replace(found, pieces=pieces)
 
 
@@ -287,7 +276,7 @@ def _sizes(root: AnyPath, piece: Piece, cutting: Cutting, end: int | None, most:
         yield 0
 
 
-def shard_bounds(pieces: list[Piece], shard_bytes: int) -> tuple[int, ...]:
+def _shard_bounds(pieces: list[Piece], shard_bytes: int) -> tuple[int, ...]:
     """Group consecutive pieces into shards of about `shard_bytes`, and return the first piece of each, and then their number."""
     bounds = [0]
     size = 0
@@ -300,33 +289,26 @@ def shard_bounds(pieces: list[Piece], shard_bytes: int) -> tuple[int, ...]:
 
 
 def _pieces(root: AnyPath, name: str, size: int, problem: str, cutting: Cutting, at_most: int) -> Iterator[Piece]:
+    """Yield a file, or pieces of about `at_most` bytes that end between documents."""
     kind, packed = format_of(name)
     separator = b"\n" if kind == "jsonl" else cutting.separator.encode()
-    if problem or packed or kind in ("parquet", "bin") or not separator or size <= at_most:
-        if kind == "parquet" and not problem:
-            yield from _row_groups(root, name, size, cutting.field, at_most)
-        else:
-            yield Piece(name, 0, -1, size, problem)
+    if kind == "parquet" and not problem:
+        yield from _row_groups(root, name, size, cutting.field, at_most)
         return
-    begin = 0
-    for end in [*_cuts(root / name, size, separator, at_most), size]:
-        yield Piece(name, begin, end, end - begin)
-        begin = end
-
-
-def _cuts(path: AnyPath, size: int, separator: bytes, at_most: int) -> Iterator[int]:
-    """Yield where documents begin, about every `at_most` bytes. A separator that overlaps itself is counted from the beginning."""
-    overlaps = any(separator[:k] == separator[-k:] for k in range(1, len(separator)))
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        goal = at_most
-        at = 0
-        while goal < size:
-            at = data.find(separator, at if overlaps else max(goal - len(separator), at))
+    if problem or packed or kind == "bin" or not separator or size <= at_most:
+        yield Piece(name, 0, -1, size, problem)
+        return
+    overlaps = any(separator[:k] == separator[-k:] for k in range(1, len(separator)))  # it is counted from the beginning
+    begin = at = 0
+    with open(root / name, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        while begin + at_most < size:
+            at = data.find(separator, at if overlaps else max(begin + at_most - len(separator), at))
             if at < 0 or (at := at + len(separator)) >= size:
-                return
-            if at >= goal:
-                yield at
-                goal = at + at_most
+                break
+            if at >= begin + at_most:
+                yield Piece(name, begin, at, at - begin)
+                begin = at
+    yield Piece(name, begin, size, size - begin)
 
 
 def _row_groups(root: AnyPath, name: str, size: int, field: str, at_most: int) -> Iterator[Piece]:
