@@ -63,16 +63,9 @@ def interleave(
     repeats: int,
     warmup: int = 1,
 ) -> dict[Key, list[Run]]:
-    """Let each contestant measure itself once a round.
+    """Let each contestant measure itself for `seconds` once a round, and return its runs of the last `repeats` rounds.
 
-    Args:
-        contestants: functions by name, called with `seconds`.
-        seconds: length of a measurement.
-        repeats: number of rounds that count.
-        warmup: number of rounds before these, which fill caches and allocate memory.
-
-    Returns:
-        One Run per round for each contestant.
+    The `warmup` rounds before these fill caches and allocate memory.
     """
     runs: dict[Key, list[Run]] = {name: [] for name in contestants}
     for number in range(-warmup, repeats):
@@ -125,12 +118,8 @@ def tree(root: int | None = None) -> list[psutil.Process]:
 
 
 def tree_cpu_s(processes: Iterable[psutil.Process] | None = None, *, ended: bool = False) -> float:
-    """Return the CPU seconds, in steps of 1/100 s, used by living processes: by default this one and its descendants.
-
-    Args:
-        processes: the processes.
-        ended: include the CPU seconds of children that have ended.
-    """
+    """Return the CPU seconds, in steps of 1/100 s, of processes, by default this one and its descendants; ended: and of their ended
+    children."""
     total = 0.0
     for process in tree() if processes is None else processes:
         with suppress(psutil.NoSuchProcess):
