@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,9 +13,9 @@ import torch
 from tqdm import tqdm
 
 from fastdata.bench.by_hand import by_hand
-from fastdata.bench.harness import Measure, Run, interleave, machine, summarize, tree_pss
+from fastdata.bench.harness import Run, interleave, machine, summarize, tree_pss
 from fastdata.bench.loaders import Bare, Streamed, Task, loader
-from fastdata.bench.report import byte_lines, describe, plan_line, result_lines, verdict
+from fastdata.bench.report import describe, result_lines, verdict
 from fastdata.data.opening import RAMDataset, described
 from fastdata.errors import StoreError
 from fastdata.images.records import StoreImages
@@ -65,11 +64,7 @@ def run_bench(
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
     about = describe(task)
     ram = about["store_bytes"] < 0.5 * free_memory()  # a copy in memory is affordable
-    for line in byte_lines(about, counts, ram):
-        echo(line)
-    number = 2 + len(counts) + ram + torch.cuda.is_available()
-    echo(plan_line(number, seconds, repeats))
-    results = _results(task, about, counts, ram, seconds, repeats, number * (repeats + 2))
+    results = _results(task, about["image_bytes"], counts, ram, seconds, repeats)
     settings = {"crop": task.crop, "batch_size": task.batch_size, "seconds": seconds, "repeats": repeats}
     result: dict[str, Any] = {
         "machine": machine(),
@@ -84,58 +79,38 @@ def run_bench(
 
 
 def _results(
-    task: Task, about: dict[str, Any], counts: Sequence[int], ram: bool, seconds: float, repeats: int, steps: int
+    task: Task, image_bytes: float, counts: Sequence[int], ram: bool, seconds: float, repeats: int
 ) -> list[dict[str, Any]]:
-    """Let each contestant run alone once, to measure its memory and its first batch, and then let all take turns.
+    """Let all contestants take turns. Each starts for its turn and ends after it, outside the timed region.
 
-    The best number of workers is used for the other variants of the Loader. If the processes of all do not fit into memory at once,
-    each restarts for its turn, outside the timed region.
+    The best number of workers is used for the other variants of the Loader.
     """
-    contestants, found, rates = list[Bare | Streamed](), dict[str, dict[str, Any]](), dict[int, float]()
+    found = dict[str, dict[str, Any]]()
+    steps = len(counts) + (2 + len(counts) + ram + torch.cuda.is_available()) * (repeats + 1)
     bar = tqdm(total=steps, disable=None, leave=False, bar_format="{desc} {percentage:3.0f}% |{bar}| {elapsed}")
 
-    def step(one: Bare | Streamed) -> None:
+    def measure(one: Bare | Streamed, seconds: float) -> Run:
         bar.set_description_str(one.name)
-        bar.update()
-
-    def enter(one: Bare | Streamed) -> Run:
-        step(one)
-        contestants.append(one)
-        first_ms, run = one.start(), one.measure(min(seconds, 1.0))
-        found[one.name] = {"kind": one.kind, "workers": one.workers, "first_batch_ms": first_ms, "pss_bytes": tree_pss()}
-        one.close()
+        try:
+            first_ms, run, memory = one.start(), one.measure(seconds), tree_pss()
+        finally:
+            one.close()
+            bar.update()
+        found[one.name] = {"kind": one.kind, "workers": one.workers, "first_batch_ms": first_ms, "pss_bytes": memory}
         return run
 
-    def turn(one: Bare | Streamed, keep: bool) -> Measure:
-        def measure(seconds: float) -> Run:
-            step(one)
-            run = one.measure(seconds)
-            if not keep:
-                one.close()
-            return run
-
-        return measure
-
-    dataset, size, cores = task.dataset(), about["image_bytes"], available_cores()
-    try:
-        enter(Bare(task, cores, size))
-        for count in counts:
-            run = enter(loader(task, dataset, count, size))
-            rates[count] = run.images / run.seconds
-        best = max(rates, key=lambda count: rates[count])
-        enter(by_hand(task, cores, size))
-        if torch.cuda.is_available():
-            enter(loader(task, dataset, best, size, pin_memory=True))
-        if ram:
-            enter(loader(task, task.dataset(partial(RAMDataset, masks=False)), best, size))
-        need = sum(one.workers for one in contestants) * about["worker_bytes"]
-        keep = need < 0.5 * free_memory() and need < 0.8 * shutil.disk_usage("/dev/shm").free
-        runs = interleave({one.name: turn(one, keep) for one in contestants}, seconds=seconds, repeats=repeats)
-    finally:
-        for one in contestants:
-            one.close()
-        bar.close()
-    return [{**row, **found[row["name"]]} for row in summarize(runs, contestants[0].name)]
+    dataset, cores = task.dataset(), available_cores()
+    loaders = [loader(task, dataset, count, image_bytes) for count in counts]
+    runs = [measure(one, min(seconds, 1.0)) for one in loaders]
+    best = max(zip(runs, counts, strict=True), key=lambda pair: pair[0].images / pair[0].seconds)[1]
+    contestants: list[Bare | Streamed] = [Bare(task, cores, image_bytes), *loaders, by_hand(task, cores, image_bytes)]
+    if torch.cuda.is_available():
+        contestants.append(loader(task, dataset, best, image_bytes, pin_memory=True))
+    if ram:
+        contestants.append(loader(task, task.dataset(partial(RAMDataset, masks=False)), best, image_bytes))
+    with bar:
+        turns = interleave({one.name: partial(measure, one) for one in contestants}, seconds=seconds, repeats=repeats)
+    return [{**row, **found[row["name"]]} for row in summarize(turns, contestants[0].name)]
 
 
 def _task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Task:

@@ -77,8 +77,6 @@ class Streamed:
             yield from self._loader
 
     def measure(self, seconds: float) -> Run:
-        if self._loader is None:
-            self.start()
         run = stream((len(batch[0]) for batch in self._batches), self.workers * (AHEAD + 1), seconds)
         return run._replace(bytes=run.images * self._image_bytes)
 
@@ -125,8 +123,6 @@ class Bare:
             raise LoaderError("a process of the decode limit died; its error is printed above") from None
 
     def measure(self, seconds: float) -> Run:
-        if not self._running:
-            self.start()
         cpu, done = tree_cpu_s(), self._ask(seconds)
         images, rate = sum(n for n, _ in done), sum(n / elapsed for n, elapsed in done)
         return Run(images, images / rate, tree_cpu_s() - cpu, images * self._image_bytes)

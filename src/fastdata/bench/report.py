@@ -1,21 +1,16 @@
-"""The output of `fastdata bench`: memory needed, a table of results, and the bottleneck in one sentence."""
+"""The output of `fastdata bench`: a table of results, and the bottleneck in one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from fastdata.bench.harness import table
-from fastdata.bench.loaders import AHEAD, Task
-from fastdata.system.machine import available_cores
+from fastdata.bench.loaders import Task
 
-__all__ = ["PROCESS_BYTES", "byte_lines", "describe", "limit_of", "plan_line", "rate", "result_lines", "verdict"]
+__all__ = ["describe", "result_lines", "verdict"]
 
-PROCESS_BYTES = 100 << 20  # approximate memory of Python, torch and cv2 in a worker
 NEAR = 0.85  # share of the decode limit above which moving batches does not matter
 BUSY = 0.7  # share of the cores' time below which decoding waits for something
 GAIN = 1.15  # gain of memory over disk above which the disk matters
@@ -23,13 +18,10 @@ NOISY = 2.0  # largest ratio between the rates of a contestant's rounds
 
 
 def describe(task: Task) -> dict[str, Any]:
-    """Return what is in the store, and the memory that follows from it."""
+    """Return what is in the store."""
     dataset = task.dataset()
     images, form = dataset._images, dataset._images.form
-    heights, widths = images.sides(np.arange(len(dataset)))
-    sizes, samples = images.store.index(images.variant).lengths, min(task.batch_size, len(dataset))
-    batch = samples * int(form.nbytes(task.crop**2))
-    scratch = max(1 << 20, int(form.nbytes((heights * widths).max())))
+    sizes = images.store.index(images.variant).lengths
     return {
         "name": Path(task.path).name,
         "images": len(dataset),
@@ -38,53 +30,18 @@ def describe(task: Task) -> dict[str, Any]:
         "dtype": form.dtype,
         "image_bytes": float(sizes.mean()),
         "store_bytes": int(sizes.sum()),
-        "batch_shape": [samples, task.crop, task.crop, form.channels],
-        "batch_bytes": batch,
-        "scratch_bytes": scratch,
-        "worker_bytes": AHEAD * batch + scratch + PROCESS_BYTES,
+        "batch_shape": [min(task.batch_size, len(dataset)), task.crop, task.crop, form.channels],
     }
 
 
-def byte_lines(about: Mapping[str, Any], counts: Sequence[int], ram: bool) -> Iterator[str]:
-    """Yield the memory of a batch, of a worker and of all contestants together; `ram`: including a copy of the store."""
-    shape, scratch = " x ".join(map(str, about["batch_shape"])), about["scratch_bytes"]
-    processes = 2 * available_cores() + sum(counts) + max(counts) * (ram + torch.cuda.is_available())
-    total = processes * about["worker_bytes"] + ram * about["store_bytes"]
-    yield f"a batch:  {shape} {about['dtype']} = {about['batch_bytes'] / 1e6:.1f} MB"
-    yield (
-        f"a worker: {AHEAD} batches + {scratch / 1e6:.1f} MB to decode into + about {PROCESS_BYTES / 1e6:.0f} MB for the process"
-        f" = {about['worker_bytes'] / 1e6:.0f} MB"
-    )
-    yield f"in all:   up to {processes} processes{' and a copy of the store' * ram} = {total / 1e6:,.0f} MB"
-
-
-def plan_line(contestants: int, seconds: float, repeats: int) -> str:
-    """Return a line that says what will be measured, and how long it takes at least."""
-    alone = min(seconds, 1.0) + 2.0  # one measurement; 2 s to start
-    total = contestants * (alone + (repeats + 1) * (seconds + 0.1))
-    about = f"{total:.0f} s" if total < 100 else f"{total / 60:.0f} minutes"
-    rounds = f"{repeats + 1} rounds (the first is not counted), {seconds:g} s each"
-    return f"measuring: {contestants} contestants, {rounds}; with starting, about {about}"
-
-
-def limit_of(results: Sequence[Mapping[str, Any]]) -> float:
-    """Return the median images/s of decoding alone: the scale of all rates that are shown."""
-    return float(next(row for row in results if row["kind"] == "limit")["images_per_s"]["median"])
-
-
-def rate(row: Mapping[str, Any], limit: float, which: str = "median") -> float:
-    """Return images/s of a contestant on the scale of the limit: its share of the limit in the same round, times the limit.
-
-    Rates of different rounds are not comparable, because clock rates and other programs change. This way, shares and rates agree.
-    """
-    return float(row["ratio"][which] * limit)
-
-
 def result_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return the table."""
+    """Return the table.
+
+    Rates are shares of the limit in the same round, times the limit: clock rates and other programs change between rounds.
+    """
     headers = ["", "of the limit", "min - max", "images/s", "MB/s in", "CPU ms/image", "first batch, ms", "memory, MB"]
-    limit, image_bytes = limit_of(result["results"]), result["store"]["image_bytes"]
-    rows = [_cells(row, rate(row, limit), image_bytes) for row in result["results"]]
+    limit = next(row for row in result["results"] if row["kind"] == "limit")["images_per_s"]["median"]
+    rows = [_cells(row, row["ratio"]["median"] * limit, result["store"]["image_bytes"]) for row in result["results"]]
     return table(headers, rows)
 
 
