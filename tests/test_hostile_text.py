@@ -1,13 +1,16 @@
-"""Text that is too large, expands without measure, or is no UTF-8: what can be used is, in bounded memory, and the rest is told."""
+"""Text, and an array, that is too large, expands without measure, or is no UTF-8: what can be used is, in bounded memory."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import struct
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import zstandard
 
@@ -20,8 +23,11 @@ GIB = 1 << 30
 PEAK = f"""{PEAK_MEMORY}
 import json, resource, sys
 import fastdata
-made = fastdata.prep(sys.argv[1], sys.argv[2], tokenizer="bytes", end_token="none", workers=1, **json.loads(sys.argv[3]))
-print(json.dumps([made.kept, made.rejected, made.first_reject]))
+try:
+    made = fastdata.prep(sys.argv[1], sys.argv[2], workers=1, **json.loads(sys.argv[3]))
+    print(json.dumps([made.kept, made.rejected, made.first_reject]))
+except fastdata.PrepError as error:
+    print(json.dumps([0, {{}}, str(error)]))
 print(max(peak_memory(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10) >> 20)
 """
 
@@ -37,7 +43,7 @@ def made(source: Path, **options: Any) -> Any:
 
 
 def measured(source: Path, **options: Any) -> tuple[int, dict[str, int], str, int]:
-    """Documents kept, rejects, the first of them, and the largest memory of the run and its workers in MiB."""
+    """Documents kept, rejects, the first of them or the error, and the largest memory of the run and its workers in MiB."""
     done = run(sys.executable, "-c", PEAK, source, source.with_suffix(".fds"), json.dumps(options))
     assert done.returncode == 0, done.stderr
     (kept, rejected, first), peak = map(json.loads, done.stdout.splitlines())
@@ -64,12 +70,27 @@ def test_a_line_that_expands_without_measure_is_a_reject_and_never_in_memory(tmp
             for _ in range(64):
                 file.write(bytes(GIB // 64))
             file.write(b"\n" + around[1])
-    kept, rejected, first, peak = measured(path, split_lines=True, max_bytes=1 << 20)
+    kept, rejected, first, peak = measured(path, tokenizer="bytes", end_token="none", split_lines=True, max_bytes=1 << 20)
     assert (kept, rejected) == (2, {"too-large": 1})
     start = len(around[0]) + 1
     assert f"byte {start}: the document has at least {GIB} bytes, more than the 1048576 of --max-bytes" in first
     assert texts(path.with_suffix(".fds")) == ["one", "two"]
     assert peak < 450
+
+
+@pytest.mark.slow
+def test_a_member_that_expands_without_measure(tmp_path: Path) -> None:
+    header = np.lib.format.magic(1, 0) + struct.pack("<H", 118)
+    header += repr({"descr": "|u1", "fortran_order": False, "shape": (1 << 30,)}).encode().ljust(117) + b"\n"
+    with (
+        zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("a.npy", "w") as member,
+    ):
+        member.write(header)
+        for _ in range(1 << 10):
+            member.write(bytes(1 << 20))
+    kept, _, first, peak = measured(tmp_path / "x.npz", max_bytes=1 << 20)
+    assert kept == 0 and "bytes, more than 1048576: see max_bytes" in first and peak < 450
 
 
 @pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
