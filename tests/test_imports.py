@@ -62,10 +62,9 @@ ARROWS = {
     "monitor": {"errors", "system"},
     "checkpoint": {"errors", "parallel"},
     "train": {"checkpoint", "errors", "gpu", "monitor", "optim", "parallel", "system"},
-    "bench": {"_version", "codecs", "data", "errors", "gpu", "images", "loader", "store", "system", "words"},
+    "bench": {"_version", "codecs", "data", "errors", "gpu", "images", "loader", "prepare", "sources", "store", "system", "words"},
     "report": {"store"},
-    "diagnosis": {"bench", "data", "errors", "gpu", "images", "loader", "prepare", "sources", "store", "system", "words"},
-    "cli_doctor": {"diagnosis"},
+    "cli_doctor": {"bench"},
     "cli_options": {"kinds", "options", "remote"},
     "cli_prep": {"_version", "cli_options", "errors", "prepare"},
     "cli": {

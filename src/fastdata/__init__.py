@@ -31,7 +31,7 @@ _HOMES = {
     "TableDataset": "tables",
     "TokenDataset": "text.dataset",
     "Trainer": "train.trainer",
-    "doctor": "diagnosis.doctor",
+    "doctor": "bench.doctor",
     "drop_dead_bias": "gpu.bias",
     "merge": "prepare.merge",
     "open": "data.opening",
@@ -92,8 +92,8 @@ __all__ = [  # without `open`, which would replace Python's in a star import
 
 if TYPE_CHECKING:
     from fastdata.arrays.dataset import ArrayDataset
+    from fastdata.bench.doctor import doctor
     from fastdata.data.opening import RAMDataset, open
-    from fastdata.diagnosis.doctor import doctor
     from fastdata.errors import (
         CodecError,
         FastDataError,

@@ -17,8 +17,8 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
 
 from fastdata.bench.harness import settle, stream, table
+from fastdata.bench.parts import measure_parts
 from fastdata.data.dataset import SlotDataset, Timing
-from fastdata.diagnosis.parts import measure_parts
 from fastdata.errors import FastDataError
 from fastdata.gpu.copies import Copier
 from fastdata.loader.direct import is_direct

@@ -16,8 +16,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fastdata.bench.by_hand import random_box
+from fastdata.bench.doctor import TOTAL_S, Diagnosis, doctor, loader_rate
 from fastdata.data.opening import described, open
-from fastdata.diagnosis.doctor import TOTAL_S, Diagnosis, doctor, loader_rate
 from fastdata.errors import FastDataError, StoreError
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.records import StoreImages
