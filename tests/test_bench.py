@@ -94,5 +94,5 @@ def test_bench(store: Path, tmp_path: Path) -> None:
 def test_other_stores_are_refused_in_words_for_a_shell() -> None:
     done = run(*MAIN, "bench", stores.tokens())
     assert (done.returncode, done.stdout) == (1, "")
-    said = f"Error: bench measures stores of images without masks, not {stores.tokens()}, which holds tokens\n"
+    said = f"Error: only stores of images without masks are measured, not {stores.tokens()}, which holds tokens\n"
     assert done.stderr == said

@@ -5,27 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
 from fastdata.bench.by_hand import by_hand
 from fastdata.bench.harness import Run, interleave, machine, summarize, tree_pss
-from fastdata.bench.loaders import Bare, Streamed, Task, loader
+from fastdata.bench.loaders import Bare, Streamed, Task, find_task, loader
 from fastdata.bench.report import describe, result_lines, verdict
-from fastdata.data.opening import RAMDataset, described
-from fastdata.errors import StoreError
-from fastdata.images.records import StoreImages
-from fastdata.store.format import read_current
+from fastdata.data.opening import RAMDataset
 from fastdata.system.machine import available_cores, free_memory
 
 __all__ = ["run_bench"]
-
-CROP = 224  # default side; less if the images are smaller
-BATCH = 64  # default batch size; less if there are fewer images
 
 
 def run_bench(
@@ -46,7 +38,7 @@ def run_bench(
         echo: called with each line of output.
         size: stored size; None: the largest.
         crop: side of the random crops in pixels; None: 224, or the shorter side of the store's median image if that is less.
-        batch_size: images per batch; None: 64, or all if the store has fewer.
+        batch_size: images per batch, at most those of the store; None: 64.
         workers: numbers of workers to try; empty: 0, the powers of two and the number of cores.
         seconds: length of one measurement.
         repeats: number of rounds, without the warm-up.
@@ -55,11 +47,10 @@ def run_bench(
         Plain values: machine, store, settings, results (one dict per contestant) and verdict.
 
     Raises:
-        ValueError: `batch_size` is larger than the store.
         StoreError: the store has no images, or masks but no labels.
         LoaderError: a contestant fails.
     """
-    task = _task(os.fspath(store), size, crop, batch_size)
+    task = find_task(os.fspath(store), size, crop, batch_size)
     cores = available_cores()
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
     about = describe(task)
@@ -111,20 +102,3 @@ def _results(
     with bar:
         turns = interleave({one.name: partial(measure, one) for one in contestants}, seconds=seconds, repeats=repeats)
     return [{**row, **found[row["name"]]} for row in summarize(turns, contestants[0].name)]
-
-
-def _task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Task:
-    """Return the task of each contestant, with defaults that fit the images."""
-    manifest = read_current(Path(path))[1]
-    if manifest.kind != "images" or (manifest.section("masks") and manifest.labels.kind == "none"):
-        raise StoreError(f"bench measures stores of images without masks, not {described(path, manifest)}")
-    images = StoreImages(path, size)
-    if not len(images):
-        raise StoreError(f"{path} has no images to measure with")
-    if batch_size is not None and batch_size > len(images):
-        raise ValueError(f"--batch-size is {batch_size}, but {path} has {len(images)} images: choose a smaller --batch-size")
-    if crop is None:
-        heights, widths = images.sides(np.arange(len(images)))
-        side = int(np.median(np.minimum(heights, widths)))
-        crop = min(CROP, side)
-    return Task(path, size, crop, batch_size or min(BATCH, len(images)))

@@ -17,21 +17,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from fastdata.bench.by_hand import random_box
 from fastdata.bench.doctor import TOTAL_S, Diagnosis, doctor, loader_rate
-from fastdata.data.opening import described, open
-from fastdata.errors import FastDataError, StoreError
-from fastdata.images.crops import RandomResizedCrop
-from fastdata.images.records import StoreImages
+from fastdata.bench.loaders import BATCH, CROP, find_task
+from fastdata.errors import FastDataError
 from fastdata.loader.loader import Loader
 from fastdata.prepare.functions import prep
 from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.store.files import is_store
-from fastdata.store.format import read_current
 from fastdata.system.machine import available_cores
 
 __all__ = ["examine"]
 
-CROP, BATCH = 224, 64  # defaults; less if the images are smaller, or fewer
 RESIZED = 256 / 224  # side of the stored images of a folder to that of the crops
 SAMPLES = 300  # of a folder that are prepared
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.229, 0.224, 0.225])[:, None, None]
@@ -61,14 +57,14 @@ def examine(
     step = None if model is None else _call(model, "--model")
     if loader is not None:
         return doctor(_call(loader, "--loader"), step, seconds=seconds)
-    path, workers, batch = str(path), available_cores() if workers is None else workers, batch_size or BATCH
+    path, workers = str(path), available_cores() if workers is None else workers
     if is_store(Path(path)):
-        return doctor(_loader(path, size, crop, batch, workers), step, seconds=seconds)
+        return doctor(_loader(path, size, crop, batch_size, workers), step, seconds=seconds)
     images = ImageFiles(path, crop or CROP)
-    files: DataLoader[Any] = DataLoader(images, min(batch, len(images)), shuffle=True, num_workers=workers)
+    files: DataLoader[Any] = DataLoader(images, min(batch_size or BATCH, len(images)), shuffle=True, num_workers=workers)
     with tempfile.TemporaryDirectory() as folder:
         made = prep(path, Path(folder, "o.fds"), size=size or round(images.crop * RESIZED), limit=SAMPLES)
-        rate = loader_rate(_loader(str(made.out), None, images.crop, batch, workers), workers, seconds / 10)
+        rate = loader_rate(_loader(str(made.out), None, images.crop, batch_size, workers), workers, seconds / 10)
     found = doctor(files, step, seconds=seconds)
     name = f"ImageFolder in torch's DataLoader, with RandomResizedCrop({images.crop}) and float32"
     return replace(found, subject=name, prepared=rate)
@@ -87,17 +83,9 @@ def _call(name: str, option: str) -> Any:
     return found()
 
 
-def _loader(path: str, size: int | None, crop: int | None, batch: int, workers: int) -> Loader:
-    """Return a Loader over a store, with random crops."""
-    manifest = read_current(Path(path))[1]
-    if manifest.kind != "images":
-        raise StoreError(f"doctor makes a loader for stores of images only, not {described(path, manifest)}: give --loader")
-    images = StoreImages(path, size)
-    if not len(images):
-        raise StoreError(f"{path} has no images to measure with")
-    side = int(np.median(np.minimum(*images.sides(np.arange(len(images))))))
-    dataset = open(path, size=size, crop=RandomResizedCrop(crop or min(CROP, side)), hflip=0.5)
-    return Loader(dataset, min(batch, len(images)), shuffle=True, num_workers=workers)
+def _loader(path: str, size: int | None, crop: int | None, batch_size: int | None, workers: int) -> Loader:
+    task = find_task(path, size, crop, batch_size)
+    return Loader(task.dataset(), task.batch_size, shuffle=True, num_workers=workers)
 
 
 class ImageFiles(Dataset[tuple[torch.Tensor, int]]):

@@ -22,10 +22,11 @@ import numpy as np
 import torch
 
 from fastdata.bench.harness import Run, stream, tree_cpu_s
-from fastdata.data.opening import RAMDataset
-from fastdata.errors import LoaderError
+from fastdata.data.opening import RAMDataset, described
+from fastdata.errors import LoaderError, StoreError
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.dataset import ImageDataset
+from fastdata.images.records import StoreImages
 from fastdata.images.stored import LMDBDataset
 from fastdata.loader.fetch import ready_to_fork
 from fastdata.loader.loader import Loader
@@ -33,10 +34,11 @@ from fastdata.loader.workers import begin_worker
 from fastdata.store.format import read_current
 from fastdata.system.torch_private import end_kept_workers
 
-__all__ = ["Bare", "Streamed", "Task", "loader"]
+__all__ = ["BATCH", "CROP", "Bare", "Streamed", "Task", "find_task", "loader"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 HFLIP = 0.5
+CROP, BATCH = 224, 64  # defaults; less if the images are smaller, or fewer
 AHEAD = 2  # batches that each worker makes ahead: torch's default, and ours
 
 
@@ -52,6 +54,22 @@ class Task:
     def dataset(self, kind: Callable[..., Any] = LMDBDataset) -> Any:
         first = next(iter(read_current(Path(self.path))[1].images), None)
         return kind(self.path, size=self.size, crop=RandomResizedCrop(self.crop), hflip=HFLIP, images=first)
+
+
+def find_task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Task:
+    """Return the task for a store, with defaults that fit the images.
+
+    Raises:
+        StoreError: the store has no images, or masks.
+    """
+    manifest = read_current(Path(path))[1]
+    if manifest.kind != "images" or (manifest.section("masks") and manifest.labels.kind == "none"):
+        raise StoreError(f"only stores of images without masks are measured, not {described(path, manifest)}")
+    images = StoreImages(path, size)
+    if not len(images):
+        raise StoreError(f"{path} has no images to measure with")
+    side = int(np.median(np.minimum(*images.sides(np.arange(len(images))))))
+    return Task(path, size, crop or min(CROP, side), min(batch_size or BATCH, len(images)))
 
 
 class Streamed:
