@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from itertools import pairwise
@@ -216,36 +216,29 @@ def _plain(value: Any) -> str:
     return (str(value) if str(value).isprintable() else repr(value)) or "nothing"
 
 
-def _changed(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name and both values of each difference."""
-    for name in sorted({*old, *new}):
-        if old.get(name) != new.get(name):
-            yield name, old.get(name), new.get(name)
+def _told(kind: kinds.Kind, one: dict[str, Any]) -> dict[str, Any]:
+    """Return options, columns, versions and the machine of a plan or a manifest by what messages call them."""
+    options = {f"--{name}": value for name, value in kind.typed(one["options"]).items() if name not in kind.untyped}
+    return {**options, "columns": [*map(str, one["columns"])], **one["libraries"], **one.get("machine", {})}
 
 
 def describe_difference(
     old: dict[str, Any], new: dict[str, Any], kind: kinds.Modality, before: kinds.Modality, plans: tuple[Plan, Plan] | None = None
 ) -> str:
-    """Return lines such as "--quality 90, now 95" for options, libraries and the machine, and the number of changed sources.
+    """Return lines such as "--quality 90, now 95" for what differs, and the number of changed sources.
 
     Args:
         old, new: of plans or manifests, `options` as these are recorded, `libraries`, `columns`, and `machine`, if it is known.
         before: the old kind.
         plans: both plans, if they are known.
     """
-    lines = [
-        f"  --{name} {_plain(was)}, now {_plain(now)}"
-        for name, was, now in _changed(before.typed(old["options"]), kind.typed(new["options"]))
-        if name not in (*before.untyped, *kind.untyped)
-    ]
+    earlier, later = _told(before, old), _told(kind, new)
+    differ = [name for name in sorted({*earlier, *later}) if earlier.get(name) != later.get(name)]
+    lines = [f"  {name} {_plain(earlier.get(name))}, now {_plain(later.get(name))}" for name in differ]
     if kind is before:
         lines += kind.differences(old["options"], new["options"])
-    if old["columns"] != new["columns"]:
-        earlier, later = (", ".join(map(str, one["columns"])) or "none" for one in (old, new))
-        other = "  columns: the names of their values, or the contents of a tokenizer"
-        lines.append(f"  columns {earlier}, now {later}" if earlier != later else other)
-    others = [*_changed(old["libraries"], new["libraries"]), *_changed(old.get("machine", {}), new.get("machine", {}))]
-    lines += [f"  {name} {_plain(was)}, now {_plain(now)}" for name, was, now in others]
+    if old["columns"] != new["columns"] and "columns" not in differ:
+        lines.append("  columns: the names of their values, or the contents of a tokenizer")
     if plans is not None:
         # checksums, because the rows of 10^8 sources would fill the memory
         hashes = ((xxhash.xxh3_64_intdigest(json.dumps(_row_of(one)).encode()) for one in plan.sources) for plan in plans)
