@@ -29,7 +29,7 @@ from fastdata.sources.base import release
 from fastdata.sources.inputs import FieldSource
 from fastdata.sources.urls import read_planned
 from fastdata.store.column import Column
-from fastdata.store.columns import ColumnWriter
+from fastdata.store.columns import save_values
 from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
 from fastdata.store.writer import ShardWriter
 from fastdata.system.children import end_with
@@ -133,7 +133,7 @@ class Writers:
     def __init__(self, job: Job, shard: int) -> None:
         self._job = job
         self._shard = shard
-        self._columns = ColumnWriter(job.columns) if job.columns else None
+        self._rows = list[Sequence[Any]]()
         self._writers = {name: ShardWriter(self._temporary(name)) for name, _, _ in job.options.variants()}
         self.indices = dict[str, Array]()
 
@@ -142,8 +142,7 @@ class Writers:
 
     def append(self, records: Sequence[Any], values: Sequence[Any] = ()) -> None:
         """Append one record to each variant, and one value to each column."""
-        if self._columns is not None:
-            self._columns.append(values)
+        self._rows.append(values)
         for writer, record in zip(self._writers.values(), records, strict=True):
             writer.append(record)
 
@@ -153,9 +152,9 @@ class Writers:
         for name, writer in self._writers.items():
             total, self.indices[name] = writer.finish()
             found[name] = self._temporary(name), total
-        if self._columns is not None:
+        if self._job.columns:
             path = self._temporary(COLUMNS)
-            found[COLUMNS] = path, self._columns.finish(path)
+            found[COLUMNS] = path, save_values(self._job.columns, self._rows, path)
         return found
 
     def __enter__(self) -> Writers:

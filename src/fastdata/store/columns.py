@@ -13,36 +13,25 @@ from fastdata.errors import FormatError
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.files import FileSum, file_sum, load_npy, publish, sync, unique, write_npy
 
-__all__ = ["ColumnReader", "ColumnWriter", "join_columns", "write_column"]
+__all__ = ["ColumnReader", "join_columns", "save_values", "write_column"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class ColumnWriter:
-    """Collects the values of a shard's samples and writes them to one file, for `join_columns`."""
-
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self._columns = columns
-        self._values: list[list[Any]] = [[] for _ in columns]
-
-    def append(self, values: Sequence[Any]) -> None:
-        """Add a sample: one value for each column."""
-        for kept, value in zip(self._values, values, strict=True):
-            kept.append(value)
-
-    def finish(self, path: Path) -> FileSum:
-        """Write the file, which is not flushed to disk, and return its size and checksum."""
-        arrays = dict[str, Any]()
-        for k, (column, values) in enumerate(zip(self._columns, self._values, strict=True)):
-            if not column.ragged:
-                arrays[f"{k}"] = np.array(values, column.dtype).reshape(len(values), *column.shape)
-                continue
-            items = [_as_items(column, value) for value in values]
-            arrays[f"{k}.lengths"] = np.array([len(item) for item in items], np.int64)
-            arrays[f"{k}"] = np.concatenate([np.empty((0, *column.shape), column.dtype), *items])
-        with path.open("wb") as file:
-            np.savez(file, **arrays)
-        return file_sum(path)
+def save_values(columns: Sequence[Column], rows: Sequence[Sequence[Any]], path: Path) -> FileSum:
+    """Write the values of a shard's samples, a row for each, to a file for `join_columns`, which is not flushed to disk."""
+    arrays = dict[str, Any]()
+    for k, column in enumerate(columns):
+        values = [row[k] for row in rows]
+        if not column.ragged:
+            arrays[f"{k}"] = np.array(values, column.dtype).reshape(len(values), *column.shape)
+            continue
+        items = [_as_items(column, value) for value in values]
+        arrays[f"{k}.lengths"] = np.array([len(item) for item in items], np.int64)
+        arrays[f"{k}"] = np.concatenate([np.empty((0, *column.shape), column.dtype), *items])
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+    return file_sum(path)
 
 
 def _as_items(column: Column, value: Any) -> Array:
