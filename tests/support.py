@@ -248,11 +248,6 @@ def documents_of(dataset: Any) -> Array:
     return dataset._chosen.array
 
 
-def runs_of(dataset: Any) -> Any:
-    """The pieces of memory in which the tokens of a TokenDataset lie."""
-    return dataset._runs()
-
-
 def engine_of(loader: Any) -> Any:
     """What makes the batches of a Loader that runs: its slots have to come back, and whatever it holds has to go."""
     return loader._engine
@@ -316,11 +311,6 @@ def place_of(run: Any) -> Any:
 def last_saved(run: Any) -> Any:
     """What a Trainer's last checkpoint is of: it saves nothing twice."""
     return run._saved
-
-
-def torchs_scheduler(schedule: Any) -> Any:
-    """The scheduler of torch's inside of a Schedule."""
-    return schedule._scheduler
 
 
 def wait_for_checkpoint(run: Any) -> None:
