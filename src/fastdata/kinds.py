@@ -169,29 +169,16 @@ class Modality:
 
     # Stores
 
-    def merge(self, stores: Any, samples: Any) -> dict[str, Any]:
-        """Adapt the rows of samples.npy of each store, which are in memory. Return the sections of the joint manifest.
+    @property
+    def sections(self) -> ModuleType:
+        """The module for what manifests and tables have for this kind only.
 
-        Raises:
-            ValueError: these cannot be joined; why.
+        `TYPES` are the types of the sections of a manifest; `reads(form, mask)` is whether this version reads records, or masks, of
+        this form; `samples_dtype(manifest)` is the dtype of a row of samples.npy; `check(store)` raises a FormatError if its tables
+        do not fit its records; `merge(stores, samples)` adapts the rows of samples.npy of each store, and returns the sections of
+        the joint manifest, or raises a ValueError.
         """
-        raise NotImplementedError
-
-    def reads(self, form: Any, *, mask: bool) -> bool:
-        """Return whether this version reads records, or masks, of this form."""
-        raise NotImplementedError
-
-    def section_types(self) -> dict[str, Any]:
-        """Return what the manifest has for this kind only: the type of each section."""
-        raise NotImplementedError
-
-    def samples_dtype(self, manifest: Any) -> Any:
-        """Return the dtype of a row of samples.npy."""
-        raise NotImplementedError
-
-    def check(self, store: Any) -> None:
-        """Raise a FormatError if the tables of a store do not fit its records."""
-        raise NotImplementedError
+        return self._module("sections")
 
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         """Return the dataset class that `fastdata.open`, or RAMDataset, uses."""

@@ -11,8 +11,6 @@ from fastdata.kinds import Modality, Planned, StrPath
 
 __all__ = ["KIND", "ArrayModality"]
 
-CLASSES = ("uint8", "uint16")  # dtypes of masks
-
 
 class ArrayModality(Modality):
     """Signals, volumes and other arrays of numbers, cut into chunks."""
@@ -49,40 +47,6 @@ class ArrayModality(Modality):
     def alike(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return all but the packages that read the files, and whether floats were rounded to the dtype."""
         return {name: value for name, value in super().alike(options).items() if name not in ("libraries", "rounded")}
-
-    def merge(self, stores: Any, samples: Any) -> dict[str, Any]:
-        """Count the chunks of all stores through, and join the counts of the classes of masks."""
-        from fastdata.images.sections import join_masks
-
-        first = 0
-        for store, rows in zip(stores, samples, strict=True):
-            rows["first"] += first
-            first += sum(store.manifest.variants[0].records)
-        arrays = stores[0].manifest.section("arrays")
-        return {"arrays": arrays, "masks": join_masks([store.manifest.section("masks") for store in stores])}
-
-    def reads(self, form: Any, *, mask: bool) -> bool:
-        from fastdata.store.format import NUMBERS
-
-        types, channels = (CLASSES, (1,)) if mask else (NUMBERS, (1, 3))
-        return form.codec == "chunks" and form.dtype in types and form.channels in channels
-
-    def section_types(self) -> dict[str, Any]:
-        from fastdata.arrays.sections import Arrays
-        from fastdata.images.sections import Masks
-
-        return {"arrays": Arrays, "masks": Masks | None}
-
-    def samples_dtype(self, manifest: Any) -> Any:
-        from fastdata.arrays.sections import samples_dtype
-
-        return samples_dtype(manifest.labels)
-
-    def check(self, store: Any) -> None:
-        """Check the shapes against the chunks and bytes of the arrays and of their masks."""
-        from fastdata.arrays.sections import check_shapes
-
-        check_shapes(store)
 
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         from fastdata.arrays.dataset import ArrayDataset, RAMArrays

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fastdata.arrays.chunks import MAX_AXES
 from fastdata.errors import FormatError
+from fastdata.images.sections import Masks, join_masks
 from fastdata.store.files import SAMPLES, Count, Entry
-from fastdata.store.format import MASK, Labels, Variant, sample_columns
+from fastdata.store.format import MASK, NUMBERS, Form, Variant, sample_columns
 from fastdata.store.store import Store
 
-__all__ = ["Arrays", "check_shapes", "samples_dtype"]
+__all__ = ["TYPES", "Arrays", "check", "merge", "reads", "samples_dtype"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,12 +35,34 @@ class Arrays(Entry, frozen=True):
         return len(self.chunk) + self.channels
 
 
-def samples_dtype(labels: Labels) -> np.dtype[Any]:
-    """Return the dtype of a row of samples.npy: label, sides (channels first, padded with zeros), number of the first record."""
-    return sample_columns(labels, [("shape", "<u4", (MAX_AXES + 1,)), ("first", "<u8")])
+TYPES = {"arrays": Arrays, "masks": Masks | None}
 
 
-def check_shapes(store: Store) -> None:
+def reads(form: Form, *, mask: bool) -> bool:
+    """Return whether this version reads chunks of arrays, or of masks, of this form."""
+    types, channels = (("uint8", "uint16"), (1,)) if mask else (NUMBERS, (1, 3))
+    return form.codec == "chunks" and form.dtype in types and form.channels in channels
+
+
+def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:
+    """Count the chunks of all stores through, and join the counts of the classes of masks."""
+    first = 0
+    for store, rows in zip(stores, samples, strict=True):
+        rows["first"] += first
+        first += sum(store.manifest.variants[0].records or ())
+    masks = join_masks([store.manifest.section("masks") for store in stores])
+    return {"arrays": stores[0].manifest.section("arrays"), "masks": masks}
+
+
+def samples_dtype(of: Any) -> np.dtype[Any]:
+    """Return the dtype of a row of samples.npy: label, sides (channels first, padded with zeros), number of the first record.
+
+    of: a manifest, or a plan.
+    """
+    return sample_columns(of.labels, [("shape", "<u4", (MAX_AXES + 1,)), ("first", "<u8")])
+
+
+def check(store: Store) -> None:
     """Check that shapes fit the records and bytes of each array. They say how much memory to allocate, and what to read.
 
     Raises:

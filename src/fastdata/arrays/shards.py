@@ -127,7 +127,7 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Make a row for each array."""
     options = plan.options
     rows = [row for table in found for row in table["rows"]]
-    samples = np.zeros(len(rows), samples_dtype(plan.labels))
+    samples = np.zeros(len(rows), samples_dtype(plan))
     samples["source"] = [row[0] for row in rows]
     label = samples["label"]
     label[...] = np.array([plan.sources[row[0]].label for row in rows], label.dtype).reshape(label.shape)

@@ -65,36 +65,6 @@ class ImageModality(Modality):
         mask = {key: value for key, value in (options["mask"] or {}).items() if key != "binary"}
         return super().alike(options) | {"mask": mask}
 
-    def merge(self, stores: Any, samples: Any) -> dict[str, Any]:
-        """Join the counts of the classes of masks."""
-        from fastdata.images.sections import join_masks
-
-        return {"masks": join_masks([store.manifest.section("masks") for store in stores])}
-
-    def reads(self, form: Any, *, mask: bool) -> bool:
-        from fastdata.images.options import CODECS
-
-        known = form.codec in CODECS and form.channels in (1, 3) and form.dtype in ("uint8", "uint16")
-        return known and (not mask or (form.codec == "rgb" and form.channels == 1))
-
-    def section_types(self) -> dict[str, Any]:
-        from fastdata.images.sections import Masks
-
-        return {"masks": Masks | None}
-
-    def samples_dtype(self, manifest: Any) -> Any:
-        """Return the dtype of a row of samples.npy."""
-        from fastdata.images.sections import samples_dtype
-
-        return samples_dtype(manifest.labels, [variant.name for variant in manifest.variants])
-
-    def check(self, store: Any) -> None:
-        """Check that each image is one record."""
-        from fastdata.errors import FormatError
-
-        if any(store.manifest.shard_records(v) != store.manifest.shard_samples for v in store.manifest.variants):
-            raise FormatError(f"{store.place} has another number of records than of images; prepare it again")
-
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         """Return RAMImages, LMDBDataset, or MaskDataset where there are masks."""
         from fastdata.images.ram import RAMImages

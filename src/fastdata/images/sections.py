@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from fastdata.errors import FormatError
+from fastdata.images.options import CODECS
 from fastdata.store.files import Count, Entry
-from fastdata.store.format import Labels, sample_columns
+from fastdata.store.format import Form, Labels, Manifest, sample_columns
+from fastdata.store.store import Store
 
-__all__ = ["Masks", "NamedImage", "join_masks", "samples_dtype"]
+__all__ = ["TYPES", "Masks", "NamedImage", "check", "join_masks", "merge", "reads", "rows_dtype", "samples_dtype"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class NamedImage(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,6 +49,31 @@ class Masks(Entry, frozen=True):
                 raise ValueError(f"found {k!r:.80}, expected the number of a class")
 
 
+TYPES = {"masks": Masks | None}
+
+
+def reads(form: Form, *, mask: bool) -> bool:
+    """Return whether this version reads images, or masks, of this form."""
+    known = form.codec in CODECS and form.channels in (1, 3) and form.dtype in ("uint8", "uint16")
+    return known and (not mask or (form.codec == "rgb" and form.channels == 1))
+
+
+def samples_dtype(manifest: Manifest) -> np.dtype[Any]:
+    """Return the dtype of a row of samples.npy."""
+    return rows_dtype(manifest.labels, [variant.name for variant in manifest.variants])
+
+
+def check(store: Store) -> None:
+    """Check that each image is one record."""
+    if any(store.manifest.shard_records(v) != store.manifest.shard_samples for v in store.manifest.variants):
+        raise FormatError(f"{store.place} has another number of records than of images; prepare it again")
+
+
+def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:
+    """Join the counts of the classes of masks."""
+    return {"masks": join_masks([store.manifest.section("masks") for store in stores])}
+
+
 def join_masks(found: Sequence[Masks | None]) -> Masks | None:
     """Join the sections of several stores. Raise ValueError if their classes have different names."""
     sections = [masks for masks in found if masks is not None]
@@ -57,7 +87,7 @@ def join_masks(found: Sequence[Masks | None]) -> Masks | None:
     return Masks(names.pop(), {name: pixels[name] for name in sorted(pixels, key=int)})
 
 
-def samples_dtype(labels: Labels, variants: Iterable[str]) -> np.dtype[Any]:
+def rows_dtype(labels: Labels, variants: Iterable[str]) -> np.dtype[Any]:
     """Return the dtype of samples.npy: a label, and the height and width of each size, which masks and further images share."""
     sizes = [name for name in variants if "-" not in name]
     return sample_columns(labels, [(f"{name}/{side}", "<u4") for name in sizes for side in ("height", "width")])

@@ -16,7 +16,7 @@ import numpy as np
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.errors import CodecError, MachineError
 from fastdata.images.prepare import ImageRecipe, Record, Room, prepare_image
-from fastdata.images.sections import Masks, samples_dtype
+from fastdata.images.sections import Masks, rows_dtype
 from fastdata.images.tokens import encode_columns
 from fastdata.kinds import Probed, Tables
 from fastdata.prepare.plan import Plan, Roots
@@ -189,7 +189,7 @@ def _names(plan: Plan, places: Array, counts: Sequence[int]) -> Iterator[str]:
 def _rows(plan: Plan, shard: int, rows: list[Any]) -> Array:
     """Return the rows of samples.npy for a shard."""
     variants = [name for name, _, _ in plan.options.variants()]
-    samples = np.zeros(len(rows), samples_dtype(plan.labels, variants))
+    samples = np.zeros(len(rows), rows_dtype(plan.labels, variants))
     samples["source"] = [row[0] for row in rows]
     label = samples["label"]
     sources, first = plan.shard(shard), plan.bounds[shard]

@@ -127,7 +127,7 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
         if codes and "label" in (part.dtype.names or ()):
             part["label"] = _recoded(part["label"], codes[k])
     try:
-        sections = first.kind.merge(stores, rows)
+        sections = first.kind.sections.merge(stores, rows)
     except ValueError as error:
         raise PrepError(f"{', '.join(str(store.path) for store in stores)} cannot be joined: {error}") from None
     files = {}

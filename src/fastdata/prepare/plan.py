@@ -216,7 +216,7 @@ def _plain(value: Any) -> str:
     return (str(value) if str(value).isprintable() else repr(value)) or "nothing"
 
 
-def _told(kind: kinds.Kind, one: dict[str, Any]) -> dict[str, Any]:
+def _told(kind: kinds.Modality, one: dict[str, Any]) -> dict[str, Any]:
     """Return options, columns, versions and the machine of a plan or a manifest by what messages call them."""
     options = {f"--{name}": value for name, value in kind.typed(one["options"]).items() if name not in kind.untyped}
     return {**options, "columns": [*map(str, one["columns"])], **one["libraries"], **one.get("machine", {})}

@@ -218,7 +218,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
         kind = kinds.find(manifest.kind)
     except KeyError:
         raise FormatError(f"the store holds {manifest.kind}, which this fastdata cannot read; use a newer one") from None
-    types = kind.section_types()
+    types = kind.sections.TYPES
     if manifest.sections.keys() != types.keys():
         raise ValueError(f"sections of {kind.name} are {', '.join(types)}, found {', '.join(manifest.sections):.80}")
     sections = {name: convert(manifest.sections[name], one) for name, one in types.items()}
@@ -228,7 +228,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
     for variant in manifest.variants:
         if not is_variant(variant.name):
             raise ValueError(f"a variant cannot be called {variant.name!r:.80}")
-        if not kind.reads(variant.form, mask=variant.is_mask):
+        if not kind.sections.reads(variant.form, mask=variant.is_mask):
             raise FormatError(f"the store has records of {variant.form}, which this fastdata cannot read; use a newer one")
     _check_variants(manifest)
     _check_columns(manifest.columns)

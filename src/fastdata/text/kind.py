@@ -65,37 +65,6 @@ class TokenModality(Modality):
         tokenizer = {key: value for key, value in options["tokenizer"].items() if key != "name"}
         return {key: value for key, value in options.items() if key != "trained_on"} | {"tokenizer": tokenizer}
 
-    def merge(self, stores: Any, samples: Any) -> dict[str, Any]:
-        """Count the tokens of all stores through."""
-        from msgspec import structs
-
-        sections = [store.manifest.section("tokens") for store in stores]
-        first = 0
-        for section, rows in zip(sections, samples, strict=True):
-            rows["start"] += first
-            first += sum(section.counts)
-        counts = tuple(count for section in sections for count in section.counts)
-        return {"tokens": structs.replace(sections[0], counts=counts, largest=max(section.largest for section in sections))}
-
-    def reads(self, form: Any, *, mask: bool) -> bool:
-        return form.codec == "tokens" and form.channels in (1, 3) and form.dtype in ("uint16", "uint32") and not mask
-
-    def section_types(self) -> dict[str, Any]:
-        from fastdata.text.sections import Tokens
-
-        return {"tokens": Tokens}
-
-    def samples_dtype(self, manifest: Any) -> Any:
-        from fastdata.text.sections import SAMPLES_DTYPE
-
-        return SAMPLES_DTYPE
-
-    def check(self, store: Any) -> None:
-        """Check the sizes of records against the counts of tokens."""
-        from fastdata.text.sections import check_records
-
-        check_records(store)
-
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         from fastdata.text.dataset import RAMTokens, TokenDataset
 

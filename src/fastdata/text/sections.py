@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from fastdata.errors import FormatError
 from fastdata.store.files import Count, Entry
+from fastdata.store.format import Form, Manifest
 from fastdata.store.store import Store
 
-__all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "Tokens", "check_records"]
+__all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "TYPES", "Tokens", "check", "merge", "reads", "samples_dtype"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,7 +46,31 @@ class Tokens(Entry, frozen=True):
     counts: tuple[Count, ...]
 
 
-def check_records(store: Store) -> None:
+TYPES = {"tokens": Tokens}
+
+
+def reads(form: Form, *, mask: bool) -> bool:
+    """Return whether this version reads records of this form."""
+    return form.codec == "tokens" and form.channels in (1, 3) and form.dtype in ("uint16", "uint32") and not mask
+
+
+def samples_dtype(manifest: Manifest) -> np.dtype[Any]:
+    """Return the dtype of a row of samples.npy."""
+    return SAMPLES_DTYPE
+
+
+def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:
+    """Count the tokens of all stores through."""
+    sections: list[Tokens] = [store.manifest.section("tokens") for store in stores]
+    first = 0
+    for section, rows in zip(sections, samples, strict=True):
+        rows["start"] += first
+        first += sum(section.counts)
+    counts = tuple(count for section in sections for count in section.counts)
+    return {"tokens": structs.replace(sections[0], counts=counts, largest=max(section.largest for section in sections))}
+
+
+def check(store: Store) -> None:
     """Raise a FormatError unless each record is as long as the counts of tokens say."""
     counts = store.manifest.section("tokens").counts
     if len(store.manifest.variants) > 1 or len(counts) != len(store.manifest.shard_samples):
