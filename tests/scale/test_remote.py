@@ -13,13 +13,13 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
+from msgspec import to_builtins
 
 import fastdata
 import stores
@@ -634,7 +634,7 @@ def test_a_record_that_does_not_fit_is_named_with_the_url(tmp_path: Path) -> Non
     np.save(out / index_file(variant.name), index)
     body = json.loads((out / "manifest.json").read_bytes())
     body["variants"][0]["shards"][0] = {"bytes": total.bytes, "xxh3_128": total.xxh3_128}
-    body["files"][index_file(variant.name)] = asdict(file_sum(out / index_file(variant.name)))
+    body["files"][index_file(variant.name)] = to_builtins(file_sum(out / index_file(variant.name)))
     (out / "manifest.json").write_text(json.dumps(body))
     fastdata.publish(out, url)
     with pytest.raises(FormatError, match=f"^sample 0 of {url}: .* run fastdata verify {url}$"):
