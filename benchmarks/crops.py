@@ -31,7 +31,7 @@ from fastdata.images.crops import CenterCrop, RandomResizedCrop, Resize
 from fastdata.images.resample import resample
 from fastdata.images.resize import resize, target_shapes
 from fastdata.images.view import View
-from fastdata.store.format import Form
+from fastdata.store.manifest import Form
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -30,7 +30,7 @@ from prep_inputs import repeated
 
 import fastdata
 from fastdata import LMDBDataset, Loader, RandomResizedCrop, StoreError
-from fastdata.store.format import read_manifest
+from fastdata.store.manifest import read_manifest
 from faults import FaultServer, serving
 
 DOWNLOADER_S = 3.0  # in which a downloader notices that its Loader is gone

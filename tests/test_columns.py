@@ -32,7 +32,7 @@ from fastdata import (
     prep,
 )
 from fastdata.store.column import Column
-from fastdata.store.format import read_manifest
+from fastdata.store.manifest import read_manifest
 from fastdata.store.verify import verify
 from support import write_pictures
 

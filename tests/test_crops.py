@@ -17,7 +17,7 @@ from fastdata.codecs.pixels import decode_window, encode_record
 from fastdata.data.random import uniforms
 from fastdata.images.resample import resample
 from fastdata.images.view import Sample, View
-from fastdata.store.format import Form
+from fastdata.store.manifest import Form
 from stores import deep, store, whole
 from support import picture, window_of
 

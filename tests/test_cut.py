@@ -17,7 +17,7 @@ from fastdata.codecs.jpeg_crop import cut_jpeg, find_cells
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
 from fastdata.codecs.pixels import Window, decode_window, encode_record
 from fastdata.errors import CodecError
-from fastdata.store.format import Form
+from fastdata.store.manifest import Form
 from support import Array, picture, with_index
 
 SAMPLINGS = {

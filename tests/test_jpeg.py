@@ -16,7 +16,7 @@ from PIL import Image
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
 from fastdata.codecs.pixels import Window, decode_record, decode_window, encode_record
 from fastdata.errors import CodecError
-from fastdata.store.format import Form
+from fastdata.store.manifest import Form
 from stores import script
 from support import Array, encode, index_of, picture
 
@@ -307,7 +307,7 @@ def test_damaged_records_are_codec_errors(codec: str, dtype: str) -> None:
 HUGE = """
 import json, resource, sys
 from fastdata.errors import CodecError
-from fastdata.store.format import Form
+from fastdata.store.manifest import Form
 from fastdata.codecs.pixels import decode_record
 from support import encode, picture
 

@@ -34,7 +34,7 @@ from fastdata.images.mask_file import decode_mask, read_palette
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_files
-from fastdata.store.format import Labels
+from fastdata.store.manifest import Labels
 from fastdata.store.store import Store
 from stores import folder, store
 from support import Array, encode, picture

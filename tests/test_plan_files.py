@@ -17,7 +17,7 @@ from fastdata.images.prepare import ImageRecipe
 from fastdata.prepare.plan import Plan, Work, make_plan
 from fastdata.prepare.plan_files import load_plan, save_plan
 from fastdata.sources.inputs import Source, SourceList
-from fastdata.store.format import Labels
+from fastdata.store.manifest import Labels
 
 
 def _work(count: int, out: Path) -> Work:

@@ -9,7 +9,7 @@ import pytest
 import fastdata
 import stores
 from fastdata import LMDBDataset
-from fastdata.store.format import read_manifest
+from fastdata.store.manifest import read_manifest
 from support import tree
 
 

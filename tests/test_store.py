@@ -25,7 +25,7 @@ from fastdata.codecs.pixels import decode_record
 from fastdata.errors import FormatError, StoreError
 from fastdata.report.sheet import draw_sheet
 from fastdata.store.export import export
-from fastdata.store.format import read_manifest
+from fastdata.store.manifest import read_manifest
 from fastdata.store.reader import ShardReader
 from fastdata.store.store import Store
 from fastdata.store.verify import verify

@@ -26,7 +26,7 @@ from fastdata.data.dataset import RowsDataset, counted_of, in_one_line, shown
 from fastdata.errors import FastDataError, MissingExtraError, PrepError, StoreError, warn_user
 from fastdata.sources.inputs import LARGEST_FLOAT, have_commas
 from fastdata.sources.tables import delimiter_of, read_rows, refuse_utf16
-from fastdata.store.format import Labels
+from fastdata.store.manifest import Labels
 from fastdata.system import node_memory
 from fastdata.system.shared_memory import SharedArray
 

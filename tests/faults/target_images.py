@@ -15,7 +15,7 @@ from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.jpeg_crop import cut_jpeg
 from fastdata.codecs.jpeg_grid import encode_jpeg
 from fastdata.codecs.pixels import decode_record
-from fastdata.store.format import Form
+from fastdata.store.manifest import Form
 from support import encode, picture
 from target import TARGETS, Case, Target, target
 

@@ -25,7 +25,7 @@ import fastdata
 import stores
 from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, RemoteError, StoreError
 from fastdata.store.files import file_sum, index_file
-from fastdata.store.format import read_manifest
+from fastdata.store.manifest import read_manifest
 from fastdata.store.store import Store
 from fastdata.store.writer import ShardWriter
 from faults import LIES, FaultServer, serving, storing

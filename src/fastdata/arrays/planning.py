@@ -20,7 +20,7 @@ from fastdata.sources.pairs import with_files
 from fastdata.sources.path_table import list_table
 from fastdata.sources.tables import is_path_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
-from fastdata.store.format import NUMBERS, Labels
+from fastdata.store.manifest import NUMBERS, Labels
 
 __all__ = ["plan_arrays"]
 

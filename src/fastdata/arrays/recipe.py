@@ -9,7 +9,7 @@ from typing import ClassVar
 from fastdata.arrays.chunks import MAX_AXES
 from fastdata.arrays.options import CHANNELS
 from fastdata.errors import CodecError
-from fastdata.store.format import MASK, Form
+from fastdata.store.manifest import MASK, Form
 
 __all__ = ["ArrayRecipe", "default_chunk", "laid_out"]
 

@@ -11,7 +11,7 @@ from fastdata.arrays.chunks import MAX_AXES
 from fastdata.errors import FormatError
 from fastdata.images.sections import Masks, join_masks
 from fastdata.store.files import SAMPLES, Count, Entry
-from fastdata.store.format import MASK, NUMBERS, Form, Variant, sample_columns
+from fastdata.store.manifest import MASK, NUMBERS, Form, Variant, sample_columns
 from fastdata.store.store import Store
 
 __all__ = ["TYPES", "Arrays", "check", "merge", "reads", "samples_dtype"]

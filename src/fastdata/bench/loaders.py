@@ -31,7 +31,7 @@ from fastdata.images.stored import LMDBDataset
 from fastdata.loader.fetch import ready_to_fork
 from fastdata.loader.loader import Loader
 from fastdata.loader.workers import begin_worker
-from fastdata.store.format import read_current
+from fastdata.store.manifest import read_current
 from fastdata.system.torch_private import end_kept_workers
 
 __all__ = ["BATCH", "CROP", "Bare", "Streamed", "Task", "find_task", "loader"]

@@ -17,7 +17,7 @@ import numpy as np
 from fastdata.codecs.jpeg_crop import Cut, cut_jpeg
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, jpeg_size
 from fastdata.errors import CodecError
-from fastdata.store.format import Form
+from fastdata.store.manifest import Form
 
 __all__ = [
     "LEAST_SHRUNK",

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastdata import kinds
 from fastdata.remote.reader import locate
-from fastdata.store.format import Manifest, read_current
+from fastdata.store.manifest import Manifest, read_current
 
 __all__ = ["RAMDataset", "StrPath", "described", "open"]
 

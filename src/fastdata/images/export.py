@@ -21,7 +21,7 @@ from fastdata.sources.tar import CLASSES, MASK
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
 from fastdata.store.columns import ColumnReader
 from fastdata.store.export import write_folders
-from fastdata.store.format import Variant
+from fastdata.store.manifest import Variant
 from fastdata.store.reader import ShardReader
 from fastdata.store.store import Store
 from fastdata.words import number_of

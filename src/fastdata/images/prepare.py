@@ -18,7 +18,7 @@ from fastdata.errors import CodecError
 from fastdata.images.mask_file import MaskRecipe, count_classes, decode_mask, resize_mask
 from fastdata.images.resize import center, resize, target_shapes
 from fastdata.images.sections import NamedImage
-from fastdata.store.format import IMAGE, MASK, Form
+from fastdata.store.manifest import IMAGE, MASK, Form
 
 __all__ = ["ImageRecipe", "Record", "Room", "prepare_image", "variant_name"]
 

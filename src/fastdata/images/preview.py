@@ -12,7 +12,7 @@ from fastdata.codecs.pixels import decode_record
 from fastdata.images.export import ColumnValues
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnReader
-from fastdata.store.format import Variant
+from fastdata.store.manifest import Variant
 from fastdata.store.preview import Preview, box_color, class_colors, label_text
 from fastdata.store.store import Store
 

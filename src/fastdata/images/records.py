@@ -26,7 +26,7 @@ from fastdata.images.tokens import decode_tokens
 from fastdata.store.column import SOURCE_SIZE, TEXTS, Column
 from fastdata.store.columns import ColumnReader
 from fastdata.store.files import Stamp
-from fastdata.store.format import Form, Labels
+from fastdata.store.manifest import Form, Labels
 from fastdata.store.store import Store, Use
 from fastdata.system.shared_memory import SharedArray
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from fastdata.errors import FormatError
 from fastdata.images.options import CODECS
 from fastdata.store.files import Count, Entry
-from fastdata.store.format import Form, Labels, Manifest, sample_columns
+from fastdata.store.manifest import Form, Labels, Manifest, sample_columns
 from fastdata.store.store import Store
 
 __all__ = ["TYPES", "Masks", "NamedImage", "check", "join_masks", "merge", "reads", "rows_dtype", "samples_dtype"]

@@ -34,7 +34,7 @@ from fastdata.store.files import (
     write_atomic,
     write_npy,
 )
-from fastdata.store.format import Manifest, Variant
+from fastdata.store.manifest import Manifest, Variant
 from fastdata.store.reader import INDEX_ROW
 
 __all__ = ["finish", "finished_shards"]

@@ -23,7 +23,7 @@ from fastdata.errors import PrepError, StoreError, lacking
 from fastdata.prepare.plan import Work, describe_difference
 from fastdata.prepare.plan_files import difference, plan_folder, plan_path
 from fastdata.store.files import LOCK, MANIFEST, NEXT, WORK, clear, has_foreign, is_store, link, own_files, sync
-from fastdata.store.format import read_manifest
+from fastdata.store.manifest import read_manifest
 
 __all__ = ["claimed", "clear_work", "is_finished", "is_settled", "is_stored", "replace_store", "settle", "writing"]
 

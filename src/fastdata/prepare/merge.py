@@ -33,7 +33,7 @@ from fastdata.store.files import (
     write_atomic,
     write_npy,
 )
-from fastdata.store.format import Labels, Manifest, Variant
+from fastdata.store.manifest import Labels, Manifest, Variant
 from fastdata.store.store import Store
 
 __all__ = ["merge"]

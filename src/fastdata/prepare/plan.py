@@ -23,7 +23,7 @@ from fastdata.sources.packed import Packed
 from fastdata.sources.shuffled import shuffled
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
-from fastdata.store.format import Labels
+from fastdata.store.manifest import Labels
 from fastdata.tokenizer import LIBRARIES
 
 __all__ = ["Plan", "Roots", "Work", "describe_difference", "freeze", "make_plan", "version_of"]

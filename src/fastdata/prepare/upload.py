@@ -22,7 +22,7 @@ from fastdata.remote.publish import REQUESTS, fingerprint_of, read_object
 from fastdata.remote.store import fetch
 from fastdata.remote.url import Storage, is_url, local_path, scheme
 from fastdata.store.files import MANIFEST, PLAN, WORK, FileSum, is_own, write_atomic
-from fastdata.store.format import Manifest, read_manifest
+from fastdata.store.manifest import Manifest, read_manifest
 from fastdata.store.store import Store
 
 __all__ = ["Upload", "opened", "place_of"]

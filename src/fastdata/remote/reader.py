@@ -17,7 +17,7 @@ from fastdata.remote.cache import ShardCache, is_whole, map_evictions, shard_pat
 from fastdata.remote.client import Session
 from fastdata.remote.url import Storage, is_url, local_path, parse_bytes, scheme
 from fastdata.store.files import shard_file
-from fastdata.store.format import Manifest, Variant, read_manifest
+from fastdata.store.manifest import Manifest, Variant, read_manifest
 from fastdata.store.reader import RecordIndex, ShardReader, raise_file_limit
 from fastdata.store.store import Place
 

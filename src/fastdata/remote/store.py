@@ -13,7 +13,7 @@ import xxhash
 from fastdata.errors import RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.store.files import MANIFEST, FileSum, file_sum, sum_of, unique, write_atomic
-from fastdata.store.format import Variant, parse_manifest, read_manifest
+from fastdata.store.manifest import Variant, parse_manifest, read_manifest
 
 __all__ = ["TRIES", "Origin", "copy_tables", "fetch"]
 

@@ -13,7 +13,7 @@ from fastdata.sources.inputs import FieldSource, Source, SourceList
 from fastdata.sources.instances import instance_column
 from fastdata.sources.packed import Packed
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
-from fastdata.store.format import Labels
+from fastdata.store.manifest import Labels
 
 __all__ = ["BOXES", "annotated", "category_column", "damaged", "finished", "keypoint_column"]
 

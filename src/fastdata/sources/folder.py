@@ -16,7 +16,7 @@ from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceL
 from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, UrlPath, to_path
-from fastdata.store.format import Labels
+from fastdata.store.manifest import Labels
 from fastdata.words import number_of
 
 __all__ = ["Walk", "list_entries", "list_folder", "some_names", "walk_files", "walk_images"]

@@ -18,7 +18,7 @@ from fastdata.sources.options import StrPath
 from fastdata.sources.packed import trimmed
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
-from fastdata.store.format import Labels
+from fastdata.store.manifest import Labels
 
 __all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "FieldSource", "Label", "Place", "Source", "SourceList", "SplitsError"]
 __all__ += ["have_commas", "is_image", "is_number", "look", "read_bytes"]

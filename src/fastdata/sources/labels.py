@@ -19,7 +19,7 @@ from fastdata.errors import PrepError
 from fastdata.sources.inputs import LARGEST_FLOAT, Label, Source, SourceList, have_commas, is_number
 from fastdata.sources.options import NO_LABELS, StrPath
 from fastdata.sources.packed import Packed
-from fastdata.store.format import Labels, read_current
+from fastdata.store.manifest import Labels, read_current
 
 __all__ = ["Encode", "NoClassesError", "UnknownClassError", "Value", "encode_labels", "read_classes", "relabelled"]
 __all__ += ["with_folder_classes", "with_pattern", "without_labels"]

@@ -24,7 +24,7 @@ from fastdata.sources.packed import Packed
 from fastdata.sources.tables import INDEX, LABELS, PathTable, SimilarNames, read_table
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.column import Column
-from fastdata.store.format import Labels
+from fastdata.store.manifest import Labels
 
 __all__ = ["list_table", "with_table"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs, to_builtins
 
-from fastdata.store.format import Variant
+from fastdata.store.manifest import Variant
 from fastdata.store.store import Store
 from fastdata.system.machine import free_memory
 from fastdata.words import human_bytes, number_of

@@ -25,7 +25,7 @@ from fastdata.store.files import (
     open_regular,
     shard_file,
 )
-from fastdata.store.format import Manifest, Variant, read_current
+from fastdata.store.manifest import Manifest, Variant, read_current
 from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
 
 __all__ = ["Place", "Store", "Use"]

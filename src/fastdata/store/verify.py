@@ -12,7 +12,7 @@ import xxhash
 
 from fastdata.errors import FastDataError
 from fastdata.store.files import check_size, check_sum, shard_file
-from fastdata.store.format import Variant, read_current
+from fastdata.store.manifest import Variant, read_current
 from fastdata.store.store import Place, Store
 
 __all__ = ["verify"]

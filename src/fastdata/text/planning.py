@@ -25,7 +25,7 @@ from fastdata.sources.folder import Walk, walk_files
 from fastdata.sources.inputs import SPLITS, SplitsError, look
 from fastdata.sources.urls import AnyPath, explain_missing, seekable, to_path
 from fastdata.store.files import MANIFEST
-from fastdata.store.format import Labels
+from fastdata.store.manifest import Labels
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, document_lengths, documents, format_of, open_tokens
 from fastdata.text.options import TokenOptions
 from fastdata.text.shards import TokenRecipe

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from fastdata.errors import FormatError
 from fastdata.store.files import Count, Entry
-from fastdata.store.format import Form, Manifest
+from fastdata.store.manifest import Form, Manifest
 from fastdata.store.store import Store
 
 __all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "TYPES", "Tokens", "check", "merge", "reads", "samples_dtype"]

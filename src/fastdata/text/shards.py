@@ -18,7 +18,7 @@ from fastdata.prepare.plan import Plan, Roots
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.notes import detail_of
 from fastdata.sources.urls import AnyPath, to_path
-from fastdata.store.format import Form
+from fastdata.store.manifest import Form
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, document_lengths, documents, open_tokens
 from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
 from fastdata.tokenizer import LIBRARIES, Engine, Spec, load
