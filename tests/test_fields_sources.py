@@ -461,11 +461,11 @@ def test_columns_and_files_of_one_store(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (['{"path": "00.png"', ""], r"t.jsonl, line 1 is not JSON"),
+        (['{"path": "00.png"', ""], r"t.jsonl, line 1 is not an object of JSON"),
         (['{"path": "00.png"}', "[1]"], r"t.jsonl, line 2 is not an object"),
         (['{"path": 7.5}'], r"t.jsonl, row 1: its path is 7.5, but must be a path"),
         (['{"name": "00.png"}'], r"t.jsonl has no column of paths, .* it has name"),
-        ([""], r"t.jsonl is empty"),
+        ([""], r"t.jsonl has no rows"),
         (['{"path": "00.png", "v": 1}', '{"path": "01.png"}'], r"row of '01.png': its cell is empty"),
         (['{"path": "00.png", "v": "\\ud800"}'], r"row of '00.png': 'utf-8' codec can't encode"),
         (['{"path": "00.png", "v": [1, 2], "label": {"a": 1}}'], r"its label is a dict, but labels and splits are numbers or text"),

@@ -9,8 +9,6 @@ import os
 import re
 import shlex
 import sys
-import unicodedata
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,14 +17,14 @@ from typing import Any, TextIO
 from fastdata.errors import PrepError, needs
 from fastdata.sources.arrow import column_of, holds_images
 from fastdata.sources.fields import Field
-from fastdata.sources.inputs import is_image, look
+from fastdata.sources.inputs import is_image
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import Column
 from fastdata.words import number_of
 
-__all__ = ["ENCODING_BYTES", "INDEX", "LABELS", "PathTable", "SimilarNames", "delimiter_of", "is_path_table"]
-__all__ += ["name_encoding", "not_utf8", "read_rows", "read_table", "refuse_utf16"]
+__all__ = ["ENCODING_BYTES", "INDEX", "LABELS", "PathTable", "delimiter_of", "find_column", "is_path_table", "name_encoding"]
+__all__ += ["not_utf8", "read_rows", "read_table", "refuse_utf16"]
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
 INDEX = re.compile(r"(Unnamed: .*|__index_level_\d+__)?")  # the columns that pandas writes for the index of a DataFrame
@@ -52,7 +50,6 @@ class PathTable:
     """Rows of cells.
 
     Attributes:
-        root: the folder that the paths are relative to.
         columns: their names; "column 1" and so on if the table has no header.
         named: whether the columns have names.
         paths: the index of the column of paths.
@@ -62,18 +59,12 @@ class PathTable:
     """
 
     path: AnyPath
-    root: AnyPath
     columns: tuple[str, ...]
     named: bool
     paths: int
     rows: Sequence[list[Any]]
     texts: bool = True
     schema: dict[str, Any] = field(default_factory=dict)
-
-    def find(self, names: Sequence[str]) -> int | None:
-        """Return the index of the first column with one of these names, in any case."""
-        lower = [column.lower() for column in self.columns]
-        return next((lower.index(name) for name in names if name in lower), None)
 
     def column(self, index: int) -> Sequence[Any]:
         """Return the cells of a column: text without blanks around it, numbers, and None."""
@@ -114,18 +105,11 @@ class PathTable:
     def describe_row(self, row: Sequence[Any]) -> str:
         return f"{self.path}, row of {row[self.paths]!r}"
 
-    def holds_paths(self) -> bool:
-        """Return whether the table seems to hold paths, judged by its header and first row."""
-        first = self.rows[0][self.paths]
-        return self.find(PATHS) is not None or is_image(first) or not look(self.root / first)[1]
-
     def index(self, name: str, option: str) -> int:
         """Return the index of the column that an option names."""
         if not self.named:
             raise PrepError(f"{option} needs names of columns: give {self.path} a first line, such as path,label,split")
-        if name not in self.columns:
-            raise PrepError(f"{option}: {self.path} has no column {name}; it has {', '.join(self.columns)}")
-        return self.columns.index(name)
+        return _index(self.path, self.columns, name, option)
 
     def describe(self, indices: Sequence[int]) -> str:
         """Name columns as the source of the labels; "" for none."""
@@ -134,39 +118,16 @@ class PathTable:
         return f"{columns if self.named else ''}{names} of {self.path.name}" if indices else ""
 
 
-class SimilarNames:
-    """Files that names of a table may mean: with Windows' separators, in another form of Unicode, or without their ending.
+def find_column(columns: Sequence[str], names: Sequence[str]) -> int | None:
+    """Return the index of the first column with one of these names, in any case."""
+    lower = [column.lower() for column in columns]
+    return next((lower.index(name) for name in names if name in lower), None)
 
-    Args:
-        files: the names of all files.
-        wanted: only those are looked for; None: any.
-    """
 
-    def __init__(self, files: Iterable[str], wanted: Iterable[str] | None = None) -> None:
-        keys = None if wanted is None else set(map(self._key, wanted))
-        self._files = defaultdict[str, list[str]](list)
-        for file in files:
-            key = self._key(file)
-            for one in (key, os.path.splitext(key)[0]):
-                if keys is None or one in keys:
-                    self._files[one].append(file)
-
-    @staticmethod
-    def _key(name: str) -> str:
-        return os.path.normpath(unicodedata.normalize("NFC", name.replace("\\", "/")))
-
-    def find(self, name: str, where: AnyPath) -> str:
-        """Return the file that a name means; "" for none. where: the table, for messages.
-
-        Raises:
-            PrepError: there are several.
-        """
-        key = self._key(name)
-        found = self._files.get(key, [])
-        found = [file for file in found if self._key(file) == key] or [file for file in found if is_image(file)] or found
-        if len(found) > 1:
-            raise PrepError(f"{where} names {name!r}, which may be {found[0]} or {found[1]}: write the ending")
-        return found[0] if found else ""
+def _index(path: AnyPath, columns: Sequence[str], name: str, option: str) -> int:
+    if name not in columns:
+        raise PrepError(f"{option}: {path} has no column {name}; it has {', '.join(columns)}")
+    return columns.index(name)
 
 
 def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
@@ -174,10 +135,8 @@ def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
     ending = path.suffix.lower()
     if ending not in (".csv", ".tsv", *JSONL, PARQUET) or not path.is_file():
         return False
-    return ending != PARQUET or _lists_paths(path, path_column)
-
-
-def _lists_paths(path: AnyPath, path_column: str | None) -> bool:
+    if ending != PARQUET:
+        return True
     with needs("pyarrow"):
         import pyarrow.parquet
     try:
@@ -190,22 +149,16 @@ def _lists_paths(path: AnyPath, path_column: str | None) -> bool:
 
 def _paths_of(path: AnyPath, columns: Sequence[str], path_column: str | None) -> int | None:
     """Return the index of the column of paths: the one that the caller names, else the first with a usual name."""
-    if path_column is not None:
-        if path_column not in columns:
-            raise PrepError(f"--path-column {path_column}: {path} has no column {path_column}; it has {', '.join(columns)}")
-        return columns.index(path_column)
-    lower = [column.lower() for column in columns]
-    return next((lower.index(name) for name in PATHS if name in lower), None)
+    return (
+        find_column(columns, PATHS) if path_column is None else _index(path, columns, path_column, f"--path-column {path_column}")
+    )
 
 
-def read_table(
-    path: AnyPath, root: AnyPath, path_column: str | None, is_known: Callable[[str], bool], wanted: Collection[str] = ()
-) -> PathTable:
+def read_table(path: AnyPath, path_column: str | None, is_known: Callable[[str], bool], wanted: Collection[str] = ()) -> PathTable:
     """Read a table, whose rows must all have one length.
 
     Args:
         path: a file. An ending other than .tsv, .jsonl, .ndjson and .parquet means CSV.
-        root: the folder that the paths are relative to.
         path_column: the column of paths; None: the one with a usual name, in a CSV else the first.
         is_known: whether a name is that of an input. A first line of a CSV that begins with one is not a header.
         wanted: columns that are read from a Parquet even if they hold lists.
@@ -215,8 +168,10 @@ def read_table(
     """
     ending = path.suffix.lower()
     if ending not in (*JSONL, PARQUET):
-        return _read_csv(path, root, path_column, is_known)
+        return _read_csv(path, path_column, is_known)
     columns, rows, schema = _read_jsonl(path) if ending in JSONL else _read_parquet(path, wanted)
+    if not rows:
+        raise PrepError(f"{path} has no rows")
     if (paths := _paths_of(path, columns, path_column)) is None:
         raise PrepError(
             f"{path} has no column of paths, which is called {', '.join(PATHS[:-1])} or {PATHS[-1]}, or named by --path-column; it "
@@ -225,10 +180,10 @@ def read_table(
     for number, row in enumerate(rows, 1):
         if not isinstance(row[paths], str | int):
             raise PrepError(f"{path}, row {number}: its {columns[paths]} is {row[paths]!r:.60}, but must be a path")
-    return PathTable(path, root, columns, True, paths, rows, texts=False, schema=schema)
+    return PathTable(path, columns, True, paths, rows, texts=False, schema=schema)
 
 
-def _read_csv(path: AnyPath, root: AnyPath, path_column: str | None, is_known: Callable[[str], bool]) -> PathTable:
+def _read_csv(path: AnyPath, path_column: str | None, is_known: Callable[[str], bool]) -> PathTable:
     try:
         refuse_utf16(path)
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
@@ -241,16 +196,16 @@ def _read_csv(path: AnyPath, root: AnyPath, path_column: str | None, is_known: C
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
             raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(rows[0])}")
-    named = path_column is not None or (not _is_like(rows) and _paths_of(path, rows[0], None) is not None)
+    named = path_column is not None or (not _is_like(rows) and find_column(rows[0], PATHS) is not None)
     if not named and (_is_like(rows) or is_known(rows[0][0])):
-        return PathTable(path, root, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, 0, rows)
+        return PathTable(path, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, 0, rows)
     columns = tuple(_checked(path, cell.strip()) for cell in rows[0])
     if len(rows) == 1:
         raise PrepError(f"{path} has no rows: its only line, {','.join(columns):.60}, names columns")
     paths = _paths_of(path, columns, path_column)
     if paths is None:  # the first that is not pandas' index
         paths = next((k for k, name in enumerate(columns) if not INDEX.fullmatch(name)), 0)
-    return PathTable(path, root, columns, True, paths, rows.taken(range(1, len(rows))))
+    return PathTable(path, columns, True, paths, rows.taken(range(1, len(rows))))
 
 
 def _from_start(file: TextIO) -> TextIO:
@@ -262,10 +217,8 @@ def _checked(path: AnyPath, cell: str) -> str:
     """Return a cell that is used as a name, which must be UTF-8. Paths may hold any bytes."""
     if not cell.isascii() and any("\udc80" <= character <= "\udcff" for character in cell):
         text = cell.encode(errors="surrogateescape").decode("latin-1")
-        command = shlex.join(["iconv", "-f", "LATIN1", "-t", "UTF-8", str(path)])
-        raise PrepError(
-            f"{path} is not UTF-8: as Latin-1, it contains {text!r:.60}; if that is right, convert it: {command} > utf8.csv"
-        )
+        right = f"as Latin-1, it contains {text!r:.60}; if that is right, convert it"
+        raise PrepError(f"{path} is not UTF-8: {right}: {_iconv('LATIN1', str(path))} > utf8.csv")
     return cell
 
 
@@ -280,35 +233,23 @@ _Read = tuple[tuple[str, ...], Sequence[list[Any]], dict[str, Any]]  # columns, 
 
 def _read_jsonl(path: AnyPath) -> _Read:
     """Read a file with an object in each line. A key that a line lacks is null there."""
-    found = Packed(_objects(path))
-    if not found:
-        raise PrepError(f"{path} is empty; it needs lines such as {_EXAMPLE}")
-    columns = tuple(dict.fromkeys(key for row in found for key in row))
-    return columns, Packed([row.get(name) for name in columns] for row in found), {}
-
-
-_EXAMPLE = '{"path": "a.jpg", "label": "cat"}'
-
-
-def _objects(path: AnyPath) -> Iterator[dict[str, Any]]:
+    found, columns, number = Packed[dict[str, Any]](), dict[str, None](), 0
     try:
         refuse_utf16(path)
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for line in file:
+                number += 1
                 if line.strip():
-                    yield _object(path, number, line)
+                    row = json.loads(line.decode("utf-8-sig"))
+                    if not isinstance(row, dict):
+                        raise ValueError('give an object, such as {"path": "a.jpg", "label": "cat"}')
+                    found.append(row)
+                    columns.update(dict.fromkeys(row))
     except OSError as error:
         raise PrepError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _object(path: AnyPath, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise PrepError(f"{path}, line {number} is not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise PrepError(f"{path}, line {number} is not an object such as {_EXAMPLE}")
-    return row
+        raise PrepError(f"{path}, line {number} is not an object of JSON: {error}") from None
+    return tuple(columns), Packed([row.get(name) for name in columns] for row in found), {}
 
 
 def _read_parquet(path: AnyPath, wanted: Collection[str]) -> _Read:
@@ -317,22 +258,15 @@ def _read_parquet(path: AnyPath, wanted: Collection[str]) -> _Read:
         import pyarrow.parquet
     try:
         with pyarrow.parquet.ParquetFile(seekable(path)) as file:
-            schema = file.schema_arrow
-            nested = {name for name in schema.names if schema.field(name).type.num_fields and name not in wanted}
-            nested = {name for name in nested if name.lower() not in LABELS}
-            batches = file.iter_batches(ROWS, columns=[name for name in schema.names if name not in nested], use_threads=False)
-            rows = Packed(row for batch in batches for row in _rows(batch, schema.names))
+            schema = {field.name: field.type for field in file.schema_arrow}
+            read = [name for name, kind in schema.items() if not kind.num_fields or name in wanted or name.lower() in LABELS]
+            rows = Packed[list[Any]]()
+            for batch in file.iter_batches(ROWS, columns=read, use_threads=False):
+                cells = {name: batch.column(name).to_pylist() for name in read}
+                rows.extend(map(list, zip(*(cells.get(name, [[]] * len(batch)) for name in schema), strict=True)))
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise PrepError(f"cannot read {path}: {error}") from error
-    if not rows:
-        raise PrepError(f"{path} has no rows")
-    return tuple(schema.names), rows, {name: schema.field(name).type for name in schema.names}
-
-
-def _rows(batch: Any, names: Sequence[str]) -> Iterator[list[Any]]:
-    """Yield the rows of a batch of a Parquet. Columns that were not read have empty lists."""
-    read = {name: batch.column(name).to_pylist() for name in batch.schema.names}
-    return map(list, zip(*(read.get(name, [[]] * batch.num_rows) for name in names), strict=True))
+    return tuple(schema), rows, schema
 
 
 # CSV
@@ -410,7 +344,11 @@ def name_encoding(head: bytes) -> str:
 
 def not_utf8(name: str, encoding: str) -> str:
     """Say that a file is not UTF-8, and how to convert it."""
-    return f"it is {encoding}, not UTF-8: convert it with {shlex.join(['iconv', '-f', encoding, '-t', 'UTF-8', name])} > utf8.txt"
+    return f"it is {encoding}, not UTF-8: convert it with {_iconv(encoding, name)} > utf8.txt"
+
+
+def _iconv(encoding: str, name: str) -> str:
+    return shlex.join(["iconv", "-f", encoding, "-t", "UTF-8", name])
 
 
 def refuse_utf16(path: AnyPath) -> None:
