@@ -9,7 +9,7 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import PurePosixPath
@@ -166,11 +166,11 @@ class _ParquetFile:
         groups = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
         if min(groups, default=0) < 0:
             raise PrepError(f"{path} is damaged: a row group claims {min(groups)} rows; copy it again")
-        self._ends = [*accumulate(groups)]
-        self._forward = dict[str, _Forward]()
+        self._ends = [*accumulate(groups, initial=0)]
+        self._values = dict[str, _Forward]()
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._ends[-1]
 
     def column(self, name: str, field: str = "") -> list[Any]:
         """Return all values of a column, or of a field of its structs."""
@@ -183,45 +183,39 @@ class _ParquetFile:
 
     def cell(self, name: str, row: int) -> Any:
         """Return a value. Raises CodecError if it is damaged, or another one before it in its row group."""
-        group = bisect_right(self._ends, row)
-        if group == len(self._ends):
-            raise CodecError("the row is not there", "undecodable")
-        reader = self._forward.get(name)
-        if reader is None or reader.group != group or row < reader.first:
-            batches = self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False)
-            self._forward[name] = reader = _Forward(batches, group, self._ends[group - 1] if group else 0)
-        return reader.get(row)
+        group = bisect_right(self._ends, row) - 1
+        values = self._values.get(name)
+        if values is None or values.group != group or row < values.row:
+            self._values[name] = values = _Forward(self._read(name, group), group, self._ends[group] - 1)
+        try:
+            while values.row < row:
+                values.value = next(values.rest)
+                values.row += 1
+        except StopIteration:
+            raise CodecError("the row is not there", "undecodable") from None
+        except RemoteError:
+            raise
+        except Exception as error:  # pyarrow may raise anything on a damaged page
+            raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
+        return values.value
+
+    def _read(self, name: str, group: int) -> Iterator[Any]:
+        """Yield the values of a column in a row group."""
+        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False):
+            yield from batch.column(0).to_pylist()
 
     def close(self) -> None:
         self._file.close()
 
 
+@dataclass
 class _Forward:
-    """The values of a column in a row group, of which few are in memory. first: the row of the first of these."""
+    """The values of a column in a row group that are still to come, and the last one, in `row`."""
 
-    def __init__(self, batches: Iterator[Any], group: int, first: int) -> None:
-        self.group = group
-        self.first = first
-        self._batches = batches
-        self._values = list[Any]()
-        self._broken = ""
-
-    def get(self, row: int) -> Any:
-        while row >= self.first + len(self._values):
-            self.first += len(self._values)
-            self._values = []
-            try:
-                if not self._broken:  # else the rest of the row group is not tried again
-                    self._values = next(self._batches).column(0).to_pylist()
-            except StopIteration:
-                self._broken = "the row is not there"
-            except RemoteError:
-                raise
-            except Exception as error:  # noqa: BLE001  pyarrow may raise anything on a damaged page
-                self._broken = f"the archive is damaged: {error}"
-            if self._broken:
-                raise CodecError(self._broken, "undecodable")
-        return self._values[row - self.first]
+    rest: Iterator[Any]
+    group: int
+    row: int
+    value: Any = None
 
 
 class _ArrowFile:
