@@ -64,10 +64,10 @@ def test_hidden_images_are_counted(tmp_path: Path) -> None:
         _put(tmp_path / "in" / name, b"")
     found = list_sources(tmp_path / "in")
     assert [s.name for s in found.sources] == ["cat/a.jpg", "dog/b.jpg"] and found.labels.names == ("cat", "dog")
-    notes = ("skipped 4 hidden files: .c/z.jpg, __MACOSX/a.jpg, cat/.c/deep/y.jpg, cat/.x.jpg",)
+    notes = ("skipped 5 hidden files or folders: .c, .git, __MACOSX, cat/.c, cat/.x.jpg",)
     assert found.notes == notes
     assert set(notes) < set(prep(tmp_path / "in", tmp_path / "o.fds", workers=1).notes)
-    with pytest.raises(PrepError, match=r"no images in .*; skipped 1 hidden file: \.x\.jpg"):
+    with pytest.raises(PrepError, match=r"no images in .*; skipped 1 hidden file or folder: \.x\.jpg"):
         shutil.rmtree(tmp_path / "in/cat/.c")
         (tmp_path / "in/cat/a.jpg").unlink()
         list_sources(tmp_path / "in/cat")

@@ -192,10 +192,13 @@ def test_a_damaged_file_rejects_its_image(tmp_path: Path, files: dict[str, Any],
         ({"l/a.txt": "", "l/data.yaml": "names: [a, [b]\n"}, "data.yaml is not YAML: while parsing a flow sequence"),
         ({"l/a.txt": "", "l/data.yaml": "names: [a, [b]]\n"}, "names must be a list of names"),
         ({"l/a.txt": "", "l/data.yaml": "names:\n- a\n--- \n"}, "data.yaml is not YAML: expected a single document"),
-        ({"l/a.txt": "", "l/data.yaml": "names:\n  0: a\n  2: b\n"}, "names must have the numbers 0 to 1, but has 0, 2"),
+        (
+            {"l/a.txt": "", "l/data.yaml": "names:\n  0: a\n  2: b\n"},
+            "names must be a list of names, or one for each number from 0 on",
+        ),
         (
             {"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [3]\n"},
-            "kpt_shape must be [number of keypoints, 2 or 3], but is [3]",
+            "kpt_shape and flip_idx must be lists of whole numbers",
         ),
         ({"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [3, 2]\nflip_idx: [0, 1]"}, "flip_idx must be the numbers 0 to 2"),
         (

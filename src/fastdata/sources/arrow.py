@@ -166,7 +166,7 @@ class _ParquetFile:
         groups = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
         if min(groups, default=0) < 0:
             raise PrepError(f"{path} is damaged: a row group claims {min(groups)} rows; copy it again")
-        self._ends = [*accumulate(groups, initial=0)]
+        self._ends = list[int](accumulate(groups, initial=0))
         self._values = dict[str, _Forward]()
 
     def __len__(self) -> int:
@@ -195,7 +195,7 @@ class _ParquetFile:
             raise CodecError("the row is not there", "undecodable") from None
         except RemoteError:
             raise
-        except Exception as error:  # pyarrow may raise anything on a damaged page
+        except Exception as error:  # noqa: BLE001  pyarrow may raise anything on a damaged page
             raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
         return values.value
 

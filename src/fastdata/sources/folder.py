@@ -7,7 +7,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
@@ -15,14 +14,12 @@ from fastdata.errors import PrepError
 from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError, is_image, look
 from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed
-from fastdata.sources.urls import AnyPath, UrlPath, to_path
+from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.manifest import Labels
-from fastdata.words import number_of
 
 __all__ = ["Walk", "list_entries", "list_folder", "some_names", "walk_files", "walk_images"]
 
 Entry = os.DirEntry[str] | UrlPath
-Ids = frozenset[object]
 
 
 class Walk:
@@ -30,7 +27,7 @@ class Walk:
 
     Args:
         root: the folder to walk.
-        wanted: tells from the name of a hidden file whether to note it.
+        wanted: tells from the name of a hidden file whether to note it. Hidden folders are noted without a look into them.
     """
 
     def __init__(self, root: AnyPath, wanted: Callable[[str], bool] = is_image) -> None:
@@ -42,8 +39,8 @@ class Walk:
     def notes(self) -> tuple[str, ...]:
         """Return notes on what was left out of the folders walked so far."""
         notes = []
-        if self._hidden:
-            notes.append(f"skipped {number_of(len(self._hidden), 'hidden file')}: {listed(self._hidden)}")
+        if hidden := len(self._hidden):
+            notes.append(f"skipped {hidden} hidden file{'s' * (hidden > 1)} or folder{'s' * (hidden > 1)}: {listed(self._hidden)}")
         if loops := len(self._loops):
             what = "links that lead to folders" if loops > 1 else "link that leads to a folder"
             notes.append(f"skipped {loops} {what} above, whose files are here already: {listed(self._loops)}")
@@ -57,35 +54,28 @@ class Walk:
 
     def folders(self) -> Iterator[tuple[str, Iterator[str]]]:
         """Yield each folder in the root, with the folder itself and all below it. Sorted, these have the order of ImageFolder."""
-        for name, above in self._inner("", _above(self._root)):
-            yield name, self._below(name, above)
+        root = str(self._root.resolve())
+        for name, paths in self._inner("", (root,)):
+            yield name, self._below(name, paths)
 
-    def _below(self, folder: str, above: Ids) -> Iterator[str]:
+    def _below(self, folder: str, paths: tuple[str, ...]) -> Iterator[str]:
         yield folder
-        for name, parents in self._inner(folder, above):
-            yield from self._below(name, parents)
+        for name, inner in self._inner(folder, paths):
+            yield from self._below(name, inner)
 
-    def _inner(self, folder: str, above: Ids) -> Iterator[tuple[str, Ids]]:
-        """Yield the folders in a folder, each with the ids of the folders above it."""
-        above |= {_id(self._root / folder)}
+    def _inner(self, folder: str, paths: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the folders in a folder. paths: of this folder and those above it on the way, with links resolved."""
         for entry in list_entries(self._root / folder):
             name = _join(folder, entry.name)
             if _hidden(entry.name):
-                self._hide(entry, name)
+                if _is_folder(entry) or (self._wanted(name) and not entry.name.startswith("._")):  # macOS' metadata of others
+                    self._hidden.append(name)
             elif _is_folder(entry):
-                path = to_path(entry.path)
-                parents = above | _above(path) if entry.is_symlink() else above
-                if _id(path) in parents:
+                path = os.path.realpath(entry.path) if entry.is_symlink() else f"{paths[-1]}/{entry.name}"
+                if entry.is_symlink() and any(f"{above}/".startswith(f"{path.rstrip('/')}/") for above in paths):
                     self._loops.append(name)
                 else:
-                    yield name, parents
-
-    def _hide(self, entry: Entry, name: str) -> None:
-        names = [name]
-        if _is_folder(entry):
-            names = [] if entry.is_symlink() else [f"{name}/{file}" for file in _all_below(entry.path)]
-        own = (name for name in names if "/._" not in f"/{name}")  # macOS keeps metadata of other files in these
-        self._hidden += sorted(filter(self._wanted, own))
+                    yield name, (*paths, path)
 
 
 def walk_files(root: AnyPath, walk: Walk | None = None) -> Iterator[tuple[str, int, str]]:
@@ -110,16 +100,6 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def _all_below(folder: str | UrlPath) -> Iterator[str]:
-    """Yield the path of each file in a folder and below it, hidden ones too."""
-    if isinstance(folder, UrlPath):
-        for entry in folder.scan():
-            yield from (f"{entry.name}/{file}" for file in _all_below(entry.path)) if entry.is_dir() else (entry.name,)
-        return
-    for at, _, files in os.walk(folder):
-        yield from (f"{at}/{file}".removeprefix(f"{folder}/") for file in files)
-
-
 def list_entries(path: AnyPath) -> Sequence[Entry]:
     """Return the entries of a folder, sorted by name."""
     if isinstance(path, UrlPath):
@@ -128,7 +108,7 @@ def list_entries(path: AnyPath) -> Sequence[Entry]:
         with os.scandir(path) as entries:
             return sorted(entries, key=lambda e: e.name)
     except OSError as error:
-        raise _unlisted(path, error) from error
+        raise PrepError(f"cannot list {path}: {error.strerror}") from error
 
 
 def _is_folder(entry: Entry) -> bool:
@@ -136,32 +116,6 @@ def _is_folder(entry: Entry) -> bool:
         return entry.is_dir()
     except OSError:  # a link to itself
         return False
-
-
-def _id(path: AnyPath) -> object:
-    """Return what tells a folder from others, by whichever links it is reached."""
-    if isinstance(path, UrlPath):
-        return path
-    try:
-        info = path.stat()
-    except OSError as error:
-        raise _unlisted(path, error) from error
-    return info.st_dev, info.st_ino
-
-
-def _above(path: AnyPath) -> Ids:
-    """Return the ids of all folders above a path, with links resolved."""
-    ids = set[object]()
-    if isinstance(path, UrlPath):
-        return frozenset()
-    for folder in path.resolve().parents:
-        with suppress(OSError):
-            ids.add((folder.stat().st_dev, folder.stat().st_ino))
-    return frozenset(ids)
-
-
-def _unlisted(path: AnyPath, error: OSError) -> PrepError:
-    return PrepError(f"cannot list {path}: {error.strerror}")
 
 
 def some_names(path: AnyPath) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,13 +89,11 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
             found, problem = _read(folder / name, dataset) if name else _Objects(), ""
         except ValueError as error:
             found, problem = _Objects(), damaged(f"{name}: {error}")
-        values: list[Any] = [found.boxes, found.categories]
-        if dataset.points:
-            values.append(found.keypoints)
-        sources.append(annotated(source, values, problem))
+        values: list[Any] = [found.boxes, found.categories, found.keypoints]
+        sources.append(annotated(source, values[: len(fields) - 1], problem))
         polygons += found.polygons
         empty += bool(name) and not found.boxes and not problem
-    notes = _notes(dataset, polygons, files.count(""), empty)
+    notes = [*_notes(dataset, polygons, files.count(""), empty)]
     if unpaired:
         notes.append(f"{number_of(len(unpaired), '.txt file')} without an image: {listed(unpaired)}")
     return finished(inputs, f"--yolo {folder}", fields, sources, notes)
@@ -123,39 +121,35 @@ def _pair_files(inputs: SourceList, folder: AnyPath) -> tuple[SourceList, Sequen
     return replace(inputs, notes=(*inputs.notes, *walk.notes())), found, index.unpaired()
 
 
-def _notes(dataset: _Dataset, polygons: int, without: int, empty: int) -> list[str]:
-    names = f"categories: {number_of(len(dataset.names), 'name')} from {dataset.told_by}"
-    notes = [names if dataset.names else "categories have no names: put a data.yaml or classes.txt into the folder of --yolo"]
-    if without:
-        notes.append(f"{number_of(without, 'image')} without a .txt file, which show{'s' * (without == 1)} no object")
-    if empty:
-        notes.append(f"{number_of(empty, 'image')} with an empty .txt file, which show{'s' * (empty == 1)} no object")
+def _notes(dataset: _Dataset, polygons: int, without: int, empty: int) -> Iterator[str]:
+    if dataset.names:
+        yield f"categories: {number_of(len(dataset.names), 'name')} from {dataset.told_by}"
+    else:
+        yield "categories have no names: put a data.yaml or classes.txt into the folder of --yolo"
+    for count, what in ((without, "without a"), (empty, "with an empty")):
+        if count:
+            yield f"{number_of(count, 'image')} {what} .txt file, which show{'s' * (count == 1)} no object"
     if polygons:
-        notes.append(f"{number_of(polygons, 'polygon')} stored as the box around {'it' if polygons == 1 else 'them'}")
+        yield f"{number_of(polygons, 'polygon')} stored as the box around {'it' if polygons == 1 else 'them'}"
     if dataset.points and not dataset.point_names:
         remedy = f"add flip_idx or kpt_names to {dataset.told_by}"
-        notes.append(f"keypoints have no names, so that left and right do not swap in mirror images: {remedy}")
-    return notes
+        yield f"keypoints have no names, so that left and right do not swap in mirror images: {remedy}"
 
 
 def _dataset(folder: AnyPath) -> _Dataset:
     """Read the names of classes and keypoints from the nearest file that has some."""
     try:
-        return _nearest(folder)
+        for level in [folder.absolute(), *folder.absolute().parents][:LEVELS]:
+            described = [path for path in sorted([*level.glob("*.yaml"), *level.glob("*.yml")]) if _describes(path)]
+            if len(described) > 1:
+                raise PrepError(f"--yolo {folder}: {described[0]} and {described[1].name} both name classes; keep one of them")
+            if described:
+                return _described(described[0])
+            for path in (level / name for name in CLASS_FILES):
+                if path.is_file():
+                    return _Dataset(path.name, tuple(line.strip() for line in _lines(path) if line.strip()))
     except ValueError as error:
         raise PrepError(f"--yolo {folder}: a file of names in it, or above it: {error}") from None
-
-
-def _nearest(folder: AnyPath) -> _Dataset:
-    for level in [folder.absolute(), *folder.absolute().parents][:LEVELS]:
-        described = [path for path in sorted([*level.glob("*.yaml"), *level.glob("*.yml")]) if _describes(path)]
-        if len(described) > 1:
-            raise PrepError(f"--yolo {folder}: {described[0]} and {described[1].name} both name classes; keep one of them")
-        if described:
-            return _described(described[0])
-        for path in (level / name for name in CLASS_FILES):
-            if path.is_file():
-                return _Dataset(path.name, tuple(line.strip() for line in _lines(path) if line.strip()))
     return _Dataset()
 
 
@@ -183,37 +177,29 @@ def _described(path: AnyPath) -> _Dataset:
         raise PrepError(f"--yolo: {path} is no map with names")
     names = found.get("names")
     if isinstance(names, dict):
-        if names.keys() != set(map(str, range(len(names)))):
-            raise PrepError(f"{path}: names must have the numbers 0 to {len(names) - 1}, but has {', '.join(map(str, names))}")
-        names = [names[str(k)] for k in range(len(names))]
+        names = [names.get(str(k)) for k in range(len(names))]
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise PrepError(f"{path}: names must be a list of names, or one for each number")
-    shape = found.get("kpt_shape")
-    if shape is None:
+        raise PrepError(f"{path}: names must be a list of names, or one for each number from 0 on")
+    if found.get("kpt_shape") is None:
         return _Dataset(path.name, tuple(names))
-    match _whole(shape):
-        case [points, dims] if points > 0 and dims in (2, 3):
-            named = _point_names(path, points, found.get("kpt_names"), found.get("flip_idx"))
-            return _Dataset(path.name, tuple(names), points, dims, named)
-    raise PrepError(f"{path}: kpt_shape must be [number of keypoints, 2 or 3], but is {shape}".replace("'", ""))
+    try:
+        points, dims = map(int, found["kpt_shape"])
+        order = None if found.get("flip_idx") is None else [*map(int, found["flip_idx"])]
+    except (ValueError, TypeError) as error:
+        raise PrepError(f"{path}: kpt_shape and flip_idx must be lists of whole numbers: {error}") from None
+    if points < 1 or dims not in (2, 3):
+        raise PrepError(f"{path}: kpt_shape must be [number of keypoints, 2 or 3], but is [{points}, {dims}]")
+    return _Dataset(path.name, tuple(names), points, dims, _point_names(path, points, found.get("kpt_names"), order))
 
 
-def _whole(texts: Any) -> list[int] | None:
-    """Return a list of whole numbers; None: it is none."""
-    if not isinstance(texts, list) or not all(isinstance(text, str) and re.fullmatch("[0-9]{1,18}", text) for text in texts):
-        return None
-    return list(map(int, texts))
-
-
-def _point_names(path: AnyPath, count: int, named: Any, flips: Any) -> tuple[str, ...]:
+def _point_names(path: AnyPath, count: int, named: Any, order: list[int] | None) -> tuple[str, ...]:
     """Return names of the keypoints that tell what swaps in mirror images; none if nothing does."""
     if isinstance(named, dict) and named:  # one list for each class
         lists = list(named.values())
         named = lists[0] if all(one == lists[0] for one in lists) else None
     if named is not None and (not isinstance(named, list) or len(named) != count):
         raise PrepError(f"{path}: kpt_names must be {count} names, as many as kpt_shape says")
-    order = None if flips is None else _whole(flips)
-    if flips is not None and (order is None or len(order) != count or sorted(order) != list(range(count))):
+    if order is not None and (len(order) != count or sorted(order) != list(range(count))):
         raise PrepError(f"{path}: flip_idx must be the numbers 0 to {count - 1} in another order, as many as kpt_shape says")
     if named is None:
         named = [f"point_{k}" if k == j else f"left_{k}" if k < j else f"right_{j}" for k, j in enumerate(order or ())]
