@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ from archives import all_pixels, equal, pixels_of, png, problems, write_tar
 from fastdata import PrepError, prep
 from fastdata.images.prepare import ImageRecipe
 from fastdata.prepare.plan import make_plan
-from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions
 from fastdata.store.store import Store
 from stores import folder, whole
-from support import PREP, encode, picture, run
+from support import encode, picture, run
 
 
 def _names(source: Any) -> list[str]:
@@ -217,14 +215,6 @@ def test_a_tar_cut_after_it_was_listed(tmp_path: Path, ten: bytes) -> None:
     assert problems(found) == [""] * 6 + ["truncated"] * 4
 
 
-@pytest.mark.parametrize("claimed", [-5, 1 << 33, 1 << 62, (1 << 62) + 511])
-@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
-def test_a_header_that_claims_more_than_the_tar_has_costs_no_more(tmp_path: Path, claimed: int, kind: bytes) -> None:
-    (tmp_path / "x.tar").write_bytes(_header("0.png", kind, size=claimed).tobuf(tarfile.GNU_FORMAT) + bytes(10240 - 512))
-    with pytest.raises(PrepError, match=r"x\.tar .*; copy it again"):
-        list_sources(tmp_path / "x.tar")
-
-
 @pytest.mark.parametrize("pointer", [b"version https://git-lfs.github.com/spec/v1\n", b"/annex/objects/SHA256E-s9--0.tar\n"])
 def test_a_pointer_is_named_as_such(tmp_path: Path, pointer: bytes) -> None:
     for name in ("x.tar", "x.parquet", "x.arrow"):
@@ -249,25 +239,6 @@ def test_another_classes_json_is_left_alone(tmp_path: Path) -> None:
     assert _labels(tmp_path / "x.tar") == (("c", "b", "a"), [2])
 
 
-@pytest.mark.slow
-def test_on_the_command_line(tmp_path: Path) -> None:
-    for k in range(3):
-        write_tar(tmp_path / f"part-{k:02d}.tar", [(f"{k}.png", png(k)[1])])
-    done = run(*PREP, "part-{00..02}.tar", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert len(Store(tmp_path / "part.fds")) == 3
-    missing = run(*PREP, "part-{00..09}.tar", cwd=tmp_path)
-    assert missing.returncode == 2
-    assert "7 of 10 are not there: part-03.tar, part-04.tar, part-05.tar, part-06.tar, part-07.tar ..." in missing.stderr
-    nothing = run(*PREP, "other-*.tar", cwd=tmp_path)
-    assert nothing.returncode == 2 and "1 of 1 are not there: other-*.tar" in nothing.stderr
-    probe = run(*PREP, "part-*.tar", "--dry-run", cwd=tmp_path)
-    assert probe.returncode == 0 and "3 inputs" in probe.stdout
-    write_tar(tmp_path / "part-01.tar", [("1.png", png(77, 30, 30)[1])])
-    changed = run(*PREP, "part-{00..02}.tar", cwd=tmp_path)
-    assert changed.returncode == 2 and "was made, or begun, with other options or inputs" in changed.stderr
-
-
 def test_members_that_moved_are_another_source(tmp_path: Path) -> None:
     data = png(0)[1]
     plans = []
@@ -275,9 +246,3 @@ def test_members_that_moved_are_another_source(tmp_path: Path) -> None:
         write_tar(tmp_path / "x.tar", [("0.txt", text), ("0.png", data)])
         plans.append(make_plan(list_sources(tmp_path / "x.tar"), ImageRecipe()).fingerprint)
     assert plans[0] != plans[1]
-
-
-def test_a_member_of_no_bytes_is_an_empty_image() -> None:
-    path = write_tar(folder() / "x.tar", [("0.png", b""), ("1.png", png(0)[1])])
-    assert problems(list_sources(path)) == ["empty", ""]
-    assert io.BytesIO(read_source(path.parent, list_sources(path).sources[1])).read() == png(0)[1]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastdata import CenterCrop, LMDBDataset, Loader, PrepError, RAMDataset, RandomCrop, RandomResizedCrop, Resize, prep
 from fastdata.store.store import Store
-from support import PREP, boxes_of, encode, picture, run
+from support import boxes_of, encode, picture
 
 POINTS = ["nose", "left_eye", "right_eye", "tail"]
 CATEGORIES = [
@@ -314,15 +314,6 @@ def test_a_damaged_file_is_told(folder: Path, body: Any, tmp_path: Path, change:
     with pytest.raises(PrepError) as caught:
         prep(folder / "images", tmp_path / "o.fds", coco=path)
     assert message in str(caught.value) and "a.json" in str(caught.value)
-
-
-@pytest.mark.slow
-def test_the_command(folder: Path, tmp_path: Path) -> None:
-    done = run(*PREP, folder / "images", tmp_path / "o.fds", "--size", "32", "--coco", folder / "all.json", "--workers", "1")
-    assert done.returncode == 0, done.stderr
-    assert "boxes (lists of float32[4])" in done.stderr + done.stdout
-    wrong = run(*PREP, folder, tmp_path / "p.fds", "--coco", folder / "all.json")
-    assert wrong.returncode != 0 and "give as SOURCE the folder that file_name is relative to" in wrong.stderr
 
 
 def test_it_goes_with_columns_of_a_table(folder: Path, body: Any, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +19,6 @@ FOREIGN = Path(__file__).parent / "data" / "foreign"
 def prepared(source: Path, *options: str | Path) -> Any:
     """The command, which a pipe would keep for ever."""
     return run(*PREP, source, source.with_name("o.fds"), "--workers", "1", *options, seconds=60)
-
-
-def test_what_is_no_file_is_a_reject_and_no_end(tmp_path: Path) -> None:
-    root = tmp_path / "in"
-    root.mkdir()
-    data = png(0)[1]
-    os.mkfifo(root / "a-pipe.png")
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(os.path.relpath(root / "b-socket.png"))
-    for name, target in (("c-zero.png", "/dev/zero"), ("d-tty.png", "/dev/tty"), ("e-loop.png", "e-loop.png"), ("up", "..")):
-        (root / name).symlink_to(target)
-    names = ["new\nline.png", os.fsdecode(b"\xff\xfe.png"), "tab\t.png"]
-    for name in names:
-        (root / name).write_bytes(data)
-    summary = prep(root, tmp_path / "o.fds", workers=1)
-    assert summary.kept == 3 and summary.rejected == {"not-a-file": 4, "unreadable": 1}
-    assert any(note.startswith("skipped 1 link that leads to a folder above") for note in summary.notes)
 
 
 def test_a_pipe_beside_the_inputs_does_not_hang(tmp_path: Path) -> None:

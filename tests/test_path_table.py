@@ -15,7 +15,7 @@ from fastdata.errors import PrepError
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions
 from fastdata.store.store import Store
-from support import PREP, encode, picture, run, tree, write_pictures
+from support import PREP, encode, picture, run, write_pictures
 
 IMAGE = encode(picture(0, 12, 16), ".png")
 NAMES = ["a.png", "deep/b.png", "with, comma.png", "with; semicolon.png", "c.png"]
@@ -192,24 +192,6 @@ def test_paths_may_count_from_another_folder(photos: Path) -> None:
     assert Store(here.out).names() == NAMES
 
 
-def test_every_reject_has_a_detail_that_holds_no_path(photos: Path) -> None:
-    (photos / "empty.png").touch()
-    (photos / "link.png").symlink_to("nowhere.png")
-    (photos / "folder.png").mkdir()
-    os.mkfifo(photos / "pipe.png")
-    names = ["a.png", "gone.png", "empty.png", "link.png", "folder.png", "pipe.png"]
-    summary = prep(written(photos / "t.csv", [(name, "cat") for name in names]), photos.parent / "o.fds", workers=1)
-    rejects = Store(summary.out).rejects()
-    assert {r["name"]: r["reason"] for r in rejects} == {
-        "gone.png": "missing",
-        "empty.png": "empty",
-        "link.png": "broken-link",
-        "folder.png": "not-a-file",
-        "pipe.png": "not-a-file",
-    }
-    assert all(r["detail"] and str(photos.parent) not in r["detail"] for r in rejects)
-
-
 # -------------------------------------------------------------------------------------------- runs that keep nothing
 
 
@@ -224,16 +206,6 @@ def test_a_run_that_keeps_nothing_makes_no_store_and_says_why(tmp_path: Path) ->
     assert run(*PREP, "in", "o.fds", "--max-reject-rate", "1", cwd=tmp_path).returncode == 0, "nothing is left in the way"
 
 
-def test_what_nothing_can_be_made_of_replaces_no_store(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in", 2)
-    out = prep(tmp_path / "in", tmp_path / "o.fds").out
-    before = tree(out)
-    table = written(tmp_path / "t.csv", [("gone.png", "cat"), ("lost.png", "dog")])
-    with pytest.raises(PrepError, match="none of 2 inputs can be used"):
-        prep(table, out, overwrite=True)
-    assert tree(out) == before
-
-
 def test_documents_and_arrays_that_cannot_be_used_make_no_store(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"body": "no text"}\n')
     with pytest.raises(PrepError, match=r"none of 1 inputs can be used \(no-field 1\).*found body"):
@@ -245,22 +217,6 @@ def test_documents_and_arrays_that_cannot_be_used_make_no_store(tmp_path: Path) 
 
 
 # ---------------------------------------------------------------------------------------------------- links and Parquet
-
-
-@pytest.mark.slow
-def test_a_link_gives_the_store_the_name_that_was_typed(tmp_path: Path) -> None:
-    for name in ("ant", "bee"):
-        write_pictures(tmp_path / "disk/2021-raw" / name, 1)
-    (tmp_path / "images").symlink_to(tmp_path / "disk/2021-raw")
-    (tmp_path / "list.csv").symlink_to(written(tmp_path / "disk/v7.csv", [("ant/00.png", "0")]))
-    done = run(*PREP, "images/", cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout.startswith(f"{tmp_path / 'images.fds'}: 2 of 2")
-    assert run(*PREP, "list.csv", "--root", "images", cwd=tmp_path).returncode == 0
-    assert sorted(path.name for path in tmp_path.glob("*.fds")) == ["images.fds", "list.fds"]
-    for name in ("train", "val"):
-        write_pictures(tmp_path / "disk/splits" / name / "ant", 1)
-    (tmp_path / "both").symlink_to(tmp_path / "disk/splits")
-    assert "both-train.fds" in run(*PREP, "both", cwd=tmp_path).stdout
 
 
 def test_paths_in_a_parquet_without_images_say_how_to_embed_them(tmp_path: Path) -> None:
@@ -317,8 +273,3 @@ def test_a_table_without_paths_is_pointed_to_its_dataset(photos: Path) -> None:
     with pytest.raises(PrepError) as caught:
         prep(written(photos / "t.csv", [("path", "label"), ("gone.png", "cat")]), photos.parent / "o.fds")
     assert "TableDataset" not in str(caught.value)
-
-
-def test_a_table_of_names_alone_says_that_it_has_no_rows(photos: Path) -> None:
-    with pytest.raises(PrepError, match=r"t\.csv has no rows: its only line, path,label, names columns"):
-        list_sources(written(photos / "t.csv", [("path", "label")]))

@@ -425,10 +425,3 @@ def test_an_hdf5_file(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "pictures.h5") as file:
         named = made(file["images"], tmp_path / "named", labels=file["names"].asstr())
     assert named.manifest.labels.names == ("fir", "oak", "rose") and named.samples["label"].tolist() == [2, 1, 1, 0, 1, 0, 2]
-
-
-def test_a_file_of_another_package_is_refused_with_the_way_to_prepare_it(tmp_path: Path) -> None:
-    (tmp_path / "pictures.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    refused(
-        PrepError, "nor an archive of a known kind; what Python reads as a sequence is prepared by", tmp_path / "pictures.h5", None
-    )

@@ -110,36 +110,6 @@ def test_files_beside_class_folders_are_listed_as_without_a_label(tmp_path: Path
     assert store.manifest.labels.names == ("cat", "empty class") and store.samples["label"].tolist() == [0, 0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", [".tsv", ".CSV"])
-@pytest.mark.parametrize("header", [True, False])
-def test_tables_of_classes(tmp_path: Path, ending: str, header: bool) -> None:
-    for name in ("x/1.jpg", "x/2.jpg", "with, comma.jpg", 'qu"ote.jpg'):
-        _put(tmp_path / name)
-    cell = '"{}"'.format
-    rows = [
-        ("x/2.jpg", "dog"),
-        ("x/1.jpg", "cat"),
-        (cell("with, comma.jpg"), "dog"),
-        (cell('qu""ote.jpg'), "10"),
-        ("x/gone.jpg", "cat"),
-    ]
-    rows = [("path", "label"), *rows] if header else rows
-    table = tmp_path / f"list{ending}"
-    table.write_text("\n".join(("\t" if ending == ".tsv" else ",").join(row) for row in rows) + "\n\n", encoding="utf-8-sig")
-    found = list_sources(table)
-    assert found.labels.names == ("10", "cat", "dog") and found.labels.kind == "class"
-    assert [(s.name, s.label, s.problem) for s in found.sources] == [
-        ("x/2.jpg", 2, ""),
-        ("x/1.jpg", 1, ""),
-        ("with, comma.jpg", 2, ""),
-        ('qu"ote.jpg', 0, ""),
-        ("x/gone.jpg", 1, "missing"),
-    ]
-    summary = prep(table, tmp_path / "o.fds", workers=1)
-    assert (summary.kept, summary.rejected) == (4, {"missing": 1})
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -100,12 +100,6 @@ def path_table(root: Path) -> tuple[str, dict[str, Any]]:
     return "list.csv", {"root": "pictures", "fields": "score:float32"}
 
 
-def jsonl(root: Path) -> tuple[str, dict[str, Any]]:
-    names = [path.name for path in write_pictures(root / "in", 6)]
-    (root / "in/list.jsonl").write_text("\n".join(json.dumps({"path": n, "label": k}) for k, n in enumerate(names)))
-    return "in/list.jsonl", {}
-
-
 def coco(root: Path) -> tuple[str, dict[str, Any]]:
     names = [path.name for path in write_pictures(root / "in", 3)]
     images = [{"id": k, "file_name": name, "height": 48, "width": 64} for k, name in enumerate(names)]
@@ -163,11 +157,6 @@ def text(root: Path) -> tuple[str, dict[str, Any]]:
     return "in", {"train_bpe": 300, "split_lines": True}
 
 
-def tokens(root: Path) -> tuple[str, dict[str, Any]]:
-    np.arange(1000, dtype="<u2").tofile(root / "train.bin")
-    return "train.bin", {"end_token": "7"}
-
-
 def arrays(root: Path) -> tuple[str, dict[str, Any]]:
     for k in range(6):
         (root / f"in/c{k % 2}").mkdir(parents=True, exist_ok=True)
@@ -178,7 +167,7 @@ def arrays(root: Path) -> tuple[str, dict[str, Any]]:
 
 
 KINDS: list[Callable[[Path], tuple[str, dict[str, Any]]]] = [
-    classes, flat, masks, several, path_table, jsonl, coco, yolo, tars, parquet, arrow, text, tokens, arrays
+    classes, flat, masks, several, path_table, coco, yolo, tars, parquet, arrow, text, arrays
 ]  # fmt: skip
 PLACES = ("labels", "masks", "root", "coco", "yolo")  # options that name files
 
@@ -381,14 +370,6 @@ def test_this_process_may_fork_workers(root: Path, bucket: FaultStore, tmp_path:
     done = run(sys.executable, "-c", code, f"s3://bucket/{source}", cwd=tmp_path, seconds=60)
     assert done.returncode == 0, done.stderr
     same(tmp_path / "q.fds", tmp_path / "o.fds")
-
-
-def test_no_server_is_an_error_at_once(root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_pictures(root / "in/k", 6)
-    out = fastdata.prep_plan("s3://bucket/in", tmp_path / "a.fds").out
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://no-such-host.invalid")
-    with pytest.raises(StoreError, match=r"s3://bucket/in/k/.*: the name of the server cannot be resolved"):
-        fastdata.prep_run(out, workers=1, progress=False)
 
 
 def test_options_of_the_client_are_given_to_each_step(

@@ -32,11 +32,6 @@ COMPRESSED = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4|Z)|t[gbx]z2?|tzst)$", re.IG
 SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]*)", re.DOTALL)  # as in the package webdataset
 META = re.compile(r"__[^/]*__(/|$)")
 
-MASKS = (
-    f"the {MASK} files are masks, which are not read from tars: fastdata export STORE DIR writes a store as folders instead, for "
-    "fastdata-prep DIR/images --masks DIR/masks"
-)
-
 Sample = tuple[Source, Value, Sequence[str]]  # an input, its label, and the names of the numbers of that
 
 
@@ -63,8 +58,7 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
         except OSError as error:
             raise unreadable(path, error) from error
     names = names or _class_names(files[0].parent, labels)
-    by, notes = "the .cls or .json of each sample", (MASKS,) if skipped[MASK] else ()
-    return make_list(root, inputs, labels, names, skipped, by=by, selection=selection, notes=notes)
+    return make_list(root, inputs, labels, names, skipped, by="the .cls or .json of each sample", selection=selection)
 
 
 class Member(NamedTuple):
@@ -176,32 +170,26 @@ def _input(name: str, member: Member) -> Source:
 
 def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
     """Return a sample's label, the names of its columns, and the ending of the member that holds it."""
-    for ending, parse in ((".cls", _parse_text), (".json", _parse_json)):
+    for ending in (".cls", ".json"):
         member = by_ending.get(ending)
         if member is not None and not member.problem and member.size <= LABEL_BYTES:
             file.seek(member.offset)
-            value, columns = parse(file.read(member.size))
-            if value is not None:
+            data = file.read(member.size)
+            value, columns = _in_json(data) if ending == ".json" else (data.decode("utf-8-sig", "surrogateescape").strip(), [])
+            if value not in (None, ""):
                 return value, columns, ending
     return None, [], ""
 
 
-def _parse_text(data: bytes) -> tuple[Value, list[str]]:
-    return data.decode("utf-8-sig", "surrogateescape").strip() or None, []
-
-
-def _parse_json(data: bytes) -> tuple[Value, list[str]]:
+def _in_json(data: bytes) -> tuple[Value, list[str]]:
     try:
-        body = json.loads(data)
-    except (ValueError, RecursionError):
+        body: Any = json.loads(data)
+        value, names = body.get("label", body.get("cls")), body.get("names")
+    except (ValueError, RecursionError, AttributeError):
         return None, []
-    if not isinstance(body, dict):
-        return None, []
-    value: Any = body.get("label", body.get("cls"))
     if isinstance(value, str | int | float):
         return value, []
     if isinstance(value, list) and value and all(isinstance(v, int | float) for v in value):
-        names = body.get("names")
         return tuple(map(float, value)), names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
     return None, []
 
