@@ -15,7 +15,7 @@ from fastdata.sources.packed import Packed
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
 from fastdata.store.manifest import Labels
 
-__all__ = ["BOXES", "annotated", "category_column", "damaged", "finished", "keypoint_column"]
+__all__ = ["BOXES", "annotated", "category_column", "finished", "keypoint_column"]
 
 BOXES = instance_column("boxes", "xyxy")
 
@@ -34,11 +34,6 @@ def annotated(source: Source, values: Sequence[Any], problem: str = "") -> Sourc
     """Return the source with the values of its annotations, and without a label, which it does not need then."""
     own = "" if source.problem == "no-label" else source.problem
     return replace(source, label=-1, problem=own or problem, values=(*source.values, *values))
-
-
-def damaged(why: str | Exception) -> str:
-    """Return the problem of an image with an annotation that cannot be read."""
-    return f"bad-annotation: {why}"
 
 
 def finished(

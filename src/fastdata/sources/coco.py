@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastdata.errors import PrepError
-from fastdata.sources.annotations import BOXES, annotated, category_column, damaged, finished, keypoint_column
+from fastdata.sources.annotations import BOXES, annotated, category_column, finished, keypoint_column
 from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
 from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed
@@ -178,7 +178,7 @@ def _values(coco: _Coco, fields: Sequence[FieldSource], image: Entry, counts: Co
             "captions": [str(one["caption"]) for one in annotations if "caption" in one],
         }
     except (ValueError, TypeError, IndexError) as error:
-        return [], damaged(error)
+        return [], f"bad-annotation: {error}"
     return [values[field.column.name] for field in fields], ""
 
 

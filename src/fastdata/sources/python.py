@@ -70,10 +70,10 @@ class Items:
             PrepError: there is no column of images, or not the one of labels.
             TypeError: the source is no sequence.
         """
-        self._items, self.labels, self.classes = _view(source, label_column)
+        self._items, self.labels, self.classes, image = _view(source, label_column)
         if label_column == NO_LABELS:
             self.labels = [None] * len(self)
-        self._keys = (label_column, *LABELS)
+        self._images, self._labels = (image, *IMAGES), (label_column, *LABELS)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -82,10 +82,10 @@ class Items:
         """Return the image and the label of an item; None: it has no label."""
         item = self._items[index]
         if isinstance(item, Mapping):
-            key = next((key for key in IMAGES if key in item), None)
+            key = next((key for key in self._images if key in item), None)
             if key is None:
                 raise CodecError(f"item {index} of source has no image or img, only {', '.join(map(str, item))}", "unsupported")
-            label = next((item[name] for name in self._keys if name in item), None)
+            label = next((item[name] for name in self._labels if name in item), None)
             return item if key in ("path", "bytes") else item[key], label
         if not isinstance(item, tuple | list):
             return item, None
@@ -114,45 +114,30 @@ class Items:
         """Do nothing: the garbage collector does."""
 
 
-class _Columns:
-    """Pairs of two columns of a dataset of Hugging Face."""
-
-    def __init__(self, dataset: Any, image: str, label: str) -> None:
-        self._dataset = dataset
-        self._image = image
-        self._label = label
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        row = self._dataset[index]
-        return row[self._image], row.get(self._label)
-
-
-View = tuple[Any, Sequence[Any] | None, list[str]]  # items by number, the labels if these are not needed for them, names of classes
+# items by number, the labels if these are not needed for them, names of classes, and the column of images in each, or ""
+View = tuple[Any, Sequence[Any] | None, list[str], str]
 
 
 def _view(source: Any, label_column: str) -> View:
     if _is_torchs(source, "Subset"):
-        items, labels, classes = _view(source.dataset, label_column)
+        items, labels, classes, image = _view(source.dataset, label_column)
         subset = copy(source)
         subset.dataset = items
-        return subset, None if labels is None else [labels[int(index)] for index in source.indices], classes
+        return subset, None if labels is None else [labels[int(index)] for index in source.indices], classes, image
     if _is_torchs(source, "ConcatDataset"):
         joined, views = copy(source), [_view(one, label_column) for one in source.datasets]
-        joined.datasets = [items for items, _, _ in views]
-        each, classes = [labels for _, labels, _ in views], views[0][2]
-        if differing := next((names for _, _, names in views if names != classes), None):
+        joined.datasets = [view[0] for view in views]
+        each, (_, _, classes, image) = [view[1] for view in views], views[0]
+        if differing := next((view[2] for view in views if view[2] != classes), None):
             raise PrepError(f"the joined datasets have other classes: {', '.join(classes[:5])} and {', '.join(differing[:5])}")
-        return joined, None if None in each else [*chain.from_iterable(labels or () for labels in each)], classes
+        return joined, None if None in each else [*chain.from_iterable(labels or () for labels in each)], classes, image
     features = getattr(source, "features", None)
     if isinstance(features, Mapping) and hasattr(source, "cast_column"):
         return _view_columns(source, features, label_column)
     if type(source).__name__ in ("DataFrame", "Table"):  # of pandas, polars or Arrow
         image, label = _keys([*getattr(source, "column_names", source.columns)], (), label_column)
         labels = _cells(source[label]) if label else [None] * len(source)
-        return [*zip(_cells(source[image]), labels, strict=True)], labels, []
+        return [*zip(_cells(source[image]), labels, strict=True)], labels, [], ""
     if type(source).__name__ == "Series":
         source = _cells(source)
     if isinstance(source, Mapping):
@@ -161,7 +146,7 @@ def _view(source: Any, label_column: str) -> View:
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise TypeError(f"source is a {type(source).__name__}, but must be a path, or a sequence of images")
     listed = getattr(source, "classes", None)
-    return source, _known_labels(source), [str(name) for name in listed] if isinstance(listed, list | tuple) else []
+    return source, _known_labels(source), [str(name) for name in listed] if isinstance(listed, list | tuple) else [], ""
 
 
 def _view_columns(source: Any, features: Mapping[str, Any], label_column: str) -> View:
@@ -174,7 +159,7 @@ def _view_columns(source: Any, features: Mapping[str, Any], label_column: str) -
     if getattr(feature, "decode", False) and source.format["type"] is None:
         source = source.cast_column(image, type(feature)(decode=False))
     labels = list(source[label]) if label else [None] * len(source)
-    return _Columns(source, image, label), labels, list(getattr(features.get(label), "names", None) or ())
+    return source, labels, list(getattr(features.get(label), "names", None) or ()), image
 
 
 def _keys(names: Sequence[Any], images: Sequence[str], label_column: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ import re
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -276,11 +276,9 @@ def reading_urls(storage: Storage | None = None) -> Iterator[None]:
         client.close()
 
 
-def read_planned(
-    versions: Mapping[str, Sequence[Any]], storage: Storage, waiting: Callable[[], AbstractContextManager[None]]
-) -> None:
+def read_planned(versions: Mapping[str, Version], storage: Storage, waiting: Callable[[], AbstractContextManager[None]]) -> None:
     """Read the objects of a plan in this process: see Client."""
-    _current.set(Client(storage, {url: (size, tag) for url, (size, tag) in versions.items()}, waiting))
+    _current.set(Client(storage, versions, waiting))
 
 
 def waiting() -> AbstractContextManager[None]:
@@ -304,9 +302,6 @@ class UrlFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
-
-    def tell(self) -> int:
-        return self._place
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from fastdata.errors import PrepError
-from fastdata.sources.annotations import BOXES, annotated, category_column, damaged, finished, keypoint_column
+from fastdata.sources.annotations import BOXES, annotated, category_column, finished, keypoint_column
 from fastdata.sources.folder import Walk, walk_files
 from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
 from fastdata.sources.notes import listed
@@ -88,7 +88,7 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
         try:
             found, problem = _read(folder / name, dataset) if name else _Objects(), ""
         except ValueError as error:
-            found, problem = _Objects(), damaged(f"{name}: {error}")
+            found, problem = _Objects(), f"bad-annotation: {name}: {error}"
         values: list[Any] = [found.boxes, found.categories, found.keypoints]
         sources.append(annotated(source, values[: len(fields) - 1], problem))
         polygons += found.polygons
