@@ -41,6 +41,7 @@ LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 CACHES = "cache-"  # how the files begin that `map` of Hugging Face's datasets writes next to those they were computed from
 SPLITS_FILE = "dataset_dict.json"  # next to the folders of the splits, if datasets saved several
+ENDINGS = {"parquet": (".parquet",), "arrow": (".arrow", ".feather")}
 END_OF_STREAM = bytes([255] * 4 + [0] * 4)
 BATCH_ROWS = 16  # of Parquet that are in memory at once
 
@@ -120,11 +121,7 @@ def _image_columns(schema: Any) -> list[str]:
 
 
 def _columns(schema: Any, path: AnyPath, selection: Selection) -> Columns:
-    """Choose the columns that are read.
-
-    Raises:
-        PrepError: there is no column of images, there are several, or a column that is named does not exist.
-    """
+    """Choose the columns that are read."""
     key, images = selection.key, _image_columns(schema)
     if key:
         if key not in schema.names or not (_is_struct(schema.field(key).type) or str(schema.field(key).type) in BYTES):
@@ -232,30 +229,22 @@ class _ArrowFile:
             begin, end = (self._map.read_at(len(END_OF_STREAM), at) for at in (0, self._map.size() - len(END_OF_STREAM)))
             if begin[:4] == END_OF_STREAM[:4] and end != END_OF_STREAM:
                 raise ValueError("the stream has no end") from None
+        self._rows.validate(full=True)  # pyarrow follows offsets unchecked, and damaged ones would kill the process
         self.schema = self._rows.schema
-        self._checked = dict[str, Any]()
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _column(self, name: str) -> Any:
-        """Return a column, checked at first: pyarrow follows offsets unchecked, and damaged ones would kill the process."""
-        if name not in self._checked:
-            self._rows[name].validate(full=True)
-            self._checked[name] = self._rows[name]
-        return self._checked[name]
-
     def column(self, name: str, field: str = "") -> list[Any]:
+        """Return all values of a column, or of a field of its structs."""
         from pyarrow import compute
 
-        column = self._column(name)
+        column = self._rows[name]
         return list((compute.struct_field(column, field) if field else column).to_pylist())
 
     def cell(self, name: str, row: int) -> Any:
-        try:
-            return self._column(name)[row].as_py()
-        except (ValueError, IndexError, KeyError) as error:
-            raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
+        """Return a value."""
+        return self._rows[name][row].as_py()
 
     def close(self) -> None:
         self._map.close()
@@ -263,14 +252,18 @@ class _ArrowFile:
 
 # The interface of archives
 
-Opener = Callable[[AnyPath], _ParquetFile | _ArrowFile]
+
+def _opened(path: AnyPath) -> _ParquetFile | _ArrowFile:
+    opener: Callable[[AnyPath], Any] = _ParquetFile if path.suffix.lower() in ENDINGS["parquet"] else _ArrowFile
+    file: _ParquetFile | _ArrowFile = open_once(path, opener)
+    return file
 
 
-def _inputs(opener: Opener, kind: str, root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
+def _inputs(kind: str, root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     """List the rows of files, with the names of the files that they were made from."""
 
     def table(path: AnyPath, name: str, selection: Selection) -> Table:
-        file = open_once(path, opener)
+        file = _opened(path)
         columns, sizes = _columns(file.schema, path, selection), even_sizes(path, len(file))
         paths = file.column(columns.image, "path") if columns.has_path else [None] * len(file)
         inputs = [
@@ -286,22 +279,17 @@ def _row_name(archive: str, row: int, path: Any) -> str:
     return f"{archive}/{row:06d}{'-' * bool(base)}{base}"
 
 
-def _cell(opener: Opener, path: AnyPath, name: str, image: str, row: int) -> Any:
+def _cell(path: AnyPath, name: str, image: str, row: int) -> Any:
     try:
-        file = open_once(path, opener)
+        file = _opened(path)
     except (ValueError, _arrow().ArrowException) as error:  # it was whole when it was listed
         raise unreadable(path, error) from error
     return file.cell(name, row)
 
 
-def _read(opener: Opener, path: AnyPath, column: str, row: int) -> bytes:
-    """Return the image file of a row.
-
-    Raises:
-        CodecError: the row holds no image, or is damaged.
-        PrepError: the file is damaged.
-    """
-    image = _cell(opener, path, column, column, row)
+def _read(path: AnyPath, column: str, row: int) -> bytes:
+    """Return the image file of a row. Raise CodecError if it holds none, or is damaged."""
+    image = _cell(path, column, column, row)
     if isinstance(image, dict):
         if image.get("bytes") is None and isinstance(image.get("path"), str):
             return _read_beside(path.parent, image["path"])
@@ -323,8 +311,8 @@ def _read_beside(folder: AnyPath, name: str) -> bytes:
     return target.read_bytes()
 
 
-def _column(opener: Opener, path: AnyPath, name: str, *_: Any) -> Column:
-    schema = open_once(path, opener).schema
+def _column(path: AnyPath, name: str, *_: Any) -> Column:
+    schema = _opened(path).schema
     if name not in schema.names:
         raise field_error(name, f"{path} has no such column; it has {', '.join(schema.names)}")
     return column_of(name, schema.field(name).type, _class_names(schema, name))
@@ -337,20 +325,16 @@ def _inside(endings: tuple[str, ...], folder: Folder) -> list[AnyPath]:
     return files_in(replace(folder, files=tuple(name for name in folder.files if not name.startswith(CACHES))), *endings)
 
 
-def _container(name: str, opener: Opener, *endings: str) -> Container:
-    return Container(
+CONTAINERS = {
+    name: Container(
         name,
         ends_in(*endings),
-        partial(_inputs, opener, name),
-        partial(_read, opener),
+        partial(_inputs, name),
+        _read,
         partial(_inside, endings),
         has_columns=True,
-        column=partial(_column, opener),
-        cell=partial(_cell, opener),
+        column=_column,
+        cell=_cell,
     )
-
-
-CONTAINERS = {
-    "parquet": _container("parquet", _ParquetFile, ".parquet"),
-    "arrow": _container("arrow", _ArrowFile, ".arrow", ".feather"),
+    for name, endings in ENDINGS.items()
 }

@@ -78,12 +78,7 @@ class _Files:
 
 
 class _SimilarNames:
-    """Files that names of a table may mean: with Windows' separators, in another form of Unicode, or without their ending.
-
-    Args:
-        files: the names of all files.
-        wanted: only those are looked for; None: any.
-    """
+    """Files that names of a table may mean: with Windows' separators, in another form of Unicode, or without their ending."""
 
     def __init__(self, files: Iterable[str], wanted: Iterable[str] | None = None) -> None:
         keys = None if wanted is None else set(map(self._key, wanted))
@@ -150,11 +145,7 @@ def _with_labels(inputs: SourceList, table: PathTable, rows: Array, columns: Seq
 
 
 def _repeated(table: PathTable, sources: Sequence[Source]) -> Iterator[str]:
-    """Yield a note on the files that occur more than once.
-
-    Raises:
-        PrepError: a file occurs with different labels.
-    """
+    """Yield a note on the files that occur more than once. Raise PrepError if one has different labels."""
     first: dict[str, Source] = {}
     again = []
     for k in _equal_names((source.name for source in sources), len(sources)):
@@ -205,9 +196,6 @@ def _label_columns(
 
     The columns are those that the caller names; else the one with a usual name; else the only one. beside: the table is that of
     --labels.
-
-    Raises:
-        PrepError: there is no such column, or several may be the one.
     """
     stored = [table.columns.index(field.path[0]) for field in fields]
     others = [k for k in range(len(table.columns)) if k not in (table.paths, split, *stored)]

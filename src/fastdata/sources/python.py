@@ -64,12 +64,7 @@ class Items:
     """
 
     def __init__(self, source: Any, label_column: str = "") -> None:
-        """Find what the items are, and read none.
-
-        Raises:
-            PrepError: there is no column of images, or not the one of labels.
-            TypeError: the source is no sequence.
-        """
+        """Find what the items are, and read none."""
         self._items, self.labels, self.classes, image = _view(source, label_column)
         if label_column == NO_LABELS:
             self.labels = [None] * len(self)
@@ -201,12 +196,7 @@ def _cells(column: Any) -> list[Any]:
 
 
 def _image_file(image: Any, what: str) -> bytes:
-    """Return the bytes of an image file: those that are given, or a file with the same pixels.
-
-    Raises:
-        CodecError: it is no image. `reason`: "no-image" for None, "unsupported" for a wrong type.
-        OSError: a path cannot be read.
-    """
+    """Return the bytes of an image file: those that are given, or a file with the same pixels. Raise CodecError if it is none."""
     if isinstance(image, Mapping) and ("bytes" in image or "path" in image):  # as Hugging Face's datasets have files
         image = image.get("path") if image.get("bytes") is None else image["bytes"]
     if image is None:

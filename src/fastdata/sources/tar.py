@@ -74,9 +74,6 @@ def _members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
     """Yield the members that are not folders, in order.
 
     Python's tarfile takes a damaged header for the end. So it is an error if anything but the zeros of an end follows the last.
-
-    Raises:
-        PrepError: the file is not a tar, is damaged, or was cut short.
     """
     total, end = file.seek(0, os.SEEK_END), 0
     file.seek(0)
@@ -105,11 +102,7 @@ def _members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
 
 
 def _samples(path: AnyPath, name: str, skipped: Counter[str], selection: Selection) -> Iterator[Sample]:
-    """Yield the samples of a shard.
-
-    Raises:
-        PrepError: the tar is damaged or was cut short, or the members of a sample lie apart.
-    """
+    """Yield the samples of a shard."""
     seen = set[int]()
     with path.open("rb") as file:
         for key, group in groupby(_members(file, path), key=_key):

@@ -100,15 +100,7 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
 
 
 def _pair_files(inputs: SourceList, folder: AnyPath) -> tuple[SourceList, Sequence[str], list[str]]:
-    """Find the file of each image: the .txt with the image's path, but for the extension, in `folder` and in folders below.
-
-    Returns:
-        The inputs, whose `skipped` no longer counts these files; the name of each image's file, or ""; and the files without an
-        image.
-
-    Raises:
-        PrepError: there is no such folder, or no file belongs to an image.
-    """
+    """Return the inputs, the .txt of each or "", which has its path but for the extension, and the files without an image."""
     if not folder.is_dir():
         raise PrepError(f"--yolo {folder} is not a folder; it holds a .txt file for each image, with the same name")
     walk = Walk(folder, lambda name: name.lower().endswith(".txt"))
