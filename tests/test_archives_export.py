@@ -85,12 +85,6 @@ def test_sizes_as_people_write_them(tmp_path: Path, given: str, largest: int) ->
     assert max(tar.stat().st_size for tar in (tmp_path / "x").glob("*.tar")) == largest
 
 
-def test_a_size_that_is_none(tmp_path: Path) -> None:
-    for given in ("big", "1PB", "-1", "1GBit"):
-        found = run(*MAIN, "export", store("jpeg"), tmp_path / "x", "--to", "webdataset", f"--shard-size={given}")
-        assert found.returncode == 2 and "is not a size: give bytes, as 500000000, or with a unit, as 500MB" in found.stderr
-
-
 def test_no_two_classes_share_a_folder(tmp_path: Path) -> None:
     rows = ["path,label"]
     for k, name in enumerate(("a/b", "a_b", "a_b_", "..")):

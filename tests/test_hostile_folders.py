@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from archives import png, write_tar
-from fastdata import PrepError, prep
 from support import PREP, run
 
 FOREIGN = Path(__file__).parent / "data" / "foreign"
@@ -51,9 +50,3 @@ def test_a_dataset_whose_file_is_a_pipe_is_an_error(tmp_path: Path) -> None:
     os.mkfifo(file)
     done = prepared(tmp_path / "x")
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-
-
-def test_a_table_that_lists_the_same_folder_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("path,label\n.,a\n..,b\n")
-    with pytest.raises(PrepError, match="not-a-file 2"):
-        prep(tmp_path / "x.csv", tmp_path / "o.fds", workers=1)

@@ -163,11 +163,6 @@ def test_a_split_is_chosen_by_name_and_names_the_store(photos: Path) -> None:
         list_sources(photos / "u.csv", LabelOptions(split="val"))
 
 
-def test_one_split_alone_needs_no_option(photos: Path) -> None:
-    table = written(photos / "t.csv", [("path", "split"), ("a.png", "train"), ("c.png", "train")])
-    assert len(list_sources(table).sources) == 2
-
-
 def test_splits_of_labels_beside_a_folder_would_be_mixed(photos: Path) -> None:
     splits(photos.parent / "t.csv")
     with pytest.raises(PrepError, match=r"train and val, which would be mixed.*--root .*photos --split train"):
@@ -204,16 +199,6 @@ def test_a_run_that_keeps_nothing_makes_no_store_and_says_why(tmp_path: Path) ->
     assert "none of 3 inputs can be used (not-an-image 3), so no store was made; the first: 0.jpg: not-an-image: " in done.stderr
     write_pictures(tmp_path / "in", 2)
     assert run(*PREP, "in", "o.fds", "--max-reject-rate", "1", cwd=tmp_path).returncode == 0, "nothing is left in the way"
-
-
-def test_documents_and_arrays_that_cannot_be_used_make_no_store(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"body": "no text"}\n')
-    with pytest.raises(PrepError, match=r"none of 1 inputs can be used \(no-field 1\).*found body"):
-        prep(tmp_path / "x.jsonl", tmp_path / "o.fds", tokenizer="bytes")
-    written(tmp_path / "t.csv", [("gone.npy", "0"), ("lost.npy", "1")])
-    with pytest.raises(PrepError, match=r"nothing in .* can be read; the first input: there is no such file"):
-        prep(tmp_path / "t.csv", tmp_path / "o.fds", kind="arrays")
-    assert not (tmp_path / "o.fds").exists()
 
 
 # ---------------------------------------------------------------------------------------------------- links and Parquet

@@ -29,7 +29,7 @@ def test_blank_documents_are_left_out(tmp_path: Path, text: str, options: dict[s
 def test_masks_in_tars_are_counted(tmp_path: Path) -> None:
     export(stores.masked(), tmp_path / "tars", to="webdataset")
     made = prep(tmp_path / "tars/00000.tar", tmp_path / "o.fds", workers=1)
-    assert f"skipped {made.kept} files, not read as images: .mask.png {made.kept}" in summary_lines(made)
+    assert f"skipped {made.kept} files, not read as images: .mask.png {made.kept}" in made.lines()
 
 
 def test_a_store_as_source_is_told_so(tmp_path: Path) -> None:

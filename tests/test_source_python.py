@@ -22,7 +22,6 @@ from torch.utils.data import ConcatDataset, Subset
 import fastdata
 from archives import equal
 from fastdata import LMDBDataset, PrepError
-from fastdata.prepare.estimate import estimate
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from image_files import saved
@@ -85,13 +84,6 @@ def test_a_dataset_of_pairs_keeps_its_classes(tmp_path: Path) -> None:
     assert dataset.classes == ["apple", "pear", "plum"] and [dataset[k][1] for k in range(5)] == [0, 1, 0, 1, 0]
     again = LMDBDataset(made(dataset, tmp_path / "again").path)  # ours is one too
     assert again.classes == dataset.classes and all(torch.equal(again[k][0], dataset[k][0]) for k in range(5))
-
-
-def test_options_and_a_dry_run(tmp_path: Path) -> None:
-    store = made([(image, 1) for image in IMAGES], tmp_path, size=16, resize="crop", limit=3)
-    assert len(store) == 3 and all(image.shape == (16, 16, 3) for image in whole(store.path))
-    found = estimate(IMAGES, tmp_path / "e.fds", labels=[0] * 5)
-    assert found.inputs == 5 and not (tmp_path / "e.fds").exists()
 
 
 def test_other_pixels_or_labels_are_another_store(tmp_path: Path) -> None:

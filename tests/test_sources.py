@@ -91,15 +91,6 @@ def test_links_to_folders_above_are_left_out_and_counted(tmp_path: Path, target:
         assert found.notes == ("skipped 1 link that leads to a folder above, whose files are here already: dog/loop",)
 
 
-def test_a_link_of_the_source_to_itself_is_no_class(tmp_path: Path) -> None:
-    _put(tmp_path / "in/cat/a.jpg")
-    (tmp_path / "in/all").symlink_to(tmp_path)
-    (tmp_path / "in/self").symlink_to(".")
-    found = list_sources(tmp_path / "in")
-    assert found.labels.names == ("cat",) and [s.name for s in found.sources] == ["cat/a.jpg"]
-    assert found.notes == ("skipped 2 links that lead to folders above, whose files are here already: all, self",)
-
-
 def test_files_beside_class_folders_are_listed_as_without_a_label(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in/cat", 2)
     _put(tmp_path / "in/stray.jpg")

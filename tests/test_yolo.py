@@ -96,21 +96,6 @@ def test_boxes_are_those_of_a_plain_loop(examples: int) -> None:
     check()
 
 
-def test_a_box_stays_on_what_it_surrounds_in_a_rotated_photo(tmp_path: Path) -> None:
-    """Pixels are the reference: a white rectangle, stored on its side."""
-    upright = np.zeros((120, 80, 3), np.uint8)
-    upright[30:66, 8:40] = 255
-    exif = Image.Exif()
-    exif[274] = 6
-    (tmp_path / "in").mkdir()
-    Image.fromarray(np.rot90(upright)).save(tmp_path / "in/a.jpg", exif=exif, quality=98)
-    write(tmp_path, {"labels/a.txt": "0 0.3 0.4 0.4 0.3\n"})
-    out = prep(tmp_path / "in", tmp_path / "o.fds", size=40, yolo=tmp_path / "labels", codec="png").out
-    image, box = LMDBDataset(out, fields="boxes")[0]
-    rows, columns = np.nonzero(image[0].numpy() > 127)
-    np.testing.assert_allclose(box[0], [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1], atol=0.6)
-
-
 def test_polygons_become_boxes_and_lines_may_be_mixed(tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -165,13 +150,10 @@ def test_files_next_to_their_images(tmp_path: Path) -> None:
     ("files", "message"),
     [
         ({"l/a.txt": "0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5"}, "a.txt: line 2: 4 numbers; a line is class x_center"),
-        ({"l/a.txt": "0 0.5 0.5 0.5 0.5 0.9"}, "a.txt: line 1: 6 numbers; a line is"),
         ({"l/a.txt": "\n0 0.5 x 0.5 0.5"}, "a.txt: line 2: could not convert string to float: 'x'"),
         ({"l/a.txt": "0 nan 0.5 0.5 0.5"}, "a.txt: line 1: a coordinate is nan, but must be a fraction"),
         ({"l/a.txt": "0 320 200 64 64"}, "a.txt: line 1: a coordinate is 320, but must be a fraction of the image's width"),
         ({"l/a.txt": "0.5 0.5 0.5 0.5 0.5"}, "a.txt: line 1: the class is 0.5, but must be a whole number from 0"),
-        ({"l/a.txt": "-1 0.5 0.5 0.5 0.5"}, "line 1: the class is -1, but must be a whole number"),
-        ({"l/a.txt": "inf 0.5 0.5 0.5 0.5"}, "line 1: the class is inf, but must be a whole number"),
         (
             {"l/a.txt": "2 .5 .5 .5 .5", "l/classes.txt": "a\nb"},
             "line 1: the class is 2, but must be from 0 to 1, as classes.txt says",
@@ -191,7 +173,6 @@ def test_a_damaged_file_rejects_its_image(tmp_path: Path, files: dict[str, Any],
     [
         ({"l/a.txt": "", "l/data.yaml": "names: [a, [b]\n"}, "data.yaml is not YAML: while parsing a flow sequence"),
         ({"l/a.txt": "", "l/data.yaml": "names: [a, [b]]\n"}, "names must be a list of names"),
-        ({"l/a.txt": "", "l/data.yaml": "names:\n- a\n--- \n"}, "data.yaml is not YAML: expected a single document"),
         (
             {"l/a.txt": "", "l/data.yaml": "names:\n  0: a\n  2: b\n"},
             "names must be a list of names, or one for each number from 0 on",
@@ -201,10 +182,6 @@ def test_a_damaged_file_rejects_its_image(tmp_path: Path, files: dict[str, Any],
             "kpt_shape and flip_idx must be lists of whole numbers",
         ),
         ({"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [3, 2]\nflip_idx: [0, 1]"}, "flip_idx must be the numbers 0 to 2"),
-        (
-            {"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [99999999999, 2]\nflip_idx: [0]"},
-            "flip_idx must be the numbers 0 to 99999999998",
-        ),
         ({"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [2, 2]\nkpt_names: [a]"}, "kpt_names must be 2 names"),
         (
             {"l/a.txt": "", "l/data.yaml": "names: [a]\nkpt_shape: [2, 2]\nkpt_names: [a, b]\nflip_idx: [1, 0]"},
