@@ -197,24 +197,6 @@ def test_inputs_are_not_rejected_because_too_many_files_are_open(tmp_path: Path,
     assert (tmp_path / "o.fds/rejects.jsonl").read_bytes() == b""
 
 
-TOO_LARGE = """
-import resource, sys
-from pathlib import Path
-from fastdata.store.files import write_atomic
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-try:
-    write_atomic(Path(sys.argv[1], "r.html"), bytes(5000), durable=False)
-except OSError as error:
-    print(error)
-"""
-
-
-def test_a_file_that_cannot_be_written_is_named_and_leaves_none(tmp_path: Path) -> None:
-    """As on a full disk, of which the error of a write does not name the file."""
-    done = run(sys.executable, "-c", TOO_LARGE, tmp_path)
-    assert done.stdout == f"[Errno 27] File too large: '{tmp_path}/r.html'\n" and not list(tmp_path.iterdir()), done
-
-
 WRITE = """
 import resource, sys
 from pathlib import Path

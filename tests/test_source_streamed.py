@@ -48,7 +48,7 @@ def test_images_and_labels(name: str) -> None:
 
 def test_the_jpegs_are_taken_as_they_are(tmp_path: Path) -> None:
     summary = fastdata.prep(FOREIGN / "mds-jpeg", tmp_path / "o.fds", codec="original", workers=1)
-    assert summary.originals == {"full": 5} and summary.bytes_before == summary.bytes_after
+    assert summary.originals == {"full": 5}
     assert any("1 column is not stored: note" in note for note in summary.notes)
 
 

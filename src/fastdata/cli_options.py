@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
@@ -31,6 +31,12 @@ RUN = "The run"
 COMMON = ("limit", "overwrite", "dry_run", "help_all", "help_for")  # options of the run that short help shows
 TITLES = ("Options", "Images", "Labels", "Masks", "Text", "Arrays", RUN)
 HELP_FOR = "fastdata.help-for"
+FIELDS: dict[str, Any] = {}  # option of a kind of data -> its field
+GROUPS: dict[str, dict[str, str]] = {}  # -> its kinds, and its group in the help of each
+for _kind in KINDS:
+    for _key, _field in options_of(_kind.options).items():
+        FIELDS.setdefault(_key, _field)
+        GROUPS.setdefault(_key, {})[_kind.name] = _field.metadata["said"].group or _kind.options.__doc__ or _kind.name
 SOURCES = (
     "SOURCE is a folder with one folder per class, a flat folder, a table of paths and labels (.csv, .tsv, .jsonl, .parquet), or "
     "archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders; or "
@@ -56,9 +62,6 @@ class File(click.Path):
 class HelpInGroups(click.Command):
     """A command whose help shows a few options, those of a kind, or all options in groups."""
 
-    # option of a kind -> its group, whether short help has it, its kinds and its group in the help of each
-    shown: ClassVar[dict[str, tuple[str, bool, dict[str, str]]]] = {}
-
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
         if HELP_FOR in ctx.meta:
@@ -71,10 +74,11 @@ class HelpInGroups(click.Command):
         groups = dict[str, list[tuple[str, str]]]()
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # the usage line shows the arguments
-            group, common, owners = self.shown.get(param.name or "", (RUN, param.name in COMMON, {}))
-            if record is None or (not common if wanted is None else wanted != "all" and wanted not in owners and group != RUN):
+            owners = GROUPS.get(param.name or "", {})
+            common = param.name in COMMON or (owners and FIELDS[param.name or ""].metadata["said"].common)
+            if record is None or (not common if wanted is None else wanted != "all" and owners and wanted not in owners):
                 continue
-            group = owners.get(wanted or "", group)
+            group = owners.get(wanted or "", next(iter(owners.values()), RUN))
             if wanted is None:
                 group = "Options"
                 record = record[0], re.split(r"(?<=[^.])\.(?: |$)|;|  \[", record[1])[0] + "."  # the first sentence
@@ -111,16 +115,8 @@ METAVARS = {"sides": "N,N,N"}
 
 def options_of_kinds(command: Any) -> Any:
     """Add the options of every kind of data, from their dataclasses."""
-    options = dict[str, Any]()
-    for kind in KINDS:
-        for key, field in options_of(kind.options).items():
-            info: OptionInfo = field.metadata["said"]
-            own = info.group or kind.options.__doc__ or kind.name
-            group, common, owners = HelpInGroups.shown.get(key, (own, info.common, {}))
-            HelpInGroups.shown[key] = group, common, {**owners, kind.name: own}
-            options.setdefault(key, _click_option(key, info, field.default))
-    for add in reversed([options[key] for key in sorted(options, key=lambda key: TITLES.index(HelpInGroups.shown[key][0]))]):
-        command = add(command)
+    for key in sorted(FIELDS, key=lambda key: TITLES.index(next(iter(GROUPS[key].values()))))[::-1]:
+        command = _click_option(key, FIELDS[key].metadata["said"], FIELDS[key].default)(command)
     return command
 
 

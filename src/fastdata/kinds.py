@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["NAMES", "Modality", "Planned", "Probed", "Tables", "find"]
+__all__ = ["NAMES", "Modality", "Planned", "Tables", "find"]
 
 Array = Any  # numpy's, which is not imported here: `--help` has to be fast
 AnyPath = Any  # that of `fastdata.sources.urls`, also because of that
@@ -56,7 +55,6 @@ class Tables:
         samples: the rows of samples.npy.
         names: the lines of names.txt.
         images: the names of the images of a sample, if it has several.
-        counts: the number of samples of each shard.
         records: the number of records of each shard, if it differs.
         sections: the manifest's sections of this kind.
         originals: for variants of codec "original", how many records are the bytes of their inputs.
@@ -65,31 +63,11 @@ class Tables:
 
     samples: Array
     names: Iterable[str]
-    counts: tuple[int, ...]
     records: tuple[int, ...] | None = None
     sections: dict[str, Any] = field(default_factory=dict)
     originals: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Probed:
-    """The result of preparing some inputs.
-
-    Attributes:
-        inputs: the number of all inputs.
-        tried: the number of inputs that were tried.
-        scale: the factor from the tried inputs to all.
-        records: sizes in bytes.
-        rejected: count by reason.
-    """
-
-    inputs: int
-    tried: int
-    scale: float
-    records: list[int]
-    rejected: Counter[str]
 
 
 class Modality:
@@ -139,19 +117,14 @@ class Modality:
         """The module that makes and joins shards.
 
         `PLAN_TYPES` are the dataclass of the options in a plan, and those of its inputs; `make_shard(job, task, writers, progress)`
-        returns a table of plain JSON values with a list "rejects"; `kept(table)` is its number of samples; `tables(plan, found)`
-        combines those of all shards; `probe(plan, roots)` prepares some inputs without keeping them.
+        returns a table of plain JSON values with the number "kept" and a list "rejects"; `tables(plan, found)` combines those of
+        all shards.
         """
         return self._module("shards")
 
     def machine(self) -> dict[str, str]:
         """Return what of this machine decides the bytes of shards, besides its architecture and the libraries' versions."""
         return {}
-
-    def sizes(self, store: Any, sources: Sequence[Any]) -> tuple[int, int]:
-        """Return the bytes of the kept inputs, and of their records."""
-        before = sum(sources[k].size for k in store.samples["source"].tolist())
-        return before, sum(int(store.index(v).lengths.sum()) for v in store.manifest.variants)
 
     # Options in manifests
 

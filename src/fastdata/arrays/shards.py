@@ -14,20 +14,18 @@ from fastdata.arrays.recipe import ArrayRecipe, laid_out
 from fastdata.arrays.sections import Arrays, samples_dtype
 from fastdata.errors import CodecError
 from fastdata.images.sections import Masks
-from fastdata.kinds import Probed, Tables
-from fastdata.prepare.plan import Plan, Roots
+from fastdata.kinds import Tables
+from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.inputs import Source
 from fastdata.sources.notes import detail_of, reason_of
 from fastdata.sources.urls import AnyPath, to_path
 
-__all__ = ["kept", "make_shard", "probe", "tables"]
+__all__ = ["make_shard", "tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 PLAN_TYPES = ArrayRecipe, (Source, ArraySource)
-
-PROBES, PROBE_BYTES = 32, 1 << 30
 
 
 def _load(job: Job, source: ArraySource, skip: tuple[str, str] | None = None) -> list[Array] | tuple[str, str]:
@@ -96,31 +94,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
                 classes.update({k: int(found[k]) for k in np.flatnonzero(found).tolist()})
         rows.append((number, list(arrays[0].shape), count))
         progress.add(done=size)
-    return {"rows": rows, "rejects": rejects, "classes": classes}
-
-
-def probe(plan: Plan, roots: Roots) -> Probed:
-    """Load some arrays, evenly spaced, up to about 1 GiB."""
-    job = Job(tuple(map(str, roots)), "", plan.options, "")
-    tried = read = 0
-    sizes: list[int] = []
-    rejected: Counter[str] = Counter()
-    for source in plan.sources[:: -(-len(plan.sources) // PROBES)]:
-        if read > PROBE_BYTES:
-            break
-        arrays = _load(job, source)
-        tried += 1
-        read += max(source.size, 0)
-        if isinstance(arrays, tuple):
-            rejected[arrays[0]] += 1
-        else:
-            sizes += [chunk.nbytes for chunks in _records(arrays, plan.options) for chunk in chunks]
-    return Probed(len(plan.sources), tried, sum(max(s.size, 0) for s in plan.sources) / max(read, 1), sizes, rejected)
-
-
-def kept(table: dict[str, Any]) -> int:
-    """Return the number of arrays in a shard."""
-    return len(table["rows"])
+    return {"kept": len(rows), "rows": rows, "rejects": rejects, "classes": classes}
 
 
 def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
@@ -139,7 +113,6 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     return Tables(
         samples=samples,
         names=(plan.sources[row[0]].name for row in rows),
-        counts=tuple(map(kept, found)),
         records=tuple(sum(row[2] for row in table["rows"]) for table in found),
         sections={"arrays": Arrays(options.chunk, options.channels != "none"), "masks": masks},
     )

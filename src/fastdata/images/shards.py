@@ -18,10 +18,10 @@ from fastdata.errors import CodecError, MachineError
 from fastdata.images.prepare import ImageRecipe, Record, Room, prepare_image
 from fastdata.images.sections import Masks, rows_dtype
 from fastdata.images.tokens import encode_columns
-from fastdata.kinds import Probed, Tables
-from fastdata.prepare.plan import Plan, Roots
+from fastdata.kinds import Tables
+from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.sources.base import read_source, release
+from fastdata.sources.base import read_source
 from fastdata.sources.fields import field_files, read_fields
 from fastdata.sources.inputs import Source
 from fastdata.sources.instances import box_notes, in_pixels
@@ -30,10 +30,9 @@ from fastdata.sources.urls import AnyPath, join, read_ahead, to_path
 from fastdata.system.machine import room
 from fastdata.words import number_of, was
 
-__all__ = ["kept", "make_shard", "probe", "tables"]
+__all__ = ["make_shard", "tables"]
 
 PLAN_TYPES = ImageRecipe, (Source,)
-PROBES = 32
 SCRATCH_BYTES = 1 << 26
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -69,7 +68,8 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
         counts.update(own)
         originals = [count + record.original for count, record in zip(originals, records, strict=True)]
         progress.add(done=1)
-    return {"rows": rows, "rejects": rejects, "classes": classes, "originals": originals, "counts": counts}
+    found = {"kept": len(rows), "rows": rows, "rejects": rejects}
+    return {**found, "classes": classes, "originals": originals, "counts": counts}
 
 
 def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
@@ -88,23 +88,6 @@ def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
                 yield from (join(roots[0], name) for name in (source.name, *field_files(source, endings)))
 
     return (source for _, source in read_ahead(enumerate(task.sources), wanted, lambda numbered: max(numbered[1].size, 0)))
-
-
-def probe(plan: Plan, roots: Roots) -> Probed:
-    """Prepare up to 32 images, to estimate the store."""
-    threads = cv2.getNumThreads()
-    count = len(plan.sources)
-    job = Job(tuple(map(str, roots)), "", plan.options, "", plan.columns, plan.fields, plan.files)
-    sizes, rejected, tried = list[int](), Counter[str](), min(PROBES, count)
-    for k in range(tried):
-        try:
-            records, _ = _prepared(job, plan.sources[k * count // tried], None, Counter())
-            sizes += [len(record.data) for record in records]
-        except Exception as error:  # noqa: BLE001  as in `make_shard`
-            rejected[reject_of(error)[0]] += 1
-    cv2.setNumThreads(threads)
-    release()
-    return Probed(count, tried, count / tried, sizes, rejected)
 
 
 @contextmanager
@@ -151,11 +134,6 @@ def _companion(called: str, root: str, source: Source) -> tuple[str, bytes]:
         raise CodecError(f"its {called}: {detail}", reason) from None
 
 
-def kept(table: dict[str, Any]) -> int:
-    """Return how many images a shard has."""
-    return len(table["rows"])
-
-
 def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Build samples.npy, with a row for each image, and the store's other tables."""
     variants = plan.options.variants()
@@ -171,7 +149,6 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     return Tables(
         samples=samples,
         names=_names(plan, samples["source"], counts),
-        counts=counts,
         originals={name: originals[k] for k, (name, _, form) in enumerate(variants) if form.codec == "original"},
         sections={"masks": None if mask is None else Masks(mask.names, {str(k): classes[k] for k in sorted(classes)})},
         images=tuple(image.name for image in plan.options.images),

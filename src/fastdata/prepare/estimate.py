@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
 from typing import Any
+
+import numpy as np
 
 from fastdata.prepare.build_plan import build_plan, check_positive
 from fastdata.prepare.plan import Work
+from fastdata.prepare.run import job_of
 from fastdata.prepare.splits import plan_stores
 from fastdata.prepare.summary import counted
 from fastdata.prepare.upload import place_of
+from fastdata.prepare.worker import STATUS, Progress, Task, make_shard
 from fastdata.remote.url import Storage, is_url
+from fastdata.sources.base import release
 from fastdata.sources.options import StrPath
 from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
+from fastdata.store.files import WORK
+from fastdata.store.reader import INDEX_ROW
 from fastdata.system.machine import available_cores
 from fastdata.words import human_bytes, number_of
 
 __all__ = ["Estimate", "estimate", "stored_bytes"]
 
+PROBES, PROBE_S = 32, 3.0  # the most inputs that are tried, and seconds after which no other one is begun
 PAGE = 4096  # bytes of an LMDB page
 SHARD_PAGES = 3  # two headers and the root of the tree
 
@@ -69,7 +82,7 @@ def estimate(
     storage: Storage | None = None,
     **options: Any,
 ) -> Estimate:
-    """Prepare a few evenly spaced inputs in this process, write nothing, and extrapolate. The arguments are those of `prep`."""
+    """Prepare a few inputs in this process, keep nothing, and extrapolate. The arguments are those of `prep`."""
     check_positive(workers=workers)
     found = Estimate()
     with share(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage):
@@ -78,19 +91,39 @@ def estimate(
             return build_plan(source, out, None, storage, **options)
 
         for name, work in plan_stores(plan, path, out, {**options, "labels": labels}).items():
-            started = time.perf_counter()
-            probed = work.kind.shards.probe(work.plan, work.roots)
-            found.seconds += (time.perf_counter() - started) * probed.scale / (workers or available_cores())
-            found.inputs += probed.inputs
-            found.bytes += int(sum(map(stored_bytes, probed.records)) * probed.scale)
-            found.bytes += SHARD_PAGES * PAGE * work.plan.num_shards * len(work.plan.options.variants())
-            found.probes += probed.tried
-            found.rejected += probed.rejected
+            _add(found, work, workers or available_cores())
             found.notes += tuple(f"{name}: {note}" if name else note for note in work.notes)
             if not is_url(place_of(out)):
                 disk = next(path for path in (work.out, *work.out.parents) if path.exists())
                 found.free_bytes = shutil.disk_usage(disk).free
     return found
+
+
+def _add(found: Estimate, work: Work, workers: int) -> None:
+    """Prepare inputs of a plan, chosen at random, for some seconds, and add what all of them cost to an estimate."""
+    plan, sources = work.plan, work.plan.sources
+    places = Random(0).sample(range(len(sources)), min(PROBES, len(sources)))
+    started, tried, probes, size, rejected = time.perf_counter(), list[Any](), 0, 0, Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="fastdata-") as folder:
+        (Path(folder) / WORK).mkdir()
+        job = job_of(work, Path(folder), workers)
+        while places and time.perf_counter() - started < PROBE_S:
+            place = places.pop()
+            tried.append(sources[place])
+            made = make_shard(job, Task(place, place, (sources[place],), {}), Progress(np.zeros(1, STATUS)))
+            table = json.loads(made.table)
+            rejected.update(reject["reason"] for reject in table["rejects"])
+            probes += table["kept"] + len(table["rejects"])
+            for rows in table["indices"].values():
+                size += sum(map(stored_bytes, np.frombuffer(base64.b64decode(rows), INDEX_ROW)["length"].tolist()))
+    release()
+    amount = sum(max(source.size, 0) for source in tried) if plan.options.unit == "B" else len(tried)
+    scale = sum(plan.amounts) / max(amount, 1)
+    found.seconds += (time.perf_counter() - started) * scale / workers
+    found.inputs += round(len(sources) * probes / max(len(tried), 1))
+    found.bytes += int(size * scale) + SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
+    found.probes += probes
+    found.rejected += rejected
 
 
 def stored_bytes(size: int) -> int:

@@ -61,7 +61,7 @@ def finished_shards(work: Work, shards: Sequence[int]) -> dict[int, _Counts]:
             if table["fingerprint"] == work.plan.fingerprint and all(
                 size_of(shard_place(work.out, name, shard)) == size for name, (size, _) in table["files"].items()
             ):
-                found[shard] = _Counts(work.kind.shards.kept(table), len(table["rejects"]))
+                found[shard] = _Counts(table["kept"], len(table["rejects"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found
@@ -140,10 +140,10 @@ def finish(work: Work) -> tuple[str, ...]:
     for name, size, form in plan.options.variants():
         variants.append(Variant(name, size, form, tuple(sums[name]), tables.records, tables.originals.get(name)))
     manifest = Manifest(
-        num_samples=sum(tables.counts),
+        num_samples=sum(done.kept for done in finished.values()),
         num_rejects=len(rejects),
         labels=plan.labels,
-        shard_samples=tables.counts,
+        shard_samples=tuple(done.kept for done in finished.values()),
         variants=tuple(variants),
         files=files,
         options=plan.recorded_options(),

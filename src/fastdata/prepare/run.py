@@ -14,6 +14,7 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard
 from fastdata.store.files import WORK, unique
 from fastdata.system.machine import available_cores, free_memory
 
-__all__ = ["Report", "run_shards"]
+__all__ = ["Report", "job_of", "run_shards"]
 
 TICK_S = 0.1
 LONGEST_TICK_S = 1.0
@@ -35,6 +36,24 @@ BACKLOG = 2  # finished shards for each worker that may wait to be published, be
 SENDERS = 4  # finished shards that are sent to object storage at a time
 
 Report = Callable[[int, int], None]  # takes the sums of a run: work done, inputs rejected
+
+
+def job_of(work: Work, out: Path, workers: int) -> Job:
+    """Return what a number of workers have to know to make shards in a folder."""
+    plan = work.plan
+    return Job(
+        tuple(map(str, work.roots)),
+        str(out),
+        plan.options,
+        plan.fingerprint,
+        plan.columns,
+        plan.fields,
+        plan.files,
+        unique(),
+        versions=work.versions,
+        storage=work.storage,
+        share=free_memory() // (2 * workers),  # the other half is for one large input at a time
+    )
 
 
 class _Worker:
@@ -83,22 +102,8 @@ class _Pool:
     """
 
     def __init__(self, work: Work, *, workers: int, timeout_s: float) -> None:
-        plan = work.plan
         self._work = work
-        self._mark = unique()
-        self._job = Job(
-            tuple(map(str, work.roots)),
-            str(work.out),
-            plan.options,
-            plan.fingerprint,
-            plan.columns,
-            plan.fields,
-            plan.files,
-            self._mark,
-            versions=work.versions,
-            storage=work.storage,
-            share=free_memory() // (2 * workers),  # the other half is for one large input at a time
-        )
+        self._job = job_of(work, work.out, workers)
         self._count = workers
         self._timeout_s = timeout_s
         self._todo: deque[int] = deque()
@@ -124,7 +129,7 @@ class _Pool:
             for worker in self._workers:
                 worker.stop()
             self._publisher.shutdown(cancel_futures=True)
-            for temporary in (self._work.out / WORK).glob(f"*.{self._mark}-*.tmp"):
+            for temporary in (self._work.out / WORK).glob(f"*.{self._job.mark}-*.tmp"):
                 temporary.unlink(missing_ok=True)
 
     def _step(self) -> None:

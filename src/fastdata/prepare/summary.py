@@ -28,8 +28,7 @@ class Summary:
         kept: number of inputs in the store.
         rejected: count of rejected inputs by reason; rejects.jsonl lists each.
         resumed: number of inputs that an earlier run had finished.
-        bytes_before: size of the kept images, of the text files, or of the table.
-        bytes_after: size of all records of all sizes.
+        bytes: size of all records of all sizes.
         seconds: duration of this run.
         skipped: count of files of other types, by extension.
         notes: what the labels are, where they come from, and what is not stored or differs from the request.
@@ -45,8 +44,7 @@ class Summary:
     kept: int
     rejected: dict[str, int]
     resumed: int
-    bytes_before: int
-    bytes_after: int
+    bytes: int
     seconds: float
     skipped: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
@@ -74,11 +72,7 @@ class Summary:
             yield f"the first reject: {self.first_reject}"
         yield from _skipped(self.skipped, self.kind)
         yield from self.notes
-        before = ratio = ""
-        if self.bytes_before:
-            before = f"{human_bytes(self.bytes_before)} before, "
-            ratio = f", ratio {self.bytes_after / self.bytes_before:.2f}"
-        yield f"{before}{human_bytes(self.bytes_after)} after{ratio}"
+        yield f"records of {human_bytes(self.bytes)}"
         for size, count in self.originals.items():
             yield f"size {size}: {number_of(count, 'image')} kept as they were, {self.kept - count} encoded"
         if self.tokens:
@@ -172,15 +166,13 @@ def summarize(
 
     Args:
         folder: where it is; if it is in object storage, the folder of `remote`.
-        work: its plan; None: that is not known any more, and neither are the sizes of the inputs.
+        work: its plan; None: that is not known any more.
         resumed: the number of inputs that earlier runs had finished; None: all.
         notes: lines to show to the user, besides those of the plan.
     """
     store = Store(folder, kind=None) if remote is None else remote.store()
     rejected = Counter(r["reason"] for r in store.rejects())
     tokens = store.manifest.section("tokens")
-    records = sum(shard.bytes for variant in store.manifest.variants for shard in variant.shards)
-    before, after = (0, records) if work is None else work.kind.sizes(store, work.plan.sources)
     inputs = len(store) + rejected.total()
     return Summary(
         out=store.path if remote is None else remote.url,
@@ -188,8 +180,7 @@ def summarize(
         kept=len(store),
         rejected=dict(rejected),
         resumed=inputs if resumed is None else resumed,
-        bytes_before=before,
-        bytes_after=after,
+        bytes=sum(int(store.index(variant).lengths.sum()) for variant in store.manifest.variants),
         seconds=seconds,
         skipped={} if work is None else work.skipped,
         notes=(*(() if work is None else work.notes), *notes),

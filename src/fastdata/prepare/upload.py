@@ -170,19 +170,15 @@ class Upload:
         Raises:
             PrepError: another plan has taken the place of this one.
         """
-        path, table = shard_table(self.folder, made.shard), made.table
-        fingerprint = str(fingerprint_of(table))
-        there = self._read(self._name(path))
-        if there is None or fingerprint_of(there) != fingerprint:
+        path, fingerprint = shard_table(self.folder, made.shard), str(fingerprint_of(made.table))
+        table = self._read(self._name(path))
+        if table is None or fingerprint_of(table) != fingerprint:
             self.check_plan(fingerprint)
             for name, (file, _) in made.files.items():
-                target = self._name(shard_place(self.folder, name, made.shard))
-                if not self._bucket.put(target, file):  # there is one, of a try that was lost, or of another plan
-                    self.check_plan(fingerprint)
-                    self._bucket.put(target, file, replace=True)
+                self._bucket.put(self._name(shard_place(self.folder, name, made.shard)), file, replace=True)
+            table = made.table
             self._bucket.put(self._name(path), table, replace=True)
-            there = table
-        write_atomic(path, there, durable=False)
+        write_atomic(path, table, durable=False)
         for file, _ in made.files.values():
             file.unlink()
 

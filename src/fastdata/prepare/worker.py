@@ -42,6 +42,7 @@ __all__ = [
     "Task",
     "Writers",
     "main",
+    "make_shard",
     "publish_shard",
     "reject_of",
     "shard_place",
@@ -199,33 +200,32 @@ def main(connection: int, status: int, alive: int) -> None:
         while True:
             task: Task = parent.recv()
             try:
-                parent.send(("done", _make_shard(job, task, progress)))
+                parent.send(("done", make_shard(job, task, progress)))
             except Exception as error:  # noqa: BLE001  the parent raises it and stops the run
                 known = isinstance(error, (OSError, StoreError, PrepError))  # such as a full disk; anything else is a bug
                 parent.send(("failed", str(error) if known else lacking(error) or traceback.format_exc()))
 
 
-def _make_shard(job: Job, task: Task, progress: Progress) -> Made:
+def make_shard(job: Job, task: Task, progress: Progress) -> Made:
     """Make the files of a shard; again, if inputs cannot be read for a reason that may pass.
 
     Raises:
         StoreError: inputs cannot be read, or a file cannot be written.
     """
-    for pause_s in PAUSES_S:
+    pauses_s = [*PAUSES_S]
+    while True:
         try:
-            return _make_once(job, task, progress)
+            with Writers(job, task.shard) as writers:
+                table = kinds.find(job.options.kind).shards.make_shard(job, task, writers, progress)
+                progress.at(-1)
+                files = writers.finish()
+            break
         except _DiskError:
+            if not pauses_s:
+                raise
             progress.at(-1)
             release()  # files that are open may be stale
-            time.sleep(pause_s)
-    return _make_once(job, task, progress)
-
-
-def _make_once(job: Job, task: Task, progress: Progress) -> Made:
-    with Writers(job, task.shard) as writers:
-        table = kinds.find(job.options.kind).shards.make_shard(job, task, writers, progress)
-        progress.at(-1)
-        files = writers.finish()
+            time.sleep(pauses_s.pop(0))
     sums = {name: [total.bytes, total.xxh3_128] for name, (_, total) in files.items()}
     indices = {name: base64.b64encode(rows.tobytes()).decode() for name, rows in writers.indices.items()}
     body = {"fingerprint": job.fingerprint, "files": sums, "indices": indices, **table}

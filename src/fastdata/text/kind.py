@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,6 @@ class TokenModality(Modality):
 
         return plan_text(source, out, options, limit)
 
-    def sizes(self, store: Any, sources: Sequence[Any]) -> tuple[int, int]:
-        """Return the bytes of the text and of the tokens."""
-        return sum(max(source.size, 0) for source in sources), _bytes(store)
-
     def typed(self, options: dict[str, Any]) -> dict[str, Any]:
         typed = dict[str, Any]()
         for key, value in options.items():
@@ -69,12 +65,6 @@ class TokenModality(Modality):
         from fastdata.text.dataset import RAMTokens, TokenDataset
 
         return RAMTokens if in_memory else TokenDataset
-
-
-def _bytes(store: Any) -> int:
-    (variant,) = store.manifest.variants
-    counts = store.manifest.section("tokens").counts
-    return int(sum(counts)) * {"uint16": 2, "uint32": 4}[variant.form.dtype]
 
 
 def _cutting(separator: str, field: str) -> dict[str, Any]:

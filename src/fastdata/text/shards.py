@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastdata.errors import CodecError, MissingExtraError
-from fastdata.kinds import Probed, Tables
-from fastdata.prepare.plan import Plan, Roots
+from fastdata.kinds import Tables
+from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.notes import detail_of
 from fastdata.sources.urls import AnyPath, to_path
@@ -23,13 +22,12 @@ from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece,
 from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
 from fastdata.tokenizer import LIBRARIES, Engine, Spec, load
 
-__all__ = ["TokenRecipe", "kept", "make_shard", "probe", "tables"]
+__all__ = ["TokenRecipe", "make_shard", "tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BATCH_CHARS = 1 << 20  # characters of text that the tokenizer gets at once
 BATCH_DOCUMENTS = 1024
-PROBES = 8
 COPIED_TOKENS = 1 << 22  # tokens of a .bin file that are copied at once
 SLOWEST = 100_000  # characters a second that any tokenizer manages: a large document is not a hang
 
@@ -82,6 +80,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
         shard.add(number, piece)
     shard.flush()
     return {
+        "kept": sum(map(len, shard.pieces)),
         "pieces": shard.pieces,
         "rejects": shard.rejects,
         "largest": shard.largest,
@@ -245,38 +244,6 @@ def _ids(engine: Engine, texts: Sequence[str]) -> Sequence[Array | tuple[str, st
     ]
 
 
-def probe(plan: Plan, roots: Roots) -> Probed:
-    """Tokenize the first documents of up to 8 pieces. Files of tokens need no trial."""
-    options: TokenRecipe = plan.options
-    count = len(plan.sources)
-    size = sum(max(piece.size, 0) for piece in plan.sources)
-    if all(piece.name.lower().endswith(".bin") for piece in plan.sources):
-        return Probed(count, 0, 1.0, [size], Counter())
-    engine = load(options.tokenizer, plan.files.get(options.tokenizer.file, b""))
-    read = tokens = documents = 0
-    rejected: Counter[str] = Counter()
-    for k in range(min(PROBES, count)):
-        piece = plan.sources[k * count // min(PROBES, count)]
-        batch = next(_batches(roots[0], piece, options), [])
-        if isinstance(batch, tuple):
-            rejected[batch[0]] += 1
-            continue
-        for _, ids in _encoded(engine, batch, None):
-            if isinstance(ids, tuple):
-                rejected[ids[0]] += 1
-            else:
-                tokens += len(ids) + (options.end is not None)
-        documents += len(batch)
-        read += max(sum(len(text.encode()) for _, text in batch if isinstance(text, str)), 1)
-    scale = size / max(read, 1)
-    return Probed(round(documents * scale), documents, scale, [tokens * np.dtype(options.dtype).itemsize], rejected)
-
-
-def kept(table: dict[str, Any]) -> int:
-    """Return the number of documents in a shard."""
-    return sum(map(len, table["pieces"]))
-
-
 def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Make a row for each document and a name for each piece."""
     counts = [np.array(tokens, np.uint64) for table in found for tokens in table["pieces"]]
@@ -289,7 +256,6 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     return Tables(
         samples=samples,
         names=(piece.name for piece in plan.sources),
-        counts=tuple(map(kept, found)),
         records=tuple(table["records"] for table in found),
         sections={
             "tokens": Tokens(
