@@ -18,7 +18,6 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from PIL import Image
 
 from fastdata import prep
 from fastdata.codecs.pixels import decode_record
@@ -432,15 +431,6 @@ def test_exported_and_prepared_again(photos: Path, tmp_path: Path, options: dict
             assert files[k].read_bytes() == bytes(a.get(k)) and files[k].suffix == ".jpg"
         else:
             assert bytes(a.get(k)) == bytes(b.get(k)) and files[k].suffix == ".png"
-
-
-def test_export_of_a_size(made: Path, tmp_path: Path) -> None:
-    export(made, tmp_path / "small", size=24)
-    for path in (tmp_path / "small").rglob("*.jpg"):
-        with Image.open(path) as opened:
-            assert min(opened.size) == 24
-    with pytest.raises(StoreError, match="no size 99"):
-        export(made, tmp_path / "other", size=99)
 
 
 def test_names_that_would_be_the_same_get_numbers(tmp_path: Path) -> None:
