@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from fastdata.options import option
 from fastdata.sources.options import LabelOptions, PairOptions, SizeOptions
 
-__all__ = ["CHANNELS", "ArrayOptions"]
-
-CHANNELS = ("none", "first", "last")
+__all__ = ["ArrayOptions"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class ArrayOptions(SizeOptions, PairOptions, LabelOptions):
         "Sides of the chunks that arrays are stored in, such as 64,64,64, or one side for all axes. Crops read whole chunks.",
         type="sides",
     )
-    channels: str = option("Axis of channels; it is stored first and never cut.", "none", choices=CHANNELS)
+    channels: str = option("Axis of channels; it is stored first and never cut.", "none", choices=("none", "first", "last"))
     key: str | None = option("Name of the array to take from .npz files. Default: each array is a sample.")
     dtype: str | None = option(
         "Dtype of all arrays. Default: that of the first. Arrays with values that it does not hold exactly are rejected; if you "

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from fastdata.arrays.chunks import MAX_AXES
-from fastdata.arrays.options import CHANNELS
 from fastdata.errors import CodecError
 from fastdata.store.manifest import MASK, Form
 
@@ -50,8 +49,6 @@ class ArrayRecipe:
     shard_samples: int | None = field(default=None, metadata={"newer": True})
 
     def __post_init__(self) -> None:
-        if self.channels not in CHANNELS:
-            raise ValueError(f"--channels is {self.channels}, but must be one of {', '.join(CHANNELS)}")
         if self.mask_bits not in (0, 8, 16):
             raise ValueError(f"--mask-bits is {self.mask_bits}, but must be 8 or 16")
         if not 1 <= len(self.chunk) <= MAX_AXES or any(side < 1 for side in self.chunk):

@@ -9,7 +9,7 @@ from typing import Any
 from fastdata.images.options import ImageOptions
 from fastdata.kinds import Modality, Planned, StrPath
 
-__all__ = ["KIND", "ImageModality", "typed_masks"]
+__all__ = ["KIND", "ImageModality"]
 
 CPU_AVX2 = 11  # OpenCV's number for it, which cv2 does not export
 
@@ -51,7 +51,7 @@ class ImageModality(Modality):
         found = dict[str, Any]()
         for key, value in options.items():
             if key == "mask":
-                found |= typed_masks(value) if isinstance(value, dict) else {}
+                found |= _typed_masks(value) if isinstance(value, dict) else {}
             elif key == "images":
                 found[key] = [str(image) for image in convert(value, tuple[NamedImage, ...])]
             elif key == "upscale":
@@ -73,7 +73,7 @@ class ImageModality(Modality):
         return RAMImages if in_memory else MaskDataset if manifest.section("masks") else LMDBDataset
 
 
-def typed_masks(mask: dict[str, Any]) -> dict[str, Any]:
+def _typed_masks(mask: dict[str, Any]) -> dict[str, Any]:
     """Turn the masks' entry of a manifest's options into command-line options."""
     palette = [
         " ".join(map(str, [*color, name])) for color, name in zip(mask.get("colors", ()), mask.get("names", ()), strict=False)
