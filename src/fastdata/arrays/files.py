@@ -95,12 +95,13 @@ def npz_names(path: AnyPath) -> list[str]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            members = archive.namelist()
+            members = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:  # a damaged directory raises any of these
         raise CodecError(f"the .npz file is damaged or ends early: {error}") from None
-    if len(set(members)) < len(members) or not all(name.endswith(".npy") for name in members):
+    names = [one.filename.removesuffix(".npy") for one in members if one.filename.endswith(".npy") and not one.comment]
+    if len(set(names)) < len(members):  # a damaged directory holds a member as the comment of another
         raise CodecError("its members are not arrays of different names")
-    return [name.removesuffix(".npy") for name in members]
+    return names
 
 
 def _check_size(size: int, max_bytes: int) -> None:

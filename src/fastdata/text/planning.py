@@ -212,8 +212,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
         with needs("zstandard"):
             import zstandard  # noqa: F401  without it, each of these files would become a reject
     root = path if path.is_dir() else path.parent
-    total = sum(max(size, 0) for _, size, _ in found)
-    shard_bytes = min(max(total // BUSY_SHARDS, LEAST_BYTES), MOST_BYTES)
+    shard_bytes = min(max(sum(max(size, 0) for _, size, _ in found) // BUSY_SHARDS, LEAST_BYTES), MOST_BYTES)
     pieces = [piece for name, size, problem in found for piece in _pieces(root, name, size, problem, cutting, shard_bytes)]
     return TextList(root, pieces, skipped, shard_bytes, walk.notes())
 
