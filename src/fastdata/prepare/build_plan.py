@@ -15,8 +15,8 @@ from fastdata.prepare.plan import Work
 from fastdata.prepare.upload import Upload, place_of
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
+from fastdata.sources.packed import UnpackedWholeError
 from fastdata.sources.patterns import locate
-from fastdata.sources.shuffled import UnpackedWholeError
 from fastdata.sources.urls import AnyPath, is_inside, to_path, versions_of
 from fastdata.store.files import is_store
 

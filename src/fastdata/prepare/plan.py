@@ -19,8 +19,7 @@ from fastdata._version import __version__
 from fastdata.prepare.upload import Upload
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import FieldSource, Source, SourceList
-from fastdata.sources.packed import Packed
-from fastdata.sources.shuffled import shuffled
+from fastdata.sources.packed import Packed, shuffled
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
 from fastdata.store.manifest import Labels

@@ -1,4 +1,4 @@
-"""Long lists in little memory: a plan may have 10^8 inputs."""
+"""Long lists in little memory, as a plan may have 10^8 inputs; and the order of `--order shuffled`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from functools import cache
 from typing import Any, TypeVar, overload
 
 import numpy as np
+import xxhash
 
-__all__ = ["Packed", "trimmed"]
+from fastdata.errors import PrepError
+
+__all__ = ["Packed", "UnpackedWholeError", "shuffled", "trimmed"]
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Packed[Any]")
 Array = np.ndarray[Any, np.dtype[np.int64]]
 
 BLOCK = 32  # items that are compressed together: each that is asked for out of turn costs the unpacking of so many
+SHUFFLE_SEED = 0  # it determines the bytes of a store, so it must never change
 
 
 class Packed(Sequence[T]):
@@ -84,6 +88,33 @@ class Packed(Sequence[T]):
         chosen = copy(self)
         chosen._places = places if self._places is None else np.asarray(self._places)[places]
         return chosen
+
+
+class UnpackedWholeError(PrepError):
+    """Inputs cannot be read in another order than theirs. `why`: the reason."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"--order is shuffled, but {why}: prepare it with --order listed, export the store (fastdata export), and prepare that "
+            "with --order shuffled"
+        )
+        self.why = why
+
+
+def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
+    """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list.
+
+    Raises:
+        UnpackedWholeError: they lie in archives of which much has to be unpacked, or copied, to read one input.
+    """
+    for source in sources:
+        kind, file = getattr(source, "place", ())[:2] or ("", "")
+        if kind == "parquet":
+            raise UnpackedWholeError(f"{file} is unpacked in large pieces, and would be so once for each input")
+        if kind == "arrow" and remote:
+            raise UnpackedWholeError(f"{file} is in object storage, and would be copied whole for each input")
+    keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SHUFFLE_SEED) for k in range(len(sources)))
+    return Packed(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))
 
 
 def trimmed(item: Any) -> list[Any]:
