@@ -11,14 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.utils.class_weight import compute_class_weight
-from torch.nn.functional import cross_entropy
 from torch.utils.data import ConcatDataset
 
 import fastdata
-import stores
-from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop, TableDataset
-from stores import COUNT, folder, sha, store, unlabelled
+from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop
+from stores import folder, sha, store
 from support import encode, picture
 
 
@@ -64,52 +61,6 @@ def test_classes_come_in_the_order_of_their_numbers():
     assert list(ArrayDataset(volumes()).class_voxels.items()) == [(0, 2250), (2, 300), (10, 300), (11, 150)]
 
 
-# Weights
-
-
-def test_inverse_frequencies_are_scikit_learns_balanced_weights():
-    dataset = LMDBDataset(store()).subset(np.flatnonzero(np.arange(COUNT) % 5 % 3))
-    wanted = compute_class_weight("balanced", classes=np.arange(3), y=dataset.targets)
-    weights = dataset.class_weights()
-    assert weights.dtype == torch.float32
-    np.testing.assert_allclose(weights, wanted, rtol=1e-6)
-    rows = TableDataset(stores.table(), target="y")
-    assert rows.classes == []
-    with pytest.raises(ValueError, match=r"class_weights needs classes.*'integer'"):
-        rows.class_weights()
-
-
-def test_weights_of_masks_are_those_of_the_pixels_that_a_loss_sees():
-    path = masked((1, 30), (255, 100), (3, 50))
-    for dataset in (MaskDataset(path), RAMDataset(path), MaskDataset(path).subset([1])):
-        pixels = np.repeat([0, 1, 3], [600 - 180, 30, 50])
-        wanted = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=pixels)
-        np.testing.assert_allclose(dataset.class_weights(), [wanted[0], wanted[1], 0, wanted[2]], rtol=1e-6)
-    _, mask = dataset[0]
-    scores = torch.randn(1, 6, 20, 30, generator=torch.Generator().manual_seed(0))
-    weights = dataset.class_weights(num_classes=6)
-    assert weights[4:].tolist() == [0, 0]
-    loss = cross_entropy(scores, mask[None].long(), weight=weights, ignore_index=dataset.ignore_index)
-    kept = mask != 255
-    each = cross_entropy(scores, mask[None].long() * kept, reduction="none")[0]
-    known = weights[mask.long() * kept] * kept
-    torch.testing.assert_close(loss, (each * known).sum() / known.sum())
-    found = ArrayDataset(volumes()).class_weights()[[0, 2, 10, 11]]
-    np.testing.assert_allclose(found, 750 / np.array([2250, 300, 300, 150]), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda: LMDBDataset(store()).class_weights(num_classes=2), "num_classes is 2, but there are samples of class 2: give 3"),
-        (lambda: LMDBDataset(unlabelled()).class_weights(), "labels of kind 'none'"),
-    ],
-)
-def test_wrong_weights(call, says):
-    with pytest.raises(ValueError, match=says):
-        call()
-
-
 # The class that a loss ignores
 
 SIXTEEN = ((65535, 100), (1, 9), (2, 9))
@@ -133,7 +84,6 @@ def test_pixels_of_the_default_ignore_index_may_be_meant_to_be_learnt(make, argu
     for chosen in (largest, free):
         dataset = make(path, ignore_index=chosen, crop=CenterCrop(40))
         assert dataset.ignore_index == chosen and int(dataset[0][1][0, 0]) == chosen
-        assert (dataset.class_weights(num_classes=largest + 1)[largest] > 0) == (chosen == free)
 
 
 @pytest.mark.parametrize("alike", [False, True])

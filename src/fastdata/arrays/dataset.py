@@ -50,7 +50,7 @@ class ArrayDataset(SlotDataset):
         classes: names of the classes, or of the columns of float targets.
         targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset; also in a store with masks.
         class_voxels: in a store with masks, a dict of class: number of voxels, sorted by class, counted over all masks of the
-            store, also for a subset. `class_weights()` computes weights for a loss from it.
+            store, also for a subset.
 
     Raises:
         StoreError: if there is no finished store at `path`, or it holds another kind of data.
@@ -108,11 +108,6 @@ class ArrayDataset(SlotDataset):
     def class_voxels(self) -> dict[int, int]:
         masks = self._arrays.store.manifest.section("masks")
         return by_class(masks.pixels) if masks else {}
-
-    def _class_counts(self) -> tuple[dict[int, int], int]:
-        if self._masks is None:
-            return super()._class_counts()
-        return {k: count for k, count in self.class_voxels.items() if k != self.ignore_index}, 0
 
     @property
     def _draws(self) -> int:

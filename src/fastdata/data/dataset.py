@@ -123,40 +123,6 @@ class RowsDataset(Dataset[Any]):
     def transform(self, transform: Any) -> None:
         raise TypeError(f"a {type(self).__name__} has no transform, which is for images: change its batches in the loop")
 
-    def class_weights(self, *, num_classes: int | None = None) -> torch.Tensor:
-        """Return a weight for each class, as a loss takes it: `cross_entropy(scores, targets, weight=dataset.class_weights())`.
-
-        With n samples, c classes that have samples, and n_k samples of class k, it is n / (c * n_k): all classes have the same
-        total weight. With masks, samples are the pixels of all masks of the store (`class_pixels`, `class_voxels`), without
-        `ignore_index`; otherwise they are the samples of this dataset.
-
-        Args:
-            num_classes: the number of weights; None: the number of named classes, or the largest class + 1 if that is more.
-
-        Returns:
-            float32 [num_classes]; 0 for a class without samples.
-
-        Raises:
-            ValueError: num_classes is too small, or there are no classes.
-        """
-        counts, named = self._class_counts()
-        counts = {k: n for k, n in counts.items() if n}
-        least = max(counts, default=-1) + 1
-        length = max(least, named) if num_classes is None else num_classes
-        if length < least:
-            raise ValueError(f"num_classes is {num_classes}, but there are samples of class {least - 1}: give {least} or more")
-        weights = torch.zeros(length, dtype=torch.float32, device="cpu")
-        found = torch.tensor(list(counts.values()), dtype=torch.float64, device="cpu")
-        weights[list(counts)] = (found.mean() / found).float()
-        return weights
-
-    def _class_counts(self) -> tuple[dict[int, int], int]:
-        """Return the count of each class, and the number of named classes."""
-        if self._all.labels.kind != "class":
-            raise ValueError(f"class_weights needs classes; this dataset has labels of kind {self._all.labels.kind!r}")
-        classes, counts = np.unique(self.targets, return_counts=True)
-        return dict(zip(classes.tolist(), counts.tolist(), strict=True)), len(self._all.labels.names)
-
     def _like(self, **parts: Any) -> Any:
         other = copy.copy(self)
         other.__dict__.update(parts)

@@ -55,7 +55,7 @@ class ImageDataset(SlotDataset):
     Attributes:
         classes: names of the classes, or of the columns of float targets; with masks, their class names, where a palette gave them.
         class_pixels: with masks, a dict of pixel counts by class, in class order. They count all masks of the store as they were
-            before preparing, also those outside a subset. `class_weights()` turns them into loss weights.
+            before preparing, also those outside a subset.
         targets: numpy int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
         images: the names of the images, if samples are dicts of them; else None.
         views: crop, flips and transform.
@@ -100,11 +100,6 @@ class ImageDataset(SlotDataset):
     @property
     def class_pixels(self) -> dict[int, int]:
         return self._masks.pixels if self._masks else {}
-
-    def _class_counts(self) -> tuple[dict[int, int], int]:
-        if self._masks is None:
-            return super()._class_counts()
-        return self._masks.counts(), len(self._masks.names)
 
     @property
     def ignore_index(self) -> int | None:
