@@ -33,7 +33,7 @@ __all__ = ["Shard", "fill", "main"]
 
 REQUESTS = 16  # in flight
 SHARDS_AT_ONCE = 4
-WATCH_S = 0.003  # between two looks at the folder
+WATCH_S = 0.005  # between two looks at the folder
 LIVES_S = 0.25  # between two looks whether readers live
 GRACE_S = 2.0  # without readers
 FIRST_S = 30.0  # for the first reader to come
