@@ -25,10 +25,11 @@ from fastdata import (
     RAMDataset,
     RandomCrop,
     TableDataset,
+    TokenDataset,
 )
 from stores import deep, square, store
 from test_masks import masked
-from test_ram_kinds import volumes
+from test_ram_kinds import tokens, volumes
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -192,7 +193,7 @@ def test_a_transform_that_can_not_be_is_refused_when_it_is_set():
         MaskDataset(masked()).transform = negative
     with pytest.raises(TypeError, match="transform is 3"):
         plain().transform = 3
-    for other in (ArrayDataset(volumes()[0]), TableDataset(stores.table(), target="y")):
+    for other in (ArrayDataset(volumes()[0]), TableDataset(stores.table(), target="y"), TokenDataset(tokens()[0], 8)):
         with pytest.raises(TypeError, match=f"a {type(other).__name__} has no transform"):
             other.transform = negative
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -31,7 +32,7 @@ from fastdata.store.writer import ShardWriter
 from faults import LIES, FaultServer, serving, storing
 from reference import lanes
 from servers import google
-from support import downloaders, tree, until, write_pictures
+from support import children, downloaders, tree, until, write_pictures
 
 KINDS = {
     "images": (stores.store, {"crop": CenterCrop(24)}),
@@ -479,6 +480,40 @@ def test_containers_that_share_only_the_cache_share_its_downloader(server: Fault
     assert len(dataset[119]) == 2 and downloaders(cache) == [process] and not downloaders(other)
 
 
+def deleted_bytes() -> int:
+    """The blocks of shards without a name that this process's children still map."""
+    total = 0
+    for pid in children(os.getpid()):
+        with suppress(OSError):
+            for entry in Path(f"/proc/{pid}/map_files").iterdir():
+                with suppress(OSError):
+                    target = os.readlink(entry)  # noqa: PTH115
+                    if "/shard-" in target and target.endswith(" (deleted)"):
+                        total += entry.stat().st_blocks * 512
+    return total
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="looking at mapped files needs root")
+def test_a_small_cache_has_few_blocks_of_evicted_shards(tmp_path: Path) -> None:
+    """The cache is a quarter of the store. Workers let go of what was evicted, while the consumer is slow too."""
+    images = np.random.default_rng(0).integers(0, 256, (4000, 24, 24, 3), np.uint8)
+    out = fastdata.prep(images, tmp_path / "x.fds", codec="rgb", workers=1, shard_samples=10).out
+    fastdata.publish(out, f"file://{tmp_path}/served/x.fds")
+    total = sum(s.bytes for s in read_manifest(out).variants[0].shards)
+    with serving(tmp_path / "served") as server:
+        dataset = LMDBDataset(f"{server.url}/x.fds", cache=tmp_path / "cache", cache_size=total // 4)
+        most = 0
+        with Loader(dataset, 16, seed=5, shuffle=True, num_workers=2) as loader:
+            for epoch in range(3):
+                for k, batch in enumerate(loader):
+                    assert len(batch.ids) and used(tmp_path / "cache") <= total // 4 + 2 * total // 400
+                    time.sleep(0.002 * epoch)
+                    if k % 5 == 0:
+                        most = max(most, deleted_bytes())
+    assert most < 0.1 * total / 4, most / total
+
+
 FORKING = """
 import sys, torch, fastdata
 fastdata.prep("s3://bucket/photos", "s3://bucket/out.fds", size=32, progress=False)
@@ -724,3 +759,30 @@ def test_the_docs_run(moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             exec(code, names)
             assert len(names["train"]) == len(names["val"]) == 42
             assert len(names["images"]) == 42 % 8
+
+
+def test_a_forked_child_holds_no_lock_of_its_parent(server: FaultServer, tmp_path: Path) -> None:
+    dataset = LMDBDataset(server.url + "/many.fds", cache=tmp_path / "cache")
+    dataset[0]
+    (path,) = (tmp_path / "cache").glob("*/*/shard-00000.*.mdb")
+
+    def evictable() -> bool:
+        with path.open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    assert not evictable()  # this process maps it
+    context = multiprocessing.get_context("fork")
+    ready, end = context.Event(), context.Event()
+    child = context.Process(target=lambda: (ready.set(), end.wait(60)))
+    child.start()
+    try:
+        assert ready.wait(30)
+        del dataset
+        assert evictable()
+    finally:
+        end.set()
+        child.join()

@@ -23,6 +23,7 @@ TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Dele
 EVICTIONS, LOCK = "evictions", "lock"
 IGNORED = (MARK, EVICTIONS, LOCK, "readers", "lost+found")  # what a folder may hold that is no cache yet
 OPENING = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # a link would lead out of the cache
+PATIENCE_S = 0.1  # for readers to let go of evicted shards
 DISK_RESERVE_BYTES = 1 << 20  # of a full disk, for all other files
 SHARDS = "*/*/shard-*"
 
@@ -77,13 +78,14 @@ class _Shard(NamedTuple):
 class ShardCache:
     """A folder of shards, which is created if there is none. A StoreError says that it holds other files, or cannot be written.
 
-    limit: the most bytes of all shards, those on their way included; None: what the disk has.
+    limit: the most bytes of all shards, those on their way and those that readers still map included; None: what the disk has.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.limit: int | None = None
         self._disk_limit: int | None = None  # bytes that the shards had when the disk was full
+        self._mapped: list[tuple[int, int, float]] = []  # descriptor, bytes and time of evicted shards that readers map
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / MARK).exists():
@@ -162,7 +164,10 @@ class ShardCache:
         )
 
     def _make_room(self, size: int, next_use: NextUse, use: float) -> bool:
-        """Evict the shards that are used last until there is room, and return whether there is."""
+        """Evict the shards that are used last until there is room, and return whether there is.
+
+        Readers that map an evicted shard have a moment to let go of it, before others are evicted in its place.
+        """
         limits = [limit for limit in (self.limit, self._disk_limit) if limit is not None]
         if not limits:
             return True
@@ -172,27 +177,41 @@ class ShardCache:
                 raise StoreError(f"cache_size is {limit}, but one shard takes {size} bytes: make cache_size larger")
             raise self.full(size)
         shards = self._shards()
-        missing = sum(shard.size for shard in shards) + size - limit
+        used = sum(shard.size for shard in shards)
+        missing = used + size + self._still_mapped(PATIENCE_S) - limit
         ranked = sorted((shard for shard in shards if shard.path.suffix == ".mdb"), key=lambda shard: shard.last_read)
         ranked.sort(key=lambda shard: next_use(shard.path), reverse=True)
         victims = []
         for shard in ranked:
             if missing <= 0 or next_use(shard.path) <= use:
                 break
-            victims.append(shard.path)
+            victims.append(shard)
             missing -= shard.size
         if missing > 0:
             return False
-        for path in victims:
-            self._evict(path)
+        for shard in victims:
+            self._evict(shard.path)
+            used -= shard.size
         self._evictions[0] = (self._evictions[0] + len(victims)) & ((1 << 64) - 1)
-        return True
+        return used + self._still_mapped() + size <= limit
 
     def _evict(self, path: Path) -> None:
         if not (self.folder / MARK).exists():
             raise StoreError(f"{self.folder} is no cache any more: it lacks {MARK}")
         with suppress(OSError):  # a folder of somebody
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self._mapped.append((descriptor, os.fstat(descriptor).st_size, time.monotonic()))
             path.unlink()
+
+    def _still_mapped(self, seconds: float = 0.0) -> int:
+        """Return the bytes of shards that readers have not let go of, so many seconds after they were evicted."""
+        for mapped in list(self._mapped):
+            with suppress(BlockingIOError):
+                fcntl.flock(mapped[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.close(mapped[0])
+                self._mapped.remove(mapped)
+        before = time.monotonic() - seconds
+        return sum(size for _, size, evicted in self._mapped if evicted <= before)
 
     def _shards(self) -> list[_Shard]:
         shards, now = [], time.time()

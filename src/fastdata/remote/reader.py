@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import stat
@@ -98,6 +99,14 @@ class RemoteStore(Place):
 _readers = weakref.WeakSet["CachedReader"]()
 
 
+def _unmap_all() -> None:
+    for reader in list(_readers):
+        reader.unmap()
+
+
+os.register_at_fork(after_in_child=_unmap_all)  # the lock of a mapping lives as long as any process has it
+
+
 class CachedShards:
     """The shards of a variant, which come into the cache when they are opened."""
 
@@ -120,7 +129,7 @@ class CachedShards:
         )
 
     def open(self, shard: int) -> memoryview:
-        """Map a shard. One that is not what was written is removed, and fetched again."""
+        """Map a shard, and lock its file shared. One that is not what was written is removed, and fetched again."""
         raise_file_limit()
         try:
             return self._map(shard)
@@ -133,14 +142,14 @@ class CachedShards:
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError:
-                for reader in list(_readers):  # or the disk may have no room, while this process waits
-                    reader.unmap()
+                _unmap_all()  # or the cache may have no room, while this process waits
                 self.store.session.ask(root=self.store.relative_root, variant=self._variant, shard=shard)
                 continue
             try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
                 info = os.fstat(descriptor)
                 if info.st_nlink and stat.S_ISREG(info.st_mode) and is_whole(info, xxh3, size):
-                    mapped = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+                    mapped = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)  # has a descriptor, and its lock, of its own
                     mapped.madvise(mmap.MADV_RANDOM)
                     os.utime(descriptor, ns=(time.time_ns(), info.st_mtime_ns))
                     return memoryview(mapped)

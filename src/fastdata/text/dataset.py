@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from fastdata.data.choice import check_split
-from fastdata.data.dataset import Fixed, counted_of, in_one_line, shown
+from fastdata.data.dataset import Fixed, RowsDataset, counted_of, in_one_line, shown
 from fastdata.data.opening import RAMDataset, StrPath
 from fastdata.data.random import LOW, SHIFT, SPLIT_EPOCH, philox, repeated, uniforms
 from fastdata.errors import FormatError
@@ -66,6 +66,8 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         FormatError: if the store is damaged.
         ValueError: if an argument is wrong, or the store has too few tokens for one row.
     """
+
+    transform = RowsDataset.transform  # which cannot be set
 
     def __init__(
         self,
