@@ -385,3 +385,9 @@ def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
 def test_the_format_s_second_opinion(tmp_path: Path) -> None:
     done = run(PREP[0], Path(__file__).parents[1] / "tools" / "check_format.py", store())
     assert done.returncode == 0, done.stdout
+
+
+def test_a_separator_that_the_shell_has_not_turned_into_a_line_end_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\ntwo")
+    with pytest.raises(ValueError, match="has a backslash and an n"):
+        fastdata.prep(tmp_path, tmp_path / "x.fds", tokenizer="bytes", split_on="\\n\\n")

@@ -41,17 +41,23 @@ class Fixed:
         fixed: names of these attributes of a subclass, as in ``class Loader(Fixed, fixed=("batch_size",))``.
     """
 
-    _fixed: tuple[str, ...] = ()
-
     def __init_subclass__(cls, *, fixed: tuple[str, ...] = (), **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls._fixed += fixed
+        for name in fixed:
+            setattr(cls, name, _SetOnce(name))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._fixed and name in self.__dict__:
-            kind = type(self).__name__
+
+class _SetOnce:
+    """A descriptor without `__get__`: reading the attribute, and setting others, takes no longer than without it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        name, kind = self._name, type(instance).__name__
+        if name in instance.__dict__:
             raise AttributeError(f"{name} of a {kind} is fixed when it is made: make another {kind}, with {name}={value!r:.60}")
-        super().__setattr__(name, value)
+        instance.__dict__[name] = value
 
 
 def in_one_line(dataset: Any, *parts: str) -> str:

@@ -35,3 +35,5 @@ class TokenOptions(SizeOptions):
         super().__post_init__()
         if (self.split_lines and self.split_on is not None) or self.split_on == "":
             raise ValueError("give --split-lines, or --split-on with some text, or neither")
+        if self.split_on and "\\n" in self.split_on:
+            raise ValueError("--split-on has a backslash and an n, which are no line end: type --split-on $'\\n\\n' in a shell")
