@@ -55,9 +55,9 @@ def test_the_tour_makes_what_it_names(first: tuple[Path, subprocess.CompletedPro
     assert len(list((folder / "demo/digits").rglob("*.png"))) == 1797
     assert "1797 of 1797 images kept" in done.stdout
     assert "16 of 16 images kept" in done.stdout
-    for picture in ("demo/digits.png", "demo/bench.png"):
-        assert picture in done.stdout.split("Done.")[1]
-        assert cv2.imread(str(folder / picture)).shape[0] > 100
+    for name in ("demo/digits.png", "demo/digits.html"):
+        assert name in done.stdout.split("Done.")[1]
+    assert cv2.imread(str(folder / "demo/digits.png")).shape[0] > 100
     for store in ("demo/digits.fds", "demo/photos.fds"):
         assert (folder / store / "manifest.json").is_file()
 
