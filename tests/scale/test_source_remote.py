@@ -386,5 +386,3 @@ def test_options_of_the_client_are_given_to_each_step(
     assert bucket.url not in (out / "work/plan.json").read_text()
     fastdata.prep_run(out, storage=storage, progress=False)
     assert tree(fastdata.prep_finish(out).out) == tree(whole)
-    with pytest.raises(ValueError, match="storage is about a URL"):
-        fastdata.prep(root / "in", tmp_path / "local.fds", storage=storage)
