@@ -52,7 +52,7 @@ class Answers(Bucket):
 
         self._api = SimpleNamespace(
             head=lambda _, name: {"size": len(answer(name, 0, None))},
-            get=lambda _, name: SimpleNamespace(bytes=lambda: answer(name, 0, None)),
+            get=lambda _, name: SimpleNamespace(bytes=lambda: answer(name, 0, None), meta={"e_tag": None}),
             get_range=lambda _, name, start, length: answer(name, start, length),
         )
         self._store = None

@@ -99,7 +99,7 @@ def npz_names(path: AnyPath) -> list[str]:
     except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:  # a damaged directory raises any of these
         raise CodecError(f"the .npz file is damaged or ends early: {error}") from None
     names = [one.filename.removesuffix(".npy") for one in members if one.filename.endswith(".npy") and not one.comment]
-    if len(set(names)) < len(members):  # a damaged directory holds a member as the comment of another
+    if not members or len(set(names)) < len(members):  # a damaged directory holds a member as the comment of another
         raise CodecError("its members are not arrays of different names")
     return names
 
