@@ -288,7 +288,8 @@ class Loader(Fixed, fixed=FIXED):
         if self._planner.any_sampler is not None:
             self._in_flight = (-1, 0)  # the sampler may have changed between passes: draw its list again
         direct = is_direct(self.dataset)
-        while self._has_next(this_pass):
+        stop = self.epoch_stop
+        while self._has_next(this_pass, stop):
             if not direct and self._watched.changed():
                 self.close()  # the workers have the old transform; the next batch needs the new one
             if self._engine is None or self._in_flight != self._position():
@@ -302,12 +303,12 @@ class Loader(Fixed, fixed=FIXED):
         self._epoch, self._consumed = self._epoch + 1, 0
         self._begun = False
 
-    def _has_next(self, this_pass: int) -> bool:
+    def _has_next(self, this_pass: int, stop: int) -> bool:
         if this_pass != self._pass:
             raise LoaderError(
                 "this pass ended when another one began, or by set_epoch or load_state_dict: a loader delivers one pass at a time"
             )
-        return self._consumed < self.epoch_stop
+        return self._consumed < stop
 
     @property
     def _requests(self) -> Requests:
