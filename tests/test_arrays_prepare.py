@@ -68,7 +68,7 @@ def test_hostile_files_are_rejects(tmp_path):
         "halves.npy": (packed(good / 2), "range"),
         "nan.npy": (packed(np.full((2, 2, 2), np.nan)), "range"),
         "broken.npz": (b"PK\x03\x04" + bytes(60), "undecodable"),
-        "none.npz": (b"PK\x05\x06" + bytes(18), "several-arrays"),
+        "none.npz": (b"PK\x05\x06" + bytes(18), "undecodable"),
         "file.gz": (b"\x1f\x8b", "unsupported"),
         "LICENSE": (b"all rights reserved", "unsupported"),
     }
