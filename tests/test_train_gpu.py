@@ -1,4 +1,4 @@
-"""The Trainer on a GPU: no waits between lines of the log, skipped steps, memory that stays flat, and what is warned about."""
+"""The Trainer on a GPU: no waits between lines of the log, skipped updates, and memory that stays flat."""
 
 from __future__ import annotations
 
@@ -79,21 +79,6 @@ def test_a_wait_would_be_seen():
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_a_loss_that_waits_and_pageable_copies_are_named_once():
-    def waiting(model: Any, batch: Any) -> tuple[Tensor, int]:
-        loss, count = loss_fn(model, batch)
-        loss.item()
-        return loss, count
-
-    images, targets = (torch.stack(parts) for parts in zip(*samples(32), strict=True))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        trainer(loss_fn=waiting).fit([(images, targets)] * 12, max_steps=12)
-    texts = [str(warning.message) for warning in caught]
-    assert sum("host wait for the GPU" in text and __file__ in text for text in texts) == 1
-    assert sum("pageable" in text for text in texts) == 1
-
-
 def test_cudnn_benchmark_ends_after_three_shapes():
     before = torch.backends.cudnn.benchmark
     try:
@@ -119,7 +104,8 @@ def test_an_update_that_is_not_finite_is_skipped(precision, fused):
     weights = [p.detach().clone() for p in subject.model.parameters()]
     averages = [p.detach().clone() for p in subject.ema.model.parameters()]
     states = [value.clone() for state in subject.optimizer.state.values() for value in state.values()]
-    subject.fit(bad, max_steps=4)
+    with pytest.warns(UserWarning, match="running_mean is not finite"):
+        subject.fit(bad, max_steps=4)
     assert all(map(torch.equal, weights, subject.model.parameters()))
     assert all(map(torch.equal, averages, subject.ema.model.parameters()))
     now = [value for state in subject.optimizer.state.values() for value in state.values()]

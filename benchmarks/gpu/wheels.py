@@ -22,6 +22,7 @@ NEEDED = (
     "xxhash",
     "msgspec",
     "click",
+    "braceexpand",
     "tqdm",
     "pillow",
     "pytest",
