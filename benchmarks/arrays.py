@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from array_contestant import values
 from environments import python_of
 from process import Contestant, Failed, without_paths
+from recording import machine
 
 import fastdata
-from fastdata.bench.harness import machine
 
 PROGRAM, RESULTS = Path(__file__).parent / "peers/array_contestant.py", Path(__file__).parent / "results"
 CHUNK = 32

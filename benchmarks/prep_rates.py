@@ -39,6 +39,7 @@ import cv2
 import numpy as np
 from prep_inputs import mosaics, photos, repeated
 from prep_peers import QUALITY, bare
+from recording import machine, write_json, write_markdown
 
 HERE = Path(__file__).resolve().parent
 LEAD = 0.05  # share of the images before the clock starts
@@ -95,7 +96,7 @@ class Job:
             sys.exit(f"{' '.join(self.command)}\n{''.join(said)}exit code {process.returncode}")
         self.late += not first[0]
         part = (count - first[0]) / count
-        return Run(count - first[0], taken, (usage.ru_utime + usage.ru_stime) * part, self.bytes * part)
+        return Run(count - first[0], taken, (usage.ru_utime + usage.ru_stime) * part)
 
 
 def prep_job(images: list[str], out: Path, sizes: Iterable[int], workers: int) -> Job:
@@ -222,7 +223,8 @@ def report(runs: dict[Key, list[Any]], all_jobs: dict[Key, Job]) -> tuple[dict[s
         rows = summarize(mine, reference=next(iter(mine)))
         for row in rows:
             job = all_jobs[group, row["name"]]
-            row |= {"group": group, "pss_bytes": max(job.pss, default=None), "startup_included": job.late > 0}
+            mb_per_s = row["images_per_s"]["median"] * job.bytes / len(job.images) / 1e6
+            row |= {"group": group, "mb_per_s": mb_per_s, "pss_bytes": max(job.pss, default=None), "startup_included": job.late > 0}
         results += rows
         lines += ["", f"## {group}", "", *table(HEADERS, [_cells(row) for row in rows])]
     for name, over, group, least in TARGETS:
@@ -260,7 +262,7 @@ def _ratio_cells(row: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     args = arguments()
-    from fastdata.bench.harness import interleave, machine, write_json, write_markdown
+    from fastdata.bench.harness import interleave
 
     os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # an installed package has its bytecode
     with tempfile.TemporaryDirectory(prefix="prep-rates-", dir=args.work) as folder:

@@ -31,8 +31,7 @@ import of_updates
 from measuring import TIPS, Setting, measure
 from page import cell, machine_line, write
 from prep_inputs import photos
-
-from fastdata.bench.harness import machine, write_json
+from recording import machine, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from environments import python_of
 from process import Contestant, Failed, without_paths
+from recording import machine
 from token_contestant import STEP, VOCAB
 
 import fastdata
-from fastdata.bench.harness import machine
 
 PROGRAM, RESULTS = Path(__file__).parent / "peers/token_contestant.py", Path(__file__).parent / "results"
 NAMES = {

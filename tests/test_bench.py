@@ -49,14 +49,14 @@ def test_contestants_take_turns_and_the_warm_up_does_not_count() -> None:
 def test_medians_and_ratios_within_a_round() -> None:
     """The machine slows down threefold, then recovers a little: b is twice as fast as a in each round all the same."""
     runs = {
-        "a": [Run(900, 3, 3.0, 9e6), Run(300, 3, 3.0, 3e6), Run(600, 3, 3.0, 6e6)],
-        "b": [Run(1800, 3, 6.0, 18e6), Run(600, 3, 3.0, 6e6), Run(1200, 3, 6.0, 12e6)],
+        "a": [Run(900, 3, 3.0), Run(300, 3, 3.0), Run(600, 3, 3.0)],
+        "b": [Run(1800, 3, 6.0), Run(600, 3, 3.0), Run(1200, 3, 6.0)],
     }
     a, b = summarize(runs, reference="a")
     assert a["images_per_s"] == {"median": 200, "min": 100, "max": 300, "rounds": [300, 100, 200]}
     assert a["ratio"]["rounds"] == [1, 1, 1]
     assert b["ratio"] == {"median": 2, "min": 2, "max": 2, "rounds": [2, 2, 2]}
-    assert (b["name"], b["mb_per_s"], b["cpu_ms_per_image"], b["cores_busy"]) == ("b", 4.0, 5.0, 2.0)
+    assert (b["name"], b["cpu_ms_per_image"], b["cores_busy"]) == ("b", 5.0, 2.0)
 
 
 # The command
@@ -69,7 +69,7 @@ def test_bench(store: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = done.stderr
     result = json.loads(done.stdout)
-    assert set(result) == {"machine", "store", "settings", "results", "verdict"}
+    assert set(result) == {"store", "settings", "results"}
     assert result["store"]["name"] == "small.fds" and result["store"]["images"] == COUNT
     assert result["settings"] == {"crop": 32, "batch_size": 8, "seconds": 0.2, "repeats": 2}
     rows = {row["name"]: row for row in result["results"]}
@@ -79,9 +79,8 @@ def test_bench(store: Path, tmp_path: Path) -> None:
     for row in rows.values():
         rate = row["images_per_s"]
         assert len(rate["rounds"]) == 2 and 0 < rate["min"] <= rate["median"] <= rate["max"]
-        assert row["first_batch_ms"] > 0 and row["pss_bytes"] > 20e6 and row["cpu_ms_per_image"] > 0 and row["mb_per_s"] > 0
+        assert row["first_batch_ms"] > 0 and row["pss_bytes"] > 20e6 and row["cpu_ms_per_image"] > 0
     assert result["results"][0]["ratio"]["rounds"] == [1, 1]
-    assert result["verdict"] in text
 
     (limit,) = (row["images_per_s"]["median"] for row in result["results"] if row["kind"] == "limit")
     table = {cells[1].strip(): cells for line in text.splitlines() if len(cells := line.split("|")) == 10}

@@ -62,7 +62,7 @@ ARROWS = {
     "monitor": {"errors", "system"},
     "checkpoint": {"errors", "parallel"},
     "train": {"checkpoint", "errors", "gpu", "monitor", "optim", "parallel", "system"},
-    "bench": {"_version", "codecs", "data", "errors", "gpu", "images", "loader", "prepare", "sources", "store", "system", "words"},
+    "bench": {"codecs", "data", "errors", "gpu", "images", "loader", "prepare", "sources", "store", "system", "words"},
     "report": {"store"},
     "cli_doctor": {"bench"},
     "cli_options": {"kinds", "options", "remote"},

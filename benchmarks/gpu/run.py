@@ -27,7 +27,8 @@ import torch
 from part import add_arguments
 from report import document
 
-from fastdata.bench.harness import machine, write_json, write_markdown
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from recording import machine, write_json, write_markdown
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -13,7 +13,7 @@ from typing import Any
 from contestant import Spec
 
 from fastdata import CenterCrop, LMDBDataset, RandomResizedCrop
-from fastdata.bench.loaders import Bare, Task
+from fastdata.bench.loaders import Task, decode_limit
 
 SECONDS = 1.0  # of a measurement: it has no epochs
 
@@ -32,12 +32,11 @@ def main() -> None:
     spec = Spec(**json.loads(Path(sys.argv[2]).read_text()))
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    bare = Bare(BareTask(spec.store, None, spec.side, spec.batch, spec.train), spec.workers, 0.0)
-    bare.start()
-    print(json.dumps({"versions": {"fastdata": metadata.version("fastdata-torch")}}), file=replies)
-    for _ in sys.stdin:
-        run = bare.measure(SECONDS)
-        print(json.dumps({"images": run.images, "seconds": run.seconds}), file=replies)
+    with decode_limit(BareTask(spec.store, None, spec.side, spec.batch, spec.train), spec.workers) as measure:
+        print(json.dumps({"versions": {"fastdata": metadata.version("fastdata-torch")}}), file=replies)
+        for _ in sys.stdin:
+            run = measure(SECONDS)
+            print(json.dumps({"images": run.images, "seconds": run.seconds}), file=replies)
 
 
 if __name__ == "__main__":

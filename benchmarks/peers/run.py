@@ -22,9 +22,8 @@ from contest import Left, Pythons, contest
 from entries import ENTRIES, OURS, WORKS, Entry
 from environments import python_of
 from inputs import Inputs
+from recording import machine, write_json, write_markdown
 from report import heading, lines_of
-
-from fastdata.bench.harness import machine, write_json, write_markdown
 
 HERE = Path(__file__).resolve().parent
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,10 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from fastdata import Augment, GPUNormalize, LMDBDataset, Loader, Prefetcher, RandomResizedCrop
-from fastdata.bench.by_hand import ByHand
 from fastdata.bench.harness import tree_pss
-from fastdata.bench.loaders import AHEAD, Streamed, Task, loader
-from fastdata.loader.fetch import quiet_worker
+from fastdata.bench.loaders import Contestant, Task
 from fastdata.system.machine import available_cores
 from fastdata.system.torch_private import end_kept_workers
 
@@ -29,16 +26,6 @@ def task(setting: Setting) -> Task:
     return Task(str(setting.store("photos-256", size=256)), 256, 224, setting.some(32, 8))
 
 
-@contextmanager
-def running(*sides: Streamed) -> Iterator[Sequence[Streamed]]:
-    """Start loaders, and end them in any case."""
-    with ExitStack() as stack:
-        for side in sides:
-            stack.callback(side.close)
-            side.start()
-        yield sides
-
-
 def pss() -> float:
     found = tree_pss()
     if found is None:
@@ -46,39 +33,28 @@ def pss() -> float:
     return float(found)
 
 
-def by_cv2(setting: Setting, workers: int, ahead: int = AHEAD) -> Streamed:
-    """Return torch's DataLoader over a dataset that decodes, crops and flips with cv2, as a contestant."""
-    dataset = ByHand(task(setting))
-    options = {"prefetch_factor": ahead, "persistent_workers": True, "worker_init_fn": quiet_worker} if workers else {}
-
-    def make() -> DataLoader[Any]:
-        return DataLoader(dataset, task(setting).batch_size, shuffle=True, num_workers=workers, **options)  # type: ignore[arg-type]
-
-    skipped = workers * (ahead + 1) // (AHEAD + 1)  # times AHEAD + 1 batches, as they may have been made before the clock started
-    return Streamed(f"{workers} workers", "other", make, skipped, image_bytes=0.0)
-
-
 @tip(baseline="DataLoader and cv2, num_workers=0", tip="DataLoader and cv2, a worker for each core", unit="images", where="host")
 def workers(setting: Setting) -> Iterator[Sides]:
-    with running(by_cv2(setting, 0), by_cv2(setting, available_cores())) as (one, many):
-        yield Sides(one.measure, many.measure, longer=2)
+    work = task(setting)
+    with Contestant.by_hand(work, 0).start() as one, Contestant.by_hand(work, available_cores()).start() as many:
+        yield Sides(one, many, longer=2)
 
 
 @tip(baseline="DataLoader and cv2, a worker for each core", tip="four workers for each core", unit="images", where="host")
 def too_many_workers(setting: Setting) -> Iterator[Sides]:
-    few, many = (by_cv2(setting, count) for count in (available_cores(), 4 * available_cores()))
-    before = pss()
-    with running(few):
+    work, before = task(setting), pss()
+    with Contestant.by_hand(work, available_cores()).start() as few:
         of_few = pss()
-        with running(many):
+        with Contestant.by_hand(work, 4 * available_cores()).start() as many:
             memory = {"memory": (of_few - before, pss() - of_few)}
-            yield Sides(few.measure, many.measure, amounts=memory, longer=2)
+            yield Sides(few, many, amounts=memory, longer=2)
 
 
 @tip(baseline="DataLoader and cv2, prefetch_factor=2", tip="prefetch_factor=8", unit="images", where="host")
 def prefetch(setting: Setting) -> Iterator[Sides]:
-    with running(*(by_cv2(setting, available_cores(), ahead) for ahead in (2, 8))) as (few, many):
-        yield Sides(few.measure, many.measure, amounts={"batches in memory": (2.0, 8.0)}, longer=2)
+    short, long = (Contestant.by_hand(task(setting), available_cores(), ahead) for ahead in (2, 8))
+    with short.start() as few, long.start() as many:
+        yield Sides(few, many, amounts={"batches in memory": (2.0, 8.0)}, longer=2)
 
 
 @tip(
@@ -89,8 +65,9 @@ def prefetch(setting: Setting) -> Iterator[Sides]:
 )
 def loading(setting: Setting) -> Iterator[Sides]:
     work, count = task(setting), available_cores()
-    with running(by_cv2(setting, count), loader(work, work.dataset(), count, 0)) as (theirs, ours):
-        yield Sides(theirs.measure, ours.measure, longer=2)
+    by_hand, own = Contestant.by_hand(work, count), Contestant.ours(work, work.dataset(), count)
+    with by_hand.start() as theirs, own.start() as ours:
+        yield Sides(theirs, ours, longer=2)
 
 
 class Floats(Dataset[Any]):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
-from fastdata.bench.by_hand import by_hand
-from fastdata.bench.harness import Run, interleave, machine, summarize, tree_pss
-from fastdata.bench.loaders import Bare, Streamed, Task, find_task, loader
-from fastdata.bench.report import describe, result_lines, verdict
+from fastdata.bench.harness import Run, interleave, summarize, table, tree_pss
+from fastdata.bench.loaders import Contestant, decode_limit, find_task
 from fastdata.data.opening import RAMDataset
 from fastdata.system.machine import available_cores, free_memory
 
@@ -31,7 +30,7 @@ def run_bench(
     seconds: float = 3.0,
     repeats: int = 5,
 ) -> dict[str, Any]:
-    """Measure, print a table, and name the bottleneck.
+    """Measure, and print a table.
 
     Args:
         store: path of a store of images.
@@ -44,61 +43,67 @@ def run_bench(
         repeats: number of rounds, without the warm-up.
 
     Returns:
-        Plain values: machine, store, settings, results (one dict per contestant) and verdict.
+        Plain values: store, settings and results (one dict per contestant, of which the first is the limit).
 
     Raises:
         StoreError: the store has no images, or masks but no labels.
         LoaderError: a contestant fails.
     """
-    task = find_task(os.fspath(store), size, crop, batch_size)
-    cores = available_cores()
+    task, cores = find_task(os.fspath(store), size, crop, batch_size), available_cores()
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
-    about = describe(task)
-    ram = about["store_bytes"] < 0.5 * free_memory()  # a copy in memory is affordable
-    results = _results(task, about["image_bytes"], counts, ram, seconds, repeats)
+    dataset = task.dataset()
+    records = dataset._images.store.index(dataset._images.variant).lengths
+    limit = Contestant(f"decode limit, {cores} bare processes", "limit", cores, partial(decode_limit, task, cores))
+    contestants = [limit, *(Contestant.ours(task, dataset, count) for count in counts), Contestant.by_hand(task, cores)]
+    if records.sum() < 0.5 * free_memory():  # a copy in memory is affordable
+        in_memory = task.dataset(partial(RAMDataset, masks=False))
+        contestants.append(Contestant.ours(task, in_memory, cores, "RAM"))
+    image_bytes = float(records.mean())
     settings = {"crop": task.crop, "batch_size": task.batch_size, "seconds": seconds, "repeats": repeats}
-    result: dict[str, Any] = {
-        "machine": machine(),
-        "store": about,
-        "settings": settings,
-        "results": results,
-        "verdict": verdict(results, cores),
-    }
-    for line in ["", *result_lines(result), "", result["verdict"]]:
+    results = _results(contestants, seconds, repeats)
+    for line in ["", *_lines(results, image_bytes)]:
         echo(line)
-    return result
+    about = {"name": Path(store).name, "images": len(dataset), "image_bytes": image_bytes}
+    return {"store": about, "settings": settings, "results": results}
 
 
-def _results(
-    task: Task, image_bytes: float, counts: Sequence[int], ram: bool, seconds: float, repeats: int
-) -> list[dict[str, Any]]:
-    """Let all contestants take turns. Each starts for its turn and ends after it, outside the timed region.
-
-    The best number of workers is used for the other variants of the Loader.
-    """
+def _results(contestants: Sequence[Contestant], seconds: float, repeats: int) -> list[dict[str, Any]]:
+    """Let all contestants take turns. Each starts for its turn and ends after it, outside the timed region."""
     found = dict[str, dict[str, Any]]()
-    steps = len(counts) + (2 + len(counts) + ram + torch.cuda.is_available()) * (repeats + 1)
-    bar = tqdm(total=steps, disable=None, leave=False, bar_format="{desc} {percentage:3.0f}% |{bar}| {elapsed}")
+    bar = tqdm(
+        total=len(contestants) * (repeats + 1),
+        disable=None,
+        leave=False,
+        bar_format="{desc} {percentage:3.0f}% |{bar}| {elapsed}",
+    )
 
-    def measure(one: Bare | Streamed, seconds: float) -> Run:
+    def measure(one: Contestant, seconds: float) -> Run:
         bar.set_description_str(one.name)
-        try:
-            first_ms, run, memory = one.start(), one.measure(seconds), tree_pss()
-        finally:
-            one.close()
-            bar.update()
+        started = time.perf_counter()
+        with one.start() as timed:
+            first_ms = 1e3 * (time.perf_counter() - started)
+            run, memory = timed(seconds), tree_pss()
+        bar.update()
         found[one.name] = {"kind": one.kind, "workers": one.workers, "first_batch_ms": first_ms, "pss_bytes": memory}
         return run
 
-    dataset, cores = task.dataset(), available_cores()
-    loaders = [loader(task, dataset, count, image_bytes) for count in counts]
-    runs = [measure(one, min(seconds, 1.0)) for one in loaders]
-    best = max(zip(runs, counts, strict=True), key=lambda pair: pair[0].images / pair[0].seconds)[1]
-    contestants: list[Bare | Streamed] = [Bare(task, cores, image_bytes), *loaders, by_hand(task, cores, image_bytes)]
-    if torch.cuda.is_available():
-        contestants.append(loader(task, dataset, best, image_bytes, pin_memory=True))
-    if ram:
-        contestants.append(loader(task, task.dataset(partial(RAMDataset, masks=False)), best, image_bytes))
     with bar:
         turns = interleave({one.name: partial(measure, one) for one in contestants}, seconds=seconds, repeats=repeats)
     return [{**row, **found[row["name"]]} for row in summarize(turns, contestants[0].name)]
+
+
+def _lines(results: Sequence[Mapping[str, Any]], image_bytes: float) -> list[str]:
+    """Return the table.
+
+    Rates are shares of the limit in the same round, times the limit: clock rates and other programs change between rounds.
+    """
+    rows = []
+    for row in results:
+        ratio, memory = row["ratio"], row["pss_bytes"]
+        images_per_s = ratio["median"] * results[0]["images_per_s"]["median"]
+        cells = [row["name"], f"{ratio['median']:.2f}"]
+        cells += ["" if row["kind"] == "limit" else f"{ratio['min']:.2f} - {ratio['max']:.2f}", f"{images_per_s:,.0f}"]
+        cells += [f"{images_per_s * image_bytes / 1e6:.1f}", f"{row['cpu_ms_per_image']:.2f}", f"{row['first_batch_ms']:.0f}"]
+        rows.append([*cells, "?" if memory is None else f"{memory / 1e6:,.0f}"])
+    headers = ["", "of the limit", "min - max", "images/s", "MB/s in", "CPU ms/image", "first batch, ms", "memory, MB"]
+    return table(headers, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -16,10 +16,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
 
-from fastdata.bench.harness import settle, stream, table
+from fastdata.bench.harness import running, settle, stream, table
 from fastdata.bench.parts import measure_parts
 from fastdata.data.dataset import SlotDataset, Timing
-from fastdata.errors import FastDataError
 from fastdata.gpu.copies import Copier
 from fastdata.loader.direct import is_direct
 from fastdata.loader.loader import Loader
@@ -125,7 +124,7 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
     rates = {}
     for count in sorted({1, 2, cores, workers} - {0} if remade else (), reverse=True):
         rates[count] = loader_rate(loader, count, RATE_S * unit)
-    with _batches(loader, workers, _batch_size(loader)) as batches:
+    with _running(loader, workers, _batch_size(loader)) as batches:
         batch = next(batches)
         size = _count(batch, _batch_size(loader))
         settle()  # workers make batches ahead
@@ -160,7 +159,7 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
 def loader_rate(loader: Any, workers: int, seconds: float) -> float:
     """Return samples/s of a loader alone, made again with so many workers and smaller batches."""
     size = min(_batch_size(loader), MAX_BATCH)
-    with _batches(loader, workers, size) as batches:
+    with _running(loader, workers, size) as batches:
         run = stream((_count(batch, size) for batch in batches), _ahead(loader, workers), seconds)
     return run.images / run.seconds
 
@@ -185,18 +184,12 @@ def _training(step: Any, device: torch.device) -> Callable[[Any], Any]:
 
 
 @contextmanager
-def _batches(loader: Any, workers: int, size: int) -> Iterator[Iterator[Any]]:
+def _running(loader: Any, workers: int, size: int) -> Iterator[Iterator[Any]]:
     """Yield batches without end, of samples drawn at random, which so many workers make."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores, on purpose
-        made = _remade(loader, workers, size)
-        batches = _endless(made)
-        try:
+        with running(_remade(loader, workers, size)) as batches:
             yield batches
-        finally:
-            batches.close()  # which ends the workers of a DataLoader
-            if isinstance(made, Loader):
-                made.close()
 
 
 def _remade(loader: Any, workers: int, size: int) -> Any:
@@ -232,17 +225,6 @@ def _remade(loader: Any, workers: int, size: int) -> Any:
         pin_memory=loader.pin_memory and torch.cuda.is_available(),  # torch warns otherwise
         **options,
     )
-
-
-def _endless(loader: Any) -> Generator[Any]:
-    while True:
-        batches = 0
-        for batch in loader:
-            batches += 1
-            yield batch
-            del batch  # or its memory could not be used for the next
-        if not batches:
-            raise FastDataError(f"a pass over {type(loader).__name__} yields no batches, so there is nothing to measure")
 
 
 def _batch_size(loader: Any) -> int:

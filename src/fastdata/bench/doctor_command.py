@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from fastdata.bench.by_hand import random_box
 from fastdata.bench.doctor import TOTAL_S, Diagnosis, doctor, loader_rate
-from fastdata.bench.loaders import BATCH, CROP, find_task
+from fastdata.bench.loaders import BATCH, CROP, find_task, random_box
 from fastdata.errors import FastDataError
 from fastdata.loader.loader import Loader
 from fastdata.prepare.functions import prep

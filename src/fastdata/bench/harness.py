@@ -1,4 +1,4 @@
-"""Fair comparison of contestants: interleaved rounds, medians, ratios within a round, a description of the machine.
+"""Fair comparison of contestants: interleaved rounds, medians, ratios within a round.
 
 Other programs, clock rates and caches change over minutes. So contestants take turns, each round gives a ratio, and the median of
 the rounds is reported with the minimum and the maximum.
@@ -6,29 +6,24 @@ the rounds is reported with the minimum and the maximum.
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import shlex
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from importlib import metadata
-from pathlib import Path
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
 import psutil
+from torch.utils.data import DataLoader
 
-from fastdata._version import __version__
-from fastdata.system.machine import available_cores
+from fastdata.errors import FastDataError
+from fastdata.loader.loader import Loader
+from fastdata.system.torch_private import end_kept_workers
 
 __all__ = [
+    "Measure",
     "Run",
     "interleave",
-    "machine",
+    "running",
     "settle",
     "stream",
     "summarize",
@@ -36,20 +31,15 @@ __all__ = [
     "tree",
     "tree_cpu_s",
     "tree_pss",
-    "write_json",
-    "write_markdown",
 ]
-
-LIBRARIES = ("torch", "numpy", "opencv-python-headless", "simplejpeg", "lmdb")
 
 
 class Run(NamedTuple):
-    """One measurement. seconds: wall clock; cpu_s: CPU time of all processes involved; bytes: compressed input."""
+    """One measurement. seconds: wall clock; cpu_s: CPU time of all processes involved."""
 
     images: int
     seconds: float
     cpu_s: float
-    bytes: float = 0.0
 
 
 Measure = Callable[[float], Run]
@@ -77,6 +67,31 @@ def interleave(
     return runs
 
 
+@contextmanager
+def running(loader: Any) -> Iterator[Iterator[Any]]:
+    """Yield the batches of a loader, pass after pass; end its workers afterwards."""
+    batches = _endless(loader)
+    try:
+        yield batches
+    finally:
+        batches.close()
+        if isinstance(loader, Loader):
+            loader.close()
+        elif isinstance(loader, DataLoader):
+            end_kept_workers(loader)
+
+
+def _endless(loader: Any) -> Generator[Any]:
+    while True:
+        batches = 0
+        for batch in loader:
+            batches += 1
+            yield batch
+            del batch  # or its memory could not be used for the next
+        if not batches:
+            raise FastDataError(f"a pass over {type(loader).__name__} yields no batches, so there is nothing to measure")
+
+
 def stream(batches: Iterator[int], ahead: int, seconds: float) -> Run:
     """Measure an iterator without end, which yields the number of samples of each batch. The first `ahead` batches do not count,
     since they may be ready before the clock starts."""
@@ -96,7 +111,6 @@ def summarize(runs: Mapping[str, Sequence[Run]], reference: str) -> list[dict[st
             "name": name,
             "images_per_s": _spread([run.images / run.seconds for run in done]),
             "ratio": _spread([run.images / run.seconds / other for run, other in zip(done, base, strict=True)]),
-            "mb_per_s": median(run.bytes / run.seconds / 1e6 for run in done),
             "cpu_ms_per_image": median(1e3 * run.cpu_s / run.images for run in done),
             "cores_busy": median(run.cpu_s / run.seconds for run in done),
         }
@@ -152,56 +166,6 @@ def settle(step_s: float = 0.03, limit_s: float = 5.0) -> None:
         before, now = now, tree_cpu_s(tree()[1:])
 
 
-def machine() -> dict[str, Any]:
-    """Return what the numbers depend on, and nothing that identifies the machine."""
-    import torch
-
-    found = {
-        "cpu": _cpu(),
-        "cores": available_cores(),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "commit": _commit(),
-        "command": _command(),
-    }
-    return found | {"fastdata": __version__} | {name: _version(name) for name in LIBRARIES}
-
-
-def _version(library: str) -> str | None:
-    """Return the version of a library; None if it is not installed, since not every benchmark needs all of them."""
-    try:
-        return metadata.version(library)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def _commit() -> str | None:
-    """Return the commit of the checkout of this file, with "-dirty" if it has changes; None for an installed package."""
-    here = Path(__file__)
-    try:
-        for command in ("ls-files --error-unmatch " + here.name, "describe --always --dirty --abbrev=12 --exclude=*"):
-            done = subprocess.run(
-                ["git", *command.split()], cwd=here.parent, capture_output=True, text=True, timeout=10, check=True
-            )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
-
-
-def _command() -> str:
-    program = Path(sys.argv[0])
-    name = f"python -m {program.parent.name}" if program.name == "__main__.py" else program.name
-    arguments = [Path(a).name if Path(a).is_absolute() else a for a in sys.argv[1:]]  # leave out the machine's folders
-    return f"{name} {shlex.join(arguments)}".strip()
-
-
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a Markdown table that is also readable in a terminal: names on the left, numbers on the right."""
     widths = [max(len(line[k]) for line in (headers, *rows)) for k in range(len(headers))]
@@ -212,15 +176,3 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
     rule = "|" + "|".join("-" * (w + 2) if k == 0 else "-" * (w + 1) + ":" for k, w in enumerate(widths)) + "|"
     return [line(headers), rule, *map(line, rows)]
-
-
-def write_json(path: str | os.PathLike[str], result: Mapping[str, Any]) -> None:
-    """Write a result as JSON. Its folder is made if it does not exist."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-
-
-def write_markdown(path: str | os.PathLike[str], title: str, lines: Iterable[str], found: Mapping[str, Any]) -> None:
-    """Write lines as Markdown, between a title and what `machine` found."""
-    about = [f"- {name}: {value}" for name, value in found.items() if value is not None]
-    Path(path).write_text("\n".join([f"# {title}", "", *lines, "", *about]) + "\n")

@@ -2,7 +2,7 @@
 
     the decode limit    bare processes that run the dataset's own code on their share; nothing is shuffled or handed over
     Loader              fastdata's Loader, from disk and from memory, with several numbers of workers
-    DataLoader + cv2    hand-written (fastdata.bench.by_hand)
+    DataLoader + cv2    a hand-written dataset in torch's DataLoader, used as its manual recommends
 
 All three read the same bytes from the same memory-mapped store, so they differ only in decoding and in moving batches.
 """
@@ -10,31 +10,35 @@ All three read the same bytes from the same memory-mapped store, so they differ 
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
+import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset
 
-from fastdata.bench.harness import Run, stream, tree_cpu_s
-from fastdata.data.opening import RAMDataset, described
+from fastdata.bench.harness import Measure, Run, running, stream, tree_cpu_s
+from fastdata.codecs.pixels import decode_record
+from fastdata.data.opening import described
 from fastdata.errors import LoaderError, StoreError
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.records import StoreImages
 from fastdata.images.stored import LMDBDataset
-from fastdata.loader.fetch import ready_to_fork
+from fastdata.loader.fetch import quiet_worker, ready_to_fork
 from fastdata.loader.loader import Loader
 from fastdata.loader.workers import begin_worker
 from fastdata.store.manifest import read_current
-from fastdata.system.torch_private import end_kept_workers
 
-__all__ = ["BATCH", "CROP", "Bare", "Streamed", "Task", "find_task", "loader"]
+__all__ = ["AHEAD", "BATCH", "CROP", "ByHand", "Contestant", "Task", "decode_limit", "find_task", "random_box", "streamed"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 HFLIP = 0.5
@@ -72,85 +76,78 @@ def find_task(path: str, size: int | None, crop: int | None, batch_size: int | N
     return Task(path, size, crop or min(CROP, side), min(batch_size or BATCH, len(images)))
 
 
-class Streamed:
-    """A loader, made by `make`, that runs pass after pass over records of `image_bytes`. kind: "ours" or "other"."""
+class Contestant(NamedTuple):
+    """Who takes turns: `start` starts what it measures, yields its Measure, and ends it. kind: "limit", "ours" or "other"."""
 
-    def __init__(self, name: str, kind: str, make: Callable[[], Any], workers: int, *, image_bytes: float) -> None:
-        self.name, self.kind, self.workers = name, kind, workers
-        self._make = make
-        self._image_bytes = image_bytes
-        self._loader: Any = None
-        self._batches: Iterator[Any] = iter(())
+    name: str
+    kind: str
+    workers: int
+    start: Callable[[], AbstractContextManager[Measure]]
 
-    def start(self) -> float:
-        """Start, and return the milliseconds to the first batch."""
-        started = time.perf_counter()
-        self._loader = self._make()
-        self._batches = self._endless()
-        next(self._batches)
-        return 1e3 * (time.perf_counter() - started)
+    @classmethod
+    def ours(cls, task: Task, dataset: Any, workers: int, store: str = "LMDB") -> Contestant:
+        """Return fastdata's Loader over a dataset."""
 
-    def _endless(self) -> Iterator[Any]:
-        while True:
-            yield from self._loader
+        def start() -> AbstractContextManager[Measure]:
+            return streamed(Loader(dataset, task.batch_size, shuffle=True, num_workers=workers, prefetch_factor=AHEAD))
 
-    def measure(self, seconds: float) -> Run:
-        run = stream((len(batch[0]) for batch in self._batches), self.workers * (AHEAD + 1), seconds)
-        return run._replace(bytes=run.images * self._image_bytes)
+        return cls(f"Loader, {store}, {workers} worker{'s' * (workers != 1)}", "ours", workers, start)
 
-    def close(self) -> None:
-        self._batches = iter(())
-        if isinstance(self._loader, Loader):
-            self._loader.close()
-        elif self._loader is not None:
-            end_kept_workers(self._loader)
-        self._loader = None
+    @classmethod
+    def by_hand(cls, task: Task, workers: int, ahead: int = AHEAD) -> Contestant:
+        """Return torch's DataLoader over the hand-written dataset."""
+        dataset, options = ByHand(task), dict[str, Any]()
+        if workers:
+            options = {"prefetch_factor": ahead, "persistent_workers": True, "worker_init_fn": quiet_worker}
+
+        def start() -> AbstractContextManager[Measure]:
+            return streamed(DataLoader(dataset, task.batch_size, shuffle=True, num_workers=workers, **options))
+
+        return cls(f"DataLoader + cv2, {workers} worker{'s' * (workers != 1)}", "other", workers, start)
 
 
-class Bare:
-    """The decode limit: processes that read, decode, crop, resize and flip, each on its share of the store."""
+@contextmanager
+def streamed(loader: Any) -> Iterator[Measure]:
+    """Start a loader, and yield what measures it pass after pass, without the batches that may be ready before."""
+    ahead = loader.num_workers * ((loader.prefetch_factor or 0) + 1)
+    with running(loader) as batches:
+        next(batches)
+        yield lambda seconds: stream((len(batch[0]) for batch in batches), ahead, seconds)
 
-    def __init__(self, task: Task, processes: int, image_bytes: float) -> None:
-        self.name = f"decode limit, {processes} bare processes"
-        self.kind = "limit"
-        self.workers = processes
-        self._task = task
-        self._image_bytes = image_bytes
-        self._running: list[tuple[Any, Any]] = []
 
-    def start(self) -> float:
-        started = time.perf_counter()
-        dataset = self._task.dataset()
-        for rows in np.array_split(np.arange(len(dataset)), self.workers):
-            pipe, child_pipe = multiprocessing.Pipe()
-            share = rows if len(rows) else np.arange(len(dataset))
-            process = multiprocessing.Process(target=_serve, args=(child_pipe, dataset, share, self._task.batch_size), daemon=True)
-            with ready_to_fork():
-                process.start()
-            child_pipe.close()
-            self._running.append((process, pipe))
-        self._ask(0.0)
-        return 1e3 * (time.perf_counter() - started)
+@contextmanager
+def decode_limit(task: Task, processes: int) -> Iterator[Measure]:
+    """Start processes that read, decode, crop, resize and flip, each its share of the store, and yield what measures them."""
+    dataset = task.dataset()
+    pipes, children = list[Any](), list[multiprocessing.Process]()
 
-    def _ask(self, seconds: float) -> list[tuple[int, float]]:
-        for _, pipe in self._running:
+    def measure(seconds: float) -> Run:
+        cpu = tree_cpu_s()
+        for pipe in pipes:
             pipe.send(seconds)
         try:
-            return [pipe.recv() for _, pipe in self._running]
+            done = [pipe.recv() for pipe in pipes]
         except EOFError:
             raise LoaderError("a process of the decode limit died; its error is printed above") from None
+        images = sum(count for count, _ in done)
+        return Run(images, images / sum(count / elapsed for count, elapsed in done), tree_cpu_s() - cpu)
 
-    def measure(self, seconds: float) -> Run:
-        cpu, done = tree_cpu_s(), self._ask(seconds)
-        images, rate = sum(n for n, _ in done), sum(n / elapsed for n, elapsed in done)
-        return Run(images, images / rate, tree_cpu_s() - cpu, images * self._image_bytes)
-
-    def close(self) -> None:
-        for process, pipe in self._running:
-            process.kill()
-            process.join()
-            pipe.close()
-        self._running = []
+    try:
+        for rows in np.array_split(np.arange(len(dataset)), processes):
+            pipe, child_pipe = multiprocessing.Pipe()
+            share = rows if len(rows) else np.arange(len(dataset))
+            child = multiprocessing.Process(target=_serve, args=(child_pipe, dataset, share, task.batch_size), daemon=True)
+            with ready_to_fork():
+                child.start()
+            child_pipe.close()
+            pipes.append(pipe)
+            children.append(child)
+        measure(0.0)
+        yield measure
+    finally:
+        for child in children:
+            child.kill()
+            child.join()
 
 
 def _serve(pipe: Any, dataset: ImageDataset, rows: Array, batch_size: int) -> None:
@@ -167,11 +164,46 @@ def _serve(pipe: Any, dataset: ImageDataset, rows: Array, batch_size: int) -> No
         pipe.send((images, elapsed))
 
 
-def loader(task: Task, dataset: Any, workers: int, image_bytes: float, *, pin_memory: bool = False) -> Streamed:
-    """Return fastdata's Loader over `dataset`, as a contestant."""
-    kind = "RAM" if isinstance(dataset, RAMDataset) else "LMDB"
-    name = f"Loader, {kind}, {workers} worker{'s' * (workers != 1)}{', pinned' * pin_memory}"
-    make = partial(
-        Loader, dataset, task.batch_size, shuffle=True, num_workers=workers, prefetch_factor=AHEAD, pin_memory=pin_memory
-    )
-    return Streamed(name, "ours", make, workers, image_bytes=image_bytes)
+class ByHand(Dataset[tuple[torch.Tensor, Any]]):
+    """A hand-written dataset: decodes with cv2, crops and flips at random, and returns a tensor [C, H, W].
+
+    It reads the memory-mapped store, which saves opening a file for each image: an advantage for it.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.records = StoreImages(task.path, task.size)
+        self.crop = task.crop
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
+        image = self._decode(index)
+        top, left, h, w = random_box(*image.shape[:2])
+        image = cv2.resize(image[top : top + h, left : left + w], (self.crop, self.crop))
+        if image.ndim == 2:
+            image = image[:, :, None]
+        if random.random() < HFLIP:
+            image = image[:, ::-1]
+        target = self.records.targets[index]
+        return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))), int(target) if target.ndim == 0 else target
+
+    def _decode(self, index: int) -> Array:
+        data, form = self.records.get(index), self.records.form
+        if form.codec == "rgb":
+            return decode_record(data, form, *(int(side[0]) for side in self.records.sides(np.array([index]))))
+        flags = cv2.IMREAD_UNCHANGED if form.channels == 1 else cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
+        image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        return image if form.channels == 1 else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)  # type: ignore[no-any-return]
+
+
+def random_box(height: int, width: int) -> tuple[int, int, int, int]:
+    """Return (top, left, height, width) as torchvision's RandomResizedCrop.get_params does with its defaults."""
+    for _ in range(10):
+        area = height * width * random.uniform(0.08, 1)
+        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return random.randint(0, height - h), random.randint(0, width - w), h, w
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    return (height - h) // 2, (width - w) // 2, h, w
