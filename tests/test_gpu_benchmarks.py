@@ -12,7 +12,7 @@ import pytest
 from support import run, write_pictures
 
 GPU = Path(__file__).parents[1] / "benchmarks" / "gpu"
-PARTS = ("inputs", "copies", "normalize", "resnet50", "loaders", "many_cores")
+PARTS = ("inputs", "copies", "normalize", "resnet50", "loaders")
 
 
 @pytest.fixture(scope="module")

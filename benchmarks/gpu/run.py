@@ -52,7 +52,6 @@ PARTS = (
     Part("normalize", "integers become floats", 95),
     Part("resnet50", "training from JPEG records", 110),
     Part("loaders", "backends of the Loader, and others", 140),
-    Part("many_cores", "processes and threads", 45),
 )
 
 

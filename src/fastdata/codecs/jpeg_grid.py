@@ -202,7 +202,7 @@ def decode_jpeg_into(
     Returns:
         [H, W, 1], or RGBA [H, W, 4] with a meaningless last channel. On x86, libjpeg-turbo stores the end of a row of RGB slowly
         unless it is the 32nd pixel, which can take a quarter longer, and pixels of four bytes are resized faster than those of
-        three (benchmarks/crops.py).
+        three (benchmarks/LOG.md).
 
     Raises:
         CodecError: if the bytes are damaged, or have no such size.

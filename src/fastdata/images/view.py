@@ -25,7 +25,7 @@ Transform = Callable[..., Any]
 
 FLIP_DRAWS = 2
 SHRINK = {8: 8, 4: 4, 2: 2}  # least ratio of box to output: pixels per side that the decoder may merge into one
-SHRINK_ANTIALIASED = {12: 4, 4: 2}  # leaves enough to average: within 2 codes of Pillow for the worst photo (benchmarks/crops.py)
+SHRINK_ANTIALIASED = {12: 4, 4: 2}  # leaves enough to average: within 2 codes of Pillow for the worst photo (benchmarks/LOG.md)
 
 
 class Sample(NamedTuple):
