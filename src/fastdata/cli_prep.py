@@ -123,8 +123,7 @@ def _interrupt(number: int, frame: object) -> None:
 @options_of_kinds
 @with_options(PLANNED, HELP)
 def _plan(**options: Any) -> None:
-    """Plan how to prepare SOURCE, and write the plan into OUT, for tasks on machines that share its disk, or on
-    any machines if it is a URL: run, then finish."""
+    """Plan how to prepare SOURCE, and write the plan into OUT, for tasks on machines that share its disk: run, then finish."""
     from fastdata.prepare.tasks import prep_plan
 
     click.echo("\n".join(prep_plan(**_given(options)).lines()))

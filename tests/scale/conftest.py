@@ -211,15 +211,3 @@ def compare(expected: dict[str, bytes | None]) -> Compare:
         assert [name for name in found if found[name] != expected[name]] == []
 
     return check
-
-
-@pytest.fixture
-def compare_objects(expected: dict[str, bytes | None]) -> Compare:
-    """Asserts that a folder has the objects of a published store, whose bytes are those of the one that was made by one process."""
-
-    def check(out: Path) -> None:
-        found, wanted = ({name: data for name, data in one.items() if data is not None} for one in (tree(out), expected))
-        assert sorted(found) == sorted(wanted)
-        assert [name for name in found if found[name] != wanted[name]] == []
-
-    return check

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import re
-import shutil
-import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,17 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 import fastdata
+import stores
 from fastdata import LMDBDataset, PrepError, RemoteError
-from fastdata.prepare.build_plan import build_plan
-from fastdata.prepare.tasks import lay_plan
-from fastdata.prepare.upload import opened
-from fastdata.prepare.worker import Made
+from fastdata.prepare.upload import Upload
 from fastdata.remote.bucket import Bucket
-from fastdata.store.files import file_sum
+from fastdata.store.manifest import read_manifest
 from faults import FaultStore, storing
-from servers import free_ports
 from support import MAIN, PREP, encode, kill_group, run, start, tree
 from test_golden_kinds import STORES, write_inputs
 
@@ -149,47 +142,43 @@ def test_the_command_and_what_it_made(
     assert run(*MAIN, "publish", local, "s3://bucket/command.fds", *options).returncode == 0  # whose bytes are there
 
 
+def test_writes_whose_answers_are_lost(photos: Path, expected: Tree, server: FaultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faults.WRITE_FAULTS", ("cut", "twice"))
+    server.write_chance = 0.3
+    fastdata.prep(photos, URL, size=128, workers=2)
+    assert server.made["cut of a write"] > 0 and server.made["twice of a write"] > 0
+    same(objects(server), expected)
+    server.always = dict.fromkeys(("plan.json", "manifest.json"), "twice")
+    assert fastdata.prep(photos, "s3://bucket/few.fds", size=64, limit=9, workers=1).kept == 9
+
+
+def test_large_objects_that_fail(tmp_path: Path, server: FaultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard of 20 MB."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "in").mkdir()
+    for k in range(3):
+        np.save(tmp_path / f"in/{k}.npy", rng.integers(0, 2**16, (1800, 1850, 1), np.uint16))
+    expected = published(tmp_path / "in", tmp_path / "disk", order="shuffled", chunk=512, limit=3)
+    monkeypatch.setattr("faults.WRITE_FAULTS", ("500", "reset", "cut", "flip", "twice"))
+    server.write_chance = 0.08
+    fastdata.prep(tmp_path / "in", URL, chunk=512, limit=3)
+    assert sum(server.made.values()) > server.made[""]
+    same(objects(server), expected)
+
+
+def test_what_cannot_be_shuffled_is_listed(tmp_path: Path, server: FaultStore) -> None:
+    images = [encode(np.full((8, 8, 3), k, np.uint8), ".png") for k in range(9)]
+    pq.write_table(pa.table({"image": images}), tmp_path / "images.parquet")
+    made = fastdata.prep(tmp_path / "images.parquet", URL)
+    assert any(note.startswith("order: as listed, since ") and "unpacked in large pieces" in note for note in made.notes)
+    with pytest.raises(PrepError, match=r"order is shuffled, but .* is unpacked in large pieces"):
+        fastdata.prep(tmp_path / "images.parquet", "s3://bucket/other.fds", order="shuffled")
+
+
 def test_a_file_url_is_the_folder_that_it_names(photos: Path, tmp_path: Path) -> None:
-    made = fastdata.prep(photos, f"file://{tmp_path}/a.fds", size=64, limit=20, workers=1)
+    made = fastdata.prep(photos, f"file://{tmp_path}/a#2.fds", size=64, limit=20, workers=1)
     fastdata.prep(photos, tmp_path / "b.fds", size=64, limit=20, workers=1)
-    assert made.out == tmp_path / "a.fds" and tree(tmp_path / "a.fds") == tree(tmp_path / "b.fds")
-    fastdata.prep_plan(photos, f"file://{tmp_path}/c.fds", size=64, limit=20)
-    fastdata.prep_run(f"file://{tmp_path}/c.fds", progress=False)
-    fastdata.prep_finish(f"file://{tmp_path}/c.fds")
-    assert tree(tmp_path / "c.fds") == tree(tmp_path / "b.fds")
-
-
-@pytest.mark.slow
-def test_tasks_on_machines_that_share_no_disk(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
-    """Each has a folder for temporary files of its own, and nothing else."""
-
-    def on(machine: str) -> dict[str, Any]:
-        (tmp_path / machine).mkdir(exist_ok=True)
-        return {"env": {**os.environ, "TMPDIR": str(tmp_path / machine)}, "cwd": tmp_path / machine}
-
-    planned = run(*PREP, "plan", photos, URL, "--size", 128, **on("head"))
-    assert planned.returncode == 0 and f"{URL}: planned 121 inputs in " in planned.stdout, planned.stderr
-    early = run(*PREP, "finish", URL, **on("head"))
-    assert early.returncode == 2 and re.search(rf"{URL} lacks \d+ of \d+ shards, the first 0: run the lost", early.stderr)
-    quick = ("--workers", "1")
-    tasks = [start(*PREP, "run", URL, "--task", str(k), "--of", "2", *quick, stderr=subprocess.PIPE, **on(f"m{k}")) for k in (0, 1)]
-    for task in tasks:
-        assert b"rror" not in task.communicate(timeout=180)[1] and task.returncode == 0
-    listed = server.requests.copy()
-    shards = [path for path in listed if "shard-" in path and path.endswith(".mdb")]
-    assert not shards, "no shard is read"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    finishes = [start(*PREP, "finish", URL, **pipes, **on("head")) for _ in range(3)]
-    for finish in finishes:
-        said, errors = finish.communicate(timeout=180)
-        assert finish.returncode == 0 and b"120 of 121 images kept" in said, errors
-    same(objects(server), expected)
-    assert not [path for path in server.requests if path.endswith(".mdb")]
-    for command in (("run", URL), ("finish", URL), ("plan", photos, URL, "--size", "128")):
-        late = run(*PREP, *command, **on("late"))
-        assert late.returncode == 0, f"whoever comes too late is done: {late.stderr}"
-    same(objects(server), expected)
-    assert [path for folder in ("head", "m0", "m1", "late") for path in (tmp_path / folder).iterdir()] == []
+    assert made.out == tmp_path / "a#2.fds" and tree(made.out) == tree(tmp_path / "b.fds")
 
 
 @pytest.mark.slow
@@ -207,236 +196,93 @@ def test_kill_9_at_random_moments(photos: Path, expected: Tree, server: FaultSto
     assert run(*command).returncode == 0
     assert kills > 1
     same(objects(server), expected)
+    assert list(tmp_path.glob("fastdata-*")) == []
 
 
-@pytest.mark.scale
-def test_google(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The requests of obstore's client for Google. No checksum goes with its writes, so only TLS would notice flipped bits."""
-    monkeypatch.setattr("faults.WRITE_FAULTS", ("500", "503", "reset", "cut", "twice"))
-    server.chance = server.write_chance = 0.05
-    url, storage = "gs://bucket/photos.fds", {"endpoint": server.url, "bearer_token": "test"}
-    assert fastdata.prep(photos, url, size=128, workers=2, storage=storage).kept == 120
-    same(objects(server), expected)
-    assert sum(count for fault, count in server.made.items() if fault) > 5
-    server.chance = server.write_chance = 0
-    monkeypatch.setenv("GOOGLE_BASE_URL", server.url)
-    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "test")
-    assert fastdata.prep(photos, url, size=128).resumed == 121
-    with pytest.raises(PrepError, match=r"gs://bucket/photos.fds was made, or begun, with other options"):
-        fastdata.prep(photos, url, size=64)
-    verified = run(*MAIN, "verify", url)
-    assert verified.returncode == 0, verified.stderr
-    local = fastdata.prep(photos, tmp_path / "local.fds", size=64, order="shuffled").out
-    fastdata.publish(local, "gs://bucket/published.fds")
-    fastdata.prep(photos, "gs://bucket/small.fds", size=64, workers=2)
-    same(objects(server, "small.fds"), objects(server, "published.fds"))
-    dataset = LMDBDataset("gs://bucket/small.fds", cache=tmp_path / "cache")
-    assert len(dataset) == 120 and all(np.array_equal(dataset[k][0], LMDBDataset(local)[k][0]) for k in range(0, 120, 7))
-
-
-def test_keys_are_text(photos: Path, server: FaultStore, tmp_path: Path) -> None:
-    """A store whose name differs only by what would be a fragment or a query of a URL is another one."""
-    local = fastdata.prep(photos, "s3://bucket/a", size=64, limit=9, workers=1)
-    before = objects(server, "a")
-    for name in ("a#2", "a?2", "a#2?x%20"):
-        out = fastdata.prep(photos, f"s3://bucket/{name}", size=32, limit=9, workers=1)
-        assert out.out == f"s3://bucket/{name}" and out.kept == local.kept
-        assert "manifest.json" in objects(server, name) and objects(server, "a") == before
-        assert len(fastdata.RAMDataset(f"s3://bucket/{name}", cache=tmp_path / "cache")) == 9
-    made = fastdata.prep(photos, f"file://{tmp_path}/a#2", size=32, limit=9, workers=1).out
-    assert made == tmp_path / "a#2"
-    fastdata.publish(made, "s3://bucket/published#1/a?b.fds")
-    assert objects(server, "published#1/a?b.fds").keys() == {name for name, data in tree(made).items() if data is not None}
-
-
-def test_writes_whose_answers_are_lost(photos: Path, expected: Tree, server: FaultStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faults.WRITE_FAULTS", ("cut", "twice"))
-    server.write_chance = 0.3
-    fastdata.prep(photos, URL, size=128, workers=2)
-    assert server.made["cut of a write"] > 0 and server.made["twice of a write"] > 0
-    same(objects(server), expected)
-    server.always = dict.fromkeys(("plan.json", "manifest.json"), "twice")
-    assert fastdata.prep(photos, "s3://bucket/few.fds", size=64, limit=9, workers=1).kept == 9
-
-
-def test_bits_that_flip_in_plan_and_tables(photos: Path, expected: Tree, server: FaultStore) -> None:
-    fastdata.prep_plan(photos, URL, size=128)
-    server.faults, server.chance, server.of = ("flip",), 0.2, "/work/"
-    fastdata.prep_run(URL, workers=2, progress=False)
-    made = {path.name: path.stat().st_mtime_ns for path in (server.root / "bucket/photos.fds/128").iterdir()}
-    fastdata.prep_finish(URL)
-    assert server.made["flip"] > 2
-    same(objects(server), expected)
-    assert {path.name: path.stat().st_mtime_ns for path in (server.root / "bucket/photos.fds/128").glob("*.mdb")} == made
-
-
-def test_large_objects_that_fail(tmp_path: Path, server: FaultStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shard of 20 MB."""
-    rng = np.random.default_rng(0)
-    (tmp_path / "in").mkdir()
-    for k in range(3):
-        np.save(tmp_path / f"in/{k}.npy", rng.integers(0, 2**16, (1800, 1850, 1), np.uint16))
-    expected = published(tmp_path / "in", tmp_path / "disk", order="shuffled", chunk=512, limit=3)
-    monkeypatch.setattr("faults.WRITE_FAULTS", ("500", "reset", "cut", "flip", "twice"))
-    server.write_chance = 0.08
-    fastdata.prep(tmp_path / "in", URL, chunk=512, limit=3)
-    assert sum(server.made.values()) > server.made[""]
-    same(objects(server), expected)
-
-
-@pytest.mark.slow
-def test_shards_wait_for_the_network_in_bounded_numbers(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
-    server.delay_s = 0.25
-    most, end = [0], threading.Event()
-
-    def watch() -> None:
-        while not end.wait(0.005):
-            most[0] = max(most[0], len([*tmp_path.glob("fastdata-*/work/128-*.tmp")]))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        fastdata.prep(photos, URL, size=128, workers=2)
-    finally:
-        end.set()
-        watcher.join()
-    assert 2 <= most[0] <= 8
-    same(objects(server), expected)
-
-
-def test_what_lost_tries_left_is_replaced_and_what_others_finished_is_kept(
+def test_another_run_continues_and_another_plan_is_refused(
     photos: Path, expected: Tree, server: FaultStore, tmp_path: Path
 ) -> None:
-    fastdata.prep_plan(photos, URL, size=128)
-    root = server.root / "bucket/photos.fds"
-    (root / "128").mkdir()
-    (root / "128/shard-00000.mdb").write_bytes(b"of a try that ended otherwise")
-    (root / "samples.npy").write_bytes(b"of a finish that was lost")
-    fastdata.prep_run(URL, task=1, of=2, workers=1, progress=False)
-    before = {path: path.stat().st_mtime_ns for path in root.glob("128/*.mdb")}
-    summary = fastdata.prep(photos, URL, size=128, workers=2)
-    assert summary.resumed > 50
-    assert all(path.stat().st_mtime_ns == when for path, when in before.items() if path.name != "shard-00000.mdb")
-    same(objects(server), expected)
-
-
-def test_other_plans_overwriting_and_foreign_objects(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
-    fastdata.prep_plan(photos, URL, size=64)
-    fastdata.prep_run(URL, task=0, of=9, workers=1, progress=False)
-    with pytest.raises(PrepError, match=r"(?s)s3://bucket/photos.fds was made, or begun, with other options.*size 64, now 128"):
-        fastdata.prep(photos, URL, size=128)
-    with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made, or begun.*\n  order shuffled, now "):
-        fastdata.prep(photos, URL, size=64, order="listed")
-    shutil.rmtree(server.root / "bucket/photos.fds")
-    fastdata.prep(photos, URL, size=128, workers=2)
-    same(objects(server), expected)
-    with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made, or begun"):
-        fastdata.prep(photos, URL, size=64)
-    (server.root / "bucket/other").mkdir()
-    (server.root / "bucket/other/notes.txt").write_text("mine")
-    with pytest.raises(PrepError, match=r"OUT s3://bucket/other is not a store, but holds notes.txt; choose another URL"):
-        fastdata.prep_plan(photos, "s3://bucket/other", size=64)
-    assert objects(server, "other") == {"notes.txt": b"mine"}
-    with pytest.raises(PrepError, match=r"OUT s3://bucket/none.fds has no plan; make a plan with fastdata-prep plan SOURCE s3://"):
-        fastdata.prep_run("s3://bucket/none.fds")
-    with pytest.raises(PrepError, match=r"OUT s3://bucket/none.fds has no plan"):
-        fastdata.prep_finish("s3://bucket/none.fds")
-
-
-def test_a_plan_that_comes_late_leaves_another_one_alone(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
-    with opened(URL, None) as late:  # it has seen that nothing is there
-        fastdata.prep_plan(photos, URL, size=128)
-        fastdata.prep_run(URL, task=0, of=2, workers=1, progress=False)
-        before = objects(server)
-        with pytest.raises(PrepError, match=r"the plan at s3://bucket/photos.fds is not that of this fastdata-prep any more"):
-            lay_plan(build_plan(photos, URL, late, size=64), overwrite=False)
-        assert objects(server) == before
-        fastdata.prep(photos, URL, size=128, workers=2)
-        with pytest.raises(PrepError, match=r"the plan at s3://bucket/photos.fds is not that of this fastdata-prep any more"):
-            lay_plan(build_plan(photos, URL, late, size=64), overwrite=False)
-        same(objects(server), expected)
-
-
-@pytest.mark.slow
-def test_of_two_plans_at_the_same_time_one_makes_the_store(photos: Path, server: FaultStore, tmp_path: Path) -> None:
-    sizes = {size: published(photos, tmp_path / str(size), size=size, order="shuffled") for size in (64, 96)}
-    for turn in range(3):
-        server.delay_s = 0.03 * turn  # other moments in which they meet
-        commands = {size: (*PREP, photos, f"s3://bucket/{turn}.fds", "--size", str(size), "--workers", "1") for size in sizes}
-        racers = {size: start(*command, stderr=subprocess.PIPE) for size, command in commands.items()}
-        texts = {size: racer.communicate()[1].decode() for size, racer in racers.items()}
-        codes = {size: racer.returncode for size, racer in racers.items()}
-        assert sorted(codes.values()) == [0, 2], texts
-        (winner,) = (size for size in codes if codes[size] == 0)
-        refusal = next(texts[size] for size in codes if size != winner)
-        assert re.search(r"is not that of this fastdata-prep any more|was made, or begun, with other options", refusal), refusal
-        same(objects(server, f"{turn}.fds"), sizes[winner])
-
-
-def test_errors_of_the_server_are_named(photos: Path, server: FaultStore, tmp_path: Path) -> None:
-    with pytest.raises(RemoteError, match=r"s3://nowhere/x.fds/work/plan.json: there is no such bucket"):
-        fastdata.prep(photos, "s3://nowhere/x.fds", size=64)
-    server.always = {"manifest.json": "403"}
-    with pytest.raises(RemoteError, match=r"s3://bucket/photos.fds/manifest.json: the credentials have expired: renew them"):
-        fastdata.prep(photos, URL, size=64)
     server.always = {"shard-00003": "403"}
     with pytest.raises(RemoteError, match=r"s3://bucket/photos.fds/\S*shard-00003\S*: the credentials have expired: renew them"):
-        fastdata.prep(photos, URL, size=64, workers=1)
+        fastdata.prep(photos, URL, size=128, workers=1)
     server.always = {}
-    assert fastdata.prep(photos, URL, size=64, workers=2).resumed > 0
-    with pytest.raises(RemoteError, match=r"no server answers there"):
-        fastdata.prep(photos, URL, storage={"endpoint": f"http://127.0.0.1:{free_ports(1)[0]}"})
+    begun = objects(server)
+    with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made, or begun, with other options"):
+        fastdata.prep(photos, URL, size=64)
+    assert objects(server) == begun and "manifest.json" not in begun
+    assert fastdata.prep(photos, URL, size=128, workers=2).resumed > 0
+    same(objects(server), expected)
+    with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made, or begun, with other options"):
+        fastdata.prep(photos, URL, size=64)
+    assert fastdata.prep(photos, URL, size=128).resumed == 121
+    same(objects(server), expected)
+    assert list(tmp_path.glob("fastdata-*/*")) == []
+
+
+def test_of_two_stores_at_the_same_time_one_is_made(photos: Path, server: FaultStore, tmp_path: Path) -> None:
+    late = Upload(URL, tmp_path / "late", None)
+    fastdata.prep(photos, URL, size=64, limit=9, workers=1)
+    made = objects(server)
+    manifest = read_manifest(fastdata.prep(photos, tmp_path / "late", size=32, limit=9, workers=1).out)
+    with pytest.raises(PrepError, match="was made, or begun, with other options"):
+        late.begin(manifest.fingerprint)
+    with pytest.raises(PrepError, match=r"another store has been made at s3://bucket/photos.fds meanwhile"):
+        late.commit(structs.replace(manifest, files={}))
+    assert objects(server) == made
 
 
 def test_wrong_arguments(photos: Path, server: FaultStore, tmp_path: Path) -> None:
-    for prepare in (fastdata.prep, fastdata.prep_plan):
-        with pytest.raises(ValueError, match=r"^overwrite replaces a store on a disk, but OUT s3://bucket/photos.fds is in object"):
-            prepare(photos, URL, overwrite=True)
-    assert objects(server) == {}
+    with pytest.raises(ValueError, match=r"^overwrite replaces a store on a disk, but OUT s3://bucket/photos.fds is in object"):
+        fastdata.prep(photos, URL, overwrite=True)
+    for refused in (
+        lambda: fastdata.prep_plan(photos, URL),
+        lambda: fastdata.prep_run(URL),
+        lambda: fastdata.prep_finish(URL),
+        lambda: fastdata.prep(photos, URL, engine="ray"),
+    ):
+        with pytest.raises(PrepError, match=r"OUT is s3://bucket/photos.fds, but .* on a disk: give a folder, then"):
+            refused()
     with pytest.raises(ValueError, match=r"OUT https://example.com/x.fds can only be read: give a URL such as s3://"):
         fastdata.prep(photos, "https://example.com/x.fds")
     with pytest.raises(ValueError, match=r"OUT s3:/bucket/x.fds is a path, in which // became /: give a URL as text"):
         fastdata.prep(photos, Path("s3://bucket/x.fds"))
-    found = run(*MAIN, "info", URL, "--storage", "endpoint")
-    assert found.returncode == 2 and "--storage is 'endpoint', but must be KEY=VALUE" in found.stderr, found.stderr
     assert not objects(server) and not server.writes
+    (server.root / "bucket/other").mkdir()
+    (server.root / "bucket/other/notes.txt").write_text("mine")
+    with pytest.raises(PrepError, match=r"OUT s3://bucket/other is not a store, but holds notes.txt; choose another URL"):
+        fastdata.prep(photos, "s3://bucket/other", size=64)
+    assert objects(server, "other") == {"notes.txt": b"mine"}
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/0.png").write_bytes(b"no image")
+    with pytest.raises(PrepError, match=r"0\.png"):
+        fastdata.prep(tmp_path / "bad", URL)
+    assert objects(server) == {} and list(tmp_path.glob("fastdata-*/*")) == []
 
 
-def test_what_cannot_be_shuffled_is_listed(tmp_path: Path, server: FaultStore) -> None:
-    images = [encode(np.full((8, 8, 3), k, np.uint8), ".png") for k in range(9)]
-    pq.write_table(pa.table({"image": images}), tmp_path / "images.parquet")
-    made = fastdata.prep(tmp_path / "images.parquet", URL)
-    assert any(note.startswith("order: as listed, since ") and "unpacked in large pieces" in note for note in made.notes)
-    with pytest.raises(PrepError, match=r"order is shuffled, but .* is unpacked in large pieces"):
-        fastdata.prep(tmp_path / "images.parquet", "s3://bucket/other.fds", order="shuffled")
-
-
-def test_a_shard_that_two_processes_make_with_different_bytes(photos: Path, server: FaultStore, tmp_path: Path) -> None:
-    """Such as one that found an input to hang. Whose table comes first has made it, and its bytes stay."""
-    root, plan = server.root / "bucket/photos.fds", fastdata.prep_plan(photos, URL, size=128)
-    for data in (b"ours", b"theirs"):
-        with opened(URL, None) as upload:
-            assert upload is not None
-            path = tmp_path / "128.tmp"
-            path.write_bytes(data)
-            total = file_sum(path)
-            table = {"fingerprint": plan.fingerprint, "files": {"128": [total.bytes, total.xxh3_128]}}
-            upload.publish(Made(7, {"128": (path, total)}, json.dumps(table).encode()))
-        assert (root / "128/shard-00007.mdb").read_bytes() == b"ours"
-        assert json.loads((root / "work/shard-00007.json").read_bytes())["files"]["128"][0] == 4
-    assert list(tmp_path.glob("fastdata-*")) == []
+def test_keys_are_text(photos: Path, server: FaultStore, tmp_path: Path) -> None:
+    """A store whose name differs only by what would be a fragment or a query of a URL is another one."""
+    fastdata.prep(photos, "s3://bucket/a", size=64, limit=9, workers=1)
+    before = objects(server, "a")
+    for name in ("a#2", "a?2", "a#2?x%20"):
+        fastdata.prep(photos, f"s3://bucket/{name}", size=32, limit=9, workers=1)
+        assert "manifest.json" in objects(server, name) and objects(server, "a") == before
+        assert len(fastdata.RAMDataset(f"s3://bucket/{name}", cache=tmp_path / "cache")) == 9
+    fastdata.publish(stores.store(), "s3://bucket/published#1/a?b.fds")
+    assert objects(server, "published#1/a?b.fds").keys() == {
+        name for name, data in tree(stores.store()).items() if data is not None
+    }
 
 
 @pytest.mark.scale
-def test_azure(photos: Path, azurite: dict[str, str], tmp_path: Path) -> None:
-    url = "az://bucket/photos.fds"
-    fastdata.prep_plan(photos, url, size=64, limit=20, storage=azurite)
-    fastdata.prep_run(url, task=0, of=2, workers=1, storage=azurite, progress=False)
-    with pytest.raises(PrepError, match=r"az://bucket/photos.fds was made, or begun, with other options"):
-        fastdata.prep(photos, url, size=128, limit=20, storage=azurite)
-    url = "az://bucket/large.fds"
-    assert fastdata.prep(photos, url, size=128, limit=20, storage=azurite, workers=1).kept == 19
-    dataset = LMDBDataset(url, cache=tmp_path / "cache", storage=azurite)
+@pytest.mark.parametrize("service", ["gs", "az"])
+def test_other_services(photos: Path, service: str, request: pytest.FixtureRequest, server: FaultStore, tmp_path: Path) -> None:
+    """Of Google, the requests of obstore's client; of Azure, its emulator."""
+    url, storage = f"{service}://bucket/photos.fds", {"endpoint": server.url, "bearer_token": "test"}
+    storage = request.getfixturevalue("azurite") if service == "az" else storage
+    assert fastdata.prep(photos, url, size=128, limit=20, storage=storage, workers=1).kept == 19
+    with pytest.raises(PrepError, match=r"was made, or begun, with other options"):
+        fastdata.prep(photos, url, size=64, limit=20, storage=storage)
+    dataset = LMDBDataset(url, cache=tmp_path / "cache", storage=storage)
     local = LMDBDataset(fastdata.prep(photos, tmp_path / "local.fds", size=128, limit=20, order="shuffled", workers=1).out)
     assert len(dataset) == 19 and all(np.array_equal(dataset[k][0], local[k][0]) for k in range(19))
-    assert not [name for name, _ in Bucket(url, azurite).list() if name.startswith(("work", "64"))]
+    assert not [name for name, _ in Bucket(url, storage).list() if name.startswith("work")]

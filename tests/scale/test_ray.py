@@ -14,8 +14,6 @@ import psutil
 import pytest
 
 from conftest import SIZES, Compare
-from fastdata import RAMDataset
-from faults import storing
 from support import PREP, kill_group, run, start, tables, until
 
 HERE = Path(__file__).parent
@@ -176,19 +174,3 @@ def test_a_disk_that_nodes_do_not_see_is_refused(ray: Ray, source: Path, tmp_pat
 def test_no_cluster_there(source: Path, tmp_path: Path) -> None:
     found = run(*PREP, source, tmp_path / "o.fds", *OPTIONS, "--engine", "ray", env=at("127.0.0.1:1"))
     assert found.returncode == 2 and "cannot connect to Ray at RAY_ADDRESS=127.0.0.1:1: " in found.stderr
-
-
-def test_nodes_that_share_no_disk(ray: Ray, source: Path, tmp_path: Path, compare_objects: Compare) -> None:
-    """OUT is in object storage. A node is killed in the middle."""
-    ray.have(3)
-    keys = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
-    with storing(tmp_path) as server:
-        keys["endpoint"] = server.url
-        driver = _start(source, "s3://bucket/o.fds", ray.address, order="listed", storage=keys)
-        out = tmp_path / "bucket/o.fds"
-        until(lambda: len(tables(out)) >= 5 or driver.poll() is not None, SECONDS)
-        ray.kill()
-        errors = driver.communicate(timeout=SECONDS)[1]
-        assert driver.returncode == 0, errors.decode()
-        compare_objects(out)
-        assert len(RAMDataset("s3://bucket/o.fds", storage=keys, cache=tmp_path / "cache")) == 344

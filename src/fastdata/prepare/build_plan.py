@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from fastdata.errors import PrepError
 from fastdata.kinds import Modality, Planned
 from fastdata.options import as_option, build, options_of
 from fastdata.prepare.plan import Work
-from fastdata.prepare.upload import Upload, place_of
+from fastdata.prepare.upload import place_of, upload_folder
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import UnpackedWholeError
@@ -26,13 +25,12 @@ __all__ = ["build_plan", "check_positive", "choose_kind"]
 def build_plan(
     source: StrPath,
     out: StrPath | None = None,
-    remote: Upload | None = None,
     storage: Storage | None = None,
     *,
     limit: int | None = None,
     **arguments: Any,
 ) -> Work:
-    """Decide what `prep` would do with these arguments. remote: OUT, if it is a URL and opened.
+    """Decide what `prep` would do with these arguments.
 
     Raises:
         PrepError: there is nothing to prepare, or the inputs do not fit together.
@@ -48,11 +46,9 @@ def build_plan(
     options = _own_options(kind, source, arguments)
     out = place_of(out)
     root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
-    if remote is not None:
-        target = remote.folder
     planned = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
     roots = tuple(folder.absolute() for folder in (planned.root or root, *planned.companions))
-    surroundings: dict[str, Any] = {"remote": remote, "versions": versions_of(roots), "storage": dict(storage or {})}
+    surroundings: dict[str, Any] = {"versions": versions_of(roots), "storage": dict(storage or {})}
     return Work(kind, planned.plan, target, roots, planned.skipped, planned.notes, **surroundings)
 
 
@@ -112,7 +108,7 @@ def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, spl
     root, name = locate(source)
     root = root if own_root is None else to_path(own_root)
     if is_url(out):
-        return root.absolute(), Path(tempfile.gettempdir(), "fastdata.fds")  # where nothing is
+        return root.absolute(), upload_folder(str(out))
     target = Path(out) if out is not None else Path(f"{name}{'' if split is None else f'-{split}'}.fds")
     if to_path(source).is_dir() and is_inside(target, root):
         raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")

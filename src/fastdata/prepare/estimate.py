@@ -88,7 +88,7 @@ def estimate(
     with share(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage):
 
         def plan(source: Any, out: Any, **options: Any) -> Work:
-            return build_plan(source, out, None, storage, **options)
+            return build_plan(source, out, storage, **options)
 
         for name, work in plan_stores(plan, path, out, {**options, "labels": labels}).items():
             _add(found, work, workers or available_cores())

@@ -52,7 +52,7 @@ def finished_shards(work: Work, shards: Sequence[int]) -> dict[int, _Counts]:
 
     A table is published after its files were flushed, so it speaks the truth after a power failure too.
     """
-    size_of = _size if work.remote is None else work.remote.look(shards)
+    size_of = _size if work.remote is None else work.remote.size
     found = {}
     for shard in shards:
         try:
@@ -102,8 +102,6 @@ def finish(work: Work) -> tuple[str, ...]:
     plan, out, kind = work.plan, work.out, work.kind
     finished = finished_shards(work, range(plan.num_shards))
     if missing := sorted(set(range(plan.num_shards)) - set(finished)):
-        if work.remote is not None:
-            work.remote.check_plan(plan.fingerprint)
         raise PrepError(
             f"{work.place} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}: run the lost tasks again, or "
             f"make all that is missing here with fastdata-prep run {work.place}"
@@ -118,8 +116,6 @@ def finish(work: Work) -> tuple[str, ...]:
             indices.setdefault(name, []).append(base64.b64decode(encoded))
     if not any(done.kept for done in finished.values()):
         first = first_reject(rejects, work) or "there is nothing in them"
-        if work.remote is not None:
-            work.remote.clear("")
         clear(out)
         clear_work(work)
         with suppress(OSError):  # someone else has put a file there
@@ -130,11 +126,8 @@ def finish(work: Work) -> tuple[str, ...]:
     files[NAMES] = write_atomic(out / NAMES, "".join(json.dumps(name) + "\n" for name in tables.names).encode())
     files[REJECTS] = write_atomic(out / REJECTS, "".join(json.dumps(r, sort_keys=True) + "\n" for r in rejects).encode())
     for name, rows in indices.items():
-        (out / name).mkdir(exist_ok=True)  # of a store in object storage, whose shards are not here
         files[index_file(name)] = write_npy(out / index_file(name), np.frombuffer(b"".join(rows), INDEX_ROW))
     files |= {name: file_sum(out / name) for name in plan.files}
-    if work.remote is not None and plan.columns:
-        work.remote.fetch({shard_place(Path(), COLUMNS, k).as_posix(): total for k, total in enumerate(sums[COLUMNS])})
     files |= join_columns(plan.columns, [shard_place(out, COLUMNS, k) for k in range(plan.num_shards)], out)
     variants = []
     for name, size, form in plan.options.variants():
@@ -156,7 +149,7 @@ def finish(work: Work) -> tuple[str, ...]:
     )
     if work.remote is not None:
         work.remote.commit(manifest)
-    for variant in manifest.variants if work.remote is None else ():
+    for variant in manifest.variants:
         sync(out / variant.name)  # the names; who published a shard has flushed its bytes
     write_atomic(out / MANIFEST, manifest.to_json())
     return tables.notes

@@ -104,14 +104,14 @@ def _ours(out: Path) -> bool:
 def clear_work(work: Work) -> None:
     """Remove what only an unfinished store needs."""
     if work.remote is not None:
-        work.remote.clear(WORK)
-    shutil.rmtree(work.store / WORK, ignore_errors=True)
+        work.remote.release()
+    shutil.rmtree(work.store / WORK if work.remote is None else work.out, ignore_errors=True)
 
 
 def is_stored(work: Work) -> bool:
     """Return whether the store of this plan is finished, and if it is to replace another one, perhaps not in its place yet."""
-    if work.remote is not None and not work.remote.find_manifest():
-        return False
+    if work.remote is not None:
+        return work.remote.finished
     for folder in [work.out] if work.out.exists() else [work.store / NEXT, work.store]:
         with suppress(StoreError):
             return read_manifest(folder).fingerprint == work.plan.fingerprint
@@ -137,7 +137,7 @@ def is_finished(work: Work) -> bool:
     if changed:
         raise PrepError(
             f"{work.place} was made, or begun, with other options or inputs:\n{changed}\n"
-            f"Give the same options and inputs, {'another OUT, or --overwrite' if work.remote is None else 'or another OUT'}."
+            "Give the same options and inputs, another OUT, or --overwrite."
         )
     return False
 

@@ -15,8 +15,7 @@ from msgspec import structs
 from fastdata.errors import PrepError
 from fastdata.prepare.folder import claimed, is_settled, writing
 from fastdata.prepare.plan import describe_difference
-from fastdata.prepare.upload import place_of
-from fastdata.remote.url import is_url
+from fastdata.prepare.upload import on_disk
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnReader, write_column
 from fastdata.store.files import (
@@ -62,10 +61,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
         raise ValueError(f"{len(opened)} stores were given, but merging takes two or more")
     for other in opened[1:]:
         _check_alike(opened[0], other)
-    place = place_of(out)
-    if is_url(place):
-        raise PrepError(f"OUT is {place}, but stores are merged on a disk: merge them there, then fastdata publish")
-    root = Path(place).absolute()
+    root = Path(on_disk(out, "stores are merged")).absolute()
     if inside := next((store.path for store in opened if store.path in (root, *root.parents)), None):
         raise PrepError(f"OUT {root} is, or lies inside of, {inside}, which is merged: choose another name")
     with writing(root), claimed(root):

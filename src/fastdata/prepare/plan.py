@@ -98,7 +98,7 @@ class Work:
         skipped: count of files left out, by extension.
         notes: lines about the inputs to show to the user.
         machine: what of the machine that planned decides the bytes, if the plan was read from its files.
-        remote: the store, if it is in object storage; `out` is the folder of this machine in which it is made.
+        remote: the store, if it is made in object storage; `out` is the folder of this machine in which it is made.
         versions: size and tag of each object in which inputs have places, by URL: another object there is an error.
         storage: options of clients of object storage, such as the endpoint. They are not in the plan: each task has its own.
         replaces: the finished store that this one is to replace, and inside of which `out` lies.

@@ -16,7 +16,6 @@ from fastdata import kinds
 from fastdata.errors import PrepError, lacking
 from fastdata.prepare.host import machine_of
 from fastdata.prepare.plan import Plan, Work, describe_difference
-from fastdata.prepare.upload import Upload
 from fastdata.remote.url import Storage
 from fastdata.sources.packed import trimmed
 from fastdata.sources.urls import to_path
@@ -75,17 +74,14 @@ def save_plan(work: Work) -> None:
     write_atomic(plan_path(out), json.dumps({**json.loads(text), SUM: xxh3_128_hexdigest(text.encode())}, sort_keys=True).encode())
 
 
-def load_plan(out: Path, remote: Upload | None = None, storage: Storage | None = None) -> Work:
+def load_plan(out: Path, storage: Storage | None = None) -> Work:
     """Read the plan of a store that is being made, or of one that is to replace it. Sources are read when they are asked for.
-
-    Args:
-        remote, storage: as in Work.
 
     Raises:
         PrepError: there is no plan, or it is damaged.
     """
     folder = plan_folder(out)
-    body, kind, plan = _read(folder, remote)
+    body, kind, plan = _read(folder)
     plan = replace(plan, files={name: _checked(folder / name, total) for name, total in body["files"].items()})
     return Work(
         kind,
@@ -95,14 +91,13 @@ def load_plan(out: Path, remote: Upload | None = None, storage: Storage | None =
         body["skipped"],
         tuple(body["notes"]),
         body["machine"],
-        remote=remote,
         versions={url: tuple(found) for url, found in body["versions"].items()},
         storage=dict(storage or {}),
         replaces=None if folder == out else out,
     )
 
 
-def _read(out: Path, remote: Upload | None) -> tuple[dict[str, Any], kinds.Modality, Plan]:
+def _read(out: Path) -> tuple[dict[str, Any], kinds.Modality, Plan]:
     """Return what plan.json holds, and of that the kind of data and the plan, which lacks its files."""
     try:
         body: dict[str, Any] = json.loads(plan_path(out).read_bytes())
@@ -111,14 +106,12 @@ def _read(out: Path, remote: Upload | None) -> tuple[dict[str, Any], kinds.Modal
         kind = kinds.find(body["kind"])
         plan = convert({**body, "files": {}}, Plan)
         options = convert(body["options"], kind.shards.PLAN_TYPES[0])
-        return body, kind, replace(plan, options=options, sources=_Sources(out, plan, kind, remote))
+        return body, kind, replace(plan, options=options, sources=_Sources(out, plan, kind))
     except (FileNotFoundError, NotADirectoryError):
         what = "is a finished store" if (out / MANIFEST).exists() else "has no plan"
         raise PrepError(f"OUT {out} {what}; make a plan with fastdata-prep plan SOURCE {out}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PrepError(
-            f"{plan_path(out)} is damaged ({error}); start again with --overwrite, or at a URL with another OUT"
-        ) from None
+        raise PrepError(f"{plan_path(out)} is damaged ({error}); start again with --overwrite") from None
 
 
 def _checked(path: Path, total: str) -> bytes:
@@ -138,8 +131,8 @@ def _checked(path: Path, total: str) -> bytes:
 class _Sources(Sequence[Any]):
     """The sources of a plan, from files whose checksums are the sources of `saved`. Those of one shard are in memory at a time."""
 
-    def __init__(self, out: Path, saved: Plan, kind: kinds.Modality, remote: Upload | None) -> None:
-        self._out, self._saved, self._remote = out, saved, remote
+    def __init__(self, out: Path, saved: Plan, kind: kinds.Modality) -> None:
+        self._out, self._saved = out, saved
         self._classes = kind.shards.PLAN_TYPES[1]
         self._shard: int | None = None
         self._read: list[Any] = []
@@ -157,10 +150,7 @@ class _Sources(Sequence[Any]):
         return self._read[found - self._saved.bounds[shard]]
 
     def _load(self, shard: int) -> list[Any]:
-        path = _sources_path(self._out, self._saved.fingerprint, shard)
-        if self._remote is not None:
-            self._remote.pull([path])
-        rows = json.loads(_checked(path, self._saved.sources[shard]))
+        rows = json.loads(_checked(_sources_path(self._out, self._saved.fingerprint, shard), self._saved.sources[shard]))
         names = [[one.name for one in fields(kind)] for kind in self._classes]
         return [convert(dict(zip(names[k], row, strict=False)), self._classes[k]) for k, *row in rows]
 
@@ -171,7 +161,7 @@ def difference(work: Work) -> str:
     Raises:
         PrepError: the saved plan cannot be read.
     """
-    (body, kind, old), new, machine = _read(work.out, work.remote), work.plan, machine_of(work.kind)
+    (body, kind, old), new, machine = _read(work.out), work.plan, machine_of(work.kind)
     if old.fingerprint == new.fingerprint and body["machine"] == machine:
         return ""
     was, now = ({**vars(plan), "options": plan.recorded_options()} for plan in (old, new))

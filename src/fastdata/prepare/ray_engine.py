@@ -15,7 +15,6 @@ from fastdata.prepare.host import check_host
 from fastdata.prepare.plan import Work
 from fastdata.prepare.plan_files import load_plan, plan_folder, plan_path
 from fastdata.prepare.run import Report, run_shards
-from fastdata.prepare.upload import opened
 from fastdata.sources.urls import reading_urls
 
 __all__ = ["run_on_ray"]
@@ -48,7 +47,7 @@ def run_on_ray(shards: Sequence[int], report: Report, *, work: Work, workers: in
         running, done, rejected = list[Any](), 0, 0
         while left or running:
             while left and (workers is None or len(running) < workers):
-                running.append(make.remote(left.pop(), str(work.place), dict(work.storage), timeout_s))
+                running.append(make.remote(left.pop(), str(work.store), dict(work.storage), timeout_s))
             ready, running = ray.wait(running, num_returns=1, timeout=1.0)
             for task_done, task_rejected in ray.get(ready):
                 done, rejected = done + task_done, rejected + task_rejected
@@ -86,14 +85,11 @@ def _connected(ray: Any) -> Iterator[None]:
 
 def _make(shards: Sequence[int], out: str, storage: dict[str, Any], timeout_s: float) -> tuple[int, int]:
     """Make some shards on a node, but those that a lost try of this task has finished. Return the work done, and the rejects."""
-    with opened(out, storage) as remote, reading_urls(storage):
-        folder = Path(out) if remote is None else remote.folder
+    folder = Path(out)
+    with reading_urls(storage):
         if not plan_path(plan_folder(folder)).exists():
-            raise PrepError(
-                f"OUT {out} is not visible from node {socket.gethostname()}: give a folder that all nodes share, or a URL of "
-                "object storage"
-            )
-        work = load_plan(folder, remote, storage)
+            raise PrepError(f"OUT {out} is not visible from node {socket.gethostname()}: give a folder that all nodes share")
+        work = load_plan(folder, storage)
         check_host(work)
         before = finished_shards(work, shards)
         run_shards([k for k in shards if k not in before], lambda *_: None, work=work, workers=1, timeout_s=timeout_s)

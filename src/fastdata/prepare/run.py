@@ -112,7 +112,7 @@ class _Pool:
         self._skip: dict[int, dict[int, tuple[str, str]]] = {}  # the inputs that are left out, by shard and place
         self._retired = Counter[str]()  # the sums of workers that ended
         self._workers: list[_Worker] = []
-        self._publish = partial(publish_shard, work.out) if work.remote is None else work.remote.publish
+        self._publish = partial(publish_shard, work.out, send=None if work.remote is None else work.remote.send)
         self._publisher = ThreadPoolExecutor(1 if work.remote is None else SENDERS, "publish")
         self._published: list[Future[None]] = []
         self._ticked = time.monotonic()

@@ -10,7 +10,6 @@ from typing import Any
 
 from fastdata import kinds
 from fastdata.prepare.plan import Work
-from fastdata.prepare.upload import Upload
 from fastdata.sources.notes import tried_path
 from fastdata.store.store import Store
 from fastdata.words import human_bytes, number_of
@@ -155,8 +154,7 @@ def first_reject(rejects: Iterable[Mapping[str, Any]], work: Work | None) -> str
 
 
 def summarize(
-    folder: Path,
-    remote: Upload | None,
+    store: Store,
     work: Work | None = None,
     resumed: int | None = None,
     seconds: float = 0.0,
@@ -165,17 +163,15 @@ def summarize(
     """Describe a finished store.
 
     Args:
-        folder: where it is; if it is in object storage, the folder of `remote`.
         work: its plan; None: that is not known any more.
         resumed: the number of inputs that earlier runs had finished; None: all.
         notes: lines to show to the user, besides those of the plan.
     """
-    store = Store(folder, kind=None) if remote is None else remote.store()
     rejected = Counter(r["reason"] for r in store.rejects())
     tokens = store.manifest.section("tokens")
     inputs = len(store) + rejected.total()
     return Summary(
-        out=store.path if remote is None else remote.url,
+        out=store.path if work is None else work.place,
         inputs=inputs,
         kept=len(store),
         rejected=dict(rejected),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,13 +27,14 @@ from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
 from fastdata.prepare.splits import plan_stores
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
-from fastdata.prepare.upload import Upload, opened, place_of
+from fastdata.prepare.upload import Upload, on_disk, place_of
 from fastdata.prepare.worker import shard_place, shard_table
-from fastdata.remote.url import Storage
+from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
 from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
 from fastdata.store.files import COLUMNS, MANIFEST, WORK, clear
+from fastdata.store.store import Store
 
 __all__ = ["lay_plan", "prep", "prep_finish", "prep_plan", "prep_run"]
 
@@ -79,7 +80,7 @@ def prep(
         timeout: seconds after which an input is considered to hang its decoder.
         progress: show it on stderr.
         engine: what runs the workers: "local", this machine, or "ray", the Ray cluster that RAY_ADDRESS names, else a new one on
-            this machine; its nodes share the disk of OUT, or OUT is a URL.
+            this machine; its nodes share the disk of OUT.
         storage: if SOURCE or OUT is a URL, options of the client: endpoint, region, anonymous and others; what is missing comes
             from the environment.
         kind: "images", "arrays" or "tokens"; None: follows from the options and files.
@@ -96,18 +97,20 @@ def prep(
         raise ValueError(f"--engine is {engine}, but must be one of {', '.join(ENGINES)}")
     if engine == "ray" and not isinstance(source, str | os.PathLike):
         raise ValueError(f"source is a {type(source).__name__}, which the nodes of Ray cannot read: give it as 'module:function'")
-    with share(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage), ExitStack() as stack:
+    if engine == "ray":
+        on_disk(out, "nodes of Ray make a store")
+    with share(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage):
 
         def plan(source: Any, out: Any, **options: Any) -> Work:
-            remote = stack.enter_context(opened(out, storage))
-            return build_plan(source, out, remote, storage, limit=limit, **options)
+            work, place = build_plan(source, out, storage, limit=limit, **options), place_of(out)
+            return replace(work, remote=Upload(place, work.out, storage)) if is_url(place) else work
 
         def make(work: Work) -> Summary:
             started = time.monotonic()
             with writing(work.place), claimed(work.out):
                 laid = lay_plan(work, overwrite)
                 if laid is None:
-                    return summarize(work.out, work.remote, work)
+                    return _finish_store(work, None, started)
                 shards = range(laid.plan.num_shards)
                 before = finished_shards(laid, shards)
                 run = run_on_ray if engine == "ray" else run_shards
@@ -134,7 +137,7 @@ def prep_plan(
 
     Args:
         source, out, limit, overwrite, storage, options: as for `prep`. The source is a path that every machine sees in the
-            same place; OUT is a folder that all of them share, or a URL of object storage.
+            same place; OUT is a folder that all of them share.
 
     Raises:
         PrepError: the plan cannot be made, or OUT holds another one.
@@ -144,8 +147,9 @@ def prep_plan(
     if not isinstance(source, str | os.PathLike):
         kind = type(source).__name__
         raise TypeError(f"source is a {kind}, which other machines cannot read: give a path, or 'module:function'")
-    with opened(out, storage) as remote, reading_urls(storage):
-        work = build_plan(source, out, remote, storage, limit=limit, **options)
+    out = on_disk(out, "tasks make a store")
+    with reading_urls(storage):
+        work = build_plan(source, out, storage, limit=limit, **options)
         with writing(work.place), claimed(work.out):
             finished = lay_plan(work, overwrite) is None
         figures = len(work.plan.sources), work.plan.num_shards, work.plan.fingerprint
@@ -164,25 +168,25 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
         PrepError: OUT belongs to another plan, and `overwrite` is not set.
         ValueError: a store at a URL is to be replaced.
     """
-    if work.remote is None:
-        settle(work.out)
-        if overwrite and (work.out / MANIFEST).exists():
-            work = replace(work, out=next_folder(work.out), replaces=work.out)
-            work.out.mkdir(exist_ok=True)
-    elif overwrite:
-        raise ValueError(f"--overwrite replaces a store on a disk, but OUT {work.place} is in object storage: give a new name")
-    if not overwrite and is_finished(work):
+    if work.remote is not None:
+        if overwrite:
+            raise ValueError(f"--overwrite replaces a store on a disk, but OUT {work.place} is in object storage: give a new name")
+        work.remote.begin(work.plan.fingerprint)
+        if work.remote.finished:
+            return None
+    settle(work.out)
+    if overwrite and (work.out / MANIFEST).exists():
+        work = replace(work, out=next_folder(work.out), replaces=work.out)
+        work.out.mkdir(exist_ok=True)
+    if not overwrite and work.remote is None and is_finished(work):
         return None
     plan, out = work.plan, work.out
-    if work.remote is None:
-        clear(out, _kept(work))
-        out.mkdir(exist_ok=True)
+    clear(out, _kept(work))
+    out.mkdir(exist_ok=True)
     for folder in (WORK, *(name for name, _, _ in plan.options.variants())):
         (out / folder).mkdir(exist_ok=True)
     save_plan(work)
-    if work.remote is not None:
-        work.remote.send_plan(plan.files, plan.fingerprint)
-    return load_plan(work.store, work.remote, work.storage)
+    return replace(load_plan(work.store, work.storage), remote=work.remote)
 
 
 def _kept(work: Work) -> set[Path]:
@@ -212,7 +216,7 @@ def prep_run(
     Any number of tasks may run at a time, on any machines; a task may run twice, or be killed and run again.
 
     Args:
-        out: the folder with the plan, or the URL.
+        out: the folder with the plan.
         task, of: make every `of`-th shard from number `task` on; None: all shards.
         workers, timeout, storage, progress: as for `prep`.
 
@@ -228,33 +232,30 @@ def prep_run(
     if not 0 <= number < count:
         raise ValueError(f"--task is {number} of {count} tasks, but tasks count from 0 to {count - 1}")
     started = time.monotonic()
-    with _begun(out, storage) as (folder, remote, work):
-        place = folder if remote is None else remote.url
+    folder = Path(on_disk(out, "tasks make a store")).absolute()
+    with reading_urls(storage):
+        work = _load_unfinished(folder, storage)
         if work is None:
-            return TaskSummary(place, number, count, 0, 0, 0, 0, 0.0)
+            return TaskSummary(folder, number, count, 0, 0, 0, 0, 0.0)
         check_host(work)
         shards = range(number, work.plan.num_shards, count)
-        with writing(place), _unless_finished(work), claimed(folder, share=True):
+        with writing(folder), _unless_finished(work), claimed(folder, share=True):
             if not plan_path(work.out).exists():  # another process has just finished the store
-                raise PrepError(f"the plan of {place} has been removed; plan again")
+                raise PrepError(f"the plan of {folder} has been removed; plan again")
             before = finished_shards(work, shards)
             _make_missing(work, shards, before, partial(run_shards, workers=workers), timeout, progress)
             done = finished_shards(work, shards)
             rejected, inputs = sum(shard.rejected for shard in done.values()), sum(map(sum, done.values()))
             made, seconds = len(shards) - len(before), time.monotonic() - started
-            return TaskSummary(place, number, count, len(shards), made, inputs, rejected, seconds)
-        return TaskSummary(place, number, count, len(shards), 0, 0, 0, time.monotonic() - started)
+            return TaskSummary(folder, number, count, len(shards), made, inputs, rejected, seconds)
+        return TaskSummary(folder, number, count, len(shards), 0, 0, 0, time.monotonic() - started)
 
 
-@contextmanager
-def _begun(out: StrPath, storage: Storage | None) -> Iterator[tuple[Path, Upload | None, Work | None]]:
-    """Yield the folder of OUT, what it is in object storage, and its plan; None: the store is finished, and the plan is gone."""
-    with opened(out, storage) as remote, reading_urls(storage):
-        folder = Path(place_of(out)).absolute() if remote is None else remote.folder
-        if not plan_path(plan_folder(folder)).exists() and ((folder / MANIFEST).exists() or not is_settled(folder)):
-            yield folder, remote, None
-        else:
-            yield folder, remote, load_plan(folder, remote, storage)
+def _load_unfinished(folder: Path, storage: Storage | None = None) -> Work | None:
+    """Return the plan of OUT; None: its store is finished, and the plan is gone."""
+    if not plan_path(plan_folder(folder)).exists() and ((folder / MANIFEST).exists() or not is_settled(folder)):
+        return None
+    return load_plan(folder, storage)
 
 
 @contextmanager
@@ -291,33 +292,32 @@ def _make_missing(
             engine(missing, report, work=work, timeout_s=timeout_s)
 
 
-def prep_finish(out: StrPath, *, storage: Storage | None = None) -> Summary:
+def prep_finish(out: StrPath) -> Summary:
     """Turn the shards that tasks have made into a store. Finished twice, or by two processes, it is the same store.
 
     Args:
-        out: the folder with the plan, or the URL.
-        storage: for a URL, options of the client, as for `prep`.
+        out: the folder with the plan.
 
     Raises:
         PrepError: shards are missing; there is no plan; or no input was kept.
         StoreError: the store cannot be written.
     """
     started = time.monotonic()
-    with _begun(out, storage) as (folder, remote, work):
-        if work is not None:
-            check_libraries(work)
-            with writing(work.place), _unless_finished(work), claimed(folder, share=True):
-                return _finish_store(work, None, started)
-        if remote is None:
-            with writing(folder), suppress(PrepError), claimed(folder):  # or another process does it
-                settle(folder)
-        return summarize(folder, remote)
+    folder = Path(on_disk(out, "tasks make a store")).absolute()
+    if (work := _load_unfinished(folder)) is not None:
+        check_libraries(work)
+        with writing(work.place), _unless_finished(work), claimed(folder, share=True):
+            return _finish_store(work, None, started)
+    with writing(folder), suppress(PrepError), claimed(folder):  # or another process does it
+        settle(folder)
+    return summarize(Store(folder, kind=None))
 
 
 def _finish_store(work: Work, resumed: int | None, started: float) -> Summary:
     """Make the store of finished shards, and describe it. resumed: the number of inputs that earlier runs had finished."""
     notes = () if is_stored(work) else finish(work)
-    summary = summarize(work.out, work.remote, work, resumed, time.monotonic() - started, notes)
+    store = Store(work.out, kind=None) if work.remote is None else work.remote.open()
+    summary = summarize(store, work, resumed, time.monotonic() - started, notes)
     if work.replaces is not None:
         replace_store(work)
         summary = replace(summary, out=work.store)

@@ -1,7 +1,6 @@
-"""OUT in object storage: what is durable lies in the bucket; a temporary folder has copies, and shards until they are uploaded.
+"""OUT in object storage: the store is made in a folder of this machine, its shards are uploaded as they finish, the manifest last.
 
-The folder looks like that of a store which is made on a disk, so that the same code works in it. The bucket gets the plan, the
-files and then the table of each finished shard, and at the end tables and the manifest.
+The folder is the same for every run to a URL, so that a run continues one that was killed. It has everything but uploaded shards.
 """
 
 from __future__ import annotations
@@ -9,29 +8,24 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import FormatError, PrepError
-from fastdata.prepare.worker import Made, shard_place, shard_table
+import xxhash
+
+from fastdata.errors import PrepError
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.publish import REQUESTS, fingerprint_of, read_object
-from fastdata.remote.store import fetch
+from fastdata.remote.store import copy_tables
 from fastdata.remote.url import Storage, is_url, local_path, scheme
-from fastdata.store.files import MANIFEST, PLAN, WORK, FileSum, is_own, write_atomic
-from fastdata.store.manifest import Manifest, read_manifest
+from fastdata.store.files import MANIFEST, PLAN, WORK, is_own
+from fastdata.store.manifest import Manifest
 from fastdata.store.store import Store
 
-__all__ = ["Upload", "opened", "place_of"]
+__all__ = ["Upload", "on_disk", "place_of", "upload_folder"]
 
-PLAN_NAME = f"{WORK}/{PLAN}"
-OVERRULED = (
-    "the plan at {} is not that of this fastdata-prep any more: another one has begun or made a store there. "
-    "Give each its own OUT, or run one after the other"
-)
+CLAIM = f"{WORK}/{PLAN}"  # an object with the fingerprint of the plan that has the URL
 
 
 def place_of(out: Any) -> Any:
@@ -51,136 +45,60 @@ def place_of(out: Any) -> Any:
     return out.rstrip("/")
 
 
-@contextmanager
-def opened(out: Any, storage: Storage | None) -> Iterator[Upload | None]:
-    """Yield OUT as an Upload; None: it is a folder. Errors name the URL in place of its folder. storage: options of the client."""
-    url = place_of(out)
-    if not is_url(url):
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="fastdata-", ignore_cleanup_errors=True) as folder:
-        with ThreadPoolExecutor(REQUESTS, "objects") as pool:
-            try:
-                yield Upload(url, Path(folder), storage, pool)
-            except (PrepError, FormatError) as error:
-                error.args = (str(error).replace(f"{folder}/", f"{url}/").replace(folder, url), *error.args[1:])
-                raise
+def on_disk(out: Any, what: str) -> Any:
+    """Return OUT as `place_of` does. Raise a PrepError if it is a URL. what: begins the reason."""
+    if is_url(place := place_of(out)):
+        raise PrepError(f"OUT is {place}, but {what} on a disk: give a folder, then fastdata publish")
+    return place
+
+
+def upload_folder(url: str) -> Path:
+    """Return the folder of this machine in which the store at a URL is made."""
+    return Path(tempfile.gettempdir(), f"fastdata-{os.getuid()}-{xxhash.xxh3_64_hexdigest(url.encode())}")
 
 
 class Upload:
-    """A store that is being made at a URL.
+    """A store that is made at a URL, in a folder of this machine. storage: options of the client."""
 
-    Args:
-        url: of the store.
-        folder: of this machine, empty.
-        storage: options of the client.
-        pool: threads for requests.
-    """
-
-    def __init__(self, url: str, folder: Path, storage: Storage | None, pool: ThreadPoolExecutor) -> None:
-        self.url, self.folder, self._pool = url, folder, pool
+    def __init__(self, url: str, folder: Path, storage: Storage | None) -> None:
+        self.url, self.folder = url, folder
         self._bucket = Bucket(url, storage, create=True)
-        plan = folder / WORK / PLAN
-        self.pull([plan])
-        with suppress(OSError, ValueError, KeyError):  # there is none, or it is damaged, which whoever reads it says
-            self.pull([folder / name for name in json.loads(plan.read_bytes())["files"]])
-        self.find_manifest()
+        self._sizes = dict[str, int]()  # of the objects
+        self.finished = False
 
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self.folder).as_posix()
-
-    def _read(self, name: str) -> bytes | None:
-        return read_object(self._bucket, name, self._pool)
-
-    def _all(self, function: Callable[[Any], Any], arguments: Iterable[Any]) -> None:
-        """Call a function with each of the arguments, many at a time."""
+    def _fingerprint(self, name: str) -> str | None:
         with ThreadPoolExecutor(REQUESTS) as pool:
-            list(pool.map(function, arguments))
+            return fingerprint_of(read_object(self._bucket, name, pool))
 
-    # From the bucket
-
-    def find_manifest(self) -> bool:
-        """Copy the manifest of the store into the folder; return whether it is finished."""
-        self.pull([self.folder / MANIFEST])
-        return (self.folder / MANIFEST).exists()
-
-    def pull(self, paths: Sequence[Path]) -> None:
-        """Copy objects that exist into the folder, unless they are there."""
-
-        def pull(path: Path) -> None:
-            if (data := self._read(self._name(path))) is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomic(path, data, durable=False)
-
-        self._all(pull, [path for path in paths if not path.exists()])
-
-    def store(self) -> Store:
-        """Copy the tables of a finished store into the folder, and open it."""
-        self.fetch(read_manifest(self.folder).files)
-        return Store(self.folder, kind=None, whole=False)
-
-    def fetch(self, files: dict[str, FileSum]) -> None:
-        """Copy objects of known checksums into the folder, unless they are there."""
-
-        def copy(name: str) -> None:
-            path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.with_name(f"{path.name}.tmp").open("w+b") as file:
-                fetch(self._bucket, name, files[name], file.fileno(), self._pool)
-            Path(file.name).replace(path)
-
-        self._all(copy, [name for name in files if not (self.folder / name).exists()])
-
-    def look(self, shards: Sequence[int]) -> Callable[[Path], int]:
-        """Copy the tables of shards that are finished in the bucket into the folder.
-
-        Returns:
-            What returns the size of an object, by its place in the folder, and raises a KeyError if there is none.
-        """
-        sizes = dict(self._bucket.list())
-        self.pull([path for k in shards if self._name(path := shard_table(self.folder, k)) in sizes])
-        return lambda path: sizes[self._name(path)]
-
-    # To the bucket
-
-    def send_plan(self, files: Iterable[str], fingerprint: str) -> None:
-        """Upload the plan that lies in the folder.
+    def begin(self, fingerprint: str) -> None:
+        """Claim the URL for a plan, whose store may be `finished` there.
 
         Raises:
-            PrepError: the URL holds what is not ours; or another plan has just been written there.
+            PrepError: it has what is not ours, or another plan or store.
         """
-        names = [name for name, _ in self._bucket.list()]
-        if MANIFEST in names or PLAN_NAME in names:
-            self.check_plan(fingerprint)
-        elif foreign := next((name for name in names if not is_own(name)), ""):
+        self._sizes = dict(self._bucket.list())
+        if foreign := next((name for name in self._sizes if not is_own(name)), ""):
             raise PrepError(f"OUT {self.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
-        paths = [*(self.folder / name for name in files), *(self.folder / WORK).glob("sources-*.json")]
-        self._all(lambda path: self._bucket.put(self._name(path), path, replace=True), paths)
-        if not self._bucket.put(PLAN_NAME, self.folder / PLAN_NAME):
-            self.check_plan(fingerprint)
+        claimed = self._bucket.put(CLAIM, json.dumps({"fingerprint": fingerprint}).encode())
+        stored = self._fingerprint(MANIFEST)
+        if {self._fingerprint(CLAIM), stored} - {None, fingerprint}:
+            if claimed:
+                self._bucket.delete([CLAIM])
+            raise PrepError(
+                f"{self.url} was made, or begun, with other options or inputs: give another URL, or delete what is there"
+            )
+        self.finished = stored is not None
 
-    def check_plan(self, fingerprint: str) -> None:
-        """Raise a PrepError if the plan at the URL, or the store if it is finished, has another fingerprint."""
-        if fingerprint_of(self._read(PLAN_NAME) or self._read(MANIFEST)) != fingerprint:
-            raise PrepError(OVERRULED.format(self.url))
+    def size(self, path: Path) -> int:
+        """Return the size of a file in the folder, or of its object. Raise a KeyError if there is neither."""
+        return path.stat().st_size if path.exists() else self._sizes[path.relative_to(self.folder).as_posix()]
 
-    def publish(self, made: Made) -> None:
-        """Upload the files of a shard, then its table, which marks it as complete, unless another machine has made it.
-
-        Raises:
-            PrepError: another plan has taken the place of this one.
-        """
-        path, fingerprint = shard_table(self.folder, made.shard), str(fingerprint_of(made.table))
-        table = self._read(self._name(path))
-        if table is None or fingerprint_of(table) != fingerprint:
-            self.check_plan(fingerprint)
-            for name, (file, _) in made.files.items():
-                self._bucket.put(self._name(shard_place(self.folder, name, made.shard)), file, replace=True)
-            table = made.table
-            self._bucket.put(self._name(path), table, replace=True)
-        write_atomic(path, table, durable=False)
-        for file, _ in made.files.values():
-            file.unlink()
+    def send(self, path: Path) -> None:
+        """Upload a file of the folder, and remove it there."""
+        name = path.relative_to(self.folder).as_posix()
+        self._bucket.put(name, path, replace=True)
+        self._sizes[name] = path.stat().st_size
+        path.unlink()
 
     def commit(self, manifest: Manifest) -> None:
         """Upload the tables of a store, which lie in the folder, and its manifest. Then it is the store at the URL.
@@ -188,13 +106,20 @@ class Upload:
         Raises:
             PrepError: there is another plan, or store, now.
         """
-        self.check_plan(manifest.fingerprint)
-        self._all(lambda name: self._bucket.put(name, self.folder / name, replace=True), manifest.files)
-        if not self._bucket.put(MANIFEST, manifest.to_json()):
-            self.check_plan(manifest.fingerprint)
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            list(pool.map(lambda name: self._bucket.put(name, self.folder / name, replace=True), manifest.files))
+        if not self._bucket.put(MANIFEST, manifest.to_json()) and self._fingerprint(MANIFEST) != manifest.fingerprint:
+            raise PrepError(f"another store has been made at {self.url} meanwhile; give each its own OUT")
+        self.finished = True
 
-    def clear(self, folder: str) -> None:
-        """Remove what only preparing writes, in a folder below the URL or all of it; the plan last."""
-        names = [name for name, _ in self._bucket.list(folder) if is_own(name)]
-        self._bucket.delete([name for name in names if name != PLAN_NAME])
-        self._bucket.delete([PLAN_NAME])
+    def release(self) -> None:
+        """Give up the claim on the URL; of an unfinished store, remove everything."""
+        names = [name for name, _ in self._bucket.list()]
+        self._bucket.delete([name for name in names if is_own(name) and (name == CLAIM or MANIFEST not in names)])
+
+    def open(self) -> Store:
+        """Open the finished store at the URL, without its shards."""
+        if (self.folder / MANIFEST).exists():
+            return Store(self.folder, kind=None, whole=False)
+        with ThreadPoolExecutor(REQUESTS) as pool, ThreadPoolExecutor(REQUESTS) as files:
+            return Store(copy_tables(self._bucket, self.folder, pool, files), kind=None, whole=False)
