@@ -296,17 +296,12 @@ def test_a_damaged_annotation_rejects_its_image(folder: Path, body: Any, tmp_pat
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("{\n\n]", "a.json is not JSON: Expecting property name enclosed in double quotes: line 3"),
-        ("[]", "is not an object with images and annotations"),
+        ("{\n\n]", "Expecting property name enclosed in double quotes: line 3"),
+        ("[]", "Expected `object`, got `array`"),
         ({"images": []}, "lists no images"),
-        ({"images": [{"id": 1, "file_name": "00.png", "height": 4}]}, 'images[0] has no "width" that is a whole number'),
-        (
-            {"annotations": [{"id": 5, "image_id": 1, "bbox": [0, 0, 1, 1], "category_id": 3}]},
-            "annotation 5 is of the image 1, which",
-        ),
+        ({"images": [{"id": 1, "file_name": "00.png", "height": 4}]}, "missing required field `width` - at `$.images[0]`"),
         ({"categories": [{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]}, "lists the category id 3 more than once"),
-        ({"categories": [{"id": 3, "name": "a", "keypoints": 4}]}, 'category 3: "keypoints" must be a list of names, but is 4'),
-        ({"categories": [{"id": 3, "name": "a", "keypoints": [{}]}]}, 'category 3: "keypoints" must be a list of names'),
+        ({"categories": [{"id": 3, "name": "a", "keypoints": [{}]}]}, "at `$.categories[0].keypoints[0]`"),
     ],
 )
 def test_a_damaged_file_is_told(folder: Path, body: Any, tmp_path: Path, change: Any, message: str) -> None:
@@ -323,7 +318,7 @@ def test_it_goes_with_columns_of_a_table(folder: Path, body: Any, tmp_path: Path
     columns = LMDBDataset(out).columns
     assert columns["mood"] == [f"mood of {names[1000 - k]}" for k in columns["image_id"].tolist()]
     write(table, "path,area\n" + "".join(f"{name},1\n" for name in names))
-    with pytest.raises(PrepError, match=r"fields area: coco .* gives a column of this name"):
+    with pytest.raises(PrepError, match="fields area: another column has this name"):
         prep(table, tmp_path / "p.fds", coco=folder / "all.json", fields="area")
 
 

@@ -10,12 +10,14 @@ import os
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+from msgspec import UNSET, Struct
+
 from fastdata.errors import PrepError
-from fastdata.sources.annotations import BOXES, annotated, category_column, finished, keypoint_column
 from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
+from fastdata.sources.instances import annotated, category_column, instance_column, with_annotations
 from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath
@@ -24,28 +26,38 @@ from fastdata.words import number_of, was
 
 __all__ = ["with_coco"]
 
-Entry = Mapping[str, Any]
+
+class _Image(Struct):
+    id: int
+    file_name: str
+    height: int
+    width: int
 
 
-@dataclass(frozen=True)
-class _Coco:
-    """A file of annotations.
+class _Category(Struct):
+    id: int
+    name: str
+    keypoints: tuple[str, ...] = ()
 
-    Attributes:
-        keypoints: names, of the one category that has some.
-        unlisted: how many annotations are of images that it does not list.
-    """
 
-    path: AnyPath
-    images: list[Entry]
-    annotations: dict[int, list[Entry]]
-    categories: dict[int, int]
-    names: tuple[str, ...]
-    keypoints: tuple[str, ...]
-    unlisted: int
+class _Annotation(Struct):
+    """What one annotation says. Its values are checked with its image, which is rejected if they are damaged."""
 
-    def has(self, key: str) -> bool:
-        return any(key in one for found in self.annotations.values() for one in found)
+    image_id: int
+    id: Any = None
+    category_id: Any = None
+    bbox: Any = UNSET
+    area: Any = UNSET
+    iscrowd: Any = 0
+    keypoints: Any = None
+    caption: Any = UNSET
+    segmentation: Any = None
+
+
+class _File(Struct):
+    images: list[_Image]
+    annotations: list[_Annotation] = []
+    categories: list[_Category] = []
 
 
 def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
@@ -61,60 +73,52 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     Raises:
         PrepError: the file cannot be read, or is not consistent.
     """
-    coco = _read(path)
+    file = _read(path)
+    annotations = defaultdict[int, list[_Annotation]](list)
+    for one in file.annotations:
+        annotations[one.image_id].append(one)
+    fields = _fields(path, file)
+    categories = {one.id: k for k, one in enumerate(file.categories)}
     by_name = {os.path.normpath(source.name): source for source in inputs.sources}
     composed = {unicodedata.normalize("NFC", name): name for name in by_name if not name.isascii()}
-    fields, sources, counts = _fields(coco), Packed[Source](), Counter[str]()
-    absent = list[str]()
-    for image in coco.images:
-        name = image["file_name"]
-        key = os.path.normpath(name)
+    sources, absent, empty = Packed[Source](), list[str](), 0
+    for image in file.images:
+        key = os.path.normpath(image.file_name)
         source = by_name.pop(key if key in by_name else composed.get(unicodedata.normalize("NFC", key), key), None)
+        own = annotations.pop(image.id, [])
         if source is None and inputs.selected:
-            absent.append(name)
+            absent.append(image.file_name)
             continue
-        source = source or Source(name, -1, -1, "missing")
-        counts["empty"] += not coco.annotations[image["id"]]
-        sources.append(annotated(source, *_values(coco, fields, image, counts)))
+        empty += not own
+        try:
+            values, problem = _values(fields, image, own, categories), ""
+        except (ValueError, TypeError, IndexError) as error:
+            values, problem = [], f"bad-annotation: {error}"
+        sources.append(annotated(source or Source(image.file_name, -1, -1, "missing"), values, problem))
     sources.extend(annotated(source, (), "not-annotated") for source in by_name.values())
     if len(by_name) == len(inputs.sources):
         raise PrepError(
-            f"--coco {path} lists none of the images in {inputs.root}: its first file_name is {coco.images[0]['file_name']}, "
+            f"--coco {path} lists none of the images in {inputs.root}: its first file_name is {file.images[0].file_name}, "
             f"the first image is {inputs.sources[0].name}; give as SOURCE the folder that file_name is relative to"
         )
-    return finished(inputs, f"--coco {path}", fields, sources, [*_notes(coco, counts, absent)])
+    notes = _notes(file, absent, sum(map(len, annotations.values())), empty)
+    return with_annotations(inputs, fields, sources, notes)
 
 
-def _read(path: AnyPath) -> _Coco:
+def _read(path: AnyPath) -> _File:
     try:
-        body = json.loads(read_bytes(path))
+        file = msgspec.convert(json.loads(read_bytes(path)), _File)  # which takes NaN, unlike msgspec.json
     except OSError as error:
         raise PrepError(f"cannot read --coco {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise PrepError(f"--coco {path} is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise PrepError(f"--coco {path} is not an object with images and annotations")
-    images = list(_entries(path, body, "images", {"id": int, "file_name": str, "height": int, "width": int}))
-    if not images:
+        raise PrepError(f"--coco {path} is not COCO's JSON: {error}") from None
+    if not file.images:
         raise PrepError(f"--coco {path} lists no images")
-    _refuse_repeated(path, "the image id ", (image["id"] for image in images))
-    _refuse_repeated(path, "the file ", (os.path.normpath(image["file_name"]) for image in images))
-    categories = sorted(_entries(path, body, "categories", {"id": int, "name": str}), key=lambda one: int(one["id"]))
-    numbers = {one["id"]: k for k, one in enumerate(categories)}
-    _refuse_repeated(path, "the category id ", (one["id"] for one in categories))
-    known = {image["id"] for image in images}
-    annotations, unlisted = defaultdict[int, list[Entry]](list), list[Entry]()
-    for one in _entries(path, body, "annotations", {"image_id": int}):
-        (annotations[one["image_id"]] if one["image_id"] in known else unlisted).append(one)
-    if unlisted and not annotations:
-        one = unlisted[0]
-        raise PrepError(f"--coco {path}: annotation {one.get('id')} is of the image {one['image_id']}, which is not listed")
-    points = {_point_names(path, one) for one in categories if one.get("keypoints")}
-    if len(points) > 1:
-        raise PrepError(f"--coco {path}: {len(points)} categories have different keypoints; prepare each by itself")
-    return _Coco(
-        path, images, annotations, numbers, tuple(one["name"] for one in categories), next(iter(points), ()), len(unlisted)
-    )
+    _refuse_repeated(path, "the image id ", (image.id for image in file.images))
+    _refuse_repeated(path, "the file ", (os.path.normpath(image.file_name) for image in file.images))
+    _refuse_repeated(path, "the category id ", (one.id for one in file.categories))
+    file.categories.sort(key=lambda one: one.id)
+    return file
 
 
 def _refuse_repeated(path: AnyPath, what: str, found: Iterable[object]) -> None:
@@ -122,81 +126,55 @@ def _refuse_repeated(path: AnyPath, what: str, found: Iterable[object]) -> None:
         raise PrepError(f"--coco {path} lists {what}{repeated[0]} more than once")
 
 
-def _entries(path: AnyPath, body: Entry, key: str, needed: Mapping[str, type]) -> Iterator[Entry]:
-    """Yield the objects of a list, each with the fields that it needs."""
-    found = body.get(key, [])
-    if not isinstance(found, list):
-        raise PrepError(f'--coco {path}: "{key}" is not a list')
-    for place, one in enumerate(found):
-        for name, kind in needed.items():
-            if not isinstance(one, dict) or type(one.get(name)) is not kind:
-                raise PrepError(
-                    f'--coco {path}: {key}[{place}] has no "{name}" that is {"text" if kind is str else "a whole number"}'
-                )
-        yield one
-
-
-def _point_names(path: AnyPath, category: Entry) -> tuple[str, ...]:
-    names = category["keypoints"]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise PrepError(f'--coco {path}: category {category["id"]}: "keypoints" must be a list of names, but is {names!r:.60}')
-    return tuple(names)
-
-
-def _fields(coco: _Coco) -> tuple[FieldSource, ...]:
+def _fields(path: AnyPath, file: _File) -> list[FieldSource]:
     """Return the fields for what the annotations hold."""
     fields = [FieldSource(Column("image_id", "int64"), True), FieldSource(SOURCE_SIZE, True)]
-    if coco.has("bbox"):
+    if any(one.bbox is not UNSET for one in file.annotations):
         fields += [
-            FieldSource(BOXES, True, layout="xywh"),
-            FieldSource(category_column(coco.names, list(coco.categories)), True),
+            FieldSource(instance_column("boxes", "xywh"), True, layout="xywh"),
+            FieldSource(category_column([one.name for one in file.categories], [one.id for one in file.categories]), True),
             FieldSource(Column("area", "float32", many=True, group=INSTANCES), True),
             FieldSource(Column("crowd", "bool", many=True, group=INSTANCES), True),
         ]
-    if coco.keypoints:
-        fields.append(FieldSource(keypoint_column(len(coco.keypoints), coco.keypoints), True, layout="xy"))
-    if coco.has("caption"):
+    points = {one.keypoints for one in file.categories if one.keypoints}
+    if len(points) > 1:
+        raise PrepError(f"--coco {path}: {len(points)} categories have different keypoints; prepare each by itself")
+    for names in points:
+        fields.append(FieldSource(instance_column("keypoints", "xy", (len(names),), names), True, layout="xy"))
+    if any(one.caption is not UNSET for one in file.annotations):
         fields.append(FieldSource(Column("captions", "json"), True))
-    return tuple(fields)
+    return fields
 
 
-def _values(coco: _Coco, fields: Sequence[FieldSource], image: Entry, counts: Counter[str]) -> tuple[list[Any], str]:
-    """Return the value of each field for an image, and the problem of its annotations, or "". Workers check the numbers."""
-    annotations = coco.annotations[image["id"]]
-    instances = [one for one in annotations if "bbox" in one]
-    counts["other"] += sum("bbox" not in one and "caption" not in one for one in annotations)
-    boxes = [one["bbox"] for one in instances]
-    try:
-        values: dict[str, Any] = {
-            "image_id": image["id"],
-            SOURCE_SIZE.name: [image["height"], image["width"]],
-            "boxes": boxes,
-            "category": [_category(coco, one) for one in instances],
-            "area": [one["area"] if "area" in one else box[2] * box[3] for one, box in zip(instances, boxes, strict=True)],
-            "crowd": [bool(one.get("iscrowd", 0)) for one in instances],
-            "keypoints": [one.get("keypoints") or [0] * 3 * len(coco.keypoints) for one in instances],
-            "captions": [str(one["caption"]) for one in annotations if "caption" in one],
-        }
-    except (ValueError, TypeError, IndexError) as error:
-        return [], f"bad-annotation: {error}"
-    return [values[field.column.name] for field in fields], ""
+def _values(
+    fields: Sequence[FieldSource], image: _Image, annotations: Sequence[_Annotation], categories: Mapping[int, int]
+) -> list[Any]:
+    """Return the value of each field for an image. Workers check the numbers."""
+    instances = [one for one in annotations if one.bbox is not UNSET]
+    if unknown := [one for one in instances if one.category_id not in categories]:
+        raise ValueError(f"annotation {unknown[0].id}: category_id {unknown[0].category_id!r:.60} is not the id of a category")
+    no_points = [0] * 3 * next((len(field.column.names) for field in fields if field.column.name == "keypoints"), 0)
+    values: dict[str, Any] = {
+        "image_id": image.id,
+        SOURCE_SIZE.name: [image.height, image.width],
+        "boxes": [one.bbox for one in instances],
+        "category": [categories[one.category_id] for one in instances],
+        "area": [one.bbox[2] * one.bbox[3] if one.area is UNSET else one.area for one in instances],
+        "crowd": [bool(one.iscrowd) for one in instances],
+        "keypoints": [one.keypoints or no_points for one in instances],
+        "captions": [str(one.caption) for one in annotations if one.caption is not UNSET],
+    }
+    return [values[field.column.name] for field in fields]
 
 
-def _category(coco: _Coco, one: Entry) -> int:
-    number = one.get("category_id")
-    if number not in coco.categories:
-        raise ValueError(f"annotation {one.get('id')}: category_id {number!r:.60} is not the id of a category")
-    return coco.categories[number]
-
-
-def _notes(coco: _Coco, counts: Counter[str], absent: Sequence[str]) -> Iterator[str]:
+def _notes(file: _File, absent: Sequence[str], unlisted: int, empty: int) -> Iterator[str]:
     if absent:
         yield f"--coco has {number_of(len(absent), 'more image')}, which SOURCE does not name: {listed(absent)}"
-    if coco.unlisted:
-        yield f"{number_of(coco.unlisted, 'annotation')} of images that --coco does not list {was(coco.unlisted)} left out"
-    if counts["empty"]:
-        yield f"{number_of(counts['empty'], 'image')} without annotations"
-    if counts["other"]:
-        yield f"{number_of(counts['other'], 'annotation')} with neither a box nor a caption {was(counts['other'])} left out"
-    if coco.has("segmentation"):
+    if unlisted:
+        yield f"{number_of(unlisted, 'annotation')} of images that --coco does not list {was(unlisted)} left out"
+    if empty:
+        yield f"{number_of(empty, 'image')} without annotations"
+    if other := sum(one.bbox is UNSET and one.caption is UNSET for one in file.annotations):
+        yield f"{number_of(other, 'annotation')} with neither a box nor a caption {was(other)} left out"
+    if any(one.segmentation for one in file.annotations):
         yield "segmentations are not stored: --masks stores masks"

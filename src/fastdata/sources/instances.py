@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from msgspec import structs
 
-from fastdata.errors import CodecError, PrepError
-from fastdata.sources.inputs import FieldSource, SourceList, read_bytes
+from fastdata.errors import CodecError
+from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
+from fastdata.store.manifest import Labels
 from fastdata.words import number_of, was
 
-__all__ = ["LAYOUTS", "MEANINGS", "as_instances", "box_notes", "in_pixels", "instance_column", "with_groups", "with_meanings"]
+__all__ = ["LAYOUTS", "annotated", "as_instances", "box_notes", "category_column", "in_pixels", "instance_column"]
+__all__ += ["with_annotations", "with_groups", "with_meanings"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,27 +29,33 @@ VISIBLE = 2.0  # of a keypoint, as in COCO: labelled and visible
 ROUNDING_PX, ROUNDING = 0.01, 1e-5  # what a box may reach outside: of two digits of pixels, or of five of the image's sides
 
 
-def instance_column(name: str, layout: str, shape: tuple[int, ...] = ()) -> Column:
+def instance_column(name: str, layout: str, shape: tuple[int, ...] = (), names: Iterable[str] = ()) -> Column:
     """Return the column of boxes, or of keypoints: those of an instance are (x, y, visibility), or `shape` of these.
 
     Raises:
         ValueError: no column can have this name.
     """
-    if layout != "xy":
-        return Column(name, "float32", (4,), many=True, geometry="xyxy", group=INSTANCES)
-    return Column(name, "float32", (*shape, 3), many=True, geometry="xy", group=INSTANCES)
+    geometry, shape = ("xy", (*shape, 3)) if layout == "xy" else ("xyxy", (4,))
+    return Column(name, "float32", shape, many=True, geometry=geometry, group=INSTANCES, names=tuple(names))
 
 
-def _numbers(value: Any) -> Array:
-    try:
-        array = np.asarray(value)
-        if array.size and array.dtype.kind not in "iuf":
-            raise ValueError
-    except ValueError:
-        raise ValueError(f"{value!r:.60} is not a list of as many numbers for each instance") from None
-    if not np.isfinite(array := array.astype(np.float64)).all():
-        raise ValueError(f"{value!r:.60} has numbers that are not finite")
-    return array
+def category_column(names: Iterable[str], ids: Iterable[int] = ()) -> Column:
+    """Return the column of the categories of boxes, which are indices into `names`."""
+    return Column("category", "int64", many=True, group=INSTANCES, names=tuple(names), ids=tuple(ids))
+
+
+def annotated(source: Source, values: Iterable[Any], problem: str = "") -> Source:
+    """Return the source with the values of its annotations, and without a label, which it does not need then."""
+    own = "" if source.problem == "no-label" else source.problem
+    return replace(source, label=-1, problem=own or problem, values=(*source.values, *values))
+
+
+def with_annotations(
+    inputs: SourceList, fields: Iterable[FieldSource], sources: Sequence[Source], notes: Iterable[str]
+) -> SourceList:
+    """Return the list of annotated inputs. fields, notes: what the annotations add."""
+    fields, notes = (*inputs.fields, *fields), (*inputs.notes, *notes)
+    return replace(inputs, labels=Labels("none"), labelled_by="", sources=sources, fields=fields, notes=notes)
 
 
 def as_instances(column: Column, value: Any) -> Array:
@@ -58,7 +66,15 @@ def as_instances(column: Column, value: Any) -> Array:
     Raises:
         ValueError: they are something else.
     """
-    array, each = _numbers(value), column.shape
+    try:
+        array = np.array(value)
+    except ValueError:
+        array = np.array(None)
+    if array.size and array.dtype.kind not in "iuf":
+        raise ValueError(f"{value!r:.60} is not a list of as many numbers for each instance")
+    array, each = array.astype(np.float64), column.shape
+    if not np.isfinite(array).all():
+        raise ValueError(f"{value!r:.60} has numbers that are not finite")
     if not array.size:
         return np.empty((0, *each))
     if column.geometry == "xyxy":
@@ -82,19 +98,16 @@ def as_instances(column: Column, value: Any) -> Array:
 
 def with_meanings(inputs: SourceList) -> SourceList:
     """Return the inputs with what whole numbers, and keypoints, stand for, if the file that an export writes lies there."""
-    path = inputs.root / MEANINGS
     try:
-        found = json.loads(read_bytes(path)) if inputs.fields and path.is_file() else None
+        known = json.loads(read_bytes(inputs.root / MEANINGS)) if inputs.fields else {}
     except (OSError, ValueError, RecursionError):
         return inputs
-    known = found if isinstance(found, dict) else {}
 
     def named(field: FieldSource) -> FieldSource:
-        names, column = known.get(field.column.name), field.column
-        if column.names or not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        names, column = known.get(field.column.name) if isinstance(known, dict) else None, field.column
+        if column.names or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return field
-        whole = column.dtype.kind in "iu" and column.type not in TEXTS
-        fits = whole or (column.shape[1:] and column.shape[0] == len(names))
+        fits = column.shape[:1] == (len(names),) if column.shape[1:] else column.dtype.kind in "iu" and column.type not in TEXTS
         return replace(field, column=structs.replace(column, names=tuple(names))) if fits else field
 
     return replace(inputs, fields=tuple(map(named, inputs.fields)))
@@ -102,27 +115,18 @@ def with_meanings(inputs: SourceList) -> SourceList:
 
 def with_groups(inputs: SourceList) -> SourceList:
     """Return the inputs where lists next to boxes or keypoints belong to the same instances, with the size of each image."""
-    names = [field.column.name for field in inputs.fields if not field.layout and not field.column.geometry]
+    names = [field.column.name for field in inputs.fields if not field.layout and field.column.name.lower() in USUAL_NAMES]
     notes = [
         f"{name} is stored as it is, and does not follow a resize, crop or flip: for that, give its layout, as "
         + (f"{name}:xy" if name == "keypoints" else f"{name}:xyxy, {name}:xywh or {name}:cxcywh")
         for name in names
-        if name.lower() in USUAL_NAMES
     ]
     fields = list(inputs.fields)
     if first := next((k + 1 for k, field in enumerate(fields) if field.layout), 0):
-        fields = [
-            replace(one, column=structs.replace(one.column, group=INSTANCES))
-            if one.column.many and one.column.group is None
-            else one
-            for one in fields
-        ]
-        if SOURCE_SIZE not in inputs.columns:
-            fields.insert(first - 1, FieldSource(SOURCE_SIZE))
-        if sum(field.column.name == SOURCE_SIZE.name for field in fields) > 1:
-            raise PrepError(
-                f"--fields {SOURCE_SIZE.name}: a store with boxes or keypoints has the sizes of its files in this column"
-            )
+        for k, one in enumerate(fields):
+            if one.column.many and one.column.group is None:
+                fields[k] = replace(one, column=structs.replace(one.column, group=INSTANCES))
+        fields.insert(first - 1, FieldSource(SOURCE_SIZE))
     return replace(inputs, fields=tuple(fields), notes=(*inputs.notes, *notes))
 
 

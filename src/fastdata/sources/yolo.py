@@ -7,19 +7,18 @@ https://docs.ultralytics.com/datasets/detect/, .../segment/ and .../pose/
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
+import msgspec
 import yaml
 
 from fastdata.errors import PrepError
-from fastdata.sources.annotations import BOXES, annotated, category_column, finished, keypoint_column
 from fastdata.sources.folder import Walk, walk_files
 from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
+from fastdata.sources.instances import annotated, category_column, instance_column, with_annotations
 from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import FileIndex
@@ -31,34 +30,20 @@ __all__ = ["with_yolo"]
 
 CLASS_FILES = ("classes.txt", "obj.names")  # a name in each line; darknet's tools write these
 LEVELS = 3  # of folders to look for the names in: labels/train, labels, and the dataset
-VISIBLE = 2.0  # as in COCO: labelled and visible
 
 
-@dataclass(frozen=True)
-class _Dataset:
-    """What the files mean.
+class _Dataset(msgspec.Struct):
+    """What Ultralytics' data.yaml says of the files. told_by: its name, or that of a file with a class in each line."""
 
-    Attributes:
-        told_by: the file that says so, or "".
-        points: keypoints of each object.
-        dims: numbers of each keypoint: 2, or 3 with its visibility.
-    """
-
+    names: list[str] | dict[int, str] = []
+    kpt_shape: tuple[int, int] = (0, 2)  # keypoints of each object, and numbers of each: 2, or 3 with its visibility
+    flip_idx: list[int] = []  # which keypoint each one becomes in a mirror image
+    kpt_names: dict[str, list[str]] | list[str] = []  # of each class, or of all
     told_by: str = ""
-    names: tuple[str, ...] = ()
-    points: int = 0
-    dims: int = 3
-    point_names: tuple[str, ...] = ()
 
-
-@dataclass
-class _Objects:
-    """The objects of one image, in fractions of its sides."""
-
-    boxes: list[list[float]] = field(default_factory=list)
-    categories: list[int] = field(default_factory=list)
-    keypoints: list[list[list[float]]] = field(default_factory=list)
-    polygons: int = 0
+    @property
+    def classes(self) -> list[str]:
+        return [self.names[k] for k in sorted(self.names)] if isinstance(self.names, dict) else self.names
 
 
 def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
@@ -73,80 +58,90 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
     Raises:
         PrepError: there is no such folder, no file belongs to an image, or the file of names is damaged.
     """
-    inputs, files, unpaired = _pair_files(inputs, folder)
-    dataset = _dataset(folder)
-    fields = [
-        FieldSource(SOURCE_SIZE),
-        FieldSource(BOXES, True, layout="xyxy", fractions=True),
-        FieldSource(category_column(dataset.names), True),
-    ]
-    if dataset.points:
-        points = keypoint_column(dataset.points, dataset.point_names)
-        fields.append(FieldSource(points, True, layout="xy", fractions=True))
-    sources, polygons, empty = Packed[Source](), 0, 0
-    for source, name in zip(inputs.sources, files, strict=True):
-        try:
-            found, problem = _read(folder / name, dataset) if name else _Objects(), ""
-        except ValueError as error:
-            found, problem = _Objects(), f"bad-annotation: {name}: {error}"
-        values: list[Any] = [found.boxes, found.categories, found.keypoints]
-        sources.append(annotated(source, values[: len(fields) - 1], problem))
-        polygons += found.polygons
-        empty += bool(name) and not found.boxes and not problem
-    notes = [*_notes(dataset, polygons, files.count(""), empty)]
-    if unpaired:
-        notes.append(f"{number_of(len(unpaired), '.txt file')} without an image: {listed(unpaired)}")
-    return finished(inputs, f"--yolo {folder}", fields, sources, notes)
-
-
-def _pair_files(inputs: SourceList, folder: AnyPath) -> tuple[SourceList, Sequence[str], list[str]]:
-    """Return the inputs, the .txt of each or "", which has its path but for the extension, and the files without an image."""
     if not folder.is_dir():
         raise PrepError(f"--yolo {folder} is not a folder; it holds a .txt file for each image, with the same name")
     walk = Walk(folder, lambda name: name.lower().endswith(".txt"))
     names = (name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(".txt"))
     index = FileIndex(Source(name, -1, -1) for name in names if name.rpartition("/")[2] not in CLASS_FILES)
     index.refuse_unpaired(inputs, ".txt file", folder)
-    found = Packed(next((file.name for file in index.find(source.name)), "") for source in inputs.sources)
     if is_inside(folder, inputs.root):
         inputs = replace(inputs, skipped=inputs.skipped - Counter({".txt": len(index)}))
-    return replace(inputs, notes=(*inputs.notes, *walk.notes())), found, index.unpaired()
+    dataset = _dataset(folder)
+    fields = [
+        FieldSource(SOURCE_SIZE),
+        FieldSource(instance_column("boxes", "xyxy"), True, layout="xyxy", fractions=True),
+        FieldSource(category_column(dataset.classes), True),
+    ]
+    if dataset.kpt_shape[0]:
+        points = instance_column("keypoints", "xy", dataset.kpt_shape[:1], _point_names(dataset))
+        fields.append(FieldSource(points, True, layout="xy", fractions=True))
+    sources, counts = Packed[Source](), Counter[str]()
+    for source in inputs.sources:
+        objects, problem = list[_Object](), ""
+        if file := next((file.name for file in index.find(source.name)), ""):
+            try:
+                objects = [*_objects(folder / file, dataset)]
+                counts["with an empty"] += not objects
+            except ValueError as error:
+                problem = f"bad-annotation: {file}: {error}"
+        else:
+            counts["without a"] += 1
+        counts["polygons"] += sum(one[3] for one in objects)
+        sources.append(annotated(source, [[one[k] for one in objects] for k in range(len(fields) - 1)], problem))
+    unpaired = index.unpaired()
+    more = [f"{number_of(len(unpaired), '.txt file')} without an image: {listed(unpaired)}"] if unpaired else []
+    return with_annotations(inputs, fields, sources, [*walk.notes(), *_notes(dataset, counts), *more])
 
 
-def _notes(dataset: _Dataset, polygons: int, without: int, empty: int) -> Iterator[str]:
+def _notes(dataset: _Dataset, counts: Counter[str]) -> Iterator[str]:
     if dataset.names:
         yield f"categories: {number_of(len(dataset.names), 'name')} from {dataset.told_by}"
     else:
         yield "categories have no names: put a data.yaml or classes.txt into the folder of --yolo"
-    for count, what in ((without, "without a"), (empty, "with an empty")):
-        if count:
+    for what in ("without a", "with an empty"):
+        if count := counts[what]:
             yield f"{number_of(count, 'image')} {what} .txt file, which show{'s' * (count == 1)} no object"
-    if polygons:
-        yield f"{number_of(polygons, 'polygon')} stored as the box around {'it' if polygons == 1 else 'them'}"
-    if dataset.points and not dataset.point_names:
-        remedy = f"add flip_idx or kpt_names to {dataset.told_by}"
-        yield f"keypoints have no names, so that left and right do not swap in mirror images: {remedy}"
+    if count := counts["polygons"]:
+        yield f"{number_of(count, 'polygon')} stored as the box around {'it' if count == 1 else 'them'}"
+    if dataset.kpt_shape[0] and not _point_names(dataset):
+        yield f"keypoints have no names, so left and right do not swap in mirror images: add flip_idx to {dataset.told_by}"
 
 
 def _dataset(folder: AnyPath) -> _Dataset:
     """Read the names of classes and keypoints from the nearest file that has some."""
-    try:
-        for level in [folder.absolute(), *folder.absolute().parents][:LEVELS]:
-            described = [path for path in sorted([*level.glob("*.yaml"), *level.glob("*.yml")]) if _describes(path)]
-            if len(described) > 1:
-                raise PrepError(f"--yolo {folder}: {described[0]} and {described[1].name} both name classes; keep one of them")
-            if described:
-                return _described(described[0])
-            for path in (level / name for name in CLASS_FILES):
-                if path.is_file():
-                    return _Dataset(path.name, tuple(line.strip() for line in _lines(path) if line.strip()))
-    except ValueError as error:
-        raise PrepError(f"--yolo {folder}: a file of names in it, or above it: {error}") from None
+    for level in [folder.absolute(), *folder.absolute().parents][:LEVELS]:
+        told = list[tuple[AnyPath, _Dataset]]()
+        for path in (*sorted([*level.glob("*.yaml"), *level.glob("*.yml")]), *(level / name for name in CLASS_FILES)):
+            try:
+                if path.is_file() and (found := _names_in(path)):
+                    told.append((path, found))
+            except (ValueError, yaml.YAMLError, RecursionError) as error:
+                raise PrepError(f"--yolo {folder}: {path}: {' '.join(str(error).split())}") from None
+        if other := next((path for path, found in told if found.classes != told[0][1].classes), None):
+            raise PrepError(f"--yolo {folder}: {told[0][0]} and {other.name} name other classes; keep one of them")
+        for path, dataset in told:
+            dataset.told_by = path.name
+            return dataset
     return _Dataset()
 
 
-def _describes(path: AnyPath) -> bool:
-    return path.is_file() and any(re.match(r"names\s*:", line) for line in _lines(path))
+def _names_in(path: AnyPath) -> _Dataset | None:
+    """Return what a file says of the dataset; None if it does not name classes."""
+    lines = _lines(path)
+    if path.name in CLASS_FILES:
+        return _Dataset([line.strip() for line in lines if line.strip()])
+    if not any(re.match(r"names\s*:", line) for line in lines):
+        return None
+    found = yaml.load("\n".join(lines), yaml.BaseLoader)  # which leaves a class called no or 01 as it is written
+    dataset = msgspec.convert(found, _Dataset, strict=False)
+    (points, dims), names, flip = dataset.kpt_shape, _point_names(dataset), dataset.flip_idx
+    if isinstance(dataset.names, dict) and sorted(dataset.names) != [*range(len(dataset.names))]:
+        raise ValueError("names must be a list of names, or one for each number from 0 on")
+    if points < 0 or dims not in (2, 3):
+        raise ValueError(f"kpt_shape must be [number of keypoints, 2 or 3], but is [{points}, {dims}]")
+    if names and (len(names) != points or (flip and mirror_order(names) != flip)):
+        raise ValueError(f"kpt_names must name {points} keypoints, of which flip_idx swaps left_NAME and right_NAME")
+    return dataset
 
 
 def _lines(path: AnyPath) -> list[str]:
@@ -159,93 +154,46 @@ def _lines(path: AnyPath) -> list[str]:
         raise ValueError(f"it is not text: {error}") from None
 
 
-def _described(path: AnyPath) -> _Dataset:
-    """Read the file that Ultralytics calls data.yaml."""
-    try:
-        found = yaml.load("\n".join(_lines(path)), yaml.BaseLoader)  # which leaves a class called no or 01 as it is written
-    except (yaml.YAMLError, RecursionError) as error:
-        raise PrepError(f"--yolo: {path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(found, dict):
-        raise PrepError(f"--yolo: {path} is no map with names")
-    names = found.get("names")
-    if isinstance(names, dict):
-        names = [names.get(str(k)) for k in range(len(names))]
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise PrepError(f"{path}: names must be a list of names, or one for each number from 0 on")
-    if found.get("kpt_shape") is None:
-        return _Dataset(path.name, tuple(names))
-    try:
-        points, dims = map(int, found["kpt_shape"])
-        order = None if found.get("flip_idx") is None else [*map(int, found["flip_idx"])]
-    except (ValueError, TypeError) as error:
-        raise PrepError(f"{path}: kpt_shape and flip_idx must be lists of whole numbers: {error}") from None
-    if points < 1 or dims not in (2, 3):
-        raise PrepError(f"{path}: kpt_shape must be [number of keypoints, 2 or 3], but is [{points}, {dims}]")
-    return _Dataset(path.name, tuple(names), points, dims, _point_names(path, points, found.get("kpt_names"), order))
-
-
-def _point_names(path: AnyPath, count: int, named: Any, order: list[int] | None) -> tuple[str, ...]:
+def _point_names(dataset: _Dataset) -> tuple[str, ...]:
     """Return names of the keypoints that tell what swaps in mirror images; none if nothing does."""
-    if isinstance(named, dict) and named:  # one list for each class
-        lists = list(named.values())
-        named = lists[0] if all(one == lists[0] for one in lists) else None
-    if named is not None and (not isinstance(named, list) or len(named) != count):
-        raise PrepError(f"{path}: kpt_names must be {count} names, as many as kpt_shape says")
-    if order is not None and (len(order) != count or sorted(order) != list(range(count))):
-        raise PrepError(f"{path}: flip_idx must be the numbers 0 to {count - 1} in another order, as many as kpt_shape says")
-    if named is None:
-        named = [f"point_{k}" if k == j else f"left_{k}" if k < j else f"right_{j}" for k, j in enumerate(order or ())]
-    names = tuple(map(str, named))
-    if order is not None and mirror_order(names) != order:
-        raise PrepError(f"{path}: flip_idx must swap left_NAME and right_NAME, and no others; rename the keypoints in kpt_names")
-    return names
+    named = dataset.kpt_names
+    lists = [*named.values()] if isinstance(named, dict) else [named]
+    if named and all(one == lists[0] for one in lists):
+        return tuple(lists[0])
+    return tuple(f"point_{k}" if k == j else f"left_{k}" if k < j else f"right_{j}" for k, j in enumerate(dataset.flip_idx))
 
 
-def _read(path: AnyPath, dataset: _Dataset) -> _Objects:
-    found = _Objects()
+_Object = tuple[list[float], int, list[float], bool]  # its box, its category, its keypoints, and whether it is a polygon
+
+
+def _objects(path: AnyPath, dataset: _Dataset) -> Iterator[_Object]:
+    """Yield the objects of an image. Raise ValueError if a line is damaged."""
     for number, line in enumerate(_lines(path), 1):
-        if numbers := line.split():
+        if words := line.split():
             try:
-                _add(found, numbers, dataset)
+                yield _object(words, dataset)
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
-    return found
 
 
-def _add(found: _Objects, numbers: list[str], dataset: _Dataset) -> None:
-    """Add the object of a line. Raises ValueError if it is damaged."""
-    category, *values = map(float, numbers)
+def _object(words: list[str], dataset: _Dataset) -> _Object:
+    category, *values = map(float, words)
     if category < 0 or not category.is_integer() or (dataset.names and category >= len(dataset.names)):
         known = f"from 0 to {len(dataset.names) - 1}, as {dataset.told_by} says" if dataset.names else "a whole number from 0"
-        raise ValueError(f"the class is {numbers[0]}, but must be {known}")
-    points, dims = dataset.points, dataset.dims
-    own = values[: 4 + points * dims]
-    coordinates = own[:4] + [v for k, v in enumerate(own[4:]) if k % dims < 2] if points else values
+        raise ValueError(f"the class is {words[0]}, but must be {known}")
+    points, dims = dataset.kpt_shape
+    if points and len(values) != 4 + points * dims:
+        raise ValueError(f"{len(words)} numbers, but kpt_shape [{points}, {dims}] of {dataset.told_by} needs {5 + points * dims}")
+    coordinates = [value for k, value in enumerate(values) if not (points and dims == 3 and k >= 4 and k % 3 == 0)]
     if wrong := [value for value in coordinates if not -1 <= value <= 2]:
         raise ValueError(f"a coordinate is {wrong[0]:g}, but must be a fraction of the image's width or height, from 0 to 1")
-    if points and len(values) != 4 + points * dims:
-        raise ValueError(f"{len(numbers)} numbers, but kpt_shape [{points}, {dims}] of {dataset.told_by} needs {5 + points * dims}")
     if points or len(values) == 4:
         x, y, width, height = values[:4]
-        box = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
-    elif len(values) >= 6 and len(values) % 2 == 0:
-        box = [min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])]
-        found.polygons += 1
-    else:
+        return [x - width / 2, y - height / 2, x + width / 2, y + height / 2], int(category), values[4:], False
+    if len(values) < 6 or len(values) % 2:
         raise ValueError(
-            f"{len(numbers)} numbers; a line is class x_center y_center width height, or class x1 y1 x2 y2 x3 y3 ... of a polygon; "
+            f"{len(words)} numbers; a line is class x_center y_center width height, or class x1 y1 x2 y2 x3 y3 ... of a polygon; "
             "for keypoints, data.yaml must have kpt_shape"
         )
-    found.boxes.append(box)
-    found.categories.append(int(category))
-    if points:
-        found.keypoints.append([_point(values[4 + k * dims : 4 + (k + 1) * dims]) for k in range(points)])
-
-
-def _point(values: list[float]) -> list[float]:
-    """Return x, y, visibility. Without a visibility, 0, 0 is where files put points that are not labelled."""
-    if len(values) == 3:
-        if not math.isfinite(values[2]):
-            raise ValueError(f"a visibility is {values[2]}")
-        return values
-    return [*values, VISIBLE if any(values) else 0.0]
+    xs, ys = values[::2], values[1::2]
+    return [min(xs), min(ys), max(xs), max(ys)], int(category), [], True
