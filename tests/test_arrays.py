@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import fastdata
 from fastdata import ArrayDataset, CenterCrop, Loader, LoaderError, RandomCrop, RandomResizedCrop, StoreError
-from fastdata.arrays.chunks import boxes, touched
+from fastdata.arrays.chunked import touched
+from fastdata.arrays.shards import boxes
 from fastdata.data.random import uniforms
 from stores import folder, store
 from support import Array, read_through

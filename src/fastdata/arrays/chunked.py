@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastdata.arrays.chunks import Box, touched
 from fastdata.data.in_memory import InMemoryRecords
 from fastdata.errors import FormatError
 from fastdata.store.store import Place, Store, Use
 
-__all__ = ["StoreArrays"]
+__all__ = ["StoreArrays", "touched"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, ...]
+Box = tuple[slice, ...]
 
 
 class StoreArrays:
@@ -132,3 +134,24 @@ class StoreArrays:
         path, mask, expected, in_memory = state
         self.__init__(path, mask=mask, expected=expected)  # type: ignore[misc]
         self.records = in_memory
+
+
+def touched(shape: Shape, chunk: Shape, start: Shape, stop: Shape) -> Iterator[tuple[int, Shape, Box, Box]]:
+    """Yield the chunks that a box from `start` to `stop`, inside the array, touches. Channels are left out: they are never cut.
+
+    Each is (number among the array's chunks, shape, the part of it that is wanted, where that part goes, from `start`): plain
+    tuples, since a crop has dozens.
+    """
+    axes: list[list[tuple[int, int, slice, slice]]] = []
+    stride = 1
+    for side, step, low, high in reversed(list(zip(shape, chunk, start, stop, strict=True))):
+        parts = []
+        for k in range(low // step, -(-high // step)) if low < high else ():
+            first, length = k * step, min(step, side - k * step)
+            a, b = max(low, first), min(high, first + length)
+            parts.append((k * stride, length, slice(a - first, b - first), slice(a - low, b - low)))
+        axes.append(parts)
+        stride *= -(-side // step)
+    for part in itertools.product(*reversed(axes)):
+        places, lengths, wanted, target = zip(*part, strict=True)
+        yield sum(places), lengths, wanted, target

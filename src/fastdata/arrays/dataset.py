@@ -127,12 +127,17 @@ class ArrayDataset(SlotDataset):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         rows = self.rows(checked(index, len(self)))[None]
         u = torch.rand(self._draws, 1, dtype=torch.float64, device="cpu").numpy()
+        values, targets = self._read(rows, u, np.empty)
+        target = targets[0]
+        return torch.from_numpy(values[0]), int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
+
+    def _read(self, rows: Array, u: Array, allocate: Allocate) -> tuple[Array, Array]:
+        """Return arrays and their masks or targets. u: random numbers, [draws, n]."""
         boxes = self._boxes(rows, u)
-        values = torch.from_numpy(_read(self._arrays, rows, boxes, 0, np.empty)[0])
+        values = _read(self._arrays, rows, boxes, 0, allocate)
         if self._masks is not None:
-            return values, torch.from_numpy(_read(self._masks, rows, boxes, self.ignore_index, np.empty)[0])
-        target = self._arrays.targets[rows[0]]
-        return values, int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
+            return values, _read(self._masks, rows, boxes, self.ignore_index, allocate)
+        return values, self._arrays.targets[rows]
 
     def uses(self, indices: Array) -> list[Use]:
         rows = self.rows(indices)
@@ -151,15 +156,10 @@ class ArrayDataset(SlotDataset):
         """Read a batch for the Loader: arrays [n, ...], and masks [n, ...] or targets, int64 [n] or float32 [n, columns]."""
         started = perf_counter()
         keys = repeated(self._keys(indices), repeats)
-        rows = keys & ROW_MASK
-        boxes = self._boxes(rows, uniforms(seed, epoch, keys, self._draws))
-        values = _read(self._arrays, rows, boxes, 0, allocate)
-        targets = self._arrays.targets[rows]
-        if self._masks is not None:
-            targets = _read(self._masks, rows, boxes, self.ignore_index, allocate)
+        found = self._read(keys & ROW_MASK, uniforms(seed, epoch, keys, self._draws), allocate)
         if timing is not None:
             timing.read_s += perf_counter() - started
-        return values, targets
+        return found
 
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, its mask included."""
@@ -191,21 +191,8 @@ class ArrayDataset(SlotDataset):
 class RAMArrays(RAMDataset, ArrayDataset):
     """Arrays and their masks in memory; see RAMDataset."""
 
-    def __init__(
-        self,
-        source: StrPath,
-        *,
-        crop: Crop | None = None,
-        flips: float | Sequence[float] = 0.0,
-        ignore_index: int | None = None,
-        max_bytes: int | None = None,
-        cache: StrPath | None = None,
-        cache_size: int | str | None = None,
-        storage: Storage | None = None,
-        shared: bool = True,
-    ) -> None:
-        source = locate(source, cache, cache_size, storage)
-        super().__init__(source, crop=crop, flips=flips, ignore_index=ignore_index)
+    def __init__(self, source: StrPath, *, max_bytes: int | None = None, shared: bool = True, **options: Any) -> None:
+        super().__init__(source, **options)
         parts = [part for part in (self._arrays, self._masks) if part is not None]
         count = how_many(np.sum([part.sizes() for part in parts], axis=0), max_bytes)
         for part in parts:

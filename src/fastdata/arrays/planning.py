@@ -8,8 +8,8 @@ import numpy as np
 
 from fastdata.arrays.files import ENDINGS, NIFTI, ArraySource, ending_of, npz_names, read_array, stem_of
 from fastdata.arrays.options import ArrayOptions
-from fastdata.arrays.recipe import ArrayRecipe, default_chunk, laid_out
-from fastdata.errors import CodecError, PrepError, RemoteError, needs
+from fastdata.arrays.shards import ArrayRecipe, default_chunk, laid_out
+from fastdata.errors import PrepError, RemoteError, needs
 from fastdata.kinds import Planned, StrPath
 from fastdata.prepare.plan import make_plan
 from fastdata.sources.folder import list_folder, walk_files
@@ -105,8 +105,8 @@ def _arrays_of(root: AnyPath, source: Source, key: str | None) -> list[ArraySour
         return [alone]
     try:
         names = npz_names(root / source.name)
-    except (CodecError, OSError):
-        return [alone]  # reading it later reports the error
+    except Exception:  # noqa: BLE001  whatever zipfile raises for a bad file; reading it later reports the error
+        return [alone]
     if len(names) < 2:
         return [alone]
     size = source.size // len(names)
@@ -122,13 +122,12 @@ def _first(found: SourceList, options: ArrayOptions) -> tuple[str, int, int]:
         try:
             values = read_array(found.root / source.file, source.key or options.key, options.max_bytes or MAX_BYTES)
             channels, sides = laid_out(values.shape, options.channels)
+            dtype = options.dtype or ("uint8" if values.dtype.kind == "b" else values.dtype.name)
+            if dtype in NUMBERS:
+                return dtype, channels, len(sides)
+            problem = problem or f"{source.name}: it holds {dtype}: choose what to store with --dtype, such as --dtype int64"
         except RemoteError:
             raise
         except Exception as error:  # noqa: BLE001  the run will reject it
             problem = problem or f"{source.name}: {error}"
-            continue
-        dtype = options.dtype or ("uint8" if values.dtype.kind == "b" else values.dtype.name)
-        if dtype in NUMBERS:
-            return dtype, channels, len(sides)
-        problem = problem or f"{source.name}: it holds {dtype}: choose what to store with --dtype, such as --dtype int64"
     raise PrepError(f"nothing in {found.root} can be read; the first input: {problem or detail_of(found.sources[0].problem)}")

@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.arrays.chunks import MAX_AXES
 from fastdata.errors import FormatError
 from fastdata.images.sections import Masks, join_masks
 from fastdata.store.files import SAMPLES, Count, Entry
 from fastdata.store.manifest import MASK, NUMBERS, Form, Variant, sample_columns
 from fastdata.store.store import Store
 
-__all__ = ["TYPES", "Arrays", "check", "merge", "reads", "samples_dtype"]
+__all__ = ["MAX_AXES", "TYPES", "Arrays", "check", "merge", "reads", "samples_dtype"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+MAX_AXES = 5  # without channels
 
 
 class Arrays(Entry, frozen=True):

@@ -1,17 +1,18 @@
-"""Make shards of arrays in a worker, and the store's tables."""
+"""How arrays are stored: cut into chunks, in shards that a worker makes; and the store's tables."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fastdata.arrays.chunks import MAX_AXES, boxes
-from fastdata.arrays.files import ArraySource, check_values, ending_of, npz_names, read_array
-from fastdata.arrays.recipe import ArrayRecipe, laid_out
-from fastdata.arrays.sections import Arrays, samples_dtype
+from fastdata.arrays.files import ArraySource, check_values, read_array
+from fastdata.arrays.sections import MAX_AXES, Arrays, samples_dtype
 from fastdata.errors import CodecError
 from fastdata.images.sections import Masks
 from fastdata.kinds import Tables
@@ -19,11 +20,89 @@ from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.inputs import Source
 from fastdata.sources.notes import detail_of, reason_of
-from fastdata.sources.urls import AnyPath, to_path
+from fastdata.sources.urls import to_path
+from fastdata.store.manifest import MASK, Form
 
-__all__ = ["make_shard", "tables"]
+__all__ = ["ArrayRecipe", "boxes", "default_chunk", "laid_out", "make_shard", "tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+CHUNK_BYTES = 1 << 20  # most bytes of a chunk, all channels included
+# A 64^3 crop touches at most 3^3 chunks of 32^3: 3.4 times its bytes. In two axes, chunks fill LMDB's pages.
+SIDES = {1: (32_752,), 2: (127, 128), 3: (32, 32, 32), 4: (16, 16, 16, 16), 5: (8, 8, 8, 8, 8)}
+
+
+@dataclass(frozen=True)
+class ArrayRecipe:
+    """How arrays are stored.
+
+    Attributes:
+        dtype: dtype of all arrays. Arrays of another dtype are converted if every value stays the same.
+        rounded: whether the user chose the dtype; if it is a float, floats are then rounded to it.
+        chunk: sides of the chunks, one for each axis except channels.
+        channels: "none", or the axis of channels, "first" or "last". It is stored first and never cut.
+        key: name of the array to take from .npz files; empty: all arrays.
+        max_bytes: larger arrays are rejected before they are read.
+        mask_bits: 8 or 16, bits of the classes of masks; 0: there are no masks.
+        libraries: packages that read the files.
+        order: "listed" or "shuffled", of the arrays in the store.
+        shard_samples: the most in a shard; None: as `make_plan` chooses.
+    """
+
+    kind: ClassVar[str] = "arrays"
+    unit: ClassVar[str] = "B"
+
+    dtype: str
+    rounded: bool
+    chunk: tuple[int, ...]
+    channels: str
+    key: str
+    max_bytes: int
+    mask_bits: int
+    libraries: tuple[str, ...] = ()
+    order: str = field(default="listed", metadata={"newer": True})
+    shard_samples: int | None = field(default=None, metadata={"newer": True})
+
+    def __post_init__(self) -> None:
+        if self.mask_bits not in (0, 8, 16):
+            raise ValueError(f"--mask-bits is {self.mask_bits}, but must be 8 or 16")
+        if not 1 <= len(self.chunk) <= MAX_AXES or any(side < 1 for side in self.chunk):
+            raise ValueError(
+                f"--chunk is {','.join(map(str, self.chunk))}, but must be one to {MAX_AXES} positive numbers, such as 64,64,64"
+            )
+
+    def variants(self) -> list[tuple[str, int | None, Form]]:
+        """Return (name, size, form) of each variant."""
+        found: list[tuple[str, int | None, Form]] = [("array", None, Form("chunks", 1, self.dtype))]
+        if self.mask_bits:
+            found.append((f"{MASK}array", None, Form("chunks", 1, f"uint{self.mask_bits}")))
+        return found
+
+
+def default_chunk(axes: int, cell: int) -> tuple[int, ...]:
+    """Return the sides of chunks for arrays with this many axes. cell: bytes at each place, all channels together."""
+    sides = list(SIDES[axes])
+    while math.prod(sides) * cell > CHUNK_BYTES and max(sides) > 1:
+        sides = [max(1, side // 2) for side in sides]
+    return tuple(sides)
+
+
+def laid_out(shape: tuple[int, ...], channels: str) -> tuple[int, tuple[int, ...]]:
+    """Return the number of channels (1 without such an axis) and the sides of the other axes.
+
+    Raises:
+        CodecError: if the array has too few or too many axes, or is empty.
+    """
+    if channels != "none" and shape:
+        count, sides = (shape[0], shape[1:]) if channels == "first" else (shape[-1], shape[:-1])
+    else:
+        count, sides = 1, shape
+    if not 1 <= len(sides) <= MAX_AXES:
+        raise CodecError(f"its shape is {shape}: one to {MAX_AXES} axes are stored, and one of channels if you say so", "axes")
+    if not math.prod(shape):
+        raise CodecError(f"its shape is {shape}: there is nothing in it", "empty")
+    return count, sides
+
 
 PLAN_TYPES = ArrayRecipe, (Source, ArraySource)
 
@@ -38,29 +117,30 @@ def _load(job: Job, source: ArraySource, skip: tuple[str, str] | None = None) ->
         return skip
     if source.problem:
         return reason_of(source.problem), detail_of(source.problem)
+    masks, of_mask = list[Array](), False
     try:
         values = read_array(to_path(job.roots[0]) / source.file, source.key or options.key or None, options.max_bytes)
         _, sides = laid_out(values.shape, options.channels)
         if len(sides) != len(options.chunk):
             channels = "" if options.channels == "none" else ", channels aside"
             raise CodecError(f"its shape is {values.shape}: the store is of {len(options.chunk)} axes{channels}", "axes")
-        masks = [_load_mask(to_path(job.roots[1]) / source.companions[0].name, sides, options)] if options.mask_bits else []
         check_values(values, options.dtype, rounded=options.rounded)
+        if of_mask := bool(options.mask_bits):
+            mask = read_array(to_path(job.roots[1]) / source.companions[0].name, None, options.max_bytes)
+            if mask.shape != sides:
+                raise CodecError(f"it is {mask.shape}, its array {sides}", "size")
+            check_values(mask, f"uint{options.mask_bits}", say="--mask-bits")
+            masks = [mask]
     except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
-        return reject_of(error)
+        reason, detail = reject_of(error)
+        return (f"mask-{reason}", f"the mask: {detail}") if of_mask else (reason, detail)
     return [np.moveaxis(values, -1, 0) if options.channels == "last" else values, *masks]
 
 
-def _load_mask(path: AnyPath, sides: tuple[int, ...], options: ArrayRecipe) -> Array:
-    try:
-        several = ending_of(path.name) == ".npz" and len(npz_names(path)) > 1
-        mask = read_array(path, (options.key or None) if several else None, options.max_bytes)
-        if mask.shape != sides:
-            raise CodecError(f"the mask is {mask.shape}, its array {sides}", "size")
-        check_values(mask, f"uint{options.mask_bits}", say="--mask-bits")
-    except CodecError as error:
-        raise CodecError(f"the mask: {error}", f"mask-{error.reason}") from None
-    return mask
+def boxes(shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Yield the chunks of an array, channels left out, as boxes in C order. Those at the far ends are smaller."""
+    axes = ([slice(k, min(k + step, side)) for k in range(0, side, step)] for side, step in zip(shape, chunk, strict=True))
+    return itertools.product(*axes)
 
 
 def _records(arrays: list[Array], options: ArrayRecipe) -> Iterator[list[Array]]:
