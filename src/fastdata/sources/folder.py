@@ -50,7 +50,7 @@ class Walk:
         """Yield the (name, size, problem) of each file in a folder, not in folders below."""
         for entry in list_entries(self._root / folder):
             if not _hidden(entry.name) and not _is_folder(entry):
-                yield _join(folder, entry.name), *look(entry.path)
+                yield _join(folder, entry.name), *look(entry)
 
     def folders(self) -> Iterator[tuple[str, Iterator[str]]]:
         """Yield each folder in the root, with the folder itself and all below it. Sorted, these have the order of ImageFolder."""
@@ -71,7 +71,7 @@ class Walk:
                 if _is_folder(entry) or (self._wanted(name) and not entry.name.startswith("._")):  # macOS' metadata of others
                     self._hidden.append(name)
             elif _is_folder(entry):
-                path = os.path.realpath(entry.path) if entry.is_symlink() else f"{paths[-1]}/{entry.name}"
+                path = os.path.realpath(entry) if entry.is_symlink() else f"{paths[-1]}/{entry.name}"
                 if entry.is_symlink() and any(f"{above}/".startswith(f"{path.rstrip('/')}/") for above in paths):
                     self._loops.append(name)
                 else:

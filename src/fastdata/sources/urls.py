@@ -7,19 +7,16 @@ lasts until the process has turned to other files. A URL is text: `#` and `?` ar
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import io
-import json
 import os
 import posixpath
 import re
 import tempfile
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -40,7 +37,7 @@ TRIES = 5  # to get the right bytes
 MD5 = re.compile("[0-9a-f]{32}")  # the ETag of an object that was written at once, and not encrypted with a key of its own
 MAX_COPIES = 2  # of a process: of objects that libraries read from a disk
 MAX_AHEAD, MAX_AHEAD_BYTES = 64, 64 << 20  # of inputs that a worker requests before it reads them
-MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 1 << 16, 16 << 20  # of a request for a range, which grows while a file is read in order
+BLOCK_BYTES, BLOCKS = 1 << 20, 4  # of a request for a range, and how many are in flight while a file is read in order
 MAX_HEADS = 1000  # objects that are asked for one by one rather than listed, which takes a request for as many
 
 T = TypeVar("T")
@@ -57,10 +54,8 @@ class Client:
 
     Attributes:
         versions: also of the objects that were opened.
-        denied: what the server said of objects that may not be looked at.
         requested: the bytes of objects that are read soon.
         reading: the URL and the file of the object of which ranges were read last.
-        pool: threads for requests.
     """
 
     def __init__(
@@ -71,32 +66,21 @@ class Client:
     ) -> None:
         self.versions = dict(versions or {})
         self.waiting = waiting
-        self.denied: dict[str, str] = {}
         self.requested: dict[str, Future[bytes]] = {}
         self.reading: tuple[str, io.BufferedReader] | None = None
         self.pool = ThreadPoolExecutor(REQUESTS)
         self._storage = dict(storage)
         self._buckets: dict[str, Bucket] = {}
-        self._lock = threading.Lock()
         self._listed: list[str] = []
         self._folders: dict[str, dict[str, int]] = {}  # the size of each file or FOLDER, by name, in each folder below those
         self._looked_at: dict[str, Version | None] = {}
-        self._copies: dict[str, tuple[Path, int]] = {}  # and their descriptors, which hold a lock
-
-    def close(self) -> None:
-        """End its threads, and remove the copies that no process reads, also those of processes that were killed."""
-        self._drop_copies()
-        self.pool.shutdown(cancel_futures=True)
-        for path in _copies_folder().glob("*") if self._buckets else ():
-            with suppress(OSError):
-                _remove_unused(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        self._copies: dict[str, Any] = {}
 
     def _at(self, url: str) -> tuple[Bucket, str]:
         root, key = split_url(url)
-        with self._lock:
-            if root not in self._buckets:
-                self._buckets[root] = Bucket(root, self._storage)
-            return self._buckets[root], key
+        if root not in self._buckets:
+            self._buckets[root] = Bucket(root, self._storage)
+        return self._buckets[root], key
 
     # What is where
 
@@ -107,7 +91,7 @@ class Client:
         """Return the size of each file or FOLDER, by name, in a folder. All below it is listed unless it is known."""
         if not self._is_listed(folder):
             if scheme(folder) in WITHOUT_LISTS:
-                raise PrepError(f"{folder} cannot be listed{explain_missing(UrlPath(self, folder))}")
+                return {}
             bucket, key = self._at(folder)
             below = f"{key}/" if key else ""
             for name, size in bucket.list(key):
@@ -138,37 +122,22 @@ class Client:
     def look(self, urls: Iterable[str], folder: str = "") -> None:
         """Find out about many objects at once. folder: list it if there are more than one would ask for one by one."""
         new = [url for url in urls if url not in self._looked_at and not self._is_listed(url)]
-        if len(new) > MAX_HEADS and folder and scheme(folder) not in WITHOUT_LISTS:
+        if len(new) > MAX_HEADS and folder:
             self.listing(folder)
             new = [url for url in new if not self._is_listed(url)]
         self._looked_at.update(zip(new, self.pool.map(self._version, new), strict=True))
 
-    def size(self, url: str) -> int | None:
-        """Return the size of an object; None if there is none. FOLDER is returned only for a folder that was listed."""
+    def size(self, url: str, *, folders: bool = False) -> int | None:
+        """Return the size of an object; FOLDER for a folder that was listed, or, if `folders`, for any; None for neither."""
         if url in self._folders:
             return FOLDER
         if self._is_listed(url):
             folder, _, name = url.rpartition("/")
             return self._folders.get(folder, {}).get(name)
         self.look([url])
-        version = self._looked_at[url]
-        return None if version is None else version[0]
-
-    def find(self, url: str, *, folders: bool = True) -> int | None:
-        """Return the size of an object, FOLDER for a folder, or None for neither, or for what may not be looked at.
-
-        folders: whether to list what is below, if it is no object.
-        """
-        try:
-            size = self.size(url)
-            if size is None and folders and scheme(url) not in WITHOUT_LISTS and self.listing(url):
-                return FOLDER
-        except RemoteError as error:
-            if not error.denied:
-                raise
-            self.denied[url] = str(error)
-            return None
-        return size
+        if (version := self._looked_at[url]) is not None:
+            return version[0]
+        return FOLDER if folders and self.listing(url) else None
 
     # Bytes
 
@@ -182,20 +151,18 @@ class Client:
         if self._is_listed(url) and self.size(url) is None:
             raise _no_object(url)
         bucket, key = self._at(url)
-        before = None
-        for _ in range(TRIES):
+        seen = set[bytes]()
+        while len(seen) < TRIES:
             try:
                 data, tag = bucket.read_tagged(key)
             except RemoteError as error:
                 if error.missing:
                     raise _no_object(url) from None
                 raise
-            wanted = tag.strip('"').lower()
-            if not bucket.plain or not MD5.fullmatch(wanted) or hashlib.md5(data, usedforsecurity=False).hexdigest() == wanted:
+            known = MD5.fullmatch(tag.strip('"').lower()) if bucket.plain else None
+            if known is None or hashlib.md5(data, usedforsecurity=False).hexdigest() == known[0] or data in seen:
                 return data
-            if data == before:
-                return data
-            before = data
+            seen.add(data)
         raise RemoteError(f"{url} came {TRIES} times with different bytes: the network changes them")
 
     def read_range(self, url: str, start: int, length: int) -> bytes:
@@ -216,47 +183,29 @@ class Client:
         return known
 
     def copy(self, url: str) -> str:
-        """Return the path of a copy on a disk of this machine, which processes share. It lasts until others are asked for."""
+        """Return the path of a copy on a disk of this machine, which has no name and lasts until others are asked for."""
         if url not in self._copies:
-            version = self.opened(url)
-            self._drop_copies(MAX_COPIES - 1)
-            path = _copies_folder() / hashlib.blake2b(json.dumps([url, version]).encode(), digest_size=16).hexdigest()
+            size, _ = self.opened(url)
+            self.close_copies(MAX_COPIES - 1)
+            bucket, key = self._at(url)
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                self._copies[url] = path, descriptor
+                file = tempfile.TemporaryFile(prefix="fastdata-")
                 with self.waiting():
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)
-                    if os.fstat(descriptor).st_size < version[0]:
-                        fcntl.flock(descriptor, fcntl.LOCK_EX)
-                        if os.fstat(descriptor).st_size < version[0]:  # else another process has made it
-                            bucket, key = self._at(url)
-                            bucket.download(key, version[0], descriptor, self.pool)  # in order, so that its size grows last
-                        fcntl.flock(descriptor, fcntl.LOCK_SH)
+                    bucket.download(key, size, file.fileno(), self.pool)
             except OSError as error:
-                raise StoreError(f"{url} cannot be copied to {path}: {error.strerror}; TMPDIR names another disk") from None
-        return f"/proc/self/fd/{self._copies[url][1]}"  # also if another process has removed the name
+                where = f"{url} cannot be copied to {tempfile.gettempdir()}"
+                raise StoreError(f"{where}: {error.strerror}; TMPDIR names another disk") from None
+            self._copies[url] = file
+        return f"/proc/self/fd/{self._copies[url].fileno()}"
 
-    def _drop_copies(self, left: int = 0) -> None:
-        """Let go of all copies but the last ones, and remove those that no other process reads."""
+    def close_copies(self, left: int = 0) -> None:
+        """Close all copies but the last ones."""
         while len(self._copies) > left:
-            _remove_unused(*self._copies.pop(next(iter(self._copies))))
+            self._copies.pop(next(iter(self._copies))).close()
 
 
 def _no_object(url: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "there is no such object", url)
-
-
-def _copies_folder() -> Path:
-    return Path(tempfile.gettempdir(), f"fastdata-{os.getuid()}", "copies")
-
-
-def _remove_unused(path: Path, descriptor: int) -> None:
-    """Remove a copy unless another process reads it, and close its descriptor."""
-    with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink()
-    os.close(descriptor)
 
 
 _current = ContextVar[Client]("the client of URLs")
@@ -277,7 +226,8 @@ def reading_urls(storage: Storage | None = None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-        client.close()
+        client.close_copies()
+        client.pool.shutdown(cancel_futures=True)
 
 
 def read_planned(versions: Mapping[str, Version], storage: Storage, waiting: Callable[[], AbstractContextManager[None]]) -> None:
@@ -291,15 +241,13 @@ def waiting() -> AbstractContextManager[None]:
 
 
 class UrlFile(io.RawIOBase):
-    """An object that is read by range requests. While it is read in order, they grow, and the next is on its way."""
+    """An object that is read by range requests, a block each. While it is read in order, the next ones are on their way."""
 
     def __init__(self, client: Client, url: str) -> None:
         self._client, self._url = client, url
         self._size = client.opened(url)[0]
-        self._place = self._start = 0
-        self._block = b""
-        self._next: tuple[int, Future[bytes]] | None = None
-        self._length = MIN_BLOCK_BYTES
+        self._offset = 0
+        self._blocks: dict[int, Future[bytes]] = {}
 
     def readable(self) -> bool:
         return True
@@ -308,49 +256,41 @@ class UrlFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        return self._place
+        self._offset = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence]
+        return self._offset
 
     def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), self._size - self._place)
-        if wanted <= 0:
+        if self._offset >= self._size:
             return 0
-        if not self._start <= self._place < self._start + len(self._block):
-            self._fetch(wanted)
-        begin = self._place - self._start
-        data = self._block[begin : begin + wanted]
+        number, begin = divmod(self._offset, BLOCK_BYTES)
+        data = self._block(number)[begin : begin + len(buffer)]
         buffer[: len(data)] = data
-        self._place += len(data)
+        self._offset += len(data)
         return len(data)
 
-    def _fetch(self, wanted: int) -> None:
-        """Read the block that begins here."""
-        in_order = self._place == self._start + len(self._block)
-        self._length = min(2 * self._length, MAX_BLOCK_BYTES) if in_order else MIN_BLOCK_BYTES
-        coming, self._next = self._next, None
+    def _block(self, number: int) -> bytes:
+        in_order = number - 1 in self._blocks
+        if in_order or number not in self._blocks:
+            end = min(number + (BLOCKS if in_order else 1), -(-self._size // BLOCK_BYTES))
+            self._blocks = {k: self._blocks.get(k) or self._client.pool.submit(self._request, k) for k in range(number, end)}
         with self._client.waiting():
-            if coming is not None and coming[0] == self._place:
-                self._block = coming[1].result()
-            else:
-                self._block = self._request(self._place, max(wanted, self._length))
-        self._start = self._place
-        after = self._start + len(self._block)
-        if in_order and after < self._size:
-            self._next = after, self._client.pool.submit(self._request, after, self._length)
+            return self._blocks[number].result()
 
-    def _request(self, start: int, length: int) -> bytes:
-        return self._client.read_range(self._url, start, min(length, self._size - start))
+    def _request(self, number: int) -> bytes:
+        start = number * BLOCK_BYTES
+        return self._client.read_range(self._url, start, min(BLOCK_BYTES, self._size - start))
 
 
 class UrlPath(os.PathLike[str]):
     """The path of an object, or of a folder of objects. Text is the URL. `os.fspath`, and so `open`, make a copy on a disk."""
 
-    __slots__ = ("_client", "_size", "url")
-
     def __init__(self, client: Client, url: str, size: int | None = None) -> None:
-        self._client = client
         self.url = url.rstrip("/")
-        self._size = size
+        self.name = self.url.rpartition("/")[2]
+        self.stem, self.suffix = os.path.splitext(self.name)
+        self._client, self._size = client, size
+        start = self.url.index("://") + 3
+        self._root = start + len(self.url[start:].partition("/")[0])  # the length of the URL of the bucket
 
     def __str__(self) -> str:
         return self.url
@@ -368,24 +308,6 @@ class UrlPath(os.PathLike[str]):
         return self._client.copy(self.url)
 
     @property
-    def _root(self) -> int:
-        """The length of the URL of the bucket."""
-        start = self.url.index("://") + 3
-        return start + len(self.url[start:].partition("/")[0])
-
-    @property
-    def name(self) -> str:
-        return self.url.rpartition("/")[2]
-
-    @property
-    def stem(self) -> str:
-        return PurePosixPath(self.name).stem
-
-    @property
-    def suffix(self) -> str:
-        return PurePosixPath(self.name).suffix
-
-    @property
     def parent(self) -> UrlPath:
         return self.at(self.url[: max(self.url.rfind("/"), self._root)])
 
@@ -393,17 +315,12 @@ class UrlPath(os.PathLike[str]):
     def parents(self) -> list[UrlPath]:
         return [] if self.parent == self else [self.parent, *self.parent.parents]
 
-    @property
-    def path(self) -> UrlPath:
-        """Itself, so that it can stand for an `os.DirEntry`."""
-        return self
-
     def __truediv__(self, name: str | os.PathLike[str]) -> UrlPath:
         text = str(name)
         if scheme(text) in SCHEMES:
             return self.at(text)
-        start = self._root
-        return self.at(self.url[:start] + posixpath.normpath(posixpath.join(self.url[start:] or "/", text)))
+        path = posixpath.join(self.url[self._root :] or "/", text)
+        return self.at(self.url[: self._root] + posixpath.normpath(path))
 
     def at(self, url: str) -> UrlPath:
         """Return another path, read with the same options."""
@@ -414,20 +331,28 @@ class UrlPath(os.PathLike[str]):
             raise ValueError(f"{self} is not below {other}")
         return PurePosixPath(self.url[len(str(other)) + 1 :])
 
-    def absolute(self) -> UrlPath:
-        return self
-
     def resolve(self) -> UrlPath:  # numpy.memmap calls it
         return self
 
+    absolute = resolve
+
+    def _find(self, *, folders: bool = True) -> int | None:
+        """Return the size of an object, FOLDER for a folder, or None for neither, or for what may not be looked at."""
+        try:
+            return self._client.size(self.url, folders=folders) if self._size is None else self._size
+        except RemoteError as error:
+            if error.denied:
+                return None
+            raise
+
     def exists(self) -> bool:
-        return self._client.find(self.url) is not None
+        return self._find() is not None
 
     def is_dir(self) -> bool:
-        return FOLDER == (self._client.find(self.url) if self._size is None else self._size)
+        return self._find() == FOLDER
 
     def is_file(self) -> bool:
-        return self._client.find(self.url, folders=False) not in (None, FOLDER)
+        return self._find(folders=False) not in (None, FOLDER)
 
     def is_symlink(self) -> bool:
         return False
@@ -441,12 +366,12 @@ class UrlPath(os.PathLike[str]):
 
     def scan(self) -> list[UrlPath]:
         """Return what a folder holds, sorted by name."""
+        if scheme(self.url) in WITHOUT_LISTS:
+            raise PrepError(f"{self} cannot be listed{explain_missing(self)}")
         return [UrlPath(self._client, f"{self.url}/{name}", size) for name, size in sorted(self._client.listing(self.url).items())]
 
     def glob(self, pattern: str) -> Iterator[UrlPath]:
-        """Yield what matches a pattern, as `glob.glob(recursive=True)` does; nothing where folders cannot be listed."""
-        if scheme(self.url) in WITHOUT_LISTS:
-            return
+        """Yield what matches a pattern, as `glob.glob(recursive=True)` does."""
         first, _, rest = pattern.partition("/")
         if first == "**" and rest:
             yield from self.glob(rest)
@@ -477,7 +402,7 @@ class UrlPath(os.PathLike[str]):
 
     def open(self, mode: str = "r", **options: Any) -> Any:
         """Open it for reading, by range requests."""
-        file = io.BufferedReader(UrlFile(self._client, self.url), 1 << 20)
+        file = io.BufferedReader(UrlFile(self._client, self.url))
         return file if "b" in mode else io.TextIOWrapper(file, **options)
 
     def stat(self) -> Any:
@@ -513,13 +438,11 @@ def to_path(where: str | os.PathLike[str]) -> AnyPath:
 
 
 def explain_missing(path: AnyPath) -> str:
-    """Return a hint for a path that does not exist: that its server cannot list folders, or what it said."""
+    """Return a hint for a path that does not exist: that its server cannot list folders, or forbids to look."""
     if not isinstance(path, UrlPath):
         return ""
-    if (words := path._client.denied.get(path.url)) is not None:
-        return f", or may not be read: {words}"
     if scheme(path.url) not in WITHOUT_LISTS:
-        return ""
+        return ", or may not be read: check the credentials and the policy of the bucket"
     instead = "give a tar, tars as 'shards-{000..099}.tar', a Parquet file, or a table of URLs"
     return f"; {scheme(path.url)}:// does not list folders: {instead}"
 
