@@ -194,7 +194,7 @@ def test_archives_of_arrays(tmp_path):
 
 def test_tables_and_vectors(tmp_path):
     save(tmp_path / "in", {f"{k}": noise((6, 7), "uint8", k) for k in range(4)})
-    (tmp_path / "list.csv").write_text("".join(f"in/{k}.npy,{'xy'[k % 2]}\n" for k in range(4)))
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"in/{k}.npy,{'xy'[k % 2]}\n" for k in range(4)))
     listed = ArrayDataset(fastdata.prep(tmp_path / "list.csv", tmp_path / "l.fds", workers=1).out)
     assert listed.classes == ["x", "y"] and listed.targets.tolist() == [0, 1, 0, 1]
     (tmp_path / "labels.csv").write_text("path,age\n" + "".join(f"{k}.npy,{k / 4}\n" for k in range(4)))

@@ -199,6 +199,6 @@ def test_a_store_named_after_its_source(tmp_path: Path) -> None:
     (tmp_path / "my photos/a.jpg").write_bytes(encode(picture(0, 10, 10)))
     assert run(*PREP, tmp_path / "my photos", cwd=tmp_path).returncode == 0
     assert len(Store(tmp_path / "my photos.fds")) == 1
-    (tmp_path / "list.csv").write_text("my photos/a.jpg,x\n")
+    (tmp_path / "list.csv").write_text("path,label\nmy photos/a.jpg,x\n")
     assert run(*PREP, "list.csv", cwd=tmp_path).returncode == 0
     assert len(Store(tmp_path / "list.fds")) == 1

@@ -237,7 +237,7 @@ def test_alpha_is_no_class():
 
 def test_an_image_that_is_listed_twice_has_its_mask_twice(tmp_path):
     rows = [pairs() / "images/00.png", pairs() / "images/01.png", pairs() / "images/00.png"]
-    (pairs() / "images").parent.joinpath("list.csv").write_text("".join(f"images/{row.name},0\n" for row in rows))
+    (pairs() / "images").parent.joinpath("list.csv").write_text("path,x\n" + "".join(f"images/{row.name},0\n" for row in rows))
     (tmp_path / "masks/images").mkdir(parents=True)
     for k in range(2):
         (tmp_path / f"masks/images/{k:02d}.png").write_bytes((pairs() / f"masks/{k:02d}_mask.png").read_bytes())

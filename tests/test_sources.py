@@ -104,10 +104,10 @@ def test_files_beside_class_folders_are_listed_as_without_a_label(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty"),
+        ("", "has no rows"),
         ("path,label\n", "has no rows"),
-        ("a.jpg,1\nb.jpg\n", "row 2: 1 column, the first row has 2"),
-        ("a.jpg,1,2\nb.jpg,3,x\n", r"labels may be 2 columns without a name: give the table a first line"),
+        ("path,label\nb.jpg\n", "row 2: 1 column, the first row has 2"),
+        ("a.jpg,1\nb.jpg,3\n", r"has no column of paths, .* it has a.jpg, 1"),
     ],
 )
 def test_wrong_tables_are_errors(tmp_path: Path, text: str, message: str) -> None:
@@ -121,10 +121,10 @@ def test_wrong_tables_are_errors(tmp_path: Path, text: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,x\nb.png,2\na/c.png,3\n", r"names no image of .*: its first path is 'b.png', but .* such as 'a/00.png'"),
-        ("path\na/00.png\n", "one column"),
+        ("path,x\nb.png,2\na/c.png,3\n", r"names none of the inputs: its first path is 'b.png', but .* such as 'a/00.png'"),
+        ("path\na/00.png\n", "none of its columns path holds labels"),
         ("path,x\na/00.png,1\na//00.png,2\n", "'a/00.png' more than once"),
-        ("", "is empty"),
+        ("", "has no rows"),
     ],
 )
 def test_wrong_label_files_are_errors(tmp_path: Path, text: str, message: str) -> None:
@@ -235,7 +235,7 @@ def test_a_file_that_goes_away_after_it_was_listed(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in/a", 2)
     reads_zero_bytes = sys.version_info >= (3, 11)  # Python's csv; before that, such a table is an error
     last = "zero\0byte.png,x\n" if reads_zero_bytes else ""
-    (tmp_path / "t.csv").write_text(f"in/a/00.png,x\nin/a,x\nin/gone.png,x\n{last}")
+    (tmp_path / "t.csv").write_text(f"path,label\nin/a/00.png,x\nin/a,x\nin/gone.png,x\n{last}")
     summary = prep(tmp_path / "t.csv", tmp_path / "o.fds", workers=1)
     unreadable = {"unreadable": 1} if reads_zero_bytes else {}
     assert summary.kept == 1 and summary.rejected == {"not-a-file": 1, "missing": 1, **unreadable}

@@ -542,3 +542,19 @@ def test_drop_and_category_are_ways_out() -> None:
     assert from_csv(text, category="bad").categories == {"bad": ["1", "x"]}
     numbers = make(with_target(zip=pa.array([10115, 501, 10115]), f=pa.array([1, 2, 3])), category="zip")
     assert numbers.categories == {"zip": ["501", "10115"]} and numbers.column("zip").tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_csv_may_have_commas_semicolons_or_tabs(delimiter: str) -> None:
+    dataset = from_csv("\n".join(delimiter.join(row) for row in (["age", "city", '"a, b; c"', "y"], ["39", "Rome", '"a;b,"', "1"])))
+    assert list(dataset.columns) == ["age", "city", "a, b; c"] and dataset.categories["a, b; c"] == ["a;b,"]
+    with pytest.raises(StoreError, match=r"Row #3: Expected 3 columns, got 2"):
+        from_csv(f"a{delimiter}b{delimiter}y\n1{delimiter}2{delimiter}3\n4{delimiter}5\n")
+
+
+@pytest.mark.parametrize("cells", [("0,5", "1,5"), ("1,234,567", "2,000"), ("1,234.5", "-2,000,000.25")], ids=str)
+def test_numbers_with_a_comma_are_no_names(cells: tuple[str, str]) -> None:
+    text = f"a;y\n{cells[0]};1\n{cells[1]};0\n"
+    with pytest.raises(StoreError, match=f"column 'a' holds numbers with a comma, such as '{cells[0]}', which must be written as"):
+        from_csv(text)
+    assert from_csv(text, category="a").categories == {"a": sorted(cells)}

@@ -25,7 +25,7 @@ from fastdata.data.choice import checked
 from fastdata.data.dataset import RowsDataset, counted_of, in_one_line, shown
 from fastdata.errors import FastDataError, MissingExtraError, PrepError, StoreError, warn_user
 from fastdata.sources.inputs import LARGEST_FLOAT, have_commas
-from fastdata.sources.tables import delimiter_of, read_rows, refuse_utf16
+from fastdata.sources.tables import delimiter_of, read_rows
 from fastdata.store.manifest import Labels
 from fastdata.system import node_memory
 from fastdata.system.shared_memory import SharedArray
@@ -41,7 +41,6 @@ MASK = ".missing"  # a batch has a column's mask under its name and this
 TARGET = "target"  # a field of a row; c0, c1 and so on are columns, m0, m1 and so on their masks
 WORD_BYTES = 8  # a row is a whole number of words, so that it can be gathered as int64
 SLICE_ROWS = 1 << 16  # that are compared at once
-SAMPLE_ROWS = 100  # of a CSV, to find its delimiter
 NULLS = ("", "NA", "N/A", "#N/A", "NULL", "null", "None")  # in a CSV; in a column of names, only the first is missing
 PADDED = r"^[+-]?0[0-9]+$"
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?([nN][aA][nN]|[iI][nN][fF]|[iI]nfinity)$"
@@ -339,20 +338,13 @@ def _arrow_part(path: Path, untyped: Container[str]) -> _Part:
 
 def _text_part(path: Path, untyped: Container[str]) -> _Part:
     """Read a CSV. Empty cells are null. One with quotes is read by Python too, which is strict."""
-    pa = _arrow()
-
-    def lines() -> Iterator[str]:
-        with path.open(newline="", encoding="utf-8-sig", errors="replace") as text:
-            yield from text
-
-    refuse_utf16(path)
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else delimiter_of(lines, SAMPLE_ROWS)
-    rows = read_rows(lines(), delimiter, path)
+    pa, rows, delimiter = _arrow(), read_rows(path), delimiter_of(path)
     names = next(rows, [])
     if not all(name.strip() for name in names):
         raise StoreError(f"{path}: its first line must name all columns, found {', '.join(map(repr, names))}")
-    if any('"' in line for line in lines()):
-        deque(rows, maxlen=0)
+    with path.open("rb") as file:
+        if any(b'"' in line for line in file):
+            deque(rows, maxlen=0)
     types, parsing = dict.fromkeys(names, pa.large_string()), pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     as_text = pa.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True)
     table = pa.csv.read_csv(path, pa.csv.ReadOptions(use_threads=False), parsing, as_text)

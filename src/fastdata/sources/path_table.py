@@ -22,13 +22,13 @@ from fastdata.sources.labels import encode_labels, read_classes, relabelled
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed
-from fastdata.sources.tables import INDEX, LABELS, PathTable, find_column, read_table
+from fastdata.sources.tables import LABELS, PathTable, find_column, read_table
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.manifest import Labels
 
 __all__ = ["list_table", "with_table"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Rows = Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 
 SPLIT = "split"
 
@@ -40,78 +40,63 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
         PrepError: the table cannot be read, holds several splits, or lacks a column that an option names.
     """
     root = path.parent if options.root is None else to_path(options.root)
-    files = _Files(root, path)
-    table = read_table(path, options.path_column, lambda name: not files.look(name)[2], _wanted(options, fields))
-    split = find_column(table.columns, [SPLIT]) if table.named else None
-    if split is None and options.split is not None:
-        split = table.index(SPLIT, f"--split {options.split}")
-    if split is not None:
-        table = _select_split(table, split, options.split)
+    table = _select_split(_read(path, options, fields), options.split)
     look_at_all(root, table.names())
-    found = Packed(Source(name, -1, size, problem) for name, size, problem in map(files.look, table.names()))
-    rows = np.arange(len(found))
+    find = _FileFinder(root, path)
+    found = Packed(Source(name, -1, size, problem) for name, size, problem in map(find, table.names()))
+    rows = range(len(found))
     inputs = _with_fields(SourceList(root, Labels("none"), found, selected=True), table, rows, fields)
-    columns, inputs = _label_columns(inputs, table, fields, options, split, beside=False)
+    columns, inputs = _label_columns(inputs, table, fields, options, beside=False)
     inputs = _with_labels(inputs, table, rows, columns, options)
     return replace(inputs, notes=(*inputs.notes, *_repeated(table, inputs.sources)))
 
 
-class _Files:
-    """Looks at the files that a table names, or means where there is none of that name."""
+def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> PathTable:
+    wanted = {*(field.path[0] for field in fields), options.label_column or "", *options.regression}
+    return read_table(path, options.path_column, wanted)
+
+
+def _key(name: str) -> str:
+    """Return a path in one form, with separators of any system, and composed as Unicode has it."""
+    return os.path.normpath(unicodedata.normalize("NFC", name.replace("\\", "/")))
+
+
+def _ambiguous(table: AnyPath, name: str, files: Sequence[str]) -> PrepError:
+    return PrepError(f"{table} names {name!r}, which may be {files[0]} or {files[1]}: write the ending")
+
+
+class _FileFinder:
+    """Finds the file that a name in a table means: that of the name, or the only one that differs in form or ending."""
 
     def __init__(self, root: AnyPath, table: AnyPath) -> None:
         self._root, self._table = root, table
-        self._folders = dict[str, _SimilarNames]()
+        self._folders = dict[str, dict[str, list[str]]]()
 
-    def look(self, name: str) -> tuple[str, int, str]:
+    def __call__(self, name: str) -> tuple[str, int, str]:
         """Return the name of the file, its size and its problem."""
         size, problem = look(join(self._root, name))
         if problem != "missing":
             return name, size, problem
-        folder = name.replace("\\", "/").rpartition("/")[0]
+        key = _key(name)
+        found = self._files(name.replace("\\", "/").rpartition("/")[0]).get(key, [])
+        found = [file for file in found if _key(file) == key] or [file for file in found if is_image(file)] or found
+        if len(found) > 1:
+            raise _ambiguous(self._table, name, found)
+        return (found[0], *look(join(self._root, found[0]))) if found else (name, size, problem)
+
+    def _files(self, folder: str) -> dict[str, list[str]]:
+        """Return the files of a folder by their keys, with and without their endings."""
         if folder not in self._folders:
             path = join(self._root, folder) if folder else self._root
-            names = [entry.name for entry in list_entries(path)] if path.is_dir() else []
-            self._folders[folder] = _SimilarNames(f"{folder}/{one}" if folder else one for one in names)
-        similar = self._folders[folder].find(name, self._table)
-        return (similar, *look(join(self._root, similar))) if similar else (name, size, problem)
+            found = self._folders[folder] = defaultdict[str, list[str]](list)
+            for entry in list_entries(path) if path.is_dir() else ():
+                file = f"{folder}/{entry.name}" if folder else entry.name
+                for key in {_key(file), os.path.splitext(_key(file))[0]}:
+                    found[key].append(file)
+        return self._folders[folder]
 
 
-class _SimilarNames:
-    """Files that names of a table may mean: with Windows' separators, in another form of Unicode, or without their ending."""
-
-    def __init__(self, files: Iterable[str], wanted: Iterable[str] | None = None) -> None:
-        keys = None if wanted is None else set(map(self._key, wanted))
-        self._files = defaultdict[str, list[str]](list)
-        for file in files:
-            key = self._key(file)
-            for one in (key, os.path.splitext(key)[0]):
-                if keys is None or one in keys:
-                    self._files[one].append(file)
-
-    @staticmethod
-    def _key(name: str) -> str:
-        return os.path.normpath(unicodedata.normalize("NFC", name.replace("\\", "/")))
-
-    def find(self, name: str, where: AnyPath) -> str:
-        """Return the file that a name means; "" for none. where: the table, for messages.
-
-        Raises:
-            PrepError: there are several.
-        """
-        key = self._key(name)
-        found = self._files.get(key, [])
-        found = [file for file in found if self._key(file) == key] or [file for file in found if is_image(file)] or found
-        if len(found) > 1:
-            raise PrepError(f"{where} names {name!r}, which may be {found[0]} or {found[1]}: write the ending")
-        return found[0] if found else ""
-
-
-def _wanted(options: LabelOptions, fields: Sequence[Field]) -> set[str]:
-    return {*(field.path[0] for field in fields), options.label_column or "", *options.regression}
-
-
-def _with_fields(inputs: SourceList, table: PathTable, rows: Array, fields: Sequence[Field]) -> SourceList:
+def _with_fields(inputs: SourceList, table: PathTable, rows: Rows, fields: Sequence[Field]) -> SourceList:
     """Return the inputs with the values of their rows; -1: there is none."""
     if not fields:
         return inputs
@@ -126,7 +111,7 @@ def _with_fields(inputs: SourceList, table: PathTable, rows: Array, fields: Sequ
     return replace(inputs, sources=Packed(map(with_values, inputs.sources, rows)), fields=stored)
 
 
-def _with_labels(inputs: SourceList, table: PathTable, rows: Array, columns: Sequence[int], options: LabelOptions) -> SourceList:
+def _with_labels(inputs: SourceList, table: PathTable, rows: Rows, columns: Sequence[int], options: LabelOptions) -> SourceList:
     """Return the inputs with the labels of their rows; -1: there is none."""
     cells: Sequence[Any] = [None] * len(table.rows)
     if columns:
@@ -146,38 +131,25 @@ def _with_labels(inputs: SourceList, table: PathTable, rows: Array, columns: Seq
 
 def _repeated(table: PathTable, sources: Sequence[Source]) -> Iterator[str]:
     """Yield a note on the files that occur more than once. Raise PrepError if one has different labels."""
-    first: dict[str, Source] = {}
-    again = []
-    for k in _equal_names((source.name for source in sources), len(sources)):
-        one = sources[k]
-        before = first.setdefault(os.path.normpath(one.name), one)
+    encoded = (os.path.normpath(source.name).encode("utf-8", "surrogatepass") for source in sources)
+    sums = np.fromiter(map(xxhash.xxh3_128_digest, encoded), "S16", len(sources))  # a dict would fill the memory
+    _, first, which = np.unique(sums, return_index=True, return_inverse=True)
+    again = np.flatnonzero(first[which] != np.arange(len(sums))).tolist()
+    for k in again:
+        one, before = sources[k], sources[first[which[k]]]
         if one.problem != before.problem or (not one.problem and one.label != before.label):
             raise PrepError(f"{table.path} names {one.name!r} more than once, with different labels; keep the row that is right")
-        if one is not before:
-            again.append(one.name)
     if again:
         rows = f"{len(again)} rows of {table.path.name} repeat" if len(again) > 1 else f"1 row of {table.path.name} repeats"
-        yield f"{rows} a path, such as {again[0]}; each row is a sample"
+        yield f"{rows} a path, such as {sources[again[0]].name}; each row is a sample"
 
 
-def _checksums(names: Iterable[str], count: int) -> Array:
-    """Return a checksum of 128 bits of the normal form of each path. A dict of 10^8 paths would fill the memory."""
-    encoded = (os.path.normpath(name).encode("utf-8", "surrogatepass") for name in names)
-    return np.fromiter(map(xxhash.xxh3_128_digest, encoded), "S16", count)
-
-
-def _equal_names(names: Iterable[str], count: int) -> list[int]:
-    """Return the places of the names that equal another one, in order."""
-    sums = _checksums(names, count)
-    ordered = np.sort(sums)
-    several = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    places: list[int] = np.flatnonzero(np.isin(sums, several)).tolist() if len(several) else []
-    return places
-
-
-def _select_split(table: PathTable, column: int, wanted: str | None) -> PathTable:
-    """Keep the rows of one split, without its column. If none is named, the table must have only one."""
-    splits = Packed(map(str, table.column(column)))
+def _select_split(table: PathTable, wanted: str | None) -> PathTable:
+    """Keep the rows of one split. If none is named, the table must have only one."""
+    column = find_column(table.columns, [SPLIT])
+    if column is None and wanted is None:
+        return table
+    splits = Packed(map(str, table.column(table.index(SPLIT, f"--split {wanted}") if column is None else column)))
     names = sorted(set(splits))
     if wanted is None:
         if len(names) > 1:
@@ -190,7 +162,7 @@ def _select_split(table: PathTable, column: int, wanted: str | None) -> PathTabl
 
 
 def _label_columns(
-    inputs: SourceList, table: PathTable, fields: Sequence[Field], options: LabelOptions, split: int | None, *, beside: bool
+    inputs: SourceList, table: PathTable, fields: Sequence[Field], options: LabelOptions, *, beside: bool
 ) -> tuple[list[int], SourceList]:
     """Return the columns of the labels, and the inputs with a note on those that are not stored.
 
@@ -198,9 +170,7 @@ def _label_columns(
     --labels.
     """
     stored = [table.columns.index(field.path[0]) for field in fields]
-    others = [k for k in range(len(table.columns)) if k not in (table.paths, split, *stored)]
-    plain = [k for k in others if table.is_plain(k)]
-    usual = [k for k in others if table.named and table.columns[k].lower() in LABELS]
+    others = [k for k in range(len(table.columns)) if k not in (table.paths, find_column(table.columns, [SPLIT]), *stored)]
     if options.no_labels or options.label_from is not None or (not beside and options.labels is not None):
         found = []
     elif options.regression:
@@ -208,23 +178,15 @@ def _label_columns(
     elif options.label_column is not None:
         found = [table.index(options.label_column, f"--label-column {options.label_column}")]
     else:
-        found = usual if len(usual) == 1 else [k for k in plain if not INDEX.fullmatch(table.columns[k])] or plain
+        usual = [k for k in others if table.columns[k].lower() in LABELS]
+        found = usual if len(usual) == 1 else [k for k in others if table.may_be_labels(k)]
         if len(found) > 1:
-            which = ", ".join(table.columns[k] for k in found) if table.named else f"{len(found)} columns without a name"
-            first = "" if table.named else "give the table a first line, such as path,label, and "
             raise PrepError(
-                f"{table.path}: its labels may be {which}: {first}name the column of classes with --label-column, or of numbers "
-                f"to predict with --regression; --label-column {NO_LABELS} takes no labels; a table without paths is not "
-                "prepared: TableDataset reads it"
+                f"{table.path}: its labels may be {', '.join(table.columns[k] for k in found)}: name the column of classes with "
+                f"--label-column, or of numbers to predict with --regression; --label-column {NO_LABELS} takes no labels"
             )
-    if beside and not found and others and not fields and not options.no_labels:
-        raise PrepError(
-            f"--labels {table.path}: {', '.join(table.columns[k] for k in others)} hold lists or objects, but labels are numbers "
-            "or text; give each number of a label a column of its own, or leave --labels out"
-        )
     left = [table.columns[k] or "one without a name" for k in others if k not in found]
-    paths = table.columns[table.paths] or "without a name"
-    note = (not_stored(left, f"paths come from {'column ' if table.named else ''}{paths}"),) if left else ()
+    note = (not_stored(left, f"paths come from column {table.columns[table.paths]}"),) if left else ()
     return found, replace(inputs, notes=(*inputs.notes, *note))
 
 
@@ -236,51 +198,44 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
     Raises:
         PrepError: the table cannot be read, or does not fit the inputs.
     """
-    sources = inputs.sources
-
-    def is_known(name: str) -> bool:
-        name = os.path.normpath(name)
-        return any(name in (path, os.path.splitext(path)[0]) for path in (os.path.normpath(one.name) for one in sources))
-
-    table = read_table(path, options.path_column, is_known, _wanted(options, fields))
-    if len(table.columns) < 2:
-        raise PrepError(f"{path} has one column; it needs a path and at least one value")
-    _refuse_split_column(table, inputs.root)
-    names: Sequence[str] = Packed(table.names())
-    rows = _rows_of(sources, names)
-    if len(absent := np.setdiff1d(np.arange(len(names)), rows)):
-        similar = _SimilarNames((source.name for source in sources), (names[k] for k in absent))
-        found = {int(k): similar.find(names[k], path) for k in absent}
-        names = Packed(found.get(k) or name for k, name in enumerate(names))
-        rows = _rows_of(sources, names)
-    if equal := _equal_names(names, len(names)):
-        raise PrepError(f"{path} names {os.path.normpath(names[equal[0]])!r} more than once")
-    if not (rows >= 0).any():
-        raise PrepError(
-            f"{path} names no image of {inputs.root}: its first path is {names[0]!r}, but paths are relative to SOURCE, such as "
-            f"{sources[0].name if sources else 'photo.jpg'!r}"
-        )
-    missing = [os.path.normpath(names[k]) for k in np.setdiff1d(np.arange(len(names)), rows)]
-    lost = (Source(name, -1, -1, "missing") for name in missing)
-    inputs = _with_fields(inputs, table, rows, fields)
-    inputs = replace(inputs, sources=Packed(chain(inputs.sources, lost)))
-    columns, inputs = _label_columns(inputs, table, fields, options, None, beside=True)
-    return _with_labels(inputs, table, np.append(rows, np.full(len(missing), -1)), columns, options) if columns else inputs
-
-
-def _rows_of(sources: Sequence[Source], names: Sequence[str]) -> Array:
-    """Return the place of each input in a list of names, int64; -1: it has none."""
-    known, first = np.unique(_checksums(names, len(names)), return_index=True)
-    wanted = _checksums((source.name for source in sources), len(sources))
-    places = np.searchsorted(known, wanted).clip(max=len(known) - 1)
-    return np.where(known[places] == wanted, first[places], -1)
-
-
-def _refuse_split_column(table: PathTable, root: AnyPath) -> None:
+    table = _read(path, options, fields)
     column = find_column(table.columns, [SPLIT])
     if column is not None and len(splits := sorted(set(map(str, table.column(column))))) > 1:
-        command = shlex.join(["fastdata-prep", str(table.path), "--root", str(root), "--split", splits[0]])
+        command = shlex.join(["fastdata-prep", str(path), "--root", str(inputs.root), "--split", splits[0]])
         raise PrepError(
-            f"--labels {table.path}: its rows belong to {' and '.join(splits)}, which would be mixed; prepare "
-            f"each by itself: {command}"
+            f"--labels {path}: its rows belong to {' and '.join(splits)}, which would be mixed; prepare each by itself: {command}"
         )
+    rows = _rows_of(inputs.sources, table)
+    known = {*rows}
+    lost = [Source(os.path.normpath(name), -1, -1, "missing") for row, name in enumerate(table.names()) if row not in known]
+    inputs = _with_fields(inputs, table, rows, fields)
+    inputs = replace(inputs, sources=Packed(chain(inputs.sources, lost)))
+    columns, inputs = _label_columns(inputs, table, fields, options, beside=True)
+    if not columns and not fields and not options.no_labels:
+        raise PrepError(f"--labels {path}: none of its columns {', '.join(table.columns)} holds labels, which are numbers or text")
+    return _with_labels(inputs, table, [*rows, *(-1 for _ in lost)], columns, options) if columns else inputs
+
+
+def _rows_of(sources: Iterable[Source], table: PathTable) -> list[int]:
+    """Return the row of each input; -1: it has none. A row means the input of its name, or the only one without its ending."""
+    by_key = dict[str, int]()
+    for row, name in enumerate(table.names()):
+        if by_key.setdefault(_key(name), row) != row:
+            raise PrepError(f"{table.path} names {os.path.normpath(name)!r} more than once")
+    names = [source.name for source in sources]
+    rows = [by_key.get(_key(name), -1) for name in names]
+    exact, by_stem = {*rows}, dict[int, str]()
+    for k, name in enumerate(names):
+        row = by_key.get(os.path.splitext(_key(name))[0], -1)
+        if rows[k] >= 0 or row < 0 or row in exact:
+            continue
+        if row in by_stem:
+            raise _ambiguous(table.path, str(table.rows[row][table.paths]), [by_stem[row], name])
+        by_stem[row] = name
+        rows[k] = row
+    if all(row < 0 for row in rows):
+        raise PrepError(
+            f"{table.path} names none of the inputs: its first path is {next(table.names())!r}, but paths are relative to SOURCE, "
+            f"such as {names[0] if names else 'photo.jpg'!r}"
+        )
+    return rows

@@ -1,57 +1,42 @@
-"""Tables that list files by their paths: CSV, TSV, JSONL and Parquet. And text in other encodings than UTF-8."""
+"""Rows of the files that list inputs by their paths: CSV, TSV, JSONL and Parquet. And text in other encodings than UTF-8."""
 
 from __future__ import annotations
 
-import codecs
 import csv
 import json
-import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, TextIO
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fastdata.errors import PrepError, needs
 from fastdata.sources.arrow import column_of, holds_images
 from fastdata.sources.fields import Field
-from fastdata.sources.inputs import is_image
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import Column
 from fastdata.words import number_of
 
-__all__ = ["ENCODING_BYTES", "INDEX", "LABELS", "PathTable", "delimiter_of", "find_column", "is_path_table", "name_encoding"]
-__all__ += ["not_utf8", "read_rows", "read_table", "refuse_utf16"]
+__all__ = ["ENCODING_BYTES", "LABELS", "PathTable", "delimiter_of", "find_column", "is_path_table", "name_encoding", "not_utf8"]
+__all__ += ["read_rows", "read_table"]
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
-INDEX = re.compile(r"(Unnamed: .*|__index_level_\d+__)?")  # the columns that pandas writes for the index of a DataFrame
 LABELS = ("label", "labels", "class", "class_name", "category")
+INDEX = re.compile(r"(Unnamed: .*|__index_level_\d+__)?")  # the columns that pandas writes for the index of a DataFrame
 JSONL = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
-DELIMITERS = ",;\t"
-JOINED_LINES = 10  # in a value that look like rows
 ENCODING_BYTES = 1024  # of the beginning of a file that tell its encoding
-MIN_UNMARKED_BYTES = 8  # without a mark that tell
-MARKS = {  # the longer ones first: that of UTF-32 begins like that of UTF-16
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
+MIN_UNMARKED_BYTES = 8  # that tell it without a mark
 ROWS = 1024  # of a Parquet that are in memory as Python's values
-NO_TEXT = "text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB"
 
 
 @dataclass(frozen=True)
 class PathTable:
-    """Rows of cells.
+    """Rows of cells in named columns.
 
     Attributes:
-        columns: their names; "column 1" and so on if the table has no header.
-        named: whether the columns have names.
         paths: the index of the column of paths.
         rows: text, or values as JSON has them.
         texts: whether all cells are text.
@@ -60,14 +45,13 @@ class PathTable:
 
     path: AnyPath
     columns: tuple[str, ...]
-    named: bool
     paths: int
     rows: Sequence[list[Any]]
     texts: bool = True
     schema: dict[str, Any] = field(default_factory=dict)
 
     def column(self, index: int) -> Sequence[Any]:
-        """Return the cells of a column: text without blanks around it, numbers, and None."""
+        """Return the cells of a column: text without blanks around it, numbers, lists of numbers as tuples, and None."""
         return Packed(self._plain(row, index) for row in self.rows)
 
     def names(self) -> Iterator[str]:
@@ -85,9 +69,9 @@ class PathTable:
             return tuple(cell)
         return cell if cell is None or isinstance(cell, int | float) else _checked(self.path, str(cell).strip())
 
-    def is_plain(self, index: int) -> bool:
-        """Return whether a column holds numbers or text only."""
-        return self.texts or not any(isinstance(row[index], list | dict | bytes) for row in self.rows)
+    def may_be_labels(self, index: int) -> bool:
+        """Return whether a column has a label's type in the first row, and is not the index of a DataFrame."""
+        return not INDEX.fullmatch(self.columns[index]) and not isinstance(self.rows[0][index], list | dict | bytes)
 
     def typed(self, chosen: Field) -> tuple[Column, Sequence[Any]]:
         """Return the column of a field's cells, and its values.
@@ -107,27 +91,20 @@ class PathTable:
 
     def index(self, name: str, option: str) -> int:
         """Return the index of the column that an option names."""
-        if not self.named:
-            raise PrepError(f"{option} needs names of columns: give {self.path} a first line, such as path,label,split")
-        return _index(self.path, self.columns, name, option)
+        if name not in self.columns:
+            raise PrepError(f"{option}: {self.path} has no column {name}; it has {', '.join(self.columns)}")
+        return self.columns.index(name)
 
     def describe(self, indices: Sequence[int]) -> str:
         """Name columns as the source of the labels; "" for none."""
-        columns = "columns " if len(indices) > 1 else "column "
         names = " and ".join(self.columns[k] for k in indices)
-        return f"{columns if self.named else ''}{names} of {self.path.name}" if indices else ""
+        return f"column{'s' if len(indices) > 1 else ''} {names} of {self.path.name}" if indices else ""
 
 
 def find_column(columns: Sequence[str], names: Sequence[str]) -> int | None:
     """Return the index of the first column with one of these names, in any case."""
     lower = [column.lower() for column in columns]
     return next((lower.index(name) for name in names if name in lower), None)
-
-
-def _index(path: AnyPath, columns: Sequence[str], name: str, option: str) -> int:
-    if name not in columns:
-        raise PrepError(f"{option}: {path} has no column {name}; it has {', '.join(columns)}")
-    return columns.index(name)
 
 
 def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
@@ -147,70 +124,46 @@ def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
     return path_column in schema.names or (bool(texts) and not holds_images(schema))
 
 
-def _paths_of(path: AnyPath, columns: Sequence[str], path_column: str | None) -> int | None:
-    """Return the index of the column of paths: the one that the caller names, else the first with a usual name."""
-    return (
-        find_column(columns, PATHS) if path_column is None else _index(path, columns, path_column, f"--path-column {path_column}")
-    )
-
-
-def read_table(path: AnyPath, path_column: str | None, is_known: Callable[[str], bool], wanted: Collection[str] = ()) -> PathTable:
+def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str] = ()) -> PathTable:
     """Read a table, whose rows must all have one length.
 
     Args:
         path: a file. An ending other than .tsv, .jsonl, .ndjson and .parquet means CSV.
-        path_column: the column of paths; None: the one with a usual name, in a CSV else the first.
-        is_known: whether a name is that of an input. A first line of a CSV that begins with one is not a header.
+        path_column: the column of paths; None: the one with a usual name.
         wanted: columns that are read from a Parquet even if they hold lists.
 
     Raises:
         PrepError: it cannot be read, is empty, or has no column of paths.
     """
     ending = path.suffix.lower()
-    if ending not in (*JSONL, PARQUET):
-        return _read_csv(path, path_column, is_known)
-    columns, rows, schema = _read_jsonl(path) if ending in JSONL else _read_parquet(path, wanted)
-    if not rows:
-        raise PrepError(f"{path} has no rows")
-    if (paths := _paths_of(path, columns, path_column)) is None:
-        raise PrepError(
-            f"{path} has no column of paths, which is called {', '.join(PATHS[:-1])} or {PATHS[-1]}, or named by --path-column; it "
-            f"has {', '.join(columns)}; {NO_TEXT}"
-        )
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row[paths], str | int):
-            raise PrepError(f"{path}, row {number}: its {columns[paths]} is {row[paths]!r:.60}, but must be a path")
-    return PathTable(path, columns, True, paths, rows, texts=False, schema=schema)
-
-
-def _read_csv(path: AnyPath, path_column: str | None, is_known: Callable[[str], bool]) -> PathTable:
+    texts = ending not in (*JSONL, PARQUET)
     try:
-        refuse_utf16(path)
-        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            delimiter = "\t" if path.suffix.lower() == ".tsv" else delimiter_of(lambda: _from_start(file))
-            rows = Packed(filter(None, read_rows(_from_start(file), delimiter, path)))
+        columns, rows, schema = _read_parquet(path, wanted) if ending == PARQUET else (_read_csv if texts else _read_jsonl)(path)
     except (OSError, csv.Error) as error:
         raise PrepError(f"cannot read {path}: {error}") from error
     if not rows:
-        raise PrepError(f"{path} is empty; it needs rows of path,label")
+        raise PrepError(f"{path} has no rows")
+    table = PathTable(path, columns, 0, rows, texts, schema)
+    paths = find_column(columns, PATHS) if path_column is None else table.index(path_column, f"--path-column {path_column}")
+    if paths is None:
+        raise PrepError(
+            f"{path} has no column of paths, which is called {', '.join(PATHS[:-1])} or {PATHS[-1]}, or named by --path-column; "
+            f"it has {', '.join(columns)}. Text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB; a "
+            "table without paths is not prepared: TableDataset reads it"
+        )
+    return replace(table, paths=paths)
+
+
+_Read = tuple[tuple[str, ...], Sequence[list[Any]], dict[str, Any]]  # columns, rows, and Arrow's types
+
+
+def _read_csv(path: AnyPath) -> _Read:
+    rows = Packed(filter(None, read_rows(path)))
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
             raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(rows[0])}")
-    named = path_column is not None or (not _is_like(rows) and find_column(rows[0], PATHS) is not None)
-    if not named and (_is_like(rows) or is_known(rows[0][0])):
-        return PathTable(path, tuple(f"column {k}" for k in range(1, len(rows[0]) + 1)), False, 0, rows)
-    columns = tuple(_checked(path, cell.strip()) for cell in rows[0])
-    if len(rows) == 1:
-        raise PrepError(f"{path} has no rows: its only line, {','.join(columns):.60}, names columns")
-    paths = _paths_of(path, columns, path_column)
-    if paths is None:  # the first that is not pandas' index
-        paths = next((k for k, name in enumerate(columns) if not INDEX.fullmatch(name)), 0)
-    return PathTable(path, columns, True, paths, rows.taken(range(1, len(rows))))
-
-
-def _from_start(file: TextIO) -> TextIO:
-    file.seek(0)
-    return file
+    columns = tuple(_checked(path, cell.strip()) for cell in (rows[0] if rows else ()))
+    return columns, rows.taken(range(1, len(rows))), {}
 
 
 def _checked(path: AnyPath, cell: str) -> str:
@@ -222,33 +175,21 @@ def _checked(path: AnyPath, cell: str) -> str:
     return cell
 
 
-def _is_like(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first row is a row and no header: it begins with a path, as the next does."""
-    first, ending = rows[0][0], os.path.splitext(rows[0][0])[1].lower()
-    return is_image(first) or (ending != "" and len(rows) > 1 and ending == os.path.splitext(rows[1][0])[1].lower())
-
-
-_Read = tuple[tuple[str, ...], Sequence[list[Any]], dict[str, Any]]  # columns, rows, and Arrow's types
-
-
 def _read_jsonl(path: AnyPath) -> _Read:
     """Read a file with an object in each line. A key that a line lacks is null there."""
     found, columns, number = Packed[dict[str, Any]](), dict[str, None](), 0
-    try:
-        refuse_utf16(path)
-        with path.open("rb") as file:
-            for line in file:
-                number += 1
-                if line.strip():
-                    row = json.loads(line.decode("utf-8-sig"))
-                    if not isinstance(row, dict):
-                        raise ValueError('give an object, such as {"path": "a.jpg", "label": "cat"}')
-                    found.append(row)
-                    columns.update(dict.fromkeys(row))
-    except OSError as error:
-        raise PrepError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise PrepError(f"{path}, line {number} is not an object of JSON: {error}") from None
+    _refuse_utf16(path)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = json.loads(line.decode("utf-8-sig")) if line.strip() else None
+            except (ValueError, RecursionError) as error:
+                raise PrepError(f"{path}, line {number} is not an object of JSON: {error}") from None
+            if isinstance(row, dict):
+                found.append(row)
+                columns.update(dict.fromkeys(row))
+            elif line.strip():
+                raise PrepError(f'{path}, line {number} is not an object of JSON, such as {{"path": "a.jpg", "label": "cat"}}')
     return tuple(columns), Packed([row.get(name) for name in columns] for row in found), {}
 
 
@@ -264,7 +205,7 @@ def _read_parquet(path: AnyPath, wanted: Collection[str]) -> _Read:
             for batch in file.iter_batches(ROWS, columns=read, use_threads=False):
                 cells = {name: batch.column(name).to_pylist() for name in read}
                 rows.extend(map(list, zip(*(cells.get(name, [[]] * len(batch)) for name in schema), strict=True)))
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+    except (ValueError, pyarrow.ArrowException) as error:
         raise PrepError(f"cannot read {path}: {error}") from error
     return tuple(schema), rows, schema
 
@@ -272,72 +213,48 @@ def _read_parquet(path: AnyPath, wanted: Collection[str]) -> _Read:
 # CSV
 
 
-def read_rows(lines: Iterable[str], delimiter: str, path: AnyPath) -> Iterator[list[str]]:
+def read_rows(path: AnyPath) -> Iterator[list[str]]:
     """Yield the rows of a CSV, strictly: a quote in a wrong place would join rows. A newline inside quotes is part of a value.
 
     Raises:
-        PrepError: a quote is not closed, something follows a closing quote, or a value seems to have swallowed rows.
+        PrepError: a quote is not closed, or something follows a closing quote; or the file is UTF-16.
     """
+    _refuse_utf16(path)
     csv.field_size_limit(sys.maxsize)  # run-length masks are longer than the default
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    line = 1  # where the row begins
-    try:
-        for row in reader:
-            if reader.line_num - line >= JOINED_LINES:
-                _refuse_joined(row, delimiter, f"{path}, line {line}")
-            yield row
-            line = reader.line_num + 1
-    except csv.Error as error:
-        last = reader.line_num
-        where = f"line {line}" if last <= line else f"the row of lines {line} to {last}"
-        raise PrepError(
-            f"{path}, {where}: {error}: a quote is missing, or stands inside of a quoted value, where it must be doubled"
-        ) from None
-
-
-def _refuse_joined(values: list[str], delimiter: str, where: str) -> None:
-    """Raise PrepError if a value consists of lines that have as many columns as the table: a quote was closed too late."""
-    for value in values:
-        inner = value.split("\n")[1:-1]
-        if len(values) > 1 and len(inner) >= JOINED_LINES and all(line.count(delimiter) == len(values) - 1 for line in inner):
+    delimiter, line = delimiter_of(path), 1  # where the row begins
+    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        try:
+            for row in reader:
+                yield row
+                line = reader.line_num + 1
+        except csv.Error as error:
+            last = reader.line_num
+            where = f"line {line}" if last <= line else f"the row of lines {line} to {last}"
             raise PrepError(
-                f"{where}: a quoted value goes on for {len(inner) + 2} lines, which look like rows: is its quote closed too late? "
-                "If not, write the table as JSONL or Parquet"
-            )
+                f"{path}, {where}: {error}: a quote is missing, or stands inside of a quoted value, where it must be doubled"
+            ) from None
 
 
-def delimiter_of(lines: Callable[[], Iterable[str]], rows: int | None = None) -> str:
-    """Return the delimiter that splits every row into as many columns as the first row.
-
-    If several do, return the one that comes first in the first row. Return a comma if the first row has none of them. `lines`
-    returns all lines, each time it is called; `rows` limits how many rows are read.
-    """
-
-    csv.field_size_limit(sys.maxsize)
-
-    def parsed(delimiter: str) -> Iterator[list[str]]:
-        return filter(None, csv.reader(lines(), delimiter=delimiter))
-
-    first = {delimiter: next(parsed(delimiter), [""]) for delimiter in DELIMITERS}
-    able = sorted((d for d in DELIMITERS if len(first[d]) > 1), key=lambda d: len(first[d][0])) or [","]
-    even = (d for d in able if len(able) == 1 or len({len(row) for row in islice(parsed(d), rows)}) == 1)
-    return next(even, able[0])
+def delimiter_of(path: AnyPath) -> str:
+    """Return what separates the columns of a CSV: of comma, semicolon and tab, the one that comes first in its first line."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+        names = re.sub(r'"[^"]*"', "", file.readline())
+    return next((character for character in names if character in ",;\t"), ",")
 
 
 # Encodings
 
 
 def name_encoding(head: bytes) -> str:
-    """Return the encoding of a text if it is UTF-16 or UTF-32, else "". head: the first bytes.
-
-    The mark at the beginning tells. Without one, UTF-16 is known by its zeros, most of which are at odd places, or at even ones.
-    """
-    for mark, name in MARKS.items():
-        if head.startswith(mark):
-            return name
+    """Return the encoding of a text if it is UTF-16 or UTF-32, else "". head: the first bytes."""
+    if (name := json.detect_encoding(head).upper()) in ("UTF-16", "UTF-32"):  # a mark at the beginning says so
+        return name
     even, odd = head[::2], head[1::2]
-    for name, with_zeros, without in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
-        if len(head) >= MIN_UNMARKED_BYTES and 2 * with_zeros.count(0) > len(with_zeros) and not without.count(0):
+    for name, zeros, others in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
+        if len(head) >= MIN_UNMARKED_BYTES and 2 * zeros.count(0) > len(zeros) and not others.count(0):
             return name
     return ""
 
@@ -351,8 +268,7 @@ def _iconv(encoding: str, name: str) -> str:
     return shlex.join(["iconv", "-f", encoding, "-t", "UTF-8", name])
 
 
-def refuse_utf16(path: AnyPath) -> None:
-    """Raise PrepError if a file of text is UTF-16 or UTF-32."""
+def _refuse_utf16(path: AnyPath) -> None:
     with path.open("rb") as file:
         encoding = name_encoding(file.read(ENCODING_BYTES))
     if encoding:
