@@ -13,6 +13,7 @@ from contestant import Batches, Spec, main
 
 from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
 from fastdata.data.random import uniforms
+from fastdata.images.view import plan_views
 
 
 def make(spec: Spec) -> Batches:
@@ -31,8 +32,8 @@ def make(spec: Spec) -> Batches:
 
     if spec.boxes is not None:  # it draws its own: those of the epoch to come take the place of the given ones
         everything = np.arange(spec.count)
-        u, sides = uniforms(spec.seed, loader.epoch, everything, dataset.views.draws), dataset._images.sides(everything)
-        (plan,) = dataset.views.plan(u, *sides)
+        u, sides = uniforms(spec.seed, loader.epoch, everything, dataset.draws), dataset._images.sides(everything)
+        (plan,) = plan_views(dataset.views, u, *sides)
         np.save(spec.boxes, np.array([sample.box for sample in plan]))
     return epoch
 

@@ -7,7 +7,6 @@ for all. All rounding is to nearest, in integers, so results do not depend on th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +20,7 @@ __all__ += ["cmyk_to_rgb", "flatten", "look_up", "to_bits", "to_channels", "upri
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-TILE = 1 << 16  # pixels
+TILE = 1 << 16  # pixels that are processed at a time
 FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 
 
@@ -37,7 +36,7 @@ class Header(ABC):
     """What a file declares before its pixels.
 
     `height` and `width` are as stored, before `orientation` (as in EXIF). `deep`: it may have more than 8 bits, of which `pixels`
-    returns 8. `pixel_bytes`: the memory for a pixel while it is decoded.
+    returns 8. `pixel_bytes`: the memory for a pixel while it is decoded, measured for each library.
     """
 
     pixel_bytes: ClassVar[int] = 28  # JPEG 2000 with alpha takes 25, most formats half of it
@@ -49,7 +48,7 @@ class Header(ABC):
     deep: bool = False
 
     def memory(self) -> int:
-        """Return the most bytes that decoding and `flatten` take at a time, beside the file: measured for each library."""
+        """Return the most bytes that decoding and `flatten` take at a time, beside the file."""
         return self.pixel_bytes * self.height * self.width + FIXED_BYTES
 
     @abstractmethod
@@ -73,44 +72,22 @@ def look_up(indices: Array, palette: bytes, alpha: bytes = b"") -> Pixels:
 
 def cmyk_to_rgb(absent: Array) -> Array:
     """Convert inverted CMYK [H, W, 4], the light that each ink lets through, to RGB: the product with K, as Pillow."""
-    rgb = np.empty((*absent.shape[:2], 3), absent.dtype)
-    for tile in _tiles(absent):
-        rgb[tile] = _over(_wide(absent[tile][..., :3]) * _wide(absent[tile][..., 3:]), 8 * absent.dtype.itemsize)
-    return rgb
+    return _product(absent[..., :3], absent[..., 3])
 
 
 def flatten(pixels: Pixels) -> Array:
-    """Composite `pixels` on white, in the depth of the source, and in the memory of its colours if possible."""
+    """Composite `pixels` on white, in the depth of the source."""
     color, alpha = pixels
-    if alpha is None:
-        return color
-    depth = 8 * color.dtype.itemsize
-    full = (1 << depth) - 1
-    flat = color if color.ndim == 3 and color.flags.writeable else np.empty((*color.shape[:2], 3), color.dtype)
-    for tile in _tiles(color):
-        part, weight = _wide(to_channels(color[tile], gray=False)), _wide(alpha[tile])[..., None]
-        flat[tile] = _over(part * weight + full * (full - weight), depth)
-    return flat
+    return color if alpha is None else ~_product(~to_channels(color, gray=False), alpha)
 
 
-def _tiles(image: Array) -> Iterator[tuple[slice, slice]]:
-    """Yield small parts that cover an image. For all of it at once, temporary arrays would take tens of bytes for each pixel."""
-    height, width = image.shape[:2]
-    rows = max(1, TILE // max(1, width))
-    for top in range(0, height, rows):
-        for left in range(0, width, TILE):
-            yield slice(top, top + rows), slice(left, left + TILE)
-
-
-def _wide(array: Array) -> Array:
-    return array.astype(np.uint16 if array.dtype == np.uint8 else np.uint32)
-
-
-def _over(total: Array, depth: int) -> Array:
-    """Return round(total / (2**depth - 1)) for unsigned totals up to (2**depth - 1)**2, without a division."""
-    total = total + (1 << (depth - 1))
-    quotient: Array = (total + (total >> depth)) >> depth
-    return quotient
+def _product(light: Array, weight: Array) -> Array:
+    """Return light [H, W, 3] * weight [H, W], as fractions of their largest value; of few rows at a time, to save memory."""
+    full, wide = np.iinfo(light.dtype).max, np.uint16 if light.dtype == np.uint8 else np.uint32
+    out, step = np.empty_like(light), max(1, TILE // max(1, light.shape[1]))
+    for rows in (slice(top, top + step) for top in range(0, len(light), step)):
+        out[rows] = (light[rows].astype(wide) * weight[rows, :, None] + full // 2) // full
+    return out
 
 
 def to_channels(color: Array, gray: bool) -> Array:
@@ -126,12 +103,7 @@ def to_bits(color: Array, bits: int) -> Array:
     """Convert to uint8 or uint16; black stays black and white stays white."""
     if 8 * color.dtype.itemsize == bits:
         return color
-    if bits == 16:
-        return np.multiply(color, np.uint16(257), dtype=np.uint16)
-    narrow = np.empty(color.shape, np.uint8)
-    for tile in _tiles(color):
-        narrow[tile] = (color[tile].astype(np.uint32) + 128) // 257
-    return narrow
+    return np.multiply(color, np.uint16(257), dtype=np.uint16) if bits == 16 else cv2.convertScaleAbs(color, alpha=1 / 257)
 
 
 def upright(color: Array, orientation: int) -> Array:

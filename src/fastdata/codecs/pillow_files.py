@@ -172,11 +172,9 @@ def strict(what: str, *, reader: str = "Pillow") -> Iterator[None]:
     """
     from PIL import Image, ImageFile
 
-    silence: Any = ("ignore", None, Warning, re.compile(r"PIL\.|pillow_"), 0)
-    filters: Any = warnings.filters  # in place: otherwise Python would forget which warnings each module has already shown
-    with _lock:
+    with _lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
-        filters.insert(0, silence)
         Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = MAX_OPENED_PIXELS // 2, False  # Pillow refuses twice as many
         try:
             yield
@@ -186,8 +184,6 @@ def strict(what: str, *, reader: str = "Pillow") -> Iterator[None]:
             raise _refusal(f"{reader} cannot read the {what}", what, error) from None
         finally:
             Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
-            if silence in filters:
-                filters.remove(silence)
 
 
 def _refusal(problem: str, what: str, error: Exception) -> CodecError:

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
 from fastdata.gpu.ragged import Ragged
+from fastdata.store.columns import Lists
 from fastdata.system.torch_private import default_collate_fn_map
 
-__all__ = ["Item", "Lists", "to_tensors"]
+__all__ = ["Item", "to_tensors"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class Lists(NamedTuple):
-    """Lists of different lengths: all their items, [total, ...], and where each begins, and the last ends, int64 [n + 1]."""
-
-    values: Array
-    offsets: Array
-
-    @property
-    def of(self) -> Array:
-        """The list that each item belongs to, int64 [total]."""
-        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-
-    def select(self, chosen: Array) -> Lists:
-        """Return the lists with these of their items, bool [total], only."""
-        counts = np.bincount(self.of[chosen], minlength=len(self.offsets) - 1)
-        return Lists(self.values[chosen], np.concatenate([[0], np.cumsum(counts)]))
 
 
 class Item(tuple[Any, Any]):

@@ -15,11 +15,11 @@ from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeate
 from fastdata.data.targets import Item, to_tensors
 from fastdata.errors import StoreError
 from fastdata.images.crops import Crop
-from fastdata.images.fields import Columns, Fields
-from fastdata.images.masks import Masks
+from fastdata.images.fields import Columns, Fields, as_item, columns_of
+from fastdata.images.masks import class_names, class_pixels
 from fastdata.images.records import ConcatImages, Images
-from fastdata.images.rendering import EncodedBatch, render_batch, render_each, render_masks, stack
-from fastdata.images.view import Sample, Transform, Views
+from fastdata.images.rendering import EncodedBatch, render_batch, render_masks
+from fastdata.images.view import Sample, Transform, View, plan_views
 from fastdata.store.store import Use
 from fastdata.system.shared_memory import SharedArray
 
@@ -27,22 +27,27 @@ __all__ = ["ImageDataset"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+VIEW_PARTS = "crop", "hflip", "vflip", "transform"
+
 
 def _view_property(name: str) -> Any:
     """Return a property for a part of the views. Setting it takes what the constructor takes."""
 
-    def set_value(dataset: Any, value: Any) -> None:
-        dataset.views = dataset._check_views(replace(dataset.views, **{name: value}))
+    def get_value(dataset: Any) -> Any:
+        values = tuple(getattr(view, name) for view in dataset.views)
+        return values if name == "crop" and dataset.several else values[0]
 
-    return property(lambda dataset: getattr(dataset.views, name), set_value)
+    def set_value(dataset: Any, value: Any) -> None:
+        dataset._set_views(**{part: getattr(dataset, part) for part in VIEW_PARTS} | {name: value})
+
+    return property(get_value, set_value)
 
 
 class ImageDataset(SlotDataset):
     """Images with labels or masks as targets; `fastdata.images.stored` has the constructors.
 
     `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel; a tuple of them if `crop` is a sequence
-    of crops. The target is an int class, a float32
-    vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W].
+    of crops. The target is an int class, a float32 vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W].
 
     Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they depend on (seed,
     epoch, sample) instead.
@@ -56,9 +61,10 @@ class ImageDataset(SlotDataset):
         classes: names of the classes, or of the columns of float targets; with masks, their class names, where a palette gave them.
         class_pixels: with masks, a dict of pixel counts by class, in class order. They count all masks of the store as they were
             before preparing, also those outside a subset.
+        ignore_index: with masks, the class of pixels outside the image; else None.
         targets: numpy int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
         images: the names of the images, if samples are dicts of them; else None.
-        views: crop, flips and transform.
+        views: a View for each image of a sample; `several`: whether samples are tuples of images.
         crop, hflip, vflip, transform: as for LMDBDataset. They may be set at any time: a Loader's next batch uses the new
             value. Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks.
     """
@@ -66,18 +72,21 @@ class ImageDataset(SlotDataset):
     def __init__(
         self,
         sources: Sequence[Images],
-        views: Views,
-        masks: Masks | None = None,
+        names: tuple[str, ...],
+        *,
+        masks: Images | None = None,
+        ignore_index: int | None = None,
         fields: Fields | None = None,
-        names: tuple[str, ...] = (),
+        **view: Any,
     ) -> None:
         super().__init__()
         self._images = sources[0]
-        self._fields = fields
         self._sources = tuple(sources)  # of the images of each sample, which have the same sizes
         self._names = names  # of these, if a sample is a dict of them
+        self._fields = fields
         self._masks = masks
-        self.views = self._check_views(views)
+        self.ignore_index = ignore_index
+        self._set_views(**view)
 
     @property
     def _all(self) -> Images:
@@ -91,20 +100,15 @@ class ImageDataset(SlotDataset):
         """Return the images of a sample, or of a batch, as they are emitted."""
         if self.images:
             return dict(zip(self.images, images, strict=True))
-        return tuple(images) if self.views.several else images[0]
+        return tuple(images) if self.several else images[0]
 
     @property
     def classes(self) -> list[str]:
-        return list(self._masks.names if self._masks else self._images.labels.names)
+        return list(class_names(self._masks) if self._masks else self._images.labels.names)
 
     @property
     def class_pixels(self) -> dict[int, int]:
-        return self._masks.pixels if self._masks else {}
-
-    @property
-    def ignore_index(self) -> int | None:
-        """The class of pixels outside the image; None without masks."""
-        return self._masks.ignore_index if self._masks else None
+        return class_pixels(self._masks) if self._masks else {}
 
     @property
     def large_targets(self) -> bool:
@@ -113,30 +117,23 @@ class ImageDataset(SlotDataset):
 
     @property
     def arrays_per_batch(self) -> int:
-        return len(self._sources) * len(self.views.each) + self.large_targets
+        return len(self._sources) * len(self.views) + self.large_targets
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        row = self.rows(checked(index, len(self)))
-        u = torch.rand(self.views.draws, 1, dtype=torch.float64, device="cpu").numpy()
-        plans = self._plan(row[None], u)
-        images = [
-            torch.from_numpy(pixels).permute(2, 0, 1)
-            for source in self._sources
-            for (pixels,) in render_each(source, self.views, row[None], plans, before_transform=self._seed_by_torch)
-        ]
-        sample, target = self._as_sample(images), self._read_target(row, plans[0])
-        return (sample, target) if self._fields is None else Item.of(sample, target, self._fields.batching(self._images.columns))
-
-    def _read_target(self, row: Any, plan: list[Sample]) -> Any:
-        labels = self._images.targets[row]
-        label = int(labels) if labels.ndim == 0 else torch.from_numpy(np.array(labels))
-        if self._fields is not None:
-            return self._fields.item(self._images.columns, int(row), label, lambda: self._images.placement(row[None]).then(plan))
-        return label if self._masks is None else torch.from_numpy(np.array(self._read_targets(row[None], plan, np.empty, None)[0]))
+        rows = self.rows(checked(index, len(self)))[None]
+        u = torch.rand(self.draws, 1, dtype=torch.float64, device="cpu").numpy()
+        plans = self._plan(rows, u)
+        images = self._render(rows, plans, np.empty, None, self._seed_by_torch)
+        sample = self._as_sample([torch.from_numpy(pixels).permute(2, 0, 1) for (pixels,) in images])
+        if self._fields is None:
+            return sample, as_item(self._read_targets(rows, plans[0], np.empty, None))
+        columns = columns_of(self._images)
+        target = self._fields.item(columns, int(rows[0]), lambda: self._images.placement(rows).then(plans[0]))
+        return Item.of(sample, target, self._fields.batching(columns))
 
     def uses(self, indices: Array) -> list[Use]:
         rows = self.rows(indices)
-        sources = (*self._sources, self._masks.source) if self._masks else self._sources
+        sources = (*self._sources, self._masks) if self._masks else self._sources
         return [use for source in sources for use in source.uses(rows)]
 
     def read_batch(
@@ -158,34 +155,37 @@ class ImageDataset(SlotDataset):
         `allocate(shape, dtype)` returns the memory for the images, then for masks. Times are added to `timing`.
         """
         keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
-        if self.views.transform is None:
-            images = [b for one in self._sources for b in render_batch(one, self.views.each, rows, plans, allocate, timing)]
+        if all(view.transform is None for view in self.views):
+            images = self._render(rows, plans, allocate, timing)
         else:
             seeds = [loose_seeds(seed, epoch, keys, view) for view in range(len(plans))]
             with lent_generators() as reseed:
 
                 def seed_sample(view: int, k: int) -> None:
                     reseed(seeds[view][k])
-                    self._seed_own(seeds[view][k])
+                    self._seed_own(view, seeds[view][k])
 
-                samples = render_each(self._images, self.views, rows, plans, timing, seed_sample)
-            images = [stack(found, allocate) for found in samples]
+                images = self._render(rows, plans, allocate, timing, seed_sample)
         return self._as_sample(images), self._read_targets(rows, plans[0], allocate, timing)
+
+    def _render(self, rows: Array, plans: list[list[Sample]], *options: Any) -> list[Array]:
+        """Return the batch of each view of each image, as `render_batch` does."""
+        return [batch for images in self._sources for batch in render_batch(images, self.views, rows, plans, *options)]
 
     def assemble(self, arrays: Sequence[torch.Tensor], targets: Any) -> tuple[Any, Any]:
         count = self.arrays_per_batch - self.large_targets
         images = [each.permute(0, 3, 1, 2) for each in arrays[:count]]
         return self._as_sample(images), arrays[count] if self.large_targets else to_tensors(targets)
 
-    def _seed_own(self, seed: int) -> None:
-        """Seed the generators that the transform owns."""
-        if self.views.user is not None:
-            self.views.user.seed(seed)
+    def _seed_own(self, view: int, seed: int) -> None:
+        """Seed the generators that the transform of a view owns."""
+        if (user := self.views[view].user) is not None:
+            user.seed(seed)
 
-    def _seed_by_torch(self, _view: int, _place: int) -> None:
-        """Seed the transform's generators from torch's, which differs between the workers of torch's DataLoader."""
-        if self.views.user is not None and self.views.user.has_generators:
-            self._seed_own(int(torch.randint(1 << 62, (), device="cpu")))
+    def _seed_by_torch(self, view: int, _place: int) -> None:
+        """Seed a transform's generators from torch's, which differs between the workers of torch's DataLoader."""
+        if (user := self.views[view].user) is not None and user.has_generators:
+            user.seed(int(torch.randint(1 << 62, (), device="cpu")))
 
     crop: Any = _view_property("crop")
     hflip: Any = _view_property("hflip")
@@ -204,38 +204,43 @@ class ImageDataset(SlotDataset):
         """
         _, rows, (plan,) = self._plan_batch(indices, seed, epoch, repeats)
         targets = self._read_targets(rows, plan, np.empty, None)
-        return EncodedBatch(self._images, self.views.each[0], rows, plan, targets)
+        return EncodedBatch(self._images, self.views[0], rows, plan, targets)
 
     def no_jpegs(self) -> str | None:
         """Return why `encode_batch` cannot be used; None: it can."""
         if self._masks is not None:
             return "it has masks, which must be cropped with the images"
-        if self.views.transform is not None:
+        if self.transform is not None:
             return "it has a transform, which takes decoded images"
-        if self.views.several:
+        if self.several:
             return "it has several crops, which share what is decoded"
         if self.images:
             return "it has several images a sample; images= chooses one"
         return None if self._images.jpegs else "its images are not held as JPEGs"
 
+    @property
+    def draws(self) -> int:
+        """How many random numbers a sample needs."""
+        return sum(view.draws for view in self.views)
+
     def _plan_batch(self, indices: Array, seed: int, epoch: int, repeats: Array | None) -> tuple[Array, Array, list[list[Sample]]]:
         """Return the keys of a batch's random numbers, its rows, and the plan of each view."""
         keys = repeated(self._keys(indices), repeats)
         rows = keys & ROW_MASK
-        return keys, rows, self._plan(rows, uniforms(seed, epoch, keys, self.views.draws))
+        return keys, rows, self._plan(rows, uniforms(seed, epoch, keys, self.draws))
 
     def _plan(self, rows: Array, u: Array) -> list[list[Sample]]:
         """Plan the views, and the masks, from uniform numbers."""
-        return self.views.plan(u, *self._images.sides(rows))
+        return plan_views(self.views, u, *self._images.sides(rows))
 
     def _read_targets(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Any:
         """Return the targets of a batch. Masks are written to memory from `allocate`."""
         if self._fields is not None:
-            labels = self._images.targets[rows]
-            return self._fields.batch(self._images.columns, rows, labels, lambda: self._images.placement(rows).then(plan))
+            return self._fields.batch(columns_of(self._images), rows, lambda: self._images.placement(rows).then(plan))
         if self._masks is None:
             return self._images.targets[rows]
-        return render_masks(self._masks.source, self.views.each[0], rows, plan, self._masks.ignore_index, allocate, timing)
+        assert self.ignore_index is not None
+        return render_masks(self._masks, self.views[0], rows, plan, self.ignore_index, allocate, timing)
 
     @property
     def codec(self) -> str:
@@ -248,9 +253,9 @@ class ImageDataset(SlotDataset):
 
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, before a transform."""
-        pixels = [view.most_pixels(self.sides) for view in self.views.each]
+        pixels = [view.most_pixels(self.sides) for view in self.views]
         images = sum(source.form.nbytes(count) for source in self._sources for count in pixels)
-        return int(images + (self._masks.source.form.nbytes(pixels[0]) if self._masks else 0))
+        return int(images + (self._masks.form.nbytes(pixels[0]) if self._masks else 0))
 
     def with_size(self, size: int | None) -> Any:
         """Return the same samples from another stored size, as a dataset of the same kind."""
@@ -261,15 +266,16 @@ class ImageDataset(SlotDataset):
         self, crop: Crop | Sequence[Crop] | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None
     ) -> Any:
         """Return the same samples with another crop, flips and transform, such as for a validation set after `split`."""
-        return self._like(views=self._check_views(Views(crop, hflip, vflip, transform)))
+        other = self._like()
+        other._set_views(crop, hflip, vflip, transform)
+        return other
 
     def with_crop_size(self, side: int) -> Any:
-        if self.views.several:
+        if self.several:
             raise ValueError(f"a crop of {side} was asked for, but the dataset has several crops: set dataset.crop to others")
-        (view,) = self.views.each
-        if view.crop is None:
+        if self.crop is None:
             raise ValueError(f"a crop of {side} was asked for, but the dataset has no crop: give it one, such as RandomResizedCrop")
-        return self._like(views=self._check_views(replace(self.views, crop=replace(view.crop, size=side))))
+        return self._like(views=(replace(self.views[0], crop=replace(self.crop, size=side)),))
 
     @property
     def fields(self) -> str | tuple[str, ...] | None:
@@ -281,8 +287,7 @@ class ImageDataset(SlotDataset):
     @property
     def columns(self) -> Columns:
         """The columns of the store, in the order of this dataset: a mapping of names to arrays or lists of n values."""
-        rows = self.rows(np.arange(len(self)))
-        return Columns(self._images.columns, rows, self._images.targets[rows])
+        return Columns(columns_of(self._images), self.rows(np.arange(len(self))))
 
     def decode(self, tokens: Any, column: str | None = None) -> str:
         """Return the text of tokens, by the tokenizer of their column, without the padding at their end.
@@ -309,44 +314,62 @@ class ImageDataset(SlotDataset):
         """
         if not isinstance(other, ImageDataset):
             return super().__add__(other)
-        if other.views != self.views:
+        if (other.views, other.several) != (self.views, self.several):
             raise ValueError(f"the datasets have {self.views} and {other.views}: make them equal with with_crop, then add them")
-        rows = [None if d._chosen is None else SharedArray.of(d._chosen.array & ROW_MASK) for d in (self, other)]
-        masks = [d._masks for d in (self, other) if d._masks is not None]
-        if len(masks) == 1:
+        if (self._masks is None) != (other._masks is None):
             raise ValueError("only one of the datasets has masks, so their targets cannot be in one batch")
-        if self.images != other.images:
-            raise ValueError(f"the datasets have the images {self.images} and {other.images}: open both with the same images=")
+        found: dict[str, tuple[Any, Any, str]] = {
+            "images": (self.images, other.images, "open both with the same images="),
+            "fields": (self._fields, other._fields, "open both with the same fields= and min_visible="),
+            "ignore_index": (self.ignore_index, other.ignore_index, "give both the same"),
+        }
+        if self._masks is not None:
+            found["classes of masks"] = self.classes, other.classes, "prepare both with the same --palette"
+        for name, (mine, others, remedy) in found.items():
+            if mine != others:
+                raise ValueError(f"the datasets have the {name} {mine!r} and {others!r}: {remedy}")
+        rows = [None if d._chosen is None else SharedArray.of(d._chosen.array & ROW_MASK) for d in (self, other)]
         sources = [ConcatImages([*zip(pair, rows, strict=True)]) for pair in zip(self._sources, other._sources, strict=True)]
-        if self._fields != other._fields:
-            raise ValueError(
-                f"the datasets have the fields {self.fields} and {other.fields}, so their targets cannot be in one batch"
-            )
-        joined = Masks.concat(list(zip(masks, rows, strict=True))) if masks else None
-        return ImageDataset(sources, self.views, joined, self._fields, self._names)
+        masks = self._masks and other._masks and ConcatImages([*zip((self._masks, other._masks), rows, strict=True)])
+        view = {part: getattr(self, part) for part in VIEW_PARTS}
+        return ImageDataset(sources, self._names, masks=masks, ignore_index=self.ignore_index, fields=self._fields, **view)
 
-    def _check_views(self, views: Views) -> Views:
-        """Return the views, or raise ValueError if they do not suit these images and targets."""
-        geometric = self._fields.geometric(self._images.columns) if self._fields else None
+    def _set_views(
+        self,
+        crop: Crop | Sequence[Crop] | None = None,
+        hflip: float = 0.0,
+        vflip: float = 0.0,
+        transform: Transform | None = None,
+    ) -> None:
+        """Set the views. Raise ValueError or TypeError if they are wrong, or do not suit these images and targets."""
+        several = isinstance(crop, Sequence)
+        views = tuple(View(one, hflip, vflip, transform) for one in (crop if isinstance(crop, Sequence) else [crop]))
+        if not views:
+            raise ValueError("crop is an empty list, but must have a crop for each view; None: the whole image")
+        geometric = self._fields.geometric(columns_of(self._images)) if self._fields else None
         follower = "its mask" if self._masks is not None else geometric
         follower = follower or (f"the others of its sample ({', '.join(self.images)})" if self.images else None)
         remedy = "images= chooses one image, RAMDataset(masks=False) leaves out masks"
-        if follower and views.several:
-            found = f"crop makes {len(views.each)} views of an image, and {follower} can follow only one"
+        if follower and several:
+            found = f"crop makes {len(views)} views of an image, and {follower} can follow only one"
             raise ValueError(f"{found}: give one crop, or leave the other out; {remedy}")
-        if follower and views.transform is not None:
+        if follower and transform is not None:
             found = f"transform takes an image, and {follower} would not follow"
             raise ValueError(f"{found}: transform both on the device, or leave the other out; {remedy}")
-        return views
+        self.views, self.several = views, several
 
     def __repr__(self) -> str:
         kind = self._images.labels.kind
-        if self._masks is not None:
-            classes = f"masks of {len(self._masks.counts())} classes"
-        else:
-            classes = f"{len(self.classes)} {'classes' if kind == 'class' else 'columns'}" if kind != "none" else "no labels"
         if self._fields is not None:
             classes = f"fields={self.fields!r}"
+        elif self._masks is not None:
+            classes = f"masks of {len(self.class_pixels.keys() - {self.ignore_index})} classes"
+        else:
+            classes = f"{len(self.classes)} {'classes' if kind == 'class' else 'columns'}" if kind != "none" else "no labels"
         classes = f"images={self.images!r}, {classes}" if self.images else classes
         count = counted_of(len(self), len(self._images), "samples" if self.images else "images")
-        return in_one_line(self, count, classes, self.codec, *self.views.parts(), self._images.place)
+        crop = "" if self.crop is None else repr(list(self.crop) if self.several else self.crop)
+        flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
+        name = getattr(self.transform, "__name__", type(self.transform).__name__)
+        transform = "" if self.transform is None else f"transform={name}"
+        return in_one_line(self, count, classes, self.codec, crop, *flips, transform, self._images.place)

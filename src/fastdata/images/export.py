@@ -16,10 +16,10 @@ import numpy as np
 
 from fastdata.codecs.pixels import decode_record, encode_record
 from fastdata.errors import StoreError, warn_user
-from fastdata.images.geometry import move_boxes, move_keypoints, placement
+from fastdata.images.geometry import move_columns, placement
 from fastdata.sources.tar import CLASSES, MASK
-from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
-from fastdata.store.columns import ColumnReader
+from fastdata.store.column import SOURCE_SIZE, Column
+from fastdata.store.columns import ColumnReader, Lists
 from fastdata.store.export import write_folders
 from fastdata.store.manifest import Variant
 from fastdata.store.reader import ShardReader
@@ -37,7 +37,6 @@ MAX_ENDING = 90  # letters: a name in a tar of this format has 100 bytes
 TAR_BYTES = 1_000_000_000  # default limit of a shard
 METADATA, FILE_NAME = "metadata.jsonl", "file_name"
 COLUMN_NAMES = "columns.json"  # what whole numbers in columns stand for
-AREA = "area"  # of the column with the areas of instances
 CHUNK = 1024  # samples that are read at once
 
 
@@ -194,19 +193,14 @@ def _label(store: Store, row: int) -> dict[str, bytes]:
 class ColumnValues:
     """Iterates over a store's samples; an item has the value of each column, by name.
 
-    Values are arrays (of lists [length, *shape]), text, bytes or objects of JSON. Boxes and keypoints are in pixels of the variant.
-    Areas of instances are scaled with the image, and where a box is cut off, by its remaining share too. Instances whose boxes are
-    cut off entirely are left out.
-
-    Attributes:
-        columns: all but `source_size`.
+    Values are arrays (of lists [length, *shape]), text, bytes or objects of JSON. Boxes, keypoints and areas are those of the
+    variant's images. Instances whose boxes are cut off entirely are left out, and counted in `lost`.
     """
 
     def __init__(self, store: Store, variant: Variant) -> None:
         self._store, self._variant = store, variant
-        self._readers = {column.name: ColumnReader(store.path, column, len(store)) for column in store.manifest.columns}
         self.columns = tuple(column for column in store.manifest.columns if column != SOURCE_SIZE)
-        self._left_out = 0
+        self.lost = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for start in range(0, len(self._store), CHUNK):
@@ -217,61 +211,22 @@ class ColumnValues:
 
     def take(self, rows: Array) -> dict[str, Any]:
         """Return the values of each column for these samples, int64 [n]: a sequence of n values, by the column's name."""
-        found, values, of = dict[str, Any](), dict[str, Array](), dict[str, Array]()
-        for column in self.columns:
-            reader = self._readers[column.name]
-            if column.type in TEXTS:
-                found[column.name] = reader.objects(rows)
-            else:
-                values[column.name] = reader.take(rows)
-                of[column.name] = np.repeat(np.arange(len(rows)), reader.lengths(rows) if column.many else 1)
-        keep = self._move(values, of, rows) if SOURCE_SIZE.name in self._readers else {}
-        for column in self.columns:
-            name = column.name
-            if column.many:
-                kept = keep.get(column.group, slice(None))
-                found[name] = np.split(values[name][kept], np.searchsorted(of[name][kept], np.arange(1, len(rows))))
-            elif name in values:
-                found[name] = values[name]
-        return found
-
-    def _move(self, values: dict[str, Array], of: dict[str, Array], rows: Array) -> dict[str | None, Array]:
-        """Move boxes, keypoints and areas to the exported images. Return which items of each group remain."""
-        options = self._store.manifest.options
-        files = self._readers[SOURCE_SIZE.name].take(rows)
-        placed, _ = placement(files, self._variant.size, options["resize"], upscale=options["upscale"])
-        sides = (self._store.field(self._variant, side)[rows] for side in ("width", "height"))
-        sizes = np.stack([side.astype(np.float64) for side in sides], axis=1)
-        keep, share = dict[str | None, Array](), dict[str | None, Array]()
-        for column in self.columns:
-            name = column.name
-            if column.geometry == "xyxy":
-                moved, remains = move_boxes(values[name], of[name], placed, sizes, 0.0)
-                whole = _areas(values[name]) * placed.scale[of[name]].prod(axis=1)
-                share[column.group] = np.minimum(1, _areas(moved) / np.where(remains, whole, 1))
-                values[name] = moved
-                if column.group is not None:
-                    keep[column.group] = remains
-                    self._left_out += int((~remains).sum())
-            elif column.geometry == "xy":
-                values[name] = move_keypoints(values[name], of[name], placed, sizes, column.names)
-        for column in self.columns:
-            if (column.name, column.group) == (AREA, INSTANCES):
-                scale = placed.scale[of[AREA]].prod(axis=1) * share.get(INSTANCES, 1)
-                values[AREA] = (values[AREA] * scale).astype(column.dtype)
-        return keep
+        store, options = self._store, self._store.manifest.options
+        values = {c.name: ColumnReader(store.path, c, len(store)).read(rows) for c in store.manifest.columns}
+        files = values.pop(SOURCE_SIZE.name, None)
+        if isinstance(files, np.ndarray):
+            placed, _ = placement(files, self._variant.size, options["resize"], upscale=options["upscale"])
+            sizes = np.stack([store.field(self._variant, side)[rows] for side in ("width", "height")], axis=1)
+            self.lost += move_columns(self.columns, values, placed, sizes.astype(np.float64), areas=True)
+        return {name: found.items() if isinstance(found, Lists) else found for name, found in values.items()}
 
     def warn(self, out: Path) -> None:
         """Warn if instances were left out."""
-        if left := self._left_out:
-            lie = "lie outside of their images" if left > 1 else "lies outside of its image"
-            gone = f"{number_of(left, 'box')} that {lie}, as --resize crop left {'these' if left > 1 else 'it'}"
-            warn_user(f"export to {out}: left out {gone}, with the same instances in other columns")
-
-
-def _areas(boxes: Array) -> Array:
-    sides = boxes.astype(np.float64).reshape(-1, 2, 2)
-    return np.asarray((sides[:, 1] - sides[:, 0]).prod(axis=1))
+        if self.lost:
+            lie = "lie outside of their images, as --resize crop left these" if self.lost > 1 else "lies outside of its image"
+            warn_user(
+                f"export to {out}: left out {number_of(self.lost, 'box')} that {lie}, with the same instances in other columns"
+            )
 
 
 def _as_json(value: Any) -> Any:

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastdata.images.resize import target_shapes
-from fastdata.store.column import mirror_order
+from fastdata.store.column import INSTANCES, Column, mirror_order
+from fastdata.store.columns import Lists
 
 if TYPE_CHECKING:  # an export needs no torch
     from fastdata.images.view import Sample
 
-__all__ = ["Placement", "move_boxes", "move_keypoints", "placement"]
+__all__ = ["Placement", "move_boxes", "move_columns", "move_keypoints", "placement"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+AREA = "area"  # the column with the areas of instances
+TINY = 1e-9  # square pixels
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,54 @@ def placement(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tu
         stored = np.broadcast_to(side, shapes.shape)
     scale = shapes / sides
     return Placement(scale[:, ::-1], -corner[:, ::-1].astype(np.float64)), stored
+
+
+def move_columns(
+    columns: Sequence[Column],
+    values: dict[str, Any],
+    placed: Placement,
+    sizes: Array,
+    min_visible: float = 0.0,
+    *,
+    areas: bool = False,
+) -> int:
+    """Move the boxes and keypoints among values of columns, and drop instances whose boxes are gone from all of their group.
+
+    Args:
+        columns: what the values are.
+        values: of each column, by its name, as `ColumnReader.read` returns them. They are replaced.
+        placed, sizes, min_visible: as for `move_boxes`.
+        areas: whether the areas of instances change as those of their boxes do.
+
+    Returns:
+        The number of boxes that were dropped.
+    """
+    remaining, share = dict[str, Array](), dict[str, Array]()
+    for column in columns:
+        if column.geometry is None:
+            continue
+        batch = values[column.name]
+        items, of = (batch.values, batch.of) if isinstance(batch, Lists) else (batch, np.arange(len(batch)))
+        if column.geometry == "xyxy":
+            moved, inside = move_boxes(items, of, placed, sizes, min_visible)
+            if column.group is not None:
+                remaining[column.group], share[column.group] = inside, _areas(moved) / np.maximum(_areas(items), TINY)
+            items = moved
+        else:
+            items = move_keypoints(items, of, placed, sizes, column.names)
+        values[column.name] = batch._replace(values=items) if isinstance(batch, Lists) else items
+    for column in columns:
+        if column.group in remaining:
+            if areas and (column.name, column.group) == (AREA, INSTANCES):
+                batch = values[AREA]
+                values[AREA] = batch._replace(values=(batch.values * share[INSTANCES]).astype(column.dtype))
+            values[column.name] = values[column.name].select(remaining[column.group])
+    return sum(int((~inside).sum()) for inside in remaining.values())
+
+
+def _areas(boxes: Array) -> Array:
+    sides = boxes.astype(np.float64).reshape(-1, 2, 2)
+    return np.asarray((sides[:, 1] - sides[:, 0]).prod(axis=1))
 
 
 def move_boxes(boxes: Array, of: Array, placed: Placement, sizes: Array, min_visible: float) -> tuple[Array, Array]:

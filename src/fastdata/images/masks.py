@@ -1,70 +1,34 @@
-"""The masks of a store's images, as a source next to that of the images."""
+"""The classes of masks: their names, their pixels, and the one that pixels outside of an image have."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastdata.images.records import ConcatImages, Images, StoreImages
-from fastdata.system.shared_memory import SharedArray
+from fastdata.images.records import Images
 
-__all__ = ["Masks", "by_class", "class_outside"]
+__all__ = ["by_class", "class_names", "class_outside", "class_pixels", "ignored_class"]
 
 VOID = 255  # in public 8-bit data sets, the class of pixels that are not to be learnt
 
 
-@dataclass(frozen=True)
-class Masks:
-    """Class masks, in the same order as their images.
+def class_names(masks: Images) -> tuple[str, ...]:
+    """Return the names of the classes of masks, where a palette gave them."""
+    return next(iter(masks.stores.values())).manifest.section("masks").names  # type: ignore[no-any-return]
 
-    Attributes:
-        names: names of the classes, where a palette gave them.
-        stores: for each store, by path, a dict of pixel counts by class, in all of its masks as they were before preparing.
-        ignore_index: the class of pixels outside an image.
-    """
 
-    source: Images
-    names: tuple[str, ...]
-    stores: Mapping[Path, Mapping[int, int]]
-    ignore_index: int
+def class_pixels(masks: Images) -> dict[int, int]:
+    """Return pixel counts by class, in class order, in all masks of each store as they were before preparing."""
+    pixels = sum((Counter(store.manifest.section("masks").pixels) for store in masks.stores.values()), Counter[str]())
+    return by_class(pixels)
 
-    @classmethod
-    def of(cls, source: StoreImages, ignore_index: int | None) -> Masks:
-        """Return the masks of a store's images. Raise ValueError as `class_outside` does."""
-        section = source.store.manifest.section("masks")
-        names, pixels = (section.names, by_class(section.pixels)) if section else ((), {})
-        outside = class_outside(ignore_index, source.form.dtype, pixels, names)
-        return cls(source, names, {source.store.path: pixels}, outside)
 
-    @classmethod
-    def concat(cls, parts: Sequence[tuple[Masks, SharedArray | None]]) -> Masks:
-        """Concatenate the masks of several sources, each with the rows of it to use; None: all rows."""
-        first = parts[0][0]
-        for masks, _ in parts[1:]:
-            for what in ("names", "ignore_index"):
-                one, other = getattr(first, what), getattr(masks, what)
-                if one != other:
-                    remedy = "give both the same" if what == "ignore_index" else "prepare both with the same --palette"
-                    raise ValueError(f"datasets whose masks have {what} {one!r} and {other!r} do not go together: {remedy}")
-        stores = {path: pixels for masks, _ in parts for path, pixels in masks.stores.items()}
-        return replace(first, source=ConcatImages([(masks.source, rows) for masks, rows in parts]), stores=stores)
-
-    @property
-    def pixels(self) -> dict[int, int]:
-        """Pixel counts by class, in class order."""
-        classes = sorted({k for pixels in self.stores.values() for k in pixels})
-        return {k: sum(pixels.get(k, 0) for pixels in self.stores.values()) for k in classes}
-
-    def counts(self) -> dict[int, int]:
-        """Return the pixel counts without the ignored class."""
-        return {k: count for k, count in self.pixels.items() if k != self.ignore_index}
-
-    def with_size(self, size: int | None) -> Masks:
-        return replace(self, source=self.source.with_size(size))
+def ignored_class(masks: Images, ignore_index: int | None) -> int:
+    """Return the class of pixels outside an image. Raise ValueError as `class_outside` does."""
+    return class_outside(ignore_index, masks.form.dtype, class_pixels(masks), class_names(masks))
 
 
 def by_class(pixels: Mapping[str, int]) -> dict[int, int]:

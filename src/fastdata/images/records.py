@@ -19,24 +19,22 @@ from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.codecs.pixels import Region, Window, decode_window, jpeg_window
 from fastdata.data.dataset import shown
 from fastdata.data.in_memory import InMemoryRecords, progress_bar
-from fastdata.data.targets import Lists
 from fastdata.errors import CodecError, FormatError, StoreError, lacking
 from fastdata.images.geometry import Placement, placement
 from fastdata.images.tokens import decode_tokens
 from fastdata.store.column import SOURCE_SIZE, TEXTS, Column
-from fastdata.store.columns import ColumnReader
-from fastdata.store.files import Stamp
+from fastdata.store.columns import ColumnReader, Lists
 from fastdata.store.manifest import Form, Labels
 from fastdata.store.store import Store, Use
 from fastdata.system.shared_memory import SharedArray
 
-__all__ = ["ConcatImages", "FileImages", "Held", "Images", "StoreImages", "Values", "items_of"]
+__all__ = ["ConcatImages", "FileImages", "Images", "StoreImages"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T", bound=Sized)
 
 Scratch = Callable[[int], Array]
-Held = tuple[InMemoryRecords | None, bool]
+Held = tuple[InMemoryRecords, bool]  # records in memory, and whether they are pixels
 
 END_OF_IMAGE = b"\xff\xd9"
 
@@ -121,10 +119,13 @@ class _Holdable(ABC):
 
 
 class StoreImages(_Holdable):
-    """One stored size of a store's images, or of their masks; image: of which image of each sample, if it has several.
+    """One stored size of a store's images, or of their masks.
 
-    Attributes:
-        by_size: what is in memory of each size, as `held` returns it; empty: the images are on disk.
+    Args:
+        image: which image of each sample, if it has several.
+        expected: as for Store.
+        check: as for LMDBDataset.
+        held: what is in memory, by variant, which all images of a dataset share; empty: the images are on disk.
     """
 
     def __init__(
@@ -136,25 +137,28 @@ class StoreImages(_Holdable):
         image: str = "",
         expected: str | None = None,
         check: str | None = "first",
+        held: dict[str, Held] | None = None,
     ) -> None:
         if check not in (None, "first"):
             raise ValueError(f"check is {check!r}, but must be 'first' or None")
         self.store = Store(path, expected=expected)
-        self.check = check
-        self.image = image
-        self.size = size
-        self.mask = mask
         self.variant = self.store.variant(size, mask=mask, image=image)
         self.form = self.variant.form
+        self._held = {} if held is None else held
+        self._options: dict[str, Any] = {"mask": mask, "image": image, "check": check, "held": self._held}
+        self.records, self.decoded = self._held.get(self.variant.name, (None, False))
         self._reader = self.store.reader(self.variant, check=check is not None)
         self.labels = self.store.manifest.labels
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._height, self._width = (self.store.field(self.variant, side) for side in ("height", "width"))
-        where, count, stamp = self.store.path, len(self.store), self.store.stamp
-        self.columns = {c.name: StoreValues(where, c, count, stamp) for c in self.store.manifest.columns}
-        self.by_size: dict[int | None, Held] = {}
+        self.columns = {c.name: StoreValues(self.store, c) for c in self.store.manifest.columns}
         self._names: list[str] | None = None
+
+    @property
+    def stores(self) -> dict[Path, Store]:
+        """The stores that the images come from, by path."""
+        return {self.store.path: self.store}
 
     @property
     def place(self) -> str:
@@ -188,8 +192,10 @@ class StoreImages(_Holdable):
 
     def hold(self, nbytes: Array, decoded: bool, shared: bool) -> None:
         super().hold(nbytes, decoded, shared)
+        assert self.records is not None
+        self._held[self.variant.name] = self.records, decoded
         # A new one, because what the other had mapped counts as memory of this process
-        self._reader = self.store.reader(self.variant, check=self.check is not None)
+        self._reader = self.store.reader(self.variant, check=self._options["check"] is not None)
 
     def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         try:
@@ -219,45 +225,28 @@ class StoreImages(_Holdable):
         return self.store.shards_of(rows)
 
     def uses(self, ids: Array) -> list[Use]:
-        held = 0 if self.records is None else len(self.records)
-        return self.store.uses(self.variant, ids, held)
+        return self.store.uses(self.variant, ids, 0 if self.records is None else len(self.records))
 
     def with_size(self, size: int | None) -> StoreImages:
-        if not self.by_size:
-            return self.like(size, mask=self.mask, image=self.image)
-        stored = self.store.variant(size).size
-        if stored not in self.by_size:
-            known = [str(size) for size in self.by_size if size is not None]
+        found = self.like(size)
+        if self._held and found.records is None:
+            sizes = [v.size for v in self.store.manifest.variants if v.name in self._held and v.image == self.variant.image]
+            held = ", ".join(map(str, dict.fromkeys(sizes)))
             raise StoreError(
-                f"size {stored or size} is not held in memory, only {', '.join(known) or 'the own size of the images'}: make a "
-                f"RAMDataset(..., size=({', '.join([*known, str(stored)])})), which holds all of them, or use LMDBDataset"
+                f"size {size} is not held in memory, only {held}: make a RAMDataset(..., size=({held}, {size})), or use LMDBDataset"
             )
-        found = self.like(stored, mask=self.mask, image=self.image)
-        found._take(self.by_size[stored], self.by_size)
         return found
 
-    @property
-    def held(self) -> Held:
-        """What is in memory: the records, and whether they are pixels."""
-        return self.records, self.decoded
-
-    def _take(self, held: Held, by_size: dict[int | None, Held]) -> None:
-        self.records, self.decoded = held
-        self.by_size = by_size
-
-    def like(self, size: int | None, *, mask: bool = False, image: str = "") -> StoreImages:
-        """Return other images, or the masks, of the same store, from disk."""
-        expected = self.store.manifest.xxh3_128
-        return StoreImages(self.store.place, size, mask=mask, image=image, expected=expected, check=self.check)
+    def like(self, size: int | None, **options: Any) -> StoreImages:
+        """Return other images, or the masks, of the same store. options: `mask` and `image`, where they differ."""
+        return StoreImages(self.store.place, size, expected=self.store.manifest.xxh3_128, **(self._options | options))
 
     def __getstate__(self) -> tuple[Any, ...]:
-        expected = self.store.manifest.xxh3_128
-        return self.store.place, self.size, self.mask, self.image, expected, self.check, self.held, self.by_size
+        return self.store.place, self.variant.size, self.store.manifest.xxh3_128, self._options
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        path, size, mask, image, expected, check, held, by_size = state
-        self.__init__(path, size, mask=mask, image=image, expected=expected, check=check)  # type: ignore[misc]
-        self._take(held, by_size)
+        path, size, expected, options = state
+        self.__init__(path, size, expected=expected, **options)  # type: ignore[misc]
 
 
 class FileImages(_Holdable):
@@ -265,6 +254,7 @@ class FileImages(_Holdable):
 
     form = Form("file", 3, "uint8")
     columns: Mapping[str, Values] = {}
+    stores: Mapping[Path, Store] = {}
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], targets: Any = None) -> None:
         self.paths = [os.fspath(p) for p in paths]
@@ -340,18 +330,11 @@ class FileImages(_Holdable):
 
 
 class StoreValues:
-    """The values of a column of one store. Its files are opened on first use, in the process that uses them.
+    """The values of a column of a store. Its files are opened on first use, in the process that uses them."""
 
-    Args:
-        samples: how many samples the store has.
-        stamp: of the store. While it is another, no file is opened.
-    """
-
-    def __init__(self, root: Path, column: Column, samples: int, stamp: Stamp) -> None:
+    def __init__(self, store: Store, column: Column) -> None:
         self.column = column
-        self._root = root
-        self._samples = samples
-        self._stamp = stamp
+        self._root, self._samples, self._stamp = store.path, len(store), store.stamp
         self._opened: ColumnReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -361,17 +344,12 @@ class StoreValues:
         return self._samples
 
     def batch(self, rows: Array) -> Array | Lists | list[Any]:
-        """Return the values of these rows: an array [n, ...], lists, or Python objects for text, bytes and JSON."""
+        """Return the values of these rows, as `ColumnReader.read` does."""
         if self._opened is None:
             opened = ColumnReader(self._root, self.column, self._samples)
-            self._stamp.check()
+            self._stamp.check()  # no file of another store is used
             self._opened = opened
-        if self.column.type in TEXTS:
-            return self._opened.objects(rows)
-        if not self.column.many:
-            return self._opened.take(rows)
-        offsets = np.concatenate([[0], np.cumsum(self._opened.lengths(rows))])
-        return Lists(self._opened.take(rows), offsets)
+        return self._opened.read(rows)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return decode_tokens(self._root, self.column, tokens)
@@ -439,6 +417,10 @@ class ConcatImages(_Concat[Images]):
     @property
     def targets(self) -> Array:
         return self._targets.array
+
+    @property
+    def stores(self) -> dict[Path, Store]:
+        return {path: store for images, _ in self._parts for path, store in images.stores.items()}
 
     @property
     def columns(self) -> dict[str, Values]:
@@ -526,7 +508,8 @@ class ConcatValues(_Concat[Values]):
     def batch(self, rows: Array) -> Array | Lists | list[Any]:
         items: list[Any] = [None] * len(rows)
         for _, values, places, local in self._split(rows):
-            for place, item in zip(places.tolist(), items_of(values.batch(local)), strict=True):
+            batch = values.batch(local)
+            for place, item in zip(places.tolist(), batch.items() if isinstance(batch, Lists) else batch, strict=True):
                 items[place] = item
         if self.column.type in TEXTS:
             return items
@@ -542,11 +525,6 @@ class ConcatValues(_Concat[Values]):
 def _described(images: Images) -> str:
     labels = f"{len(images.labels.names)} classes" if images.labels.kind == "class" else f"labels of kind {images.labels.kind!r}"
     return f"{labels}, {images.form.channels} x {images.form.dtype}"
-
-
-def items_of(batch: Array | Lists | list[Any]) -> list[Any]:
-    """Return a batch of values as one item for each row."""
-    return np.split(batch.values, batch.offsets[1:-1]) if isinstance(batch, Lists) else list(batch)
 
 
 def _read_file(path: str) -> bytes:

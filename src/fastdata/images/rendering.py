@@ -17,9 +17,9 @@ from fastdata.codecs.pixels import Region, Window
 from fastdata.data.dataset import Allocate, Timing
 from fastdata.errors import CodecError, LoaderError
 from fastdata.images.records import Images
-from fastdata.images.view import Sample, View, Views, shorten
+from fastdata.images.view import Sample, View, shorten
 
-__all__ = ["EncodedBatch", "render_batch", "render_each", "render_masks", "stack"]
+__all__ = ["EncodedBatch", "render_batch", "render_masks"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,16 +39,32 @@ def render_batch(
     plans: Sequence[Sequence[Sample]],
     allocate: Allocate,
     timing: Timing | None = None,
+    before_transform: Callable[[int, int], None] = lambda view, k: None,
 ) -> list[Array]:
-    """Return samples without a transform, for each view, [n, H, W, C]. `plans` has, for each view, an entry for each row."""
-    form = images.form
-    outs = list[Array]()
-    for view, plan in zip(views, plans, strict=True):
-        outs.append(allocate((len(rows), *view.one_shape(plan), form.channels), np.dtype(form.dtype)))
-    timing = timing or Timing()
+    """Return the samples of each view, [n, H, W, C]. They are made in any order.
+
+    Args:
+        plans: for each view, an entry for each row.
+        before_transform: called with the number of the view, and that of the row.
+    """
+    form, timing = images.form, timing or Timing()
+    dtype = np.dtype(form.dtype)
+    transformed = any(view.transform is not None for view in views)
+    outs: list[Any]
+    if transformed:
+        outs = [[np.empty((*sample.shape, form.channels), dtype) for sample in plan] for plan in plans]
+    else:
+        shapes = [view.one_shape(plan) for view, plan in zip(views, plans, strict=True)]
+        outs = [allocate((len(rows), *shape, form.channels), dtype) for shape in shapes]
     for v, k, region in _decoded(images, rows, plans, timing):
-        _render(views[v], plans[v][k], region, outs[v][k], timing)
-    return outs
+        view, out = views[v], outs[v][k]
+        started = perf_counter()
+        view.render(plans[v][k], region, out)
+        timing.resize_s += perf_counter() - started
+        if view.user is not None:
+            before_transform(v, k)
+            outs[v][k] = view.user(out, form.channels)
+    return [_stack(samples, allocate) for samples in outs] if transformed else outs
 
 
 def render_masks(
@@ -66,39 +82,6 @@ def render_masks(
             timing.decode_s += decoded - started
             timing.resize_s += perf_counter() - decoded
     return out
-
-
-def render_each(
-    images: Images,
-    views: Views,
-    rows: Array,
-    plans: Sequence[Sequence[Sample]],
-    timing: Timing | None = None,
-    before_transform: Callable[[int, int], None] = lambda view, k: None,
-) -> list[list[Array]]:
-    """Return the transformed samples of each view, [H, W, C] each. They are made in any order.
-
-    Args:
-        before_transform: takes the number of the view, and that of the row.
-    """
-    form = images.form
-    timing = timing or Timing()
-    samples: list[dict[int, Array]] = [{} for _ in plans]
-    for v, k, region in _decoded(images, rows, plans, timing):
-        sample = plans[v][k]
-        pixels: Array = np.empty((*sample.shape, form.channels), form.dtype)
-        _render(views.each[v], sample, region, pixels, timing)
-        if views.user is not None:
-            before_transform(v, k)
-            pixels = views.user(pixels, form.channels)
-        samples[v][k] = pixels
-    return [[found[k] for k in range(len(rows))] for found in samples]
-
-
-def _render(view: View, sample: Sample, region: Region | None, out: Array, timing: Timing) -> None:
-    started = perf_counter()
-    view.render(sample, region, out)
-    timing.resize_s += perf_counter() - started
 
 
 def _decoded(
@@ -221,7 +204,7 @@ def _scratch_memory() -> Iterator[_Scratch]:
         _local.memory = memory
 
 
-def stack(samples: Sequence[Array], allocate: Allocate) -> Array:
+def _stack(samples: Sequence[Array], allocate: Allocate) -> Array:
     """Stack samples of one shape to a batch [n, H, W, C]."""
     shapes = {sample.shape for sample in samples}
     if len(shapes) > 1:

@@ -9,9 +9,9 @@ from fastdata.errors import StoreError
 from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
-from fastdata.images.masks import Masks
+from fastdata.images.masks import ignored_class
 from fastdata.images.records import StoreImages
-from fastdata.images.view import Transform, Views
+from fastdata.images.view import Transform
 from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 
@@ -22,8 +22,7 @@ def open_images(
     path: StrPath,
     size: int | None,
     chosen: str | Sequence[str] | None,
-    expected: str | None = None,
-    check: str | None = "first",
+    check: str | None,
 ) -> tuple[list[StoreImages], tuple[str, ...]]:
     """Open the images of each sample of a store, and return them with their names, which are () for one image.
 
@@ -31,7 +30,6 @@ def open_images(
         path: the store.
         size: the stored size; None: the largest.
         chosen: the name of one image, which is emitted alone, or several; None: all.
-        expected: as for Store.
         check: as for LMDBDataset.
 
     Raises:
@@ -39,8 +37,8 @@ def open_images(
         ValueError: no image is chosen, or one twice.
     """
     if isinstance(chosen, str):
-        return [StoreImages(path, size, image=chosen, expected=expected, check=check)], ()
-    opened = StoreImages(path, size, expected=expected, check=check)
+        return [StoreImages(path, size, image=chosen, check=check)], ()
+    opened = StoreImages(path, size, check=check)
     names = opened.store.manifest.images if chosen is None else tuple(chosen)
     if chosen is None and not names:
         return [opened], ()
@@ -102,15 +100,15 @@ class LMDBDataset(ImageDataset):
         storage: Storage | None = None,
     ) -> None:
         path = locate(path, cache, cache_size, storage)
-        sources, names = open_images(path, size, images, check=check)
+        sources, names = open_images(path, size, images, check)
         first = sources[0]
         if fields is None and first.store.manifest.section("masks") and first.labels.kind == "none":
             raise StoreError(
                 f"{path} has masks and no labels, so each target would be -1: use MaskDataset for images with their masks, or "
                 "RAMDataset(masks=False) for images alone"
             )
-        views = Views(crop, hflip, vflip, transform)
-        super().__init__(sources, views, fields=Fields.of(fields, first, min_visible), names=names)
+        chosen = Fields.of(fields, first, min_visible)
+        super().__init__(sources, names, fields=chosen, crop=crop, hflip=hflip, vflip=vflip, transform=transform)
 
 
 class MaskDataset(ImageDataset):
@@ -148,7 +146,7 @@ class MaskDataset(ImageDataset):
         storage: Storage | None = None,
     ) -> None:
         path = locate(path, cache, cache_size, storage)
-        sources, names = open_images(path, size, images, check=check)
-        first = sources[0]
-        masks = Masks.of(first.like(size, mask=True), ignore_index)
-        super().__init__(sources, Views(crop, hflip, vflip), masks, names=names)
+        sources, names = open_images(path, size, images, check)
+        masks = sources[0].like(size, mask=True, image="")
+        outside = ignored_class(masks, ignore_index)
+        super().__init__(sources, names, masks=masks, ignore_index=outside, crop=crop, hflip=hflip, vflip=vflip)

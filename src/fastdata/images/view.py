@@ -17,7 +17,7 @@ from fastdata.errors import LoaderError
 from fastdata.images.crops import Crop
 from fastdata.images.resample import pad, resample
 
-__all__ = ["Sample", "View", "Views", "shorten"]
+__all__ = ["Sample", "Transform", "View", "plan_views", "shorten"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
@@ -39,7 +39,12 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A crop (None: the whole image), and probabilities of flips.
+    """How an image becomes a sample.
+
+    Attributes:
+        crop: the box that is emitted; None: the whole image.
+        hflip, vflip: probabilities of flips.
+        transform: a function that changes the pixels at the end.
 
     Raises:
         ValueError, TypeError: if an argument is wrong.
@@ -48,6 +53,7 @@ class View:
     crop: Crop | None = None
     hflip: float = 0.0
     vflip: float = 0.0
+    transform: Transform | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("hflip", self.hflip), ("vflip", self.vflip)):
@@ -59,6 +65,13 @@ class View:
             self.crop.sides(2)
             if self.crop.resizes and self.crop.reaches_outside:
                 raise ValueError(f"{self.crop} has resizes and reaches_outside, but boxes beyond the image cannot be resized")
+        if self.transform is not None and not callable(self.transform):
+            raise TypeError(f"transform is {self.transform!r}, but must be a function or another callable")
+
+    @cached_property
+    def user(self) -> UserTransform | None:
+        """The wrapped transform."""
+        return None if self.transform is None else UserTransform(self.transform)
 
     @property
     def draws(self) -> int:
@@ -139,62 +152,10 @@ class View:
         raise LoaderError(f"a batch needs images of one size, but these have {shorten({f'{w} x {h}' for h, w in shapes})}: {what}")
 
 
-@dataclass(frozen=True)
-class Views:
-    """What a dataset emits of each image: one view, or a tuple of them if `crop` is a sequence of crops.
-
-    Attributes:
-        crop, hflip, vflip: of the views, which have the same chances of flips.
-        transform: a function that changes the pixels of each view.
-
-    Raises:
-        ValueError, TypeError: if an argument is wrong.
-    """
-
-    crop: Crop | Sequence[Crop] | None = None
-    hflip: float = 0.0
-    vflip: float = 0.0
-    transform: Transform | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.crop, list):
-            object.__setattr__(self, "crop", tuple(self.crop))
-        if not self.each:
-            raise ValueError("crop is an empty list, but must have a crop for each view; None: the whole image")
-        if self.transform is not None and not callable(self.transform):
-            raise TypeError(f"transform is {self.transform!r}, but must be a function or another callable")
-
-    @property
-    def several(self) -> bool:
-        """Whether samples are tuples of images."""
-        return isinstance(self.crop, Sequence)
-
-    @cached_property
-    def each(self) -> tuple[View, ...]:
-        crops = self.crop if isinstance(self.crop, Sequence) else (self.crop,)
-        return tuple(View(crop, self.hflip, self.vflip) for crop in crops)
-
-    @cached_property
-    def user(self) -> UserTransform | None:
-        """The wrapped transform."""
-        return None if self.transform is None else UserTransform(self.transform)
-
-    @property
-    def draws(self) -> int:
-        """How many random numbers a sample needs."""
-        return sum(view.draws for view in self.each)
-
-    def plan(self, u: Array, heights: Array, widths: Array) -> list[list[Sample]]:
-        """Plan the samples of a batch, for each view. Each has its own random numbers, of [draws, n]; see `View.plan`."""
-        starts = np.cumsum([view.draws for view in self.each])[:-1]
-        return [view.plan(own, heights, widths) for view, own in zip(self.each, np.split(u, starts), strict=True)]
-
-    def parts(self) -> list[str]:
-        """Return a short description of each part."""
-        flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
-        name = getattr(self.transform, "__name__", type(self.transform).__name__)
-        crop = [] if self.crop is None else [repr(list(self.crop) if isinstance(self.crop, tuple) else self.crop)]
-        return crop + flips + ([] if self.transform is None else [f"transform={name}"])
+def plan_views(views: Sequence[View], u: Array, heights: Array, widths: Array) -> list[list[Sample]]:
+    """Plan the samples of a batch, for each view. Each has its own random numbers, of [draws, n]; see `View.plan`."""
+    starts = np.cumsum([view.draws for view in views])[:-1]
+    return [view.plan(own, heights, widths) for view, own in zip(views, np.split(u, starts), strict=True)]
 
 
 def _check_boxes(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:

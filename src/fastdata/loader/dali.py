@@ -89,7 +89,7 @@ class Dali(Engine):
         self._fetch = Fetch(dataset)
         self._requests = iter(requests)
         self._ahead = prefetch_factor
-        self._decoder_args = dataset.views.each[0], dataset.channels, rows, max(num_workers, 1), self._device
+        self._decoder_args = dataset.views[0], dataset.channels, rows, max(num_workers, 1), self._device
         self._decoder: DaliDecoder | None = None
         self._pending: deque[_Pending] = deque()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,29 @@ from fastdata.errors import FormatError
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.files import FileSum, file_sum, load_npy, publish, sync, unique, write_npy
 
-__all__ = ["ColumnReader", "join_columns", "save_values", "write_column"]
+__all__ = ["ColumnReader", "Lists", "join_columns", "save_values", "write_column"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Lists(NamedTuple):
+    """Lists of different lengths: all their items, [total, ...], and where each begins, and the last ends, int64 [n + 1]."""
+
+    values: Array
+    offsets: Array
+
+    @property
+    def of(self) -> Array:
+        """The list that each item belongs to, int64 [total]."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    def select(self, chosen: Array) -> Lists:
+        """Return the lists with these of their items, bool [total], only."""
+        counts = np.bincount(self.of[chosen], minlength=len(self.offsets) - 1)
+        return Lists(self.values[chosen], np.concatenate([[0], np.cumsum(counts)]))
+
+    def items(self) -> list[Array]:
+        return np.split(self.values, self.offsets[1:-1])
 
 
 def save_values(columns: Sequence[Column], rows: Sequence[Sequence[Any]], path: Path) -> FileSum:
@@ -120,6 +140,14 @@ class ColumnReader:
         befores = np.cumsum(lengths) - lengths
         index = np.arange(lengths.sum()) + np.repeat(self._offsets[rows] - befores, lengths)
         return np.asarray(self._values[index])
+
+    def read(self, rows: Array) -> Array | Lists | list[Any]:
+        """Return the values of these samples: an array [n, *shape], lists, or Python objects for text, bytes and JSON."""
+        if self.column.type in TEXTS:
+            return self.objects(rows)
+        if not self.column.many:
+            return self.take(rows)
+        return Lists(self.take(rows), np.concatenate([[0], np.cumsum(self.lengths(rows))]))
 
     def objects(self, rows: Array) -> list[Any]:
         """Return the text, bytes or JSON of these samples."""
