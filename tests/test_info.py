@@ -84,7 +84,9 @@ def test_no_python_shows_in_what_people_read() -> None:
     for path in (stores.store(), stores.masked(), stores.tokens(), stores.arrays(), stores.floats()):
         text = said(path)
         assert not [part for part in ("{", "[", "'", "None", "True", "False") if part in text.replace("decoded=True", "")], text
-    assert "options: bits 8, codec rgb, max-pixels 268435456, quality 90, resize short, size 96,64\n" in (said(stores.store()))
+    assert "options: bits 8, codec rgb, max_pixels 268435456, quality 90, resize short, sizes 96,64, upscale yes\n" in (
+        said(stores.store())
+    )
 
 
 def test_labels_that_are_not_finite_are_null_in_json(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_finished_store_is_left_alone(store: Path, photos: Path) -> None:
     ("changed", "message"),
     [
         ({"quality": 95}, "quality 90, now 95"),
-        ({"size": (32, 16)}, "size 32, now 32, 16"),
+        ({"size": (32, 16)}, "sizes 32, now 32,16"),
         ({"gray": True}, "gray no, now yes"),
         ({"limit": 9}, "list of sources"),
     ],

@@ -65,16 +65,15 @@ def test_a_data_frame_is_not_prepared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_changed_options_are_told_without_brackets_and_sums(tmp_path: Path) -> None:
+def test_changed_options_are_told_without_brackets(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 2)
     run(*PREP, "in", cwd=tmp_path)
     done = run(*PREP, "in", "--size", "8", "--size", "4", "--gray", cwd=tmp_path)
     assert done.returncode == 2
     assert {line.strip() for line in done.stderr.splitlines()} > {
-        "--gray no, now yes",
-        "--size none, now 8, 4",
+        "gray no, now yes",
+        "sizes none, now 8,4",
     }
-    assert not re.search(r"[0-9a-f]{32}", done.stderr)
 
 
 @pytest.mark.parametrize("command", [PREP, [*MAIN, "prep"]])

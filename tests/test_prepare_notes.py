@@ -9,7 +9,7 @@ import pytest
 import stores
 from fastdata import PrepError, prep
 from fastdata.store.export import export
-from support import MAIN, PREP, encode, picture, run
+from support import encode, picture
 
 
 @pytest.mark.parametrize(
@@ -48,33 +48,3 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(PrepError, match=message):
             prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer=str(given))
-
-
-def test_changed_options_of_text_are_told_as_they_are_typed(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers")
-    (tmp_path / "t.txt").write_text("a rose\nis a rose\n")
-    assert run(*PREP, "t.txt", "--train-bpe", "300", "--split-lines", cwd=tmp_path).returncode == 0
-    done = run(*PREP, "t.txt", "--train-bpe", "301", "--split-on", "rose", "--end-token", "none", cwd=tmp_path)
-    assert done.returncode == 2
-    assert [line.strip() for line in done.stderr.splitlines()[1:-1]] == [
-        "--end-token 0, now none",
-        "--split-lines yes, now none",
-        "--split-on none, now rose",
-        "--train-bpe 300, now 301",
-    ]
-    shown = run(*MAIN, "info", "t.fds", cwd=tmp_path).stdout
-    assert "  options: split-lines, field text, end-token 0, train-bpe 300, vocab-size " in shown
-
-
-def test_options_of_masks_and_separators_are_shown_as_they_are_typed(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("a\n\nb")
-    prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer="bytes", split_on="\n\n", workers=1)
-    assert " split-on '\\n\\n', field text, " in run(*MAIN, "info", tmp_path / "o.fds").stdout
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/characters.json").write_text('["a", "b"]\n')
-    (tmp_path / "c.txt").write_text("ab")
-    prep(tmp_path / "c.txt", tmp_path / "c.fds", tokenizer=str(tmp_path / "other"), end_token="none", workers=1)
-    (tmp_path / "other/characters.json").write_text('["a", "b", "c"]\n')
-    with pytest.raises(PrepError, match=r"tokenizer characters\.json, now with other contents"):
-        prep(tmp_path / "c.txt", tmp_path / "c.fds", tokenizer=str(tmp_path / "other"), end_token="none", workers=1)
-    assert "mask-bits 8" in run(*MAIN, "info", stores.masked()).stdout

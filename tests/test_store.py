@@ -121,7 +121,7 @@ def test_manifests_that_are_none(text: bytes, message: str) -> None:
 
 
 CONTRADICTIONS: list[tuple[Any, tuple[Any, ...], Any, str]] = [
-    ("plain", ("labels", "kind"), "colour", "unknown kind of label 'colour'"),
+    ("plain", ("labels", "kind"), "colour", "Invalid enum value 'colour'"),
     ("plain", ("variants",), [], "one or more variants of different names"),
     ("plain", ("num_samples",), 21, "the numbers of samples do not fit together"),
     ("plain", ("shard_samples", 0), -1, r"Expected `int` >= 0 - at `\$.shard_samples\[0\]`"),

@@ -164,7 +164,7 @@ def test_a_second_plan_of_the_same_keeps_what_is_finished(large: Path, planned: 
     (planned / "work/256-00007.gone-1-ab.tmp").write_bytes(b"of a killed task")
     fastdata.prep_plan(large, planned, size=256)
     assert {path: path.stat().st_ino for path in tables(planned)} == before and not list(planned.rglob("*.tmp"))
-    with pytest.raises(PrepError, match=r"(?s)was made, or begun, with other options or inputs.*--size|size 256, now 128"):
+    with pytest.raises(PrepError, match=r"(?s)was made, or begun, with other options or inputs.*sizes 256, now 128"):
         fastdata.prep_plan(large, planned, size=128)
     fastdata.prep_plan(photos, planned, size=64, overwrite=True)
     fastdata.prep_run(planned, workers=1)

@@ -28,7 +28,7 @@ from fastdata.remote.url import is_url
 
 __all__ = ["main", "prep_main"]
 
-FORMATS = "; ".join(f"{kind.says}: {', '.join(kind.exports)}" for kind in KINDS)
+FORMATS = "; ".join(f"{kind.name}: {', '.join(kind.exports)}" for kind in KINDS)
 
 
 class _Stored(click.Path):

@@ -14,10 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["NAMES", "Modality", "Planned", "Tables", "find"]
+__all__ = ["NAMES", "Modality", "Tables", "find"]
 
 Array = Any  # numpy's, which is not imported here: `--help` has to be fast
-AnyPath = Any  # that of `fastdata.sources.urls`, also because of that
 StrPath = str | os.PathLike[str]
 
 _MODULES = {
@@ -26,25 +25,6 @@ _MODULES = {
     "tokens": "fastdata.text.kind",
 }
 NAMES = tuple(_MODULES)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A kind's plan for a source, and what to tell the caller.
-
-    Attributes:
-        plan: a `fastdata.prepare.plan.Plan`.
-        skipped: the number of files with another extension, by extension.
-        notes: what is not stored, or not as requested.
-        root: the folder that the names of the inputs are relative to; None: that of SOURCE.
-        companions: the folder of each companion of an input, such as its mask.
-    """
-
-    plan: Any
-    skipped: dict[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    root: AnyPath | None = None
-    companions: tuple[AnyPath, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,33 +51,21 @@ class Tables:
 
 
 class Modality:
-    """One kind of data. The defaults suit most kinds. Methods for preparing import no torch.
+    """One kind of data. Methods for preparing import no torch.
 
     Attributes:
-        name: the name in manifests.
-        says: the data in messages: "text or tokens".
+        name: the name in manifests and messages.
         item: one sample in messages: "image", "document".
         options: the dataclass of the options of `fastdata-prep`.
         exports: formats that `fastdata export` writes, the default first.
-        labels: kinds of labels that a store may have.
         named: whether names.txt has a line for each sample.
-        variants: a regular expression for the names of variants.
-        extra_files: files of some stores, such as a tokenizer.
-        untyped: options in a manifest that are not typed: they follow from others, or from the files.
-        hint: what to do if options of this kind are given for another.
     """
 
     name: str
-    says: str
     item: str
     options: type[Any]
     exports: tuple[str, ...]
-    variants: str
-    labels: tuple[str, ...] = ("class", "vector", "none")
     named: bool = True
-    extra_files: tuple[str, ...] = ()
-    untyped: tuple[str, ...] = ()
-    hint: str = ""
 
     def _module(self, name: str) -> ModuleType:
         return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")
@@ -108,8 +76,8 @@ class Modality:
         """Return whether the source, or a given option, is of this kind."""
         raise NotImplementedError
 
-    def plan(self, source: StrPath, out: Path, options: Any, limit: int | None) -> Planned:
-        """List the inputs, at most `limit` of them, and decide how to store them in `out`. options: of `self.options`."""
+    def plan(self, source: StrPath, out: Path, options: Any, limit: int | None) -> Any:
+        """Return a `fastdata.prepare.plan.Plan` of at most `limit` inputs, to be stored in `out`. options: of `self.options`."""
         raise NotImplementedError
 
     @property
@@ -121,24 +89,6 @@ class Modality:
         all shards.
         """
         return self._module("shards")
-
-    def machine(self) -> dict[str, str]:
-        """Return what of this machine decides the bytes of shards, besides its architecture and the libraries' versions."""
-        return {}
-
-    # Options in manifests
-
-    def typed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return a manifest's options as they are typed."""
-        return {key.replace("_", "-"): value for key, value in options.items()}
-
-    def differences(self, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-        """Yield lines on differences of two manifests' options that are not typed."""
-        return iter(())
-
-    def alike(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what must be equal in the options of two manifests, for the stores to be joined."""
-        return {name: value for name, value in options.items() if name not in ("order", "shard_samples")}
 
     # Stores
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.arrays.options import ArrayOptions
-from fastdata.kinds import Modality, Planned, StrPath
+from fastdata.kinds import Modality, StrPath
 
 __all__ = ["KIND", "ArrayModality"]
 
@@ -16,13 +16,9 @@ class ArrayModality(Modality):
     """Signals, volumes and other arrays of numbers, cut into chunks."""
 
     name = "arrays"
-    says = "arrays"
     item = "array"
     options = ArrayOptions
     exports = ("npy",)
-    variants = r"(mask-)?array"
-    untyped = "libraries", "rounded"
-    hint = "; if these are arrays, say so: --kind arrays"
 
     def detect(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether there are files of arrays and no images."""
@@ -38,15 +34,11 @@ class ArrayModality(Modality):
             found = found or name.lower().endswith(ENDINGS)
         return found
 
-    def plan(self, source: StrPath, out: Path, options: ArrayOptions, limit: int | None) -> Planned:
+    def plan(self, source: StrPath, out: Path, options: ArrayOptions, limit: int | None) -> Any:
         """List the arrays and decide how to store them."""
         from fastdata.arrays.planning import plan_arrays
 
         return plan_arrays(source, options, limit)
-
-    def alike(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return all but the packages that read the files, and whether floats were rounded to the dtype."""
-        return {name: value for name, value in super().alike(options).items() if name not in ("libraries", "rounded")}
 
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         from fastdata.arrays.dataset import ArrayDataset, RAMArrays

@@ -10,8 +10,8 @@ from fastdata.arrays.files import ENDINGS, NIFTI, ArraySource, ending_of, npz_na
 from fastdata.arrays.options import ArrayOptions
 from fastdata.arrays.shards import ArrayRecipe, default_chunk, laid_out
 from fastdata.errors import PrepError, RemoteError, needs
-from fastdata.kinds import Planned, StrPath
-from fastdata.prepare.plan import make_plan
+from fastdata.kinds import StrPath
+from fastdata.prepare.plan import Plan, make_plan
 from fastdata.sources.folder import list_folder, walk_files
 from fastdata.sources.inputs import Source, SourceList, look
 from fastdata.sources.listing import labelled, others
@@ -29,7 +29,7 @@ MAX_BYTES = 1 << 32  # of an array, unless the user says otherwise
 LISTED = frozenset((*ENDINGS, ".gz"))  # os.path.splitext returns .gz for .nii.gz
 
 
-def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Planned:
+def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Plan:
     """List the inputs and decide how to store them.
 
     Raises:
@@ -65,9 +65,9 @@ def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Pl
         order=options.order or "listed",
         shard_samples=options.shard_samples,
     )
-    plan = make_plan(found, recipe, limit, least=LEAST)
+    plan = make_plan(found, recipe, limit, least=LEAST, companions=() if masks is None else (masks,))
     notes = label_notes(replace(found, sources=plan.sources), masks=masks is not None, meant=options.no_labels)
-    return Planned(plan, dict(found.skipped), (*notes, *found.notes), companions=() if masks is None else (masks,))
+    return replace(plan, notes=(*notes, *found.notes))
 
 
 def _list_arrays(path: AnyPath, options: ArrayOptions) -> SourceList:

@@ -12,8 +12,7 @@ from fastdata.images.options import CODECS, ImageOptions
 from fastdata.images.prepare import ImageRecipe
 from fastdata.images.sections import NamedImage
 from fastdata.images.tokens import with_tokens
-from fastdata.kinds import Planned
-from fastdata.prepare.plan import make_plan
+from fastdata.prepare.plan import Plan, make_plan
 from fastdata.sources.coco import with_coco
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.instances import with_groups, with_meanings
@@ -32,7 +31,7 @@ TAKEN = ("mask", "masks")  # an export has masks under these names
 IMAGE_FORM = "NAME=WHERE[:CODEC][:BITS][:gray], such as left=left or depth=depth:png:16:gray"
 
 
-def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Planned:
+def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Plan:
     """List the images and plan what to store. Raise ValueError if options contradict each other."""
     images = _named_images(options)
     first = images[0][0] if images else options
@@ -73,14 +72,14 @@ def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Pl
     if twice := [name for name, count in Counter(column.name for column in found.columns).items() if count > 1]:
         raise PrepError(f"--fields {twice[0]}: another column has this name; --fields NAME=ENDING gives a name of your choice")
     columns, files = with_tokens(found.columns, options.tokenize)
-    plan = make_plan(found, recipe, limit, columns=columns, files=files)
+    plan = make_plan(found, recipe, limit, columns=columns, files=files, companions=companions)
     meant = options.no_labels or bool(columns)
     notes = [*label_notes(replace(found, sources=plan.sources), masks=mask is not None, meant=meant), *found.notes]
     if columns:
         notes.append(f"columns: {', '.join(map(str, columns))}")
     if images:
         notes.append(f"images of each sample: {', '.join(str(image) for image, _ in images)}")
-    return Planned(plan, dict(found.skipped), tuple(notes), found.root if images else None, tuple(companions))
+    return replace(plan, notes=tuple(notes))
 
 
 def _are_binary(found: SourceList, masks: AnyPath) -> bool:

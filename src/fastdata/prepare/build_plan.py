@@ -8,15 +8,15 @@ from typing import Any
 
 from fastdata import kinds
 from fastdata.errors import PrepError
-from fastdata.kinds import Modality, Planned
+from fastdata.kinds import Modality
 from fastdata.options import as_option, build, options_of
-from fastdata.prepare.plan import Work
+from fastdata.prepare.plan import Plan, Work
 from fastdata.prepare.upload import place_of, upload_folder
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import UnpackedWholeError
 from fastdata.sources.patterns import locate
-from fastdata.sources.urls import AnyPath, is_inside, to_path, versions_of
+from fastdata.sources.urls import is_inside, to_path, versions_of
 from fastdata.store.files import is_store
 
 __all__ = ["build_plan", "check_positive", "choose_kind"]
@@ -45,23 +45,21 @@ def build_plan(
     kind = choose_kind(source, arguments)
     options = _own_options(kind, source, arguments)
     out = place_of(out)
-    root, target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
-    planned = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
-    roots = tuple(folder.absolute() for folder in (planned.root or root, *planned.companions))
-    surroundings: dict[str, Any] = {"versions": versions_of(roots), "storage": dict(storage or {})}
-    return Work(kind, planned.plan, target, roots, planned.skipped, planned.notes, **surroundings)
+    target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
+    plan: Plan = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
+    return Work(replace(plan, versions=versions_of(map(to_path, plan.roots))), target, dict(storage or {}))
 
 
-def _plan_shuffled(kind: Modality, source: StrPath, target: Path, options: Any, limit: int | None) -> Planned:
+def _plan_shuffled(kind: Modality, source: StrPath, target: Path, options: Any, limit: int | None) -> Any:
     """Plan a store that is read in lanes, which mix badly if the inputs are sorted: shuffle them, unless the order was chosen."""
     if "order" not in options_of(kind.options) or options.order is not None:
         return kind.plan(source, target, options, limit)
     try:
         return kind.plan(source, target, replace(options, order="shuffled"), limit)
     except UnpackedWholeError as error:
-        planned = kind.plan(source, target, options, limit)
+        plan = kind.plan(source, target, options, limit)
         note = f"order: as listed, since {error.why}; batches of a store in object storage mix better if it is shuffled"
-        return replace(planned, notes=(*planned.notes, note))
+        return replace(plan, notes=(*plan.notes, note))
 
 
 def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Modality:
@@ -84,10 +82,8 @@ def _own_options(kind: Modality, source: StrPath, arguments: dict[str, Any]) -> 
             raise TypeError(f"prep has no argument {name!r}")
         others = [kinds.find(other) for other in owners if _is_set(value, known[other][name].default)]
         if name not in known[kind.name] and others:
-            hint = others[0].hint if arguments.get("kind") is None else ""
-            raise ValueError(
-                f"{as_option(name)} is about {others[0].says}, but SOURCE {source} is {kind.says} here: leave it out{hint}"
-            )
+            wrong = f"{as_option(name)} is about {others[0].name}, but SOURCE {source} holds {kind.name}"
+            raise ValueError(f"{wrong}: leave it out, or give --kind")
     return build(kind.options, arguments)
 
 
@@ -103,13 +99,13 @@ def check_positive(**arguments: float | None) -> None:
             raise ValueError(f"{as_option(name)} is {value}, but must be positive")
 
 
-def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, split: str | None) -> tuple[AnyPath, Path]:
-    """Return the folder that names are relative to (`own_root`, if it is set) and the folder of the store."""
+def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, split: str | None) -> Path:
+    """Return the folder of the store. own_root: what the names of inputs are relative to, if it is set."""
+    if is_url(out):
+        return upload_folder(str(out))
     root, name = locate(source)
     root = root if own_root is None else to_path(own_root)
-    if is_url(out):
-        return root.absolute(), upload_folder(str(out))
     target = Path(out) if out is not None else Path(f"{name}{'' if split is None else f'-{split}'}.fds")
     if to_path(source).is_dir() and is_inside(target, root):
         raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")
-    return root.absolute(), target.absolute()
+    return target.absolute()

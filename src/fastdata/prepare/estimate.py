@@ -92,7 +92,7 @@ def estimate(
 
         for name, work in plan_stores(plan, path, out, {**options, "labels": labels}).items():
             _add(found, work, workers or available_cores())
-            found.notes += tuple(f"{name}: {note}" if name else note for note in work.notes)
+            found.notes += tuple(f"{name}: {note}" if name else note for note in work.plan.notes)
             if not is_url(place_of(out)):
                 disk = next(path for path in (work.out, *work.out.parents) if path.exists())
                 found.free_bytes = shutil.disk_usage(disk).free

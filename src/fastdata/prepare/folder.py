@@ -18,7 +18,6 @@ from pathlib import Path
 
 from msgspec import structs
 
-from fastdata import kinds
 from fastdata.errors import PrepError, StoreError, lacking
 from fastdata.prepare.plan import Work, describe_difference
 from fastdata.prepare.plan_files import difference, plan_folder, plan_path
@@ -130,8 +129,7 @@ def is_finished(work: Work) -> bool:
         if old.fingerprint == plan.fingerprint:
             clear_work(work)  # a run that is killed at its very end leaves it
             return True
-        new = {"options": plan.recorded_options(), "libraries": plan.libraries, "columns": plan.columns}
-        changed = describe_difference(structs.asdict(old), new, work.kind, kinds.find(old.kind))
+        changed = describe_difference(structs.asdict(old), {**vars(plan), "options": plan.recorded_options(), "machine": {}})
     elif plan_path(out).exists():
         changed = difference(work)
     if changed:

@@ -21,7 +21,7 @@ def _with_options() -> tuple[inspect.Signature, str]:
     taken, lines = {one.name for one in named}, [inspect.cleandoc(with_any_options.__doc__ or ""), ""]
     named.append(inspect.Parameter("kind", inspect.Parameter.KEYWORD_ONLY, default=None))
     for kind in map(kinds.find, kinds.NAMES):
-        lines.append(f"Options of {kind.says}:")
+        lines.append(f"Options of {kind.name}:")
         for name, option in options_of(kind.options).items():
             if name not in taken:
                 taken.add(name)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 import socket
 from importlib import metadata
 from pathlib import Path
 
 from fastdata.errors import PrepError
-from fastdata.kinds import Modality
-from fastdata.prepare.plan import Work, version_of
+from fastdata.prepare.plan import Work, machine_of, version_of
+from fastdata.sources.urls import to_path
 
-__all__ = ["check_host", "check_libraries", "machine_of"]
-
-
-def machine_of(kind: Modality) -> dict[str, str]:
-    """Return what of this machine decides the bytes of this kind of data."""
-    return {"architecture": platform.machine(), **kind.machine()}
+__all__ = ["check_host", "check_libraries"]
 
 
 def _version(library: str) -> str:
@@ -42,8 +36,8 @@ def check_libraries(work: Work, planned: dict[str, str] | None = None, here: dic
 
 def check_host(work: Work) -> None:
     """Raise a PrepError if this machine would make other bytes than the plan means, or the inputs are not there."""
-    check_libraries(work, work.machine, machine_of(work.kind))
-    for root in work.roots:
+    check_libraries(work, work.plan.machine, machine_of(work.plan.libraries))
+    for root in map(to_path, work.plan.roots):
         if isinstance(root, Path) and not (root.is_dir() and (root.samefile(".") or any(root.iterdir()))):
             raise PrepError(
                 f"{root}, where the plan of {work.place} has its inputs, is not there, or empty, on {socket.gethostname()}: mount "

@@ -40,6 +40,7 @@ __all__ = ["merge"]
 Array = np.ndarray[Any, np.dtype[Any]]
 StrPath = str | os.PathLike[str]
 AT_ONCE = 1 << 16  # samples of a column in memory at once
+UNSEEN = {"order", "shard_samples", "binary", "trained_on", "libraries", "rounded"}  # options
 
 
 def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
@@ -78,11 +79,9 @@ def _check_alike(first: Store, other: Store) -> None:
     one, two = first.manifest, other.manifest
     if one.kind != two.kind:
         raise PrepError(f"{first.path} holds {one.kind}, {other.path} {two.kind}: only stores of one kind can be joined")
-    was, now = (first.kind.alike(manifest.options) for manifest in (one, two))
+    was, now = ({"options": _bytes_options(manifest.options), "libraries": {}, "columns": ()} for manifest in (one, two))
     if was != now:
-        same = {name: value for name, value in one.options.items() if name not in was or was[name] == now.get(name)}
-        before, after = ({"options": {**manifest.options, **same}, "libraries": {}, "columns": ()} for manifest in (one, two))
-        lines = describe_difference(before, after, first.kind, first.kind)
+        lines = describe_difference(was, now)
         raise PrepError(f"{other.path} was prepared in another way than {first.path}:\n{lines}\nGive the same options.")
     if [(v.name, v.size, v.form) for v in one.variants] != [(v.name, v.size, v.form) for v in two.variants]:
         raise PrepError(f"{other.path} has records of another form than {first.path}: prepare both with the same options")
@@ -92,6 +91,14 @@ def _check_alike(first: Store, other: Store) -> None:
     if columns[0] != columns[1]:
         listed = [", ".join(map(str, manifest.columns)) or "none" for manifest in (one, two)]
         raise PrepError(f"{first.path} has the columns {listed[0]}, {other.path} {listed[1]}: give the same --fields to both")
+
+
+def _bytes_options(options: Any, inside: str = "") -> Any:
+    """Return a manifest's options without those that records do not show."""
+    if not isinstance(options, dict):
+        return options
+    unseen = UNSEEN | ({"name"} if inside == "tokenizer" else set())
+    return {name: _bytes_options(value, name) for name, value in options.items() if name not in unseen}
 
 
 def _labels(manifest: Manifest) -> str:

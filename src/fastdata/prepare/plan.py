@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import platform
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from itertools import pairwise
@@ -22,19 +23,18 @@ from fastdata.sources.inputs import FieldSource, Source, SourceList
 from fastdata.sources.packed import Packed, shuffled
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
+from fastdata.store.info import plain_values
 from fastdata.store.manifest import Labels
 from fastdata.tokenizer import LIBRARIES
 
-__all__ = ["Plan", "Roots", "Work", "describe_difference", "freeze", "make_plan", "version_of"]
+__all__ = ["Plan", "Work", "describe_difference", "freeze", "machine_of", "make_plan", "version_of"]
 
 SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
 SHARD_BYTES = 2 << 30  # of input; about the maximum
 BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end
 LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; for smaller shards the overhead is noticeable
 HASHED = 10_000  # sources whose JSON is in memory at a time
-
-
-Roots = tuple[AnyPath, ...]  # the folder of the inputs, and that of each of their companions
+CPU_AVX2 = 11  # OpenCV's number for it, which cv2 does not export
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,13 @@ class Plan:
         sources: a tuple, or a sequence that reads them from the plan's files when they are asked for.
         bounds: shard k holds sources[bounds[k]:bounds[k + 1]].
         amounts: how much each shard adds to the progress, in the unit of the options.
+        machine: what of the machine that planned decides the bytes, besides the versions of libraries.
         files: other files of the store by name, such as a tokenizer. The options or the columns contain their checksums.
         columns, fields: the columns of the store, and where the values of each come from.
+        roots: the folder of the inputs, and that of each of their companions: further images of a sample, and masks.
+        skipped: count of files left out, by extension.
+        notes: lines about the inputs to show to the user.
+        versions: size and tag of each object in which inputs have places, by URL: another object there is an error.
     """
 
     options: Any
@@ -57,10 +62,15 @@ class Plan:
     bounds: tuple[int, ...]
     amounts: tuple[int, ...]
     libraries: dict[str, str]
-    fingerprint: str
+    machine: dict[str, str]
+    fingerprint: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()
     fields: tuple[FieldSource, ...] = ()
+    roots: tuple[str, ...] = ()
+    skipped: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    versions: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     @property
     def num_shards(self) -> int:
@@ -90,31 +100,24 @@ class Plan:
 
 @dataclass(frozen=True)
 class Work:
-    """A plan and its surroundings.
+    """A plan and where its store is made.
 
     Attributes:
         out: the store to make.
-        roots: the folder of the inputs, and that of each of their companions: further images of a sample, and masks.
-        skipped: count of files left out, by extension.
-        notes: lines about the inputs to show to the user.
-        machine: what of the machine that planned decides the bytes, if the plan was read from its files.
-        remote: the store, if it is made in object storage; `out` is the folder of this machine in which it is made.
-        versions: size and tag of each object in which inputs have places, by URL: another object there is an error.
         storage: options of clients of object storage, such as the endpoint. They are not in the plan: each task has its own.
+        remote: the store, if it is made in object storage; `out` is the folder of this machine in which it is made.
         replaces: the finished store that this one is to replace, and inside of which `out` lies.
     """
 
-    kind: kinds.Modality
     plan: Plan
     out: Path
-    roots: Roots
-    skipped: dict[str, int]
-    notes: tuple[str, ...] = ()
-    machine: dict[str, str] = field(default_factory=dict)
-    remote: Upload | None = None
-    versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     storage: Storage = field(default_factory=dict)
+    remote: Upload | None = None
     replaces: Path | None = None
+
+    @property
+    def kind(self) -> kinds.Modality:
+        return kinds.find(self.plan.options.kind)
 
     @property
     def store(self) -> Path:
@@ -144,6 +147,7 @@ def make_plan(
     least: tuple[int, int] = (LEAST_SAMPLES, LEAST_BYTES),
     columns: tuple[Column, ...] = (),
     files: dict[str, bytes] | None = None,
+    companions: Sequence[AnyPath] = (),
 ) -> Plan:
     """Make a plan from a list of inputs.
 
@@ -152,6 +156,7 @@ def make_plan(
         limit: keep only so many, evenly spaced, so that all classes occur.
         least: the smallest shard, in samples and bytes, that is made to keep all cores busy.
         columns, files: as in the plan.
+        companions: the folder of each companion of an input, such as its mask.
     """
     sources = found.sources if isinstance(found.sources, Packed) else Packed(found.sources)
     if limit is not None and limit < len(sources):
@@ -159,25 +164,21 @@ def make_plan(
     if getattr(options, "order", "listed") == "shuffled":
         sources = shuffled(sources, remote=isinstance(found.root, UrlPath))
     bounds = _bounds(sources, getattr(options, "shard_samples", None), *least)
-    return freeze(options, found.labels, sources, bounds, files, columns, found.fields)
+    more: dict[str, Any] = {"files": files or {}, "columns": columns, "fields": found.fields, "skipped": dict(found.skipped)}
+    return freeze(options, found.labels, sources, bounds, roots=(found.root, *companions), **more)
 
 
 def freeze(
-    options: Any,
-    labels: Labels,
-    sources: Sequence[Any],
-    bounds: tuple[int, ...],
-    files: dict[str, bytes] | None = None,
-    columns: tuple[Column, ...] = (),
-    fields: tuple[FieldSource, ...] = (),
+    options: Any, labels: Labels, sources: Sequence[Any], bounds: tuple[int, ...], *, roots: Iterable[AnyPath], **more: Any
 ) -> Plan:
-    """Make a plan with its fingerprint."""
-    tokenizers = [name for column in columns if column.tokens for name in LIBRARIES[column.tokens.tokenizer.engine]]
+    """Make a plan with its fingerprint. more: its other attributes."""
+    tokenizers = [name for column in more.get("columns", ()) if column.tokens for name in LIBRARIES[column.tokens.tokenizer.engine]]
     libraries = {name: version_of(name) for name in ("fastdata", "lmdb", "numpy", *options.libraries, *tokenizers)}
     amounts = tuple(
         sum(max(s.size, 0) for s in sources[begin:end]) if options.unit == "B" else end - begin for begin, end in pairwise(bounds)
     )
-    plan = Plan(options, labels, sources, bounds, amounts, libraries, "", files or {}, columns, fields)
+    more["roots"] = tuple(str(root.absolute()) for root in roots)
+    plan = Plan(options, labels, sources, bounds, amounts, libraries, machine_of(libraries), **more)
     digest = xxhash.xxh3_128()
     before, after = json.dumps({**plan.body(), "sources": []}, sort_keys=True).rsplit("]", 1)
     digest.update(before.encode())
@@ -186,6 +187,17 @@ def freeze(
         digest.update((f", {rows}" if first else rows).encode())
     digest.update(f"]{after}".encode())
     return replace(plan, fingerprint=digest.hexdigest())
+
+
+def machine_of(libraries: Iterable[str]) -> dict[str, str]:
+    """Return what of this machine decides what libraries make: its architecture; how OpenCV was built, and whether it has AVX2."""
+    found = {"architecture": platform.machine()}
+    if "opencv-python-headless" in libraries:
+        import cv2
+
+        found["AVX2 in OpenCV"] = "yes" if cv2.checkHardwareSupport(CPU_AVX2) else "no"  # without it, it rounds differently
+        found["OpenCV build"] = xxhash.xxh3_64_hexdigest(cv2.getBuildInformation().encode())[:8]
+    return found
 
 
 def version_of(library: str) -> str:
@@ -204,38 +216,19 @@ def _bounds(sources: Sequence[Source], most: int | None, least_samples: int, lea
     return tuple(k * count // shards for k in range(shards + 1))
 
 
-def _plain(value: Any) -> str:
-    """Format a JSON value for a message."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_plain(inner)}" for name, inner in value.items()) or "nothing"
-    if isinstance(value, list):
-        return ", ".join(map(_plain, value)) or "nothing"
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "yes", False: "no"}[value]
-    return (str(value) if str(value).isprintable() else repr(value)) or "nothing"
-
-
-def _told(kind: kinds.Modality, one: dict[str, Any]) -> dict[str, Any]:
-    """Return options, columns, versions and the machine of a plan or a manifest by what messages call them."""
-    options = {f"--{name}": value for name, value in kind.typed(one["options"]).items() if name not in kind.untyped}
-    return {**options, "columns": [*map(str, one["columns"])], **one["libraries"], **one.get("machine", {})}
-
-
-def describe_difference(
-    old: dict[str, Any], new: dict[str, Any], kind: kinds.Modality, before: kinds.Modality, plans: tuple[Plan, Plan] | None = None
-) -> str:
-    """Return lines such as "--quality 90, now 95" for what differs, and the number of changed sources.
+def describe_difference(old: dict[str, Any], new: dict[str, Any], plans: tuple[Plan, Plan] | None = None) -> str:
+    """Return lines such as "quality 90, now 95" for what differs, and the number of changed sources.
 
     Args:
         old, new: of plans or manifests, `options` as these are recorded, `libraries`, `columns`, and `machine`, if it is known.
-        before: the old kind.
         plans: both plans, if they are known.
     """
-    earlier, later = _told(before, old), _told(kind, new)
+    earlier, later = (
+        plain_values({**one["options"], "columns": [*map(str, one["columns"])], **one["libraries"], **one.get("machine", {})})
+        for one in (old, new)
+    )
     differ = [name for name in sorted({*earlier, *later}) if earlier.get(name) != later.get(name)]
-    lines = [f"  {name} {_plain(earlier.get(name))}, now {_plain(later.get(name))}" for name in differ]
-    if kind is before:
-        lines += kind.differences(old["options"], new["options"])
+    lines = [f"  {name} {earlier.get(name) or 'none'}, now {later.get(name) or 'none'}" for name in differ]
     if old["columns"] != new["columns"] and "columns" not in differ:
         lines.append("  columns: the names of their values, or the contents of a tokenizer")
     if plans is not None:

@@ -14,11 +14,9 @@ from xxhash import xxh3_128_hexdigest
 
 from fastdata import kinds
 from fastdata.errors import PrepError, lacking
-from fastdata.prepare.host import machine_of
 from fastdata.prepare.plan import Plan, Work, describe_difference
 from fastdata.remote.url import Storage
 from fastdata.sources.packed import trimmed
-from fastdata.sources.urls import to_path
 from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 
 __all__ = ["difference", "load_plan", "next_folder", "plan_folder", "plan_path", "save_plan"]
@@ -58,18 +56,8 @@ def save_plan(work: Work) -> None:
         data = json.dumps(rows, default=to_builtins).encode()  # msgspec.json refuses names that are not UTF-8
         write_atomic(_sources_path(out, plan.fingerprint, shard), data, durable=False)
         sums.append(xxh3_128_hexdigest(data))
-    body = {
-        **vars(plan),
-        "kind": work.kind.name,
-        "options": plan.recorded_options(),
-        "sources": sums,
-        "files": {name: xxh3_128_hexdigest(data) for name, data in plan.files.items()},
-        "machine": machine_of(work.kind),
-        "roots": [str(root) for root in work.roots],
-        "versions": work.versions,
-        "skipped": work.skipped,
-        "notes": work.notes,
-    }
+    files = {name: xxh3_128_hexdigest(data) for name, data in plan.files.items()}
+    body = {**vars(plan), "kind": plan.options.kind, "options": plan.recorded_options(), "sources": sums, "files": files}
     text = json.dumps(to_builtins(body), sort_keys=True)
     write_atomic(plan_path(out), json.dumps({**json.loads(text), SUM: xxh3_128_hexdigest(text.encode())}, sort_keys=True).encode())
 
@@ -81,32 +69,20 @@ def load_plan(out: Path, storage: Storage | None = None) -> Work:
         PrepError: there is no plan, or it is damaged.
     """
     folder = plan_folder(out)
-    body, kind, plan = _read(folder)
-    plan = replace(plan, files={name: _checked(folder / name, total) for name, total in body["files"].items()})
-    return Work(
-        kind,
-        plan,
-        folder,
-        tuple(map(to_path, body["roots"])),
-        body["skipped"],
-        tuple(body["notes"]),
-        body["machine"],
-        versions={url: tuple(found) for url, found in body["versions"].items()},
-        storage=dict(storage or {}),
-        replaces=None if folder == out else out,
-    )
+    plan, sums = _read(folder)
+    plan = replace(plan, files={name: _checked(folder / name, total) for name, total in sums.items()})
+    return Work(plan, folder, storage=dict(storage or {}), replaces=None if folder == out else out)
 
 
-def _read(out: Path) -> tuple[dict[str, Any], kinds.Modality, Plan]:
-    """Return what plan.json holds, and of that the kind of data and the plan, which lacks its files."""
+def _read(out: Path) -> tuple[Plan, dict[str, str]]:
+    """Return the plan in plan.json, which lacks its files, and their checksums."""
     try:
         body: dict[str, Any] = json.loads(plan_path(out).read_bytes())
         if body.pop(SUM) != xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode()):
             raise ValueError("its checksum is wrong")
-        kind = kinds.find(body["kind"])
+        types = kinds.find(body["kind"]).shards.PLAN_TYPES
         plan = convert({**body, "files": {}}, Plan)
-        options = convert(body["options"], kind.shards.PLAN_TYPES[0])
-        return body, kind, replace(plan, options=options, sources=_Sources(out, plan, kind))
+        return replace(plan, options=convert(body["options"], types[0]), sources=_Sources(out, plan, types[1])), body["files"]
     except (FileNotFoundError, NotADirectoryError):
         what = "is a finished store" if (out / MANIFEST).exists() else "has no plan"
         raise PrepError(f"OUT {out} {what}; make a plan with fastdata-prep plan SOURCE {out}") from None
@@ -131,9 +107,8 @@ def _checked(path: Path, total: str) -> bytes:
 class _Sources(Sequence[Any]):
     """The sources of a plan, from files whose checksums are the sources of `saved`. Those of one shard are in memory at a time."""
 
-    def __init__(self, out: Path, saved: Plan, kind: kinds.Modality) -> None:
-        self._out, self._saved = out, saved
-        self._classes = kind.shards.PLAN_TYPES[1]
+    def __init__(self, out: Path, saved: Plan, classes: Sequence[type[Any]]) -> None:
+        self._out, self._saved, self._classes = out, saved, classes
         self._shard: int | None = None
         self._read: list[Any] = []
 
@@ -161,8 +136,8 @@ def difference(work: Work) -> str:
     Raises:
         PrepError: the saved plan cannot be read.
     """
-    (body, kind, old), new, machine = _read(work.out), work.plan, machine_of(work.kind)
-    if old.fingerprint == new.fingerprint and body["machine"] == machine:
+    (old, _), new = _read(work.out), work.plan
+    if (old.fingerprint, old.machine) == (new.fingerprint, new.machine):
         return ""
     was, now = ({**vars(plan), "options": plan.recorded_options()} for plan in (old, new))
-    return describe_difference({**was, "machine": body["machine"]}, {**now, "machine": machine}, work.kind, kind, (old, new))
+    return describe_difference(was, now, (old, new))

@@ -40,20 +40,11 @@ Report = Callable[[int, int], None]  # takes the sums of a run: work done, input
 
 def job_of(work: Work, out: Path, workers: int) -> Job:
     """Return what a number of workers have to know to make shards in a folder."""
-    plan = work.plan
-    return Job(
-        tuple(map(str, work.roots)),
-        str(out),
-        plan.options,
-        plan.fingerprint,
-        plan.columns,
-        plan.fields,
-        plan.files,
-        unique(),
-        versions=work.versions,
-        storage=work.storage,
-        share=free_memory() // (2 * workers),  # the other half is for one large input at a time
-    )
+    share = free_memory() // (2 * workers)  # the other half is for one large input at a time
+    shared = {
+        name: getattr(work.plan, name) for name in ("roots", "options", "fingerprint", "columns", "fields", "files", "versions")
+    }
+    return Job(out=str(out), mark=unique(), storage=work.storage, share=share, **shared)
 
 
 class _Worker:

@@ -11,6 +11,7 @@ from typing import Any
 from fastdata import kinds
 from fastdata.prepare.plan import Work
 from fastdata.sources.notes import tried_path
+from fastdata.sources.urls import to_path
 from fastdata.store.store import Store
 from fastdata.words import human_bytes, number_of
 
@@ -138,7 +139,7 @@ def counted(counts: dict[str, int]) -> str:
 def _skipped(skipped: dict[str, int], kind: str) -> Iterator[str]:
     if skipped:
         count = sum(skipped.values())
-        yield f"skipped {number_of(count, 'file')}, not read as {kinds.find(kind).says}: {counted(skipped)}"
+        yield f"skipped {number_of(count, 'file')}, not read as {kind}: {counted(skipped)}"
 
 
 def first_reject(rejects: Iterable[Mapping[str, Any]], work: Work | None) -> str:
@@ -149,7 +150,7 @@ def first_reject(rejects: Iterable[Mapping[str, Any]], work: Work | None) -> str
     place, name, reason, detail = (first[key] for key in ("source", "name", "reason", "detail"))
     tried = ""
     if work is not None:
-        tried = "" if getattr(work.plan.sources[place], "place", ()) else tried_path(work.roots[0], reason, name)
+        tried = "" if getattr(work.plan.sources[place], "place", ()) else tried_path(to_path(work.plan.roots[0]), reason, name)
     return f"{name}: {reason}: {detail}{tried}"
 
 
@@ -178,8 +179,8 @@ def summarize(
         resumed=inputs if resumed is None else resumed,
         bytes=sum(int(store.index(variant).lengths.sum()) for variant in store.manifest.variants),
         seconds=seconds,
-        skipped={} if work is None else work.skipped,
-        notes=(*(() if work is None else work.notes), *notes),
+        skipped={} if work is None else work.plan.skipped,
+        notes=(*(() if work is None else work.plan.notes), *notes),
         first_reject=first_reject(store.rejects(), work),
         tokens=0 if tokens is None else sum(tokens.counts),
         kind=store.manifest.kind,

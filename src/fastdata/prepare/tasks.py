@@ -153,7 +153,7 @@ def prep_plan(
         with writing(work.place), claimed(work.out):
             finished = lay_plan(work, overwrite) is None
         figures = len(work.plan.sources), work.plan.num_shards, work.plan.fingerprint
-        return PlanSummary(work.place, *figures, finished, work.kind.name, work.skipped, work.notes)
+        return PlanSummary(work.place, *figures, finished, work.kind.name, work.plan.skipped, work.plan.notes)
 
 
 def lay_plan(work: Work, overwrite: bool) -> Work | None:

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -63,10 +63,9 @@ class Job:
     """What the tasks of a run share.
 
     Attributes:
-        roots: the folder of the inputs, and of each of their companions.
-        columns, fields, files: as in the plan.
+        roots, options, fingerprint, columns, fields, files, versions: as in the plan.
         mark: a part of the names of temporary files that no other run uses.
-        versions, storage: as in Work.
+        storage: as in Work.
         share: bytes of memory that a worker may take at any time; for an input that takes more, it waits for its turn.
     """
 
@@ -74,13 +73,13 @@ class Job:
     out: str
     options: Any
     fingerprint: str
-    columns: tuple[Column, ...] = ()
-    fields: tuple[FieldSource, ...] = ()
-    files: dict[str, bytes] = field(default_factory=dict)
-    mark: str = ""
-    versions: dict[str, tuple[int, str]] = field(default_factory=dict)
-    storage: Storage = field(default_factory=dict)
-    share: int = 1 << 62
+    columns: tuple[Column, ...]
+    fields: tuple[FieldSource, ...]
+    files: dict[str, bytes]
+    versions: dict[str, tuple[int, str]]
+    mark: str
+    storage: Storage
+    share: int
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import socket
 import stat
 from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -20,7 +19,6 @@ import numpy as np
 import xxhash
 from msgspec import Meta, Struct
 
-from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, damaged, lacking
 
 __all__ = ["COLUMNS", "LOCK", "MANIFEST", "NAMES", "NEXT", "PLAN", "REJECTS", "SAMPLES", "WORK", "Count", "Entry", "FileSum"]
@@ -171,10 +169,15 @@ class Stamp:
             raise StoreError(f"{self._path} cannot be read: {lacking(error) or error.strerror}") from None
 
 
-_COMMON = r"(manifest\.json|samples\.npy|names\.txt|rejects\.jsonl"
-_COMMON += r"|work/(plan|shard-[0-9]+|sources-[0-9a-f]+-[0-9]+)\.json"
-_COLUMNS = r"|work/columns-[0-9]+\.npz|columns/[\w-]+(\.values|\.offsets)?\.npy"
-_COLUMNS += r"|columns/[\w-]+\.(tokenizer\.json|characters\.json)"
+VARIANT = r"((mask-|image-[A-Za-z0-9_]+-)?(full|[0-9]+)|tokens|(mask-)?array)"
+_MARK = r"\.[\w-]+\.tmp"  # of a temporary file
+_OWN = (
+    rf"(({WORK}/)?{NEXT}/)?"
+    r"((manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|tokenizer\.json|characters\.json"
+    r"|work/(plan|shard-[0-9]+|sources-[0-9a-f]+-[0-9]+)\.json|work/columns-[0-9]+\.npz"
+    r"|columns/[\w-]+((\.values|\.offsets)?\.npy|\.(tokenizer|characters)\.json)"
+    rf"|{VARIANT}/(shard-[0-9]+\.mdb|index\.npy))({_MARK})?|work/({VARIANT}|columns)-[0-9]+{_MARK}|work/lock)"
+)
 
 
 def is_store(folder: Any) -> bool:
@@ -183,26 +186,14 @@ def is_store(folder: Any) -> bool:
     return manifest.is_file() and b'"format": "fastdata"' in manifest.read_bytes()
 
 
-@cache
-def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns for the names of variants and of files in stores."""
-    found = [kinds.find(name) for name in kinds.NAMES]
-    variant = "|".join(kind.variants for kind in found)
-    extra = "".join(f"|{re.escape(file)}" for kind in found for file in kind.extra_files)
-    mark = r"\.[\w-]+\.tmp"  # of a temporary file
-    of_variant = rf"({variant})/(shard-[0-9]+\.mdb|index\.npy)"
-    files = rf"({_COMMON}{_COLUMNS}{extra})|{of_variant})({mark})?|work/({variant}|columns)-[0-9]+{mark}|work/lock"
-    return re.compile(variant), re.compile(rf"(({WORK}/)?{NEXT}/)?({files})")
-
-
 def is_variant(name: str) -> bool:
     """Return whether a variant may have this name."""
-    return bool(_patterns()[0].fullmatch(name))
+    return bool(re.fullmatch(VARIANT, name))
 
 
 def is_own(name: str) -> bool:
     """Return whether only prep writes files of this name, which is relative to the store."""
-    return bool(_patterns()[1].fullmatch(name))
+    return bool(re.fullmatch(_OWN, name))
 
 
 def own_files(root: Path) -> list[Path]:

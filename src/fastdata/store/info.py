@@ -15,7 +15,7 @@ from fastdata.store.store import Store
 from fastdata.system.machine import free_memory
 from fastdata.words import human_bytes, number_of
 
-__all__ = ["Facts", "info_lines", "spread", "store_facts"]
+__all__ = ["Facts", "info_lines", "plain_values", "spread", "store_facts"]
 
 Facts = dict[str, Any]
 
@@ -133,10 +133,10 @@ def info_lines(store: Store) -> Iterator[str]:
         yield f"  masks: {number_of(len(facts['masks']), 'class')}, {_listed(shares)}"
     for section in ("tokens", "arrays"):
         if section in facts:
-            yield f"  {section}: {', '.join(_options(facts[section]))}"
+            yield f"  {section}: {_told(facts[section])}"
     yield f"  memory: {_memory_text(facts)}"
     yield f"  rejected: {', '.join(f'{reason} {count}' for reason, count in facts['rejected'].items()) or 'none'}"
-    yield "  options: " + ", ".join(_options(store.kind.typed(facts["options"])))
+    yield f"  options: {_told(facts['options'])}"
     yield "  made with: " + ", ".join(f"{name} {version}" for name, version in facts["libraries"].items())
 
 
@@ -192,12 +192,25 @@ def _memory_text(facts: Facts) -> str:
     return f"RAMDataset takes {', '.join(parts)}; {human_bytes(facts['free_memory'])} are free here"
 
 
-def _options(options: Facts) -> Iterator[str]:
-    """Yield names and values, without options that are not set and without checksums."""
-    for name, value in options.items():
-        if value is True:
-            yield name
-        elif isinstance(value, list) and value:
-            yield f"{name} {','.join('own' if item is None else str(item) for item in value)}"
-        elif isinstance(value, str | int | float) and value != "" and value is not False and not CHECKSUM.fullmatch(str(value)):
-            yield f"{name} {value if str(value).isprintable() else repr(value)}"
+def plain_values(values: Facts, within: str = "") -> dict[str, str]:
+    """Return JSON values as people read them, by name; those of an inner object by "outer.inner"."""
+    found = dict[str, str]()
+    for name, value in values.items():
+        found |= plain_values(value, f"{within}{name}.") if isinstance(value, dict) else {within + name: _plain(value)}
+    return found
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(_plain, value))
+    if isinstance(value, dict):
+        return " ".join(map(_plain, value.values()))
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return str(value) if str(value).isprintable() else repr(value)
+
+
+def _told(values: Facts) -> str:
+    """Return the names and values that are set, without checksums."""
+    told = plain_values(values).items()
+    return ", ".join(f"{name} {text}" for name, text in told if text not in ("", "none", "no") and not CHECKSUM.fullmatch(text))

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta, convert, structs, to_builtins
@@ -48,7 +48,7 @@ class Labels(Entry, frozen=True):
     kind: "class" (int32 index into names), "vector" (a float32 per name), "none", or of a TableDataset also "integer" (itself).
     """
 
-    kind: str
+    kind: Literal["class", "vector", "none", "integer"]
     names: tuple[str, ...] = ()
 
 
@@ -222,9 +222,6 @@ def _parse(body: dict[str, Any]) -> Manifest:
     if manifest.sections.keys() != types.keys():
         raise ValueError(f"sections of {kind.name} are {', '.join(types)}, found {', '.join(manifest.sections):.80}")
     sections = {name: convert(manifest.sections[name], one) for name, one in types.items()}
-    if manifest.labels.kind not in kind.labels:
-        raise ValueError(f"unknown kind of label {manifest.labels.kind!r}")
-    kind.typed(manifest.options)  # which raises an error if they are damaged
     for variant in manifest.variants:
         if not is_variant(variant.name):
             raise ValueError(f"a variant cannot be called {variant.name!r:.80}")

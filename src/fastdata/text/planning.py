@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, MissingExtraError, PrepError, RemoteError, needs
-from fastdata.kinds import Planned, StrPath
-from fastdata.prepare.plan import freeze
+from fastdata.kinds import StrPath
+from fastdata.prepare.plan import Plan, freeze
 from fastdata.prepare.plan_files import plan_folder, plan_path
 from fastdata.sources.arrow import is_text
 from fastdata.sources.base import unreadable
@@ -41,7 +41,7 @@ COMPANION = "meta.pkl"  # a file next to tokens
 LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # approximate bytes of text in a shard
 
 
-def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | None = None) -> Planned:
+def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | None = None) -> Plan:
     """List the text and decide how to tokenize it. limit: take this many documents, the first ones; None: all.
 
     Raises:
@@ -90,8 +90,8 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
         files = {spec.file: data} if spec.file else {}
     if are_tokens:
         found = _first_documents(found, limit, cutting, recipe.end, most)
-    plan = freeze(recipe, Labels("none"), tuple(found.pieces), _shard_bounds(found.pieces, found.shard_bytes), files)
-    return Planned(plan, dict(found.skipped), found.notes)
+    bounds, more = _shard_bounds(found.pieces, found.shard_bytes), {"files": files, "skipped": dict(found.skipped)}
+    return freeze(recipe, Labels("none"), tuple(found.pieces), bounds, roots=(found.root,), notes=found.notes, **more)
 
 
 def _end_id(engine: Engine | None, name: str, vocab_size: int, end_token: str | None) -> int | None:
