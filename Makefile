@@ -8,7 +8,7 @@ DOCS := .venv/.docs
 CLIENTS := .venv-integrations
 SCALE := .venv-scale
 LOWEST := 2.6.0# is tested with the lowest versions of all packages
-NEWEST := 2.15.0
+NEWEST := 2.14.1
 TORCH_TESTS := $(patsubst %,tests/test_%.py,torch_private batch bias crops epochs kept_graphs loader optim_groups optim_schedule prefetcher)
 LOWEST_TESTS := $(patsubst %,tests/test_%.py,archives_tables arrays cli columns jpeg monitor prepare ram image_files store tables text tokens) tests/scale/test_remote.py
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
@@ -18,7 +18,7 @@ QUICK := "not slow and not scale"
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-all test-faults test-dali test-integrations test-scale test-lowest nightly check docs pictures bench bench-guard bench-peers gpu
-.PHONY: test-slow environments # parts of test-all and of .ci/run
+.PHONY: test-slow # a part of test-all and of .ci/run
 
 help:
 	@echo "make demo    a guided tour with real images: prepare, verify, look, train, measure; under two minutes after installing"
@@ -29,7 +29,7 @@ help:
 	@echo "make test-integrations   tests of the Loader with Lightning, Accelerate, transformers, timm and others; installs them into .venv-integrations"
 	@echo "make test-scale   clusters of Ray, and others' servers of object storage, run on this machine; installs them, also by npm"
 	@echo "make test-lowest   tests with the lowest versions of torch and all packages; installs them, 6 GB"
-	@echo "make nightly   what .ci/run leaves out: tests with the newest torch, which it installs, 6 GB, and test-faults for hours, other ones each day"
+	@echo "make nightly   what .ci/run leaves out: test-dali, test-scale, test-lowest, tests with the newest torch, and other faults each day; installs 12 GB"
 	@echo "make check   style (ruff), types (mypy) and the direction of imports"
 	@echo "make docs    the documentation as a site, in build/site, with the reference of commands and Python"
 	@echo "make pictures   draw the picture of README and docs"
@@ -63,12 +63,10 @@ test-scale: $(SCALE)/.installed
 	@tests/scale/install_servers.sh
 	$(SCALE)/bin/python -m pytest -q tests/scale -m scale
 
-environments: $(CLIENTS)/.installed $(SCALE)/.installed .venv-torch-$(LOWEST)/.installed
-
 test-lowest: test-torch-$(LOWEST)
 
-nightly: test-torch-$(NEWEST)
-	FAULTS=20 FAULTS_SEED=$$(date +%-j) $(MAKE) test-faults
+nightly: test-dali test-scale test-lowest test-torch-$(NEWEST)
+	FAULTS=3 FAULTS_SEED=$$(date +%-j) $(MAKE) test-faults
 
 .PRECIOUS: .venv-torch-%/.installed
 test-torch-%: .venv-torch-%/.installed
