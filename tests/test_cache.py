@@ -135,8 +135,8 @@ def test_the_next_use_is_that_of_the_loader_that_comes_to_it_first(tmp_path: Pat
         (tmp_path / name).write_bytes(np.int64(now).tobytes())
         schedules[name] = Schedule(tmp_path / name, {path: (path.name, stretches) for path, stretches in uses.items()})
     assert [schedules.next_use(path) for path in (a, b)] == [20.0, 0.0]
-    assert schedules.coming(lambda path: False) == [(b, "b"), (a, "a")]
-    assert schedules.coming(lambda path: path == b) == [(a, "a")]
+    assert schedules.coming(lambda path: True) == [(b, "b"), (a, "a")]
+    assert schedules.coming(lambda path: path == a) == [(a, "a")]
     del schedules["y"]
     assert schedules.next_use(a) == 200.0
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import shutil
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,6 @@ from fastdata.checkpoint.files import Checkpoints
 from fastdata.cli import cli
 from fastdata.errors import FastDataError
 from fastdata.parallel.world import World
-from fastdata.remote.store import copy_tables
-from fastdata.store.files import sum_of
 from target import TARGETS, Case, Target, target
 from target_stores import STORES, damaged_store, files_of, restore
 
@@ -63,43 +59,8 @@ def loader_state(case: Case) -> Any:
     return batch.ids
 
 
-class Bytes:
-    """A bucket of a store in which one object has other bytes."""
-
-    url = "s3://bucket/store"
-
-    def __init__(self, objects: dict[str, bytes]) -> None:
-        self._objects = objects
-
-    def read_twice(self, name: str, pool: Any) -> bytes:
-        return self._objects[name]
-
-    def download(self, name: str, size: int, descriptor: int, pool: Any) -> str:
-        data = self._objects.get(name, b"")
-        os.pwrite(descriptor, data, 0)
-        return sum_of(data).xxh3_128
-
-    mend = download
-
-
-@target(partial(files_of, STORES["masks"]), cases=500)
-def mirrored(case: Case) -> Any:
-    """The tables of a store in a bucket come with the checksums that its manifest has, or not at all, and into the cache only."""
-    objects = {**files_of(STORES["masks"]), case.name: case.data}
-    folder = case.folder / "cache"
-    try:
-        with ThreadPoolExecutor(1) as requests, ThreadPoolExecutor(1) as downloads:
-            root = copy_tables(Bytes(objects), folder, requests, downloads)  # type: ignore[arg-type]
-        body = json.loads((root / "manifest.json").read_bytes())
-        for name, total in body["files"].items():
-            assert sum_of((root / name).read_bytes()).xxh3_128 == total["xxh3_128"], "another checksum"
-        assert {path.name for path in case.folder.iterdir()} <= {"cache"}, "a file outside of the cache"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def run_commands(name: str, case: Case) -> Any:
-    """`fastdata info` and `fastdata export`: whatever goes wrong is one line, as `_guard` in cli.py makes it, and no traceback."""
+    """`fastdata info` and `fastdata export`: whatever goes wrong is one line, as `run` in cli.py makes it, and no traceback."""
     path = damaged_store(STORES[name], case, fitting=True)
     out = Path(tempfile.mkdtemp(dir=case.folder))
     stream = sys.stdout, sys.stderr

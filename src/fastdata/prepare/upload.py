@@ -17,10 +17,9 @@ import xxhash
 from fastdata.errors import PrepError
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.publish import REQUESTS, fingerprint_of, read_object
-from fastdata.remote.store import copy_tables
 from fastdata.remote.url import Storage, is_url, local_path, scheme
 from fastdata.store.files import MANIFEST, PLAN, WORK, is_own
-from fastdata.store.manifest import Manifest
+from fastdata.store.manifest import Manifest, parse_manifest
 from fastdata.store.store import Store
 
 __all__ = ["Upload", "on_disk", "place_of", "upload_folder"]
@@ -67,8 +66,7 @@ class Upload:
         self.finished = False
 
     def _fingerprint(self, name: str) -> str | None:
-        with ThreadPoolExecutor(REQUESTS) as pool:
-            return fingerprint_of(read_object(self._bucket, name, pool))
+        return fingerprint_of(read_object(self._bucket, name))
 
     def begin(self, fingerprint: str) -> None:
         """Claim the URL for a plan, whose store may be `finished` there.
@@ -121,5 +119,13 @@ class Upload:
         """Open the finished store at the URL, without its shards."""
         if (self.folder / MANIFEST).exists():
             return Store(self.folder, kind=None, whole=False)
-        with ThreadPoolExecutor(REQUESTS) as pool, ThreadPoolExecutor(REQUESTS) as files:
-            return Store(copy_tables(self._bucket, self.folder, pool, files), kind=None, whole=False)
+        raw = self._bucket.read_twice(MANIFEST)
+        manifest = parse_manifest(raw, f"{self.url}/{MANIFEST}")
+        folder = self.folder / manifest.fingerprint
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            for name, total in manifest.files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("wb") as file:
+                    self._bucket.fetch(name, total, file.fileno(), pool)
+        (folder / MANIFEST).write_bytes(raw)
+        return Store(folder, kind=None, whole=False)

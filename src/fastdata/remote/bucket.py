@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,52 +22,30 @@ import xxhash
 
 from fastdata.errors import RemoteError, lacking, needs
 from fastdata.remote.url import Storage, local_path, scheme, split_url
+from fastdata.store.files import FileSum
 
-__all__ = ["NO_OBJECT", "RANGE", "Bucket", "is_plain"]
+__all__ = ["RANGE", "Bucket"]
 
 RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
 AHEAD = 4  # requests of one download in flight
 PART = 8 << 20  # of a multipart upload
-TRIES = 4  # to write an object
+TRIES = 4  # to write an object, or to read equal bytes twice
+CHECKED_TRIES = 6  # to read bytes with the right checksum
 TIMEOUTS = {"timeout": timedelta(seconds=120), "connect_timeout": timedelta(seconds=5)}
 RETRIES = {"backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
 READERS = ((1, 1), (5, 6))  # seconds without a byte after which the rest is asked for again, and how often; for slow servers
-WRITERS = ((5, 4), (120, 1))  # seconds for a part, counted from when it is begun to be sent, and parts in flight; for slow networks
-NO_OBJECT = "there is no such object (404)"
-DENIED = "access is denied (403)"
-PASSING = (  # signs of errors after which the client does not repeat a write: the server may have done it
-    "error sending request",
-    "connection closed",
-    "connection reset",
-    "broken pipe",
-    "timed out",
-    "timeout",
-    "xamzcontentsha256mismatch",
-    "baddigest",
-    "incompletebody",
-    "nosuchupload",
-    "conditionalrequestconflict",
-)
-
+WRITER = 120, 6  # the seconds are for a part, so that eight uploads at once need 5 Mbit/s
 CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("too many open files", lacking(OSError(errno.EMFILE, ""))),
-    ("requesttimetooskewed", "the clock of this machine differs from the server's by minutes: set it (NTP)"),
-    ("expired", "the credentials have expired: renew them"),
-    ("tokenrefreshrequired", "the credentials have expired: renew them"),
     ("unable to canonicalize", "there is no such folder"),
     ("nosuchbucket", "there is no such bucket"),
     ("containernotfound", "there is no such container"),
-    ("invalidaccesskeyid", "the server does not know the access key"),
-    ("signaturedoesnotmatch", "the secret key is wrong"),
+    ("expired", "the credentials have expired: renew them"),
     ("169.254.169.254", "no credentials were found: set them, or storage={'anonymous': True} for a public bucket"),
-    ("account must be specified", "no account is named: set AZURE_STORAGE_ACCOUNT_NAME, or storage={'account_name': ...}"),
     ("dns error", "the name of the server cannot be resolved: check the endpoint and the network"),
     ("connection refused", "no server answers there: check the endpoint"),
     ("timed out", "the server does not answer in time"),
-    ("timeout", "the server does not answer in time"),
-    ("empty path segment", "a key has an empty name between two slashes: rename that object, or name the others in a table"),
 )
-
 
 _users = set[int]()  # this process, and those that it was forked from, if they have used a client
 
@@ -95,7 +72,7 @@ class Bucket:
             import obstore
             from obstore.store import LocalStore, from_url
         self.url = url.rstrip("/")
-        self._api = obstore
+        self._api, self._errors = obstore, obstore.exceptions
         base, key = split_url(f"{self.url}/-")
         base = base.replace("#", "%23").replace("?", "%3F")  # they are characters of a key, and no parts of a URL
         self._prefix = "" if scheme(url) == "file" else key[:-1].rstrip("/")
@@ -106,9 +83,8 @@ class Bucket:
                 "multiprocessing's method spawn or forkserver"
             )
         storage = storage or {}
-        self.plain = is_plain(self.url, storage)
         options = _options(self.url, storage, create=create)
-        self._is_slow = False  # whether a write was too slow for the first of the writers
+        self.plain = "allow_http" in options.get("client_options", {})
 
         def client(seconds: int, retries: int) -> Any:
             if "client_options" in options:
@@ -119,7 +95,7 @@ class Bucket:
         with self._explained(""):
             try:
                 self._quick, self._store = (client(*reader) for reader in READERS)
-                self._writers = [(client(seconds, READERS[-1][1]), parts) for seconds, parts in WRITERS]
+                self._writer = client(*WRITER)
             except BaseException as error:  # obstore may panic, which is no Exception
                 if not isinstance(error, TypeError) and type(error).__name__ != "PanicException":
                     raise
@@ -139,18 +115,17 @@ class Bucket:
         """Return a small object."""
         return self.read_tagged(path)[0]
 
-    def read_twice(self, path: str, pool: Executor) -> bytes:
+    def read_twice(self, path: str) -> bytes:
         """Return a small object of which no checksum is known; two readings are equal, unless TLS notices changed bytes."""
-        if not self.plain:
-            return self.read(path)
-        beside = pool.submit(self.read, path)
-        seen, found = {self.read(path)}, beside.result()
-        while found not in seen:
-            if len(seen) == TRIES:
-                raise RemoteError(f"{self.url}/{path} came {TRIES} times with different bytes: the network changes them")
-            seen.add(found)
-            found = self.read(path)
-        return found
+        seen = [self.read(path)]
+        while self.plain and len(seen) <= TRIES:
+            data = self.read(path)
+            if data in seen:
+                return data
+            seen.append(data)
+        if self.plain:
+            raise RemoteError(f"{self.url}/{path} came {len(seen)} times with different bytes: the network changes them")
+        return seen[0]
 
     def read_tagged(self, path: str) -> tuple[bytes, str]:
         """Return an object and its ETag, or ""."""
@@ -160,45 +135,54 @@ class Bucket:
 
     def read_range(self, path: str, start: int, length: int) -> memoryview:
         """Return a range of an object."""
+        wanted = {"path": self._key(path), "start": start, "length": length}
         with self._explained(path):
-            found = memoryview(self._in_time(lambda store: self._api.get_range(store, self._key(path), start=start, length=length)))
+            try:
+                found = memoryview(self._api.get_range(self._quick, **wanted))
+            except self._errors.GenericError:
+                found = memoryview(self._api.get_range(self._store, **wanted))
         if len(found) != length:
             raise RemoteError(
                 f"{self.url}/{path}: {len(found)} bytes came for a range of {length} at {start}: the object is too short"
             )
         return found
 
-    def _in_time(self, read: Callable[[Any], Any]) -> Any:
-        """Return what a function reads with a client. One that waits long for bytes is taken after one that does not."""
-        from obstore.exceptions import GenericError
-
-        try:
-            return read(self._quick)
-        except GenericError:
-            return read(self._store)
-
     def download(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
         """Write an object of so many bytes to the beginning of a file, and return the xxh3-128 of what came, in hexadecimal."""
         digest = xxhash.xxh3_128()
-        for start, part in self._ranges(pool, path, size):
-            digest.update(part)
-            _write(descriptor, part, start)
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.seek(0)
+            for part in self._ranges(pool, path, size):
+                digest.update(part)
+                file.write(part)
         return digest.hexdigest()
 
-    def _ranges(self, pool: Executor, path: str, size: int) -> Iterator[tuple[int, memoryview]]:
+    def fetch(self, path: str, total: FileSum, descriptor: int, pool: Executor) -> None:
+        """Write an object to the beginning of a file, and compare its checksum.
+
+        Raises:
+            RemoteError: it cannot be read, or its checksum stays wrong.
+        """
+        for _ in range(CHECKED_TRIES):
+            if self.download(path, total.bytes, descriptor, pool) == total.xxh3_128:
+                return
+        raise RemoteError(
+            f"{self.url}/{path} came {CHECKED_TRIES} times with another checksum than the manifest says: the object is damaged, or "
+            "was replaced; publish the store again"
+        )
+
+    def _ranges(self, pool: Executor, path: str, size: int) -> Iterator[memoryview]:
         """Yield the ranges of an object in order, while the next ones are on their way."""
-        waiting = deque[tuple[int, Future[memoryview]]]()
-        starts = iter(range(0, size, RANGE))
+        waiting = deque[Future[memoryview]]()
         try:
-            while True:
-                while len(waiting) < AHEAD and (start := next(starts, None)) is not None:
-                    waiting.append((start, pool.submit(self.read_range, path, start, min(RANGE, size - start))))
-                if not waiting:
-                    return
-                start, request = waiting.popleft()
-                yield start, request.result()
+            for start in range(0, size, RANGE):
+                waiting.append(pool.submit(self.read_range, path, start, min(RANGE, size - start)))
+                if len(waiting) == AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         finally:
-            for _, request in waiting:
+            for request in waiting:
                 request.cancel()
 
     def put(self, path: str, data: bytes | Path, *, replace: bool = False) -> bool:
@@ -206,21 +190,16 @@ class Bucket:
 
         It is not, unless `replace`, if there is an object of this name: which may be this one, if an answer was lost.
         """
-        from obstore.exceptions import AlreadyExistsError, GenericError
 
-        def write(attempt: int) -> bool:
-            writer, parts = self._writers[attempt > 0 or self._is_slow]
+        def write() -> bool:
             mode = "overwrite" if replace else "create"
             try:
-                self._api.put(writer, self._key(path), data, mode=mode, chunk_size=PART, max_concurrency=parts)
-            except AlreadyExistsError:
+                self._api.put(self._writer, self._key(path), data, mode=mode, chunk_size=PART, max_concurrency=1)
+            except self._errors.AlreadyExistsError:
                 return False
-            except GenericError as error:
-                self._is_slow |= "timed out" in _words(error) or "timedout" in _words(error)
-                raise
             return True
 
-        return self._repeated(path, write)
+        return bool(self._repeated(path, write))
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the path below the URL, and the size in bytes, of each object whose path begins with a folder's."""
@@ -231,64 +210,45 @@ class Bucket:
 
     def delete(self, paths: Sequence[str]) -> None:
         """Remove objects; those that do not exist are no error."""
-        from obstore.exceptions import NotFoundError
+        try:
+            self._repeated("", lambda: self._api.delete(self._store, [self._key(path) for path in paths]))
+        except RemoteError as error:
+            if not error.missing:
+                raise
+            for path in paths if len(paths) > 1 else ():  # where the service stops at one that does not exist
+                self.delete([path])
 
-        def delete(names: str | list[str], attempt: int) -> bool:
-            try:
-                self._api.delete(self._store, self._key(names) if isinstance(names, str) else [*map(self._key, names)])
-            except (NotFoundError, FileNotFoundError):
-                return False
-            return True
-
-        if not self._repeated("", partial(delete, list(paths))):  # many in one request, where the service can
-            for path in paths:
-                self._repeated(path, partial(delete, path))
-
-    def _repeated(self, path: str, act: Callable[[int], bool]) -> bool:
-        """Call a function that writes, and again after an error that may pass, with the number of the try."""
-        from obstore.exceptions import GenericError, NotFoundError
-
-        for attempt in range(TRIES):
-            with self._explained(path):
+    def _repeated(self, path: str, write: Callable[[], Any]) -> Any:
+        """Call a function that writes, and again after an error that may pass."""
+        with self._explained(path):
+            for attempt in range(1, TRIES):
                 try:
-                    return act(attempt)
-                except (GenericError, NotFoundError) as error:
-                    if attempt + 1 == TRIES or not any(sign in _words(error) for sign in PASSING):
-                        raise
-            time.sleep(2**attempt / 10)
-        return False  # never reached
+                    return write()
+                except (self._errors.GenericError, self._errors.NotFoundError):
+                    time.sleep(2**attempt / 20)
+            return write()
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
         """Turn obstore's errors into ours, which name the URL and the cause."""
-        from obstore import exceptions as known
-
+        known = self._errors
         try:
             yield
         except (known.BaseError, OSError, ValueError) as error:
+            text = " ".join(str(error).partition("Debug source:")[0].split())[:500]
+            low = str(error).lower()
+            cause = next((f"{meaning} ({text})" for sign, meaning in CAUSES if sign in low), "")
+            missing = not cause and isinstance(error, known.NotFoundError | FileNotFoundError)
+            denied = not cause and (isinstance(error, known.PermissionDeniedError) or "403 forbidden" in low)
+            if missing:
+                cause = "there is no such object (404)"
+            elif denied:
+                words = re.sub("<[^>]*>", " ", text.partition("403 Forbidden:")[2])
+                cause = f"access is denied (403): {words}; check the credentials and the policy of the bucket"
+            elif isinstance(error, known.NotSupportedError) and "range" in low:
+                cause = "the server does not answer with the range that it was asked for"
             where = f"{self.url}/{path}" if path else self.url
-            cause = _cause(error, known)
-            raise RemoteError(f"{where}: {cause}", missing=cause == NO_OBJECT, denied=cause.startswith(DENIED)) from None
-
-
-def _words(error: Exception) -> str:
-    """Return what an error says, in lower case, without an option of the client whose name has a sign of a cause."""
-    return str(error).lower().replace("retry_timeout", "")
-
-
-def _cause(error: Exception, known: Any) -> str:
-    """Return the cause of an error of obstore in plain words."""
-    text = " ".join(str(error).partition("Debug source:")[0].split())
-    low = _words(error)
-    found = next((meaning for sign, meaning in CAUSES if sign in low), "")
-    if isinstance(error, known.NotFoundError | FileNotFoundError):
-        return found if found.startswith("there is no such") else NO_OBJECT
-    if isinstance(error, known.PermissionDeniedError) or "403 forbidden" in low:
-        words = " ".join(re.sub("<[^>]*>", " ", text.partition("403 Forbidden:")[2]).split())[:300]
-        return found or f"{DENIED}: {words or 'the server gives no reason'}; check the credentials and the policy of the bucket"
-    if isinstance(error, known.NotSupportedError):
-        return "the server does not answer with the range that it was asked for" if "range" in low else "it can only be read"
-    return f"{found} ({text[:300]})" if found else text[:500] or type(error).__name__
+            raise RemoteError(f"{where}: {cause or text or type(error).__name__}", missing=missing, denied=denied) from None
 
 
 def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str, Any]:
@@ -311,14 +271,3 @@ def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str,
     if kind in ("http", "https"):
         config = {}
     return {**config, "client_options": client, "retry_config": dict(RETRIES)}
-
-
-def is_plain(url: str, storage: Storage) -> bool:
-    """Return whether objects may come without TLS, which notices when a byte changes on its way."""
-    return bool(_options(url, storage, create=False).get("client_options", {}).get("allow_http"))
-
-
-def _write(descriptor: int, data: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(descriptor, data[done:], offset + done)

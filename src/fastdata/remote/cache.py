@@ -6,17 +6,17 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from fastdata.errors import StoreError, lacking
 from fastdata.store.files import write_atomic
 from fastdata.words import human_bytes
 
-__all__ = ["ShardCache", "is_whole", "map_evictions", "mark_whole", "shard_path"]
+__all__ = ["ShardCache", "is_whole", "map_evictions", "mark_whole"]
 
 MARK = "CACHEDIR.TAG"
 TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Delete it when no program uses it.\n"
@@ -28,11 +28,6 @@ DISK_RESERVE_BYTES = 1 << 20  # of a full disk, for all other files
 SHARDS = "*/*/shard-*"
 
 NextUse = Callable[[Path], float]  # when a shard is used next; inf: nobody knows of a use
-
-
-def shard_path(root: Path, variant: str, shard: int, xxh3: str) -> Path:
-    """Return where a shard lies in a cache. root: of the store's other files there."""
-    return root.parent / variant / f"shard-{shard:05d}.{xxh3}.mdb"
 
 
 def mark_whole(descriptor: int, xxh3: str) -> None:
@@ -69,12 +64,6 @@ def map_evictions(folder: Path) -> memoryview:
         raise StoreError(f"the cache {folder} cannot be used: {lacking(error) or error.strerror}") from error
 
 
-class _Shard(NamedTuple):
-    path: Path
-    size: int
-    last_read: float
-
-
 class ShardCache:
     """A folder of shards, which is created if there is none. A StoreError says that it holds other files, or cannot be written.
 
@@ -84,7 +73,6 @@ class ShardCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.limit: int | None = None
-        self._disk_limit: int | None = None  # bytes that the shards had when the disk was full
         self._mapped: list[tuple[int, int, float]] = []  # descriptor, bytes and time of evicted shards that readers map
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -101,20 +89,20 @@ class ShardCache:
 
     def used(self) -> int:
         """Return the bytes of all shards, those that are being written included."""
-        return sum(shard.size for shard in self._shards())
+        return sum(size for _, size, _ in self._shards())
 
     def begin(self, path: Path, size: int, next_use: NextUse, use: float = -1.0) -> int | None:
-        """Make room for a shard of so many bytes, and return the descriptor of its file, to be filled, and closed by `finish`.
+        """Make room for a file of so many bytes, and return its descriptor, to be filled, and closed by `finish`.
 
-        None: there is no room yet, or another downloader writes the file. Those that are used last go first, but none that is used
-        until this one is (`use`).
+        None: there is no room yet, or another downloader writes the file. The shards that are used last go first, but none that is
+        used until this one is (`use`). Other files take no room.
 
         Raises:
             StoreError: there will never be room, or the folder is no cache any more.
             OSError: it cannot be written.
         """
         with self._locked():
-            if not self._make_room(size, next_use, use):
+            if path.match(SHARDS) and not self._make_room(size, next_use, use):
                 return None
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f"{path.name}.tmp")
@@ -123,16 +111,15 @@ class ShardCache:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(descriptor), temporary.stat()):
                     os.ftruncate(descriptor, 0)
-                    os.posix_fallocate(descriptor, 0, size)
+                    if size:
+                        os.posix_fallocate(descriptor, 0, size)
                     return descriptor
-            except (BlockingIOError, FileNotFoundError):
-                pass
             except OSError as error:
-                temporary.unlink()
-                if error.errno != errno.ENOSPC:
+                if error.errno == errno.ENOSPC:
+                    temporary.unlink()
+                elif not isinstance(error, BlockingIOError | FileNotFoundError):
                     os.close(descriptor)
                     raise
-                self._disk_limit = max(self.used() - DISK_RESERVE_BYTES, 0)
             os.close(descriptor)
             return None
 
@@ -150,14 +137,14 @@ class ShardCache:
     def sweep(self) -> None:
         """Remove the files that killed downloaders have not finished."""
         with self._locked():
-            for path in self.folder.glob(f"{SHARDS}.tmp"):
+            for path in self.folder.glob("[0-9a-f]*/**/*.tmp"):
                 with suppress(OSError), path.open("rb") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self._evict(path)
 
     def full(self, size: int) -> StoreError:
         """Return the error of a shard of so many bytes that found no room."""
-        limit = "the disk is full" if self._disk_limit is not None else f"cache_size is {self.limit}: make it larger"
+        limit = "the disk is full" if self.limit is None else f"cache_size is {self.limit}: make it larger, if the disk has room"
         return StoreError(
             f"the cache {self.folder} is full: a shard needs {human_bytes(size)}, and readers use all of the "
             f"{human_bytes(self.used())} in it; {limit}"
@@ -168,30 +155,23 @@ class ShardCache:
 
         Readers that map an evicted shard have a moment to let go of it, before others are evicted in its place.
         """
-        limits = [limit for limit in (self.limit, self._disk_limit) if limit is not None]
-        if not limits:
-            return True
-        limit = min(limits)
-        if size > limit:
-            if self._disk_limit is None:
-                raise StoreError(f"cache_size is {limit}, but one shard takes {size} bytes: make cache_size larger")
-            raise self.full(size)
+        if self.limit is not None and size > self.limit:
+            raise StoreError(f"cache_size is {self.limit}, but one shard takes {size} bytes: make cache_size larger")
         shards = self._shards()
-        used = sum(shard.size for shard in shards)
-        missing = used + size + self._still_mapped(PATIENCE_S) - limit
-        ranked = sorted((shard for shard in shards if shard.path.suffix == ".mdb"), key=lambda shard: shard.last_read)
-        ranked.sort(key=lambda shard: next_use(shard.path), reverse=True)
+        used = sum(shard[1] for shard in shards)
+        disk = used + self._still_mapped() + shutil.disk_usage(self.folder).free - DISK_RESERVE_BYTES
+        limit = disk if self.limit is None else min(self.limit, disk)
+        missing = used + self._still_mapped(PATIENCE_S) + size - limit
+        ranked = sorted((next_use(path), -last_read, bytes, path) for path, bytes, last_read in shards if path.suffix == ".mdb")
         victims = []
-        for shard in ranked:
-            if missing <= 0 or next_use(shard.path) <= use:
-                break
-            victims.append(shard)
-            missing -= shard.size
+        while missing > 0 and ranked and ranked[-1][0] > use:
+            victims.append(ranked.pop())
+            missing -= victims[-1][2]
         if missing > 0:
             return False
-        for shard in victims:
-            self._evict(shard.path)
-            used -= shard.size
+        for _, _, bytes, path in victims:
+            self._evict(path)
+            used -= bytes
         self._evictions[0] = (self._evictions[0] + len(victims)) & ((1 << 64) - 1)
         return used + self._still_mapped() + size <= limit
 
@@ -213,13 +193,14 @@ class ShardCache:
         before = time.monotonic() - seconds
         return sum(size for _, size, evicted in self._mapped if evicted <= before)
 
-    def _shards(self) -> list[_Shard]:
+    def _shards(self) -> list[tuple[Path, int, float]]:
+        """Return the path, the bytes and the time of the last reading of each shard."""
         shards, now = [], time.time()
         for path in self.folder.glob(SHARDS):
             with suppress(FileNotFoundError):
                 found = path.lstat()
                 last_read = found.st_atime if found.st_atime <= now else 0.0  # else the clock was set back later
-                shards.append(_Shard(path, found.st_size, last_read))
+                shards.append((path, found.st_size, last_read))
         return shards
 
     @contextmanager

@@ -3,13 +3,13 @@
     CACHEDIR.TAG                                   marks the folder: nothing is deleted in one without it
     lock                                           locked by whoever makes room for a shard
     evictions                                      8 bytes, mapped by all: how often shards were evicted
-    FINGERPRINT/SUM/manifest.json ...              all of a store but its shards
-    FINGERPRINT/VARIANT/shard-00007.XXH3.mdb       a shard: verified and flushed before it gets this name
-    FINGERPRINT/VARIANT/shard-00007.XXH3.mdb.tmp   a shard on its way, locked by its downloader
+    FINGERPRINT/SUM/manifest.json ...              all of a store but its shards; the manifest comes last
+    FINGERPRINT/VARIANT/shard-00007.XXH3.mdb       a shard
+    NAME.tmp                                       a file on its way, locked by its downloader; verified and flushed, it is NAME
     readers/ID/downloader                          locked by the downloader for life
     readers/ID/log                                 what the downloader printed
     readers/ID/NAME.reader                         a store that a process reads, and its cache_size; locked by that process
-    readers/ID/NAME.K.request, NAME.K.answer       what it waits for, and what became of it; it removes both
+    readers/ID/NAME.K.request, NAME.K.answer       a RemoteFile that it waits for, and what became of it; it removes both
     readers/ID/NAME.K.schedule, NAME.K.clock       which shards a Loader will read, and how far it is (prefetch.py)
 
 ID stands for a user, a version and a set of credentials; there is one downloader for each. A reader that waits takes the lock of
@@ -38,14 +38,14 @@ import weakref
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastdata import errors
 from fastdata._version import __version__
 from fastdata.errors import MissingExtraError, RemoteError, StoreError, lacking
 from fastdata.store.files import unique, write_atomic
 
-__all__ = ["ANSWER", "CLOCK", "DOWNLOADER", "READER", "REQUEST", "SCHEDULE", "Session"]
+__all__ = ["ANSWER", "CLOCK", "DOWNLOADER", "READER", "REQUEST", "SCHEDULE", "RemoteFile", "Session"]
 
 READER, REQUEST, ANSWER, SCHEDULE, CLOCK = ".reader", ".request", ".answer", ".schedule", ".clock"
 DOWNLOADER, LOG = "downloader", "log"
@@ -62,6 +62,16 @@ sys.path += sys.argv[4:]
 from fastdata.remote.downloader import main
 main(*sys.argv[2:4])
 """
+
+
+class RemoteFile(NamedTuple):
+    """A file of a store: its name below the URL, its path below the cache, and its size and checksum."""
+
+    name: str
+    path: str
+    bytes: int
+    xxh3_128: str
+
 
 _sessions = weakref.WeakSet["Session"]()
 _starting = set[int]()  # locks of downloaders that are being started
@@ -99,29 +109,38 @@ class Session:
         """Return the path of a new file of this reader."""
         return self._folder / f"{self._name}.{next(self._numbers)}{suffix}"
 
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """Return the downloader's answer. It is started if there is none, and again if it was killed.
+    def manifest(self) -> bytes:
+        """Return the manifest of the store, as `ask` does."""
+        return str(self._ask([None])[0]["manifest"]).encode("latin-1")
+
+    def ask(self, *files: RemoteFile) -> None:
+        """Wait until these files are in the cache. The downloader is started if there is none, and again if it was killed.
 
         Raises:
             FastDataError: what went wrong there.
             RemoteError: there is no downloader, and none can be started, or files or memory ran out.
             MissingExtraError: obstore is not installed.
         """
-        asked = self.path(REQUEST)
-        answer = asked.with_suffix(ANSWER)
+        self._ask(list(files))
+
+    def _ask(self, requests: list[RemoteFile | None]) -> list[dict[str, Any]]:
+        asked = [self.path(REQUEST) for _ in requests]
         try:
-            write_atomic(asked, json.dumps(request).encode(), durable=False)
-            body: dict[str, Any] = self._wait(answer)
+            for path, request in zip(asked, requests, strict=True):
+                write_atomic(path, json.dumps(request).encode(), durable=False)
+            answers: list[dict[str, Any]] = [self._wait(path.with_suffix(ANSWER)) for path in asked]
         except OSError as error:
             raise RemoteError(f"the downloader of {self._cache} cannot be asked: {lacking(error) or error}") from error
         finally:
-            for path in (asked, answer):
-                with suppress(OSError):
-                    path.unlink()
-        if "error" in body:
-            kind = getattr(errors, body["error"], StoreError)
-            raise kind(body["message"], **({"missing": True} if body.get("missing") else {}))
-        return body
+            for path in asked:
+                for used in (path, path.with_suffix(ANSWER)):
+                    with suppress(OSError):
+                        used.unlink()
+        for body in answers:
+            if "error" in body:
+                kind = getattr(errors, body["error"], StoreError)
+                raise kind(body["message"], **({"missing": True} if body.get("missing") else {}))
+        return answers
 
     def _wait(self, answer: Path) -> Any:
         pause, look, starts = POLL_S[0], 0.0, 0

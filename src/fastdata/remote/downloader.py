@@ -13,35 +13,32 @@ import os
 import signal
 import time
 import traceback
-from collections import deque
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.errors import FastDataError, lacking
 from fastdata.remote.bucket import Bucket
-from fastdata.remote.cache import ShardCache, shard_path
-from fastdata.remote.client import ANSWER, READER, REQUEST, SCHEDULE
+from fastdata.remote.cache import ShardCache
+from fastdata.remote.client import ANSWER, READER, REQUEST, SCHEDULE, RemoteFile
 from fastdata.remote.prefetch import INF, Schedule, Schedules
-from fastdata.remote.store import Origin, copy_tables, fetch
-from fastdata.store.files import FileSum, shard_file, write_atomic
+from fastdata.store.files import MANIFEST, FileSum, write_atomic
 from fastdata.store.reader import raise_file_limit
 
-__all__ = ["Shard", "fill", "main"]
+__all__ = ["fill", "main"]
 
 REQUESTS = 16  # in flight
-SHARDS_AT_ONCE = 4
+FILES_AT_ONCE = 4
 WATCH_S = 0.005  # between two looks at the folder
 LIVES_S = 0.25  # between two looks whether readers live
 GRACE_S = 2.0  # without readers
 FIRST_S = 30.0  # for the first reader to come
 LEFT_S = 60.0  # after which a file of no reader is not that of one that begins
 WAIT_S = 30.0  # for room in the cache, while a reader waits
-ROOM_S = 0.02, 0.1  # between two looks for room: for a shard that a reader waits for, and for others
-LOOK_S = 0.3, 1.0  # between two looks at the schedules that find nothing, and that find shards
-COMING = 64  # shards that a look at the schedules finds at most
+ROOM_S = 0.02, 0.1  # between two looks for room: for a file that a reader waits for, and for others
+LOOK_S = 0.5  # between two looks at the schedules
 AGAIN_S = 5.0  # until a shard that could not be fetched ahead is tried again
 
 
@@ -60,42 +57,25 @@ class Reader:
     limit: int | None
 
 
-class Shard(NamedTuple):
-    """A shard of a store."""
-
-    origin: Origin
-    variant: str
-    number: int
-
-    @property
-    def total(self) -> FileSum:
-        """Its size and checksum."""
-        return self.origin.variants[self.variant].shards[self.number]
-
-    @property
-    def path(self) -> Path:
-        """Where it lies in the cache."""
-        return shard_path(self.origin.root, self.variant, self.number, self.total.xxh3_128)
-
-
 @dataclass
 class Download:
-    """A shard that readers wait for."""
+    """A file that readers wait for, or that a Loader will read."""
 
-    shard: Shard
+    bucket: Bucket
+    file: RemoteFile
     answers: set[Path] = field(default_factory=set)  # the files of those who wait
     since: float = field(default_factory=time.monotonic)
     look: float = 0.0  # when room for it is looked for again
 
 
-def fill(cache: ShardCache, shard: Shard, descriptor: int, pool: Executor) -> None:
-    """Fetch a shard into the file that `ShardCache.begin` has opened, check it, flush it, and give it its name."""
+def fill(cache: ShardCache, bucket: Bucket, file: RemoteFile, descriptor: int, pool: Executor) -> None:
+    """Fetch a file into what `ShardCache.begin` has opened, check it, flush it, and give it its name."""
     xxh3 = None
     try:
-        fetch(shard.origin.bucket, shard_file(shard.variant, shard.number), shard.total, descriptor, pool)
-        xxh3 = shard.total.xxh3_128
+        bucket.fetch(file.name, FileSum(file.bytes, file.xxh3_128), descriptor, pool)
+        xxh3 = file.xxh3_128
     finally:
-        cache.finish(descriptor, shard.path, xxh3)
+        cache.finish(descriptor, cache.folder / file.path, xxh3)
 
 
 class Downloader:
@@ -104,22 +84,19 @@ class Downloader:
     def __init__(self, cache: ShardCache, folder: Path) -> None:
         self._cache = cache
         self._folder = folder
-        self._pool = ThreadPoolExecutor(REQUESTS)
-        self._threads = ThreadPoolExecutor(SHARDS_AT_ONCE)
-        self._opens, self._copies = ThreadPoolExecutor(SHARDS_AT_ONCE), ThreadPoolExecutor(REQUESTS)
+        self._requests = ThreadPoolExecutor(REQUESTS)
+        self._threads = ThreadPoolExecutor(2 * FILES_AT_ONCE)  # for files, and for manifests
         self._readers: dict[str, Reader] = {}
         self._asked = set[str]()  # requests that are known
         self._schedule_files: dict[str, tuple[int, int]] = {}
         self._schedules = Schedules()
         self._buckets: dict[str, Bucket] = {}
-        self._origins: dict[str, Origin] = {}
-        self._tables: dict[Future[Path], Path] = {}  # and the answer
+        self._manifests: dict[Future[bytes], Path] = {}  # and the answer
         self._wanted: dict[Path, Download] = {}  # in the order of asking
         self._running: dict[Path, Future[None]] = {}
-        self._coming = deque[tuple[Path, Shard]]()  # what the schedules have next
+        self._coming: list[tuple[Path, Download]] = []  # what the schedules have next, in reverse
         self._failed: dict[Path, float] = {}  # until when shards are left alone
-        self._look = 0.0  # when the schedules are looked at again
-        self._lives = 0.0
+        self._look = self._room_look = self._lives = 0.0  # when schedules, room for what they have, and readers are looked at again
 
     def run(self) -> None:
         """Work until no reader is left, or a signal comes."""
@@ -136,7 +113,8 @@ class Downloader:
                 if self._readers:
                     last = now
                 self._finish()
-                self._begin(now)
+                self._begin_wanted(now)
+                self._begin_scheduled(now)
                 time.sleep(WATCH_S)
         finally:
             for path in self._running:
@@ -164,7 +142,7 @@ class Downloader:
         self._asked &= entries.keys()
         for name, entry in entries.items():
             if name.endswith(SCHEDULE):
-                with suppress(OSError, ValueError, KeyError, FastDataError):  # its reader has ended, or its tables were removed
+                with suppress(OSError, ValueError, KeyError, FastDataError):  # its reader has ended
                     info = entry.stat()
                     if self._schedule_files.get(name) != (info.st_ino, info.st_mtime_ns):
                         self._load_schedule(name)
@@ -200,13 +178,6 @@ class Downloader:
         last = {(one.process, one.url): one.limit for one in sorted(self._readers.values(), key=lambda one: one.opened)}
         self._cache.limit = min((limit for limit in last.values() if limit is not None), default=None)
 
-    def _origin(self, reader: Reader, root: str) -> Origin:
-        """Return a store that a reader has opened, perhaps through a downloader before this one."""
-        name = json.dumps([reader.url, reader.storage, root])
-        if name not in self._origins:
-            self._origins[name] = Origin(self._bucket(reader), self._cache.folder / root)
-        return self._origins[name]
-
     def _bucket(self, reader: Reader) -> Bucket:
         name = json.dumps([reader.url, reader.storage])
         if name not in self._buckets:
@@ -224,26 +195,20 @@ class Downloader:
             return  # it has ended
         self._asked.add(name)
         try:
-            if "shard" not in body:
-                self._tables[self._opens.submit(self._copy_tables, reader)] = answer
+            bucket = self._bucket(reader)
+            if body is None:
+                self._manifests[self._threads.submit(bucket.read_twice, MANIFEST)] = answer
                 return
-            shard = Shard(self._origin(reader, body["root"]), body["variant"], body["shard"])
-            self._wanted.setdefault(shard.path, Download(shard)).answers.add(answer)
+            file = RemoteFile(*body)
+            self._wanted.setdefault(self._cache.folder / file.path, Download(bucket, file)).answers.add(answer)
         except Exception as error:  # noqa: BLE001  the reader waits for an answer, whatever happens
             self._answer(answer, self._described(error))
 
-    def _copy_tables(self, reader: Reader) -> Path:
-        return copy_tables(self._bucket(reader), self._cache.folder, self._pool, self._copies)
-
     def _load_schedule(self, name: str) -> None:
         body = json.loads((self._folder / name).read_bytes())
-        origin = self._origin(self._readers[name.partition(".")[0]], body["root"])
-        shards: dict[Path, tuple[Shard, list[tuple[int, int]]]] = {}
-        for variant, uses in body["uses"].items():
-            for number, first, last in uses:
-                shard = Shard(origin, variant, number)
-                shards.setdefault(shard.path, (shard, []))[1].append((first, last))
-        self._schedules[name] = Schedule(self._folder / body["clock"], shards)
+        bucket = self._bucket(self._readers[name.partition(".")[0]])
+        uses = {self._cache.folder / file[1]: (Download(bucket, RemoteFile(*file)), uses) for file, uses in body["uses"]}
+        self._schedules[name] = Schedule(self._folder / body["clock"], uses)
         self._look = 0.0
 
     def _answer(self, answer: Path, body: dict[str, Any]) -> None:
@@ -262,11 +227,10 @@ class Downloader:
 
     def _finish(self) -> None:
         """Answer what is done."""
-        for future, answer in [item for item in self._tables.items() if item[0].done()]:
-            del self._tables[future]
-            error = future.exception()
-            root = "" if error else os.fspath(future.result().relative_to(self._cache.folder))
-            self._answer(answer, self._described(error) if error else {"root": root})
+        for manifest, answer in [item for item in self._manifests.items() if item[0].done()]:
+            del self._manifests[manifest]
+            error = manifest.exception()
+            self._answer(answer, self._described(error) if error else {"manifest": manifest.result().decode("latin-1")})
         for path, running in [item for item in self._running.items() if item[1].done()]:
             del self._running[path]
             if (error := running.exception()) is not None:
@@ -274,14 +238,14 @@ class Downloader:
             self._end(path, error)
 
     def _end(self, path: Path, error: BaseException | None) -> None:
-        """Answer those who wait for a shard."""
+        """Answer those who wait for a file."""
         if (wanted := self._wanted.pop(path, None)) is not None:
             body = {} if error is None else self._described(error)
             for answer in wanted.answers:
                 self._answer(answer, body)
 
-    def _begin(self, now: float) -> None:
-        """Begin downloads, those that readers wait for first."""
+    def _begin_wanted(self, now: float) -> None:
+        """Begin to download what readers wait for."""
         for path, download in list(self._wanted.items()):
             if path in self._running or now < download.look:
                 continue
@@ -289,49 +253,47 @@ class Downloader:
                 self._end(path, None)
             elif not any(answer.with_suffix(REQUEST).exists() for answer in download.answers):
                 del self._wanted[path]  # nobody waits any more
-            elif len(self._running) < SHARDS_AT_ONCE:
+            elif len(self._running) < FILES_AT_ONCE:
                 download.look = now + ROOM_S[0]
                 try:
-                    if not self._start(path, download.shard) and now >= download.since + WAIT_S:
-                        raise self._cache.full(download.shard.total.bytes)
+                    if not self._start(path, download) and now >= download.since + WAIT_S:
+                        raise self._cache.full(download.file.bytes)
                 except (FastDataError, OSError) as error:
                     self._end(path, error)
-        if any(path not in self._running for path in self._wanted):
-            return  # shards that are fetched ahead would take the room
-        while len(self._running) < SHARDS_AT_ONCE and (coming := self._next_scheduled(now)) is not None:
-            path, shard = coming
-            try:
-                began = self._start(path, shard, self._schedules.next_use(path))
-            except (FastDataError, OSError):
-                began = False
-            if not began:
-                self._coming.clear()
-                self._look = now + ROOM_S[1]
 
-    def _start(self, path: Path, shard: Shard, use: float = -1.0) -> bool:
-        """Begin to download a shard, which is used in so many samples, if there is room; return whether there is."""
-        descriptor = self._cache.begin(path, shard.total.bytes, self._schedules.next_use, use)
-        if descriptor is None:
-            return False
-        self._running[path] = self._threads.submit(fill, self._cache, shard, descriptor, self._pool)
-        return True
+    def _begin_scheduled(self, now: float) -> None:
+        """Begin to download what Loaders will need, unless it would take the room of what readers wait for."""
 
-    def _next_scheduled(self, now: float) -> tuple[Path, Shard] | None:
-        """Return the next shard that a Loader will need and that is neither in the cache nor on its way."""
-
-        def skip(path: Path) -> bool:
-            return path in self._running or self._failed.get(path, 0.0) > now or path.exists()
+        def is_needed(path: Path) -> bool:
+            return path not in self._running and self._failed.get(path, 0.0) <= now and not path.exists()
 
         if now >= self._look:
-            self._coming = deque(self._schedules.coming(skip)[:COMING])
-            self._look = now + LOOK_S[bool(self._coming)]
-        while self._coming:
-            path, shard = self._coming.popleft()
-            if not self._coming:
-                self._look = 0.0
-            if not skip(path) and self._schedules.next_use(path) != INF:
-                return path, shard
-        return None
+            self._coming = self._schedules.coming(is_needed)[::-1]
+            self._look = now + LOOK_S
+        while (
+            self._coming
+            and len(self._running) < FILES_AT_ONCE
+            and now >= self._room_look
+            and self._wanted.keys() <= self._running.keys()
+        ):
+            path, download = self._coming[-1]
+            use = self._schedules.next_use(path)
+            try:
+                if use != INF and is_needed(path) and not self._start(path, download, use):
+                    self._room_look = now + ROOM_S[1]
+                    return
+            except (FastDataError, OSError):
+                self._room_look = now + ROOM_S[1]
+                return
+            self._coming.pop()
+
+    def _start(self, path: Path, download: Download, use: float = -1.0) -> bool:
+        """Begin to download a file, which is used in so many samples, if there is room; return whether there is."""
+        descriptor = self._cache.begin(path, download.file.bytes, self._schedules.next_use, use)
+        if descriptor is None:
+            return False
+        self._running[path] = self._threads.submit(fill, self._cache, download.bucket, download.file, descriptor, self._requests)
+        return True
 
 
 def main(cache: str, folder: str) -> None:

@@ -1,8 +1,8 @@
 """Which shards a Loader will read, and when: it says so in a file, from which its downloader knows what to fetch and to evict.
 
-A schedule is a JSON object: {"root": of the store, "clock": a file beside it, "uses": {variant: [[shard, first, last], ...]}}: a
-shard is used from one sample to another, counted from the beginning of the schedule. A file is replaced as a whole. The clock is
-an int64, which the Loader changes in place: how many samples its workers have read.
+A schedule is a JSON object: {"clock": a file beside it, "uses": [[a RemoteFile, [[first, last], ...]], ...]}: a shard is used from
+one sample to another, counted from the beginning of the schedule. A file is replaced as a whole. The clock is an int64, which the
+Loader changes in place: how many samples its workers have read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import StoreError
-from fastdata.remote.client import CLOCK, SCHEDULE, Session
+from fastdata.remote.client import CLOCK, SCHEDULE, RemoteFile
 from fastdata.remote.reader import RemoteStore
 from fastdata.store.files import write_atomic
 from fastdata.store.store import Use
@@ -105,8 +105,8 @@ class _ScheduleFile:
     """What one Loader will read of one store, written for its downloader. The files go with the object."""
 
     def __init__(self, store: RemoteStore) -> None:
-        self._session: Session = store.session
         self._store = store
+        self._session = store.session  # whose files are removed with it
         self._path, clock = self._session.path(SCHEDULE), self._session.path(CLOCK)
         clock.write_bytes(bytes(CLOCK_BYTES))
         with clock.open("r+b") as file:
@@ -127,7 +127,8 @@ class _ScheduleFile:
             _, first, last = _merged(uses, at_once).T
             begins, ends = np.sort(first - at_once + 1), np.sort(last)  # of the windows that have a shard
             most = int((np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, "left")).max())
-            need += sum(sorted(self._store.shard_bytes(variant))[-most - 1 :])
+            sizes = sorted(shard.bytes for shard in self._store.shards[variant])
+            need += sum(sizes[-most - 1 :])
         if self._store.limit is not None and need > self._store.limit:
             raise StoreError(
                 f"cache_size is {self._store.limit}, but the shards that this order reads at once take {need} bytes: give "
@@ -137,11 +138,11 @@ class _ScheduleFile:
     def write(self, now: int) -> None:
         """Write what is used at a sample or later."""
         self.uses = {variant: uses[uses[:, 2] >= now] for variant, uses in self.uses.items()}
-        body = {
-            "root": self._store.relative_root,
-            "clock": self._clock_name,
-            "uses": {name: uses.tolist() for name, uses in self.uses.items()},
-        }
+        stretches = dict[RemoteFile, list[tuple[int, int]]]()
+        for variant, uses in self.uses.items():
+            for shard, first, last in uses.tolist():
+                stretches.setdefault(self._store.shards[variant][shard], []).append((first, last))
+        body = {"clock": self._clock_name, "uses": list(stretches.items())}
         write_atomic(self._path, json.dumps(body).encode(), durable=False)
 
 
@@ -187,12 +188,12 @@ class Schedules(dict[str, Schedule]):
         """Return when a shard is used next by any Loader; inf: no schedule has it."""
         return min((schedule.next_use(path) for schedule in self.values()), default=INF)
 
-    def coming(self, skip: Callable[[Path], bool]) -> list[tuple[Path, Any]]:
+    def coming(self, is_needed: Callable[[Path], bool]) -> list[tuple[Path, Any]]:
         """Return the shards that are used, the next ones first: the file, and the shard."""
         uses: dict[Path, tuple[float, Any]] = {}
         for schedule in self.values():
             for path, (shard, _) in schedule.shards.items():
                 use = schedule.next_use(path)
-                if use != INF and (path not in uses or use < uses[path][0]) and not skip(path):
+                if use != INF and (path not in uses or use < uses[path][0]) and is_needed(path):
                     uses[path] = use, shard
         return [(path, shard) for path, (_, shard) in sorted(uses.items(), key=lambda item: item[1][0])]

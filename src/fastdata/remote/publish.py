@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import xxhash
@@ -19,7 +19,6 @@ from fastdata.store.store import Store
 __all__ = ["REQUESTS", "fingerprint_of", "publish", "read_object"]
 
 REQUESTS = 8  # in flight
-TRIES = 3  # to read a small object that arrives with other bytes each time
 
 
 def publish(
@@ -53,25 +52,22 @@ def publish(
             bucket.put(name, path, replace=True)
         return total.bytes
 
+    if fingerprint_of(read_object(bucket, MANIFEST)) not in (None, manifest.fingerprint):
+        raise RemoteError(f"{url} holds another store: give a URL where nothing is, or delete what is there")
     with ThreadPoolExecutor(REQUESTS) as pool:
-        if fingerprint_of(read_object(bucket, MANIFEST, pool)) not in (None, manifest.fingerprint):
-            raise RemoteError(f"{url} holds another store: give a URL where nothing is, or delete what is there")
         for size in pool.map(lambda file: send(*file), [*shards, *tables]):
             tick(size)
     bucket.put(MANIFEST, manifest.to_json(), replace=True)
 
 
-def read_object(bucket: Bucket, name: str, pool: Executor) -> bytes | None:
+def read_object(bucket: Bucket, name: str) -> bytes | None:
     """Return a small object; None: there is none."""
-    for attempt in range(TRIES):
-        try:
-            return bucket.read_twice(name, pool)
-        except RemoteError as error:
-            if error.missing:
-                return None
-            if "different bytes" not in str(error) or attempt == TRIES - 1:
-                raise
-    return None  # never reached
+    try:
+        return bucket.read_twice(name)
+    except RemoteError as error:
+        if error.missing:
+            return None
+        raise
 
 
 def fingerprint_of(data: bytes | None) -> str | None:

@@ -9,16 +9,18 @@ import stat
 import time
 import weakref
 from bisect import bisect_right
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import FormatError, StoreError, lacking, warn_user
-from fastdata.remote.cache import ShardCache, is_whole, map_evictions, shard_path
-from fastdata.remote.client import Session
+import xxhash
+
+from fastdata.errors import FormatError, RemoteError, StoreError, lacking, warn_user
+from fastdata.remote.cache import ShardCache, is_whole, map_evictions
+from fastdata.remote.client import RemoteFile, Session
 from fastdata.remote.url import Storage, is_url, local_path, parse_bytes, scheme
-from fastdata.store.files import shard_file
-from fastdata.store.manifest import Manifest, Variant, read_manifest
+from fastdata.store.files import MANIFEST, FileSum, file_sum, shard_file, sum_of
+from fastdata.store.manifest import Manifest, Variant, parse_manifest, read_manifest
 from fastdata.store.reader import RecordIndex, ShardReader, raise_file_limit
 from fastdata.store.store import Place
 
@@ -42,7 +44,41 @@ class RemoteStore(Place):
         self.url, self.storage, self.limit, self.cache = url, storage, limit, Path(cache).absolute()
         ShardCache(self.cache)
         self._session: Session | None = None
-        self.root = self.cache / self.session.ask(tables=True)["root"] if root is None else root
+        self.root = self._copy_tables() if root is None else root
+
+    def _copy_tables(self) -> Path:
+        """Copy all of the store but its shards into the cache, unless it is there; return its folder."""
+        try:
+            raw = self.session.manifest()
+        except RemoteError as error:
+            if error.missing:
+                what = f"no store at {self.url}: {error}; prepare one there, or publish one to it"
+                raise RemoteError(what, missing=True) from None
+            raise
+        manifest = parse_manifest(raw, f"{self.url}/{MANIFEST}")
+        root = self.cache / manifest.fingerprint / xxhash.xxh3_64_hexdigest(raw)
+        for files in (manifest.files, {MANIFEST: sum_of(raw)}):
+            self.session.ask(
+                *(self.file(root / name, name, total) for name, total in files.items() if not _has(root / name, total))
+            )
+        return root
+
+    def file(self, path: Path, name: str, total: FileSum) -> RemoteFile:
+        """Return what a session asks for. path: in the cache."""
+        return RemoteFile(name, os.fspath(path.relative_to(self.cache)), total.bytes, total.xxh3_128)
+
+    @cached_property
+    def shards(self) -> dict[str, list[RemoteFile]]:
+        """The shards of each variant."""
+        return {
+            variant.name: [
+                self.file(
+                    self.root.parent / variant.name / f"shard-{k:05d}.{total.xxh3_128}.mdb", shard_file(variant.name, k), total
+                )
+                for k, total in enumerate(variant.shards)
+            ]
+            for variant in read_manifest(self.root).variants
+        }
 
     @property
     def session(self) -> Session:
@@ -50,15 +86,6 @@ class RemoteStore(Place):
         if self._session is None or self._session.process != os.getpid():
             self._session = Session(self.cache, self.url, self.storage, self.limit)
         return self._session
-
-    @property
-    def relative_root(self) -> str:
-        """The root as all processes name it that share the cache, perhaps below other folders."""
-        return os.fspath(self.root.relative_to(self.cache))
-
-    def shard_bytes(self, variant: str) -> list[int]:
-        """Return the size of each shard of a variant."""
-        return [total.bytes for one in read_manifest(self.root).variants if one.name == variant for total in one.shards]
 
     def __fspath__(self) -> str:
         return os.fspath(self.root)
@@ -79,7 +106,7 @@ class RemoteStore(Place):
         return RemoteStore, (self.url, self.storage, self.cache, self.limit, self.root)
 
     def reader(self, variant: Variant, index: RecordIndex, *, check: bool) -> CachedReader:
-        return CachedReader(CachedShards(self, variant), index, check=check)
+        return CachedReader(CachedShards(self, variant.name), index, check=check)
 
     def require(self, manifest: Manifest, variant: Variant) -> None:
         need = sum(total.bytes for total in variant.shards)
@@ -90,10 +117,10 @@ class RemoteStore(Place):
             )
 
     def check(self, variant: Variant, shard: int) -> None:
-        shards = CachedShards(self, variant)
-        shards.file(shard).unlink(missing_ok=True)  # what is in a cache says nothing of the bucket
+        shards = CachedShards(self, variant.name)
+        shards.path(shard).unlink(missing_ok=True)  # what is in a cache says nothing of the bucket
         shards.open(shard).release()
-        shards.file(shard).unlink(missing_ok=True)
+        shards.path(shard).unlink(missing_ok=True)
 
 
 _readers = weakref.WeakSet["CachedReader"]()
@@ -107,24 +134,48 @@ def _unmap_all() -> None:
 os.register_at_fork(after_in_child=_unmap_all)  # the lock of a mapping lives as long as any process has it
 
 
+def _has(path: Path, total: FileSum) -> bool:
+    """Return whether the cache has a file. One that is not what was written is removed."""
+    try:
+        info = path.stat()
+        if file_sum(path) == total:
+            return True
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    _remove(path, info)
+    return False
+
+
+def _remove(path: Path, damaged: os.stat_result | None = None) -> None:
+    """Remove a file that is not what was written, unless another process has."""
+    try:
+        if damaged is None or os.path.samestat(path.stat(), damaged):
+            path.unlink()
+            warn_user(f"{path} is not what was written there: it is fetched again; see whether the disk is healthy")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise FormatError(f"{path} is not what was written there, and cannot be removed ({error.strerror}): delete it") from None
+
+
 class CachedShards:
     """The shards of a variant, which come into the cache when they are opened."""
 
-    def __init__(self, store: RemoteStore, variant: Variant) -> None:
-        self.store = store
-        self._variant = variant.name
-        self._totals = [(total.bytes, total.xxh3_128) for total in variant.shards]
+    def __init__(self, store: RemoteStore, variant: str) -> None:
+        self.store, self._variant = store, variant
 
-    def file(self, shard: int) -> Path:
+    def path(self, shard: int) -> Path:
         """Return where a shard lies in the cache."""
-        return shard_path(self.store.root, self._variant, shard, self._totals[shard][1])
+        return self.store.cache / self.store.shards[self._variant][shard].path
 
     def describe(self, shard: int) -> str:
-        return f"{self.store.url}/{shard_file(self._variant, shard)}"
+        return f"{self.store.url}/{self.store.shards[self._variant][shard].name}"
 
     def advice(self, shard: int) -> str:
         return (
-            f"remove {self.file(shard)}, a copy in the cache, to have it fetched again; if that does not help, "
+            f"remove {self.path(shard)}, a copy in the cache, to have it fetched again; if that does not help, "
             f"run fastdata verify {self.store.url}"
         )
 
@@ -132,49 +183,32 @@ class CachedShards:
         """Map a shard, and lock its file shared. One that is not what was written is removed, and fetched again."""
         raise_file_limit()
         try:
-            return self._map(shard)
+            return self._map(self.store.shards[self._variant][shard])
         except OSError as error:
-            raise StoreError(f"{self.file(shard)} cannot be opened: {lacking(error) or error.strerror}") from error
+            raise StoreError(f"{self.path(shard)} cannot be opened: {lacking(error) or error.strerror}") from error
 
-    def _map(self, shard: int) -> memoryview:
-        path, (size, xxh3) = self.file(shard), self._totals[shard]
+    def _map(self, file: RemoteFile) -> memoryview:
+        path = self.store.cache / file.path
         for _ in range(TRIES):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError:
                 _unmap_all()  # or the cache may have no room, while this process waits
-                self.store.session.ask(root=self.store.relative_root, variant=self._variant, shard=shard)
+                self.store.session.ask(file)
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
                 info = os.fstat(descriptor)
-                if info.st_nlink and stat.S_ISREG(info.st_mode) and is_whole(info, xxh3, size):
-                    mapped = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)  # has a descriptor, and its lock, of its own
+                if info.st_nlink and stat.S_ISREG(info.st_mode) and is_whole(info, file.xxh3_128, file.bytes):
+                    mapped = mmap.mmap(descriptor, file.bytes, prot=mmap.PROT_READ)  # has a descriptor, and its lock, of its own
                     mapped.madvise(mmap.MADV_RANDOM)
                     os.utime(descriptor, ns=(time.time_ns(), info.st_mtime_ns))
                     return memoryview(mapped)
             finally:
                 os.close(descriptor)
             if info.st_nlink:
-                self.remove(shard, info)
-        raise StoreError(
-            f"{self.store.url}: shard {shard} of {self._variant} was evicted {TRIES} times before it was read: "
-            "make cache_size larger"
-        )
-
-    def remove(self, shard: int, damaged: os.stat_result | None = None) -> None:
-        """Remove a shard that is not what was written, unless another process has."""
-        path = self.file(shard)
-        try:
-            if damaged is None or os.path.samestat(path.stat(), damaged):
-                path.unlink()
-                warn_user(f"{path} is not what was written there: it is fetched again; see whether the disk is healthy")
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise FormatError(
-                f"{path} is not what was written there, and cannot be removed ({error.strerror}): delete it"
-            ) from None
+                _remove(path, info)
+        raise StoreError(f"{path} was evicted {TRIES} times before it was read: make cache_size larger")
 
 
 class CachedReader(ShardReader):
@@ -198,14 +232,14 @@ class CachedReader(ShardReader):
         """Return the bytes of a record, which stay valid for as long as they are held."""
         if self._evictions[0] != self._seen:
             self._seen = self._evictions[0]
-            self._opened = {shard: view for shard, view in self._opened.items() if self._cached.file(shard).exists()}
+            self._opened = {shard: view for shard, view in self._opened.items() if self._cached.path(shard).exists()}
         try:
             return super().get(row)
         except FormatError:
             pass
         shard = bisect_right(self._starts, row) - 1
         self._opened.pop(shard, None)
-        self._cached.remove(shard)
+        _remove(self._cached.path(shard))
         return super().get(row)
 
 
