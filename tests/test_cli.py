@@ -41,7 +41,7 @@ def store(small: Path) -> Path:
 @pytest.mark.parametrize("command", [(), *((name,) for name in cli.commands)])
 def test_help_never_imports_torch(command: tuple[str, ...]) -> None:
     code = (
-        "import sys; from fastdata.cli import main; sys.argv[1:] = [*sys.argv[1:], '--help']\n"
+        "import sys; from fastdata.entry import main; sys.argv[1:] = [*sys.argv[1:], '--help']\n"
         "try: main()\n"
         "finally: heavy = {'torch', 'cv2', 'numpy', 'lmdb'} & set(sys.modules); print('loaded:', sorted(heavy))"
     )
@@ -50,7 +50,7 @@ def test_help_never_imports_torch(command: tuple[str, ...]) -> None:
 
 
 def test_preparing_never_imports_torch(small: Path, tmp_path: Path) -> None:
-    code = "import sys; from fastdata.cli import prep_main; prep_main(); assert 'torch' not in sys.modules"
+    code = "import sys; from fastdata.entry import prep_main; prep_main(); assert 'torch' not in sys.modules"
     assert run(PREP[0], "-c", code, small, tmp_path / "o.fds").returncode == 0
     worker = "import fastdata.prepare.worker, sys; assert 'torch' not in sys.modules"
     assert run(PREP[0], "-c", worker).returncode == 0

@@ -294,7 +294,7 @@ def test_a_source_that_is_called_like_a_command(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_missing_ray_is_named(small: Path, tmp_path: Path) -> None:
-    code = "import sys; sys.modules['ray'] = None; from fastdata.cli import prep_main; prep_main()"
+    code = "import sys; sys.modules['ray'] = None; from fastdata.entry import prep_main; prep_main()"
     found = run(sys.executable, "-c", code, tmp_path / "in", tmp_path / "o.fds", "--size", "16", "--engine", "ray")
     assert found.returncode == 1 and "needs ray, which is not installed: pip install" in found.stderr
     assert not list((tmp_path / "o.fds").rglob("*.tmp"))

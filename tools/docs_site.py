@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md", "benchmarks/LOG.md", "benchmarks/GPU.md")
 LINK = re.compile(r"(\]\()([^)#\s]+)([^)]*\))")
 COMMANDS = {
-    "fastdata-prep": ["fastdata-prep", "--help-all"],
+    "fastdata-prep": ["fastdata-prep", "--help"],
     "fastdata-prep plan": ["fastdata-prep", "plan", "--help"],
     "fastdata-prep run": ["fastdata-prep", "run", "--help"],
     "fastdata-prep finish": ["fastdata-prep", "finish", "--help"],

@@ -8,87 +8,38 @@ from typing import TYPE_CHECKING, Any
 import fastdata.system.forks  # makes forks safe from here on
 from fastdata._version import __version__ as __version__
 
-# Name -> module, imported at first use, so that the command line never waits for torch.
-_HOMES = {
-    "ArrayDataset": "arrays.dataset",
-    "Augment": "gpu.augment",
-    "Batch": "gpu.batch",
-    "CenterCrop": "images.crops",
-    "Crop": "images.crops",
-    "GPUNormalize": "gpu.normalize",
-    "LMDBDataset": "images.stored",
-    "Loader": "loader.loader",
-    "MaskDataset": "images.stored",
-    "MultiCrop": "images.crops",
-    "RAMDataset": "data.opening",
-    "RandomCrop": "images.crops",
-    "RandomResizedCrop": "images.crops",
-    "Resize": "images.crops",
-    "NextToken": "gpu.next_token",
-    "Prefetcher": "gpu.prefetcher",
-    "Ragged": "gpu.ragged",
-    "Summary": "prepare.functions",
-    "TableDataset": "tables",
-    "TokenDataset": "text.dataset",
-    "Trainer": "train.trainer",
-    "doctor": "bench.doctor",
-    "drop_dead_bias": "gpu.bias",
-    "merge": "prepare.merge",
-    "open": "data.opening",
-    "prep": "prepare.functions",
-    "prep_finish": "prepare.functions",
-    "prep_plan": "prepare.functions",
-    "prep_run": "prepare.functions",
-    "publish": "remote.publish",
-    "CodecError": "errors",
-    "FastDataError": "errors",
-    "FormatError": "errors",
-    "LoaderError": "errors",
-    "MissingExtraError": "errors",
-    "PrepError": "errors",
-    "RemoteError": "errors",
-    "StoreError": "errors",
-}
+# Without `open`, which would replace Python's in a star import
+__all__ = ["ArrayDataset", "LMDBDataset", "MaskDataset", "RAMDataset", "TableDataset", "TokenDataset"]
+__all__ += ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "Resize"]
+__all__ += ["Augment", "Batch", "GPUNormalize", "Loader", "NextToken", "Prefetcher", "Ragged", "Trainer"]
+__all__ += ["Summary", "doctor", "drop_dead_bias", "merge", "prep", "prep_finish", "prep_plan", "prep_run", "publish"]
+__all__ += ["CodecError", "FastDataError", "FormatError", "LoaderError"]
+__all__ += ["MissingExtraError", "PrepError", "RemoteError", "StoreError"]
 
-__all__ = [  # without `open`, which would replace Python's in a star import
-    "ArrayDataset",
-    "Augment",
-    "Batch",
-    "CenterCrop",
-    "CodecError",
-    "Crop",
-    "FastDataError",
-    "FormatError",
-    "GPUNormalize",
-    "LMDBDataset",
-    "Loader",
-    "LoaderError",
-    "MaskDataset",
-    "MissingExtraError",
-    "MultiCrop",
-    "NextToken",
-    "Prefetcher",
-    "PrepError",
-    "RAMDataset",
-    "Ragged",
-    "RandomCrop",
-    "RandomResizedCrop",
-    "RemoteError",
-    "Resize",
-    "StoreError",
-    "Summary",
-    "TableDataset",
-    "TokenDataset",
-    "Trainer",
-    "doctor",
-    "drop_dead_bias",
-    "merge",
-    "prep",
-    "prep_finish",
-    "prep_plan",
-    "prep_run",
-    "publish",
-]
+# Module -> names, imported at first use, so that the command line never waits for torch.
+_NAMES = {
+    "arrays.dataset": ["ArrayDataset"],
+    "bench.doctor": ["doctor"],
+    "data.opening": ["RAMDataset", "open"],
+    "errors": [name for name in __all__ if name.endswith("Error")],
+    "gpu.augment": ["Augment"],
+    "gpu.batch": ["Batch"],
+    "gpu.bias": ["drop_dead_bias"],
+    "gpu.next_token": ["NextToken"],
+    "gpu.normalize": ["GPUNormalize"],
+    "gpu.prefetcher": ["Prefetcher"],
+    "gpu.ragged": ["Ragged"],
+    "images.crops": ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "Resize"],
+    "images.stored": ["LMDBDataset", "MaskDataset"],
+    "loader.loader": ["Loader"],
+    "prepare.functions": ["Summary", "prep", "prep_finish", "prep_plan", "prep_run"],
+    "prepare.merge": ["merge"],
+    "remote.publish": ["publish"],
+    "tables": ["TableDataset"],
+    "text.dataset": ["TokenDataset"],
+    "train.trainer": ["Trainer"],
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 if TYPE_CHECKING:
     from fastdata.arrays.dataset import ArrayDataset
@@ -114,13 +65,7 @@ if TYPE_CHECKING:
     from fastdata.images.crops import CenterCrop, Crop, MultiCrop, RandomCrop, RandomResizedCrop, Resize
     from fastdata.images.stored import LMDBDataset, MaskDataset
     from fastdata.loader.loader import Loader
-    from fastdata.prepare.functions import (
-        Summary,
-        prep,
-        prep_finish,
-        prep_plan,
-        prep_run,
-    )
+    from fastdata.prepare.functions import Summary, prep, prep_finish, prep_plan, prep_run
     from fastdata.prepare.merge import merge
     from fastdata.remote.publish import publish
     from fastdata.tables import TableDataset

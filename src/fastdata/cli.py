@@ -8,31 +8,44 @@ from __future__ import annotations
 
 import io
 import json
-import re
+import os
+import shlex
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from fastdata import kinds
 from fastdata._version import __version__
-from fastdata.cli_doctor import doctor
-from fastdata.cli_options import KINDS, SETTINGS, STORAGE, File, with_options
-from fastdata.cli_prep import prep
 from fastdata.errors import FastDataError, PrepError
-from fastdata.remote.url import is_url
+from fastdata.options import OptionInfo, as_option, options_of
+from fastdata.remote.url import is_url, parse_bytes, parse_storage
 
-__all__ = ["main", "prep_main"]
+if TYPE_CHECKING:
+    from fastdata.prepare.summary import Summary
 
+__all__ = ["cli", "prep", "run"]
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+KINDS = [kinds.find(name) for name in kinds.NAMES]
 FORMATS = "; ".join(f"{kind.name}: {', '.join(kind.exports)}" for kind in KINDS)
+FIELDS: dict[str, Any] = {}  # option of a kind of data -> its field
+GROUPS: dict[str, str] = {}  # -> the title above it in help
+for _kind in KINDS:
+    for _key, _field in options_of(_kind.options).items():
+        FIELDS.setdefault(_key, _field)
+        GROUPS.setdefault(_key, _field.metadata["said"].group or _kind.options.__doc__ or _kind.name)
+TITLES = ("Images", "Labels", "Masks", "Text", "Arrays", "The run")
 
 
 class _Stored(click.Path):
-    """A folder that exists, or a URL."""
+    """A path that exists, or a URL."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if is_url(value) else super().convert(value, param, ctx)
@@ -40,14 +53,14 @@ class _Stored(click.Path):
 
 STORE = click.argument("store", type=click.Path(exists=True, file_okay=False))
 STORE_OR_URL = click.argument("store", type=_Stored(exists=True, file_okay=False))
-
-
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", text.strip(), re.IGNORECASE)
-    if found is None:
-        raise click.BadParameter(f"{text!r} is not a size: give bytes, as 500000000, or with a unit, as 500MB, 1GB or 512MiB")
-    number, unit, binary = found.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " "))
+STORAGE = click.option(
+    "--storage",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=lambda ctx, param, value: parse_storage(value) or None,
+    help="If a URL is given: an option of its client, such as endpoint, region or anonymous=true; may repeat. Default: as the "
+    "environment says, which is also the place for secrets.",
+)
 
 
 @click.group(context_settings=SETTINGS)
@@ -56,8 +69,208 @@ def cli() -> None:
     """Prepare data once, then feed PyTorch models with compact batches as fast as the machine can."""
 
 
-cli.add_command(doctor)
-cli.add_command(prep)
+# Preparing
+
+
+class _Grouped(click.Command):
+    """A command whose help shows its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in TITLES}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # the usage line shows the arguments
+            if record:
+                groups[GROUPS.get(param.name or "", TITLES[-1])].append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+class _Prep(_Grouped):
+    """A command whose first argument may be the name of one of its parts."""
+
+    parts: ClassVar[dict[str, click.Command]] = {}
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] in self.parts:
+            return self.parts[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+def _sides(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdigit() and int(part) for part in parts):
+        raise click.BadParameter(f"{text!r} is not a box: give a positive number for each axis, such as 64,64,64")
+    return tuple(map(int, parts))
+
+
+TYPES: dict[str, Any] = {
+    "text": str,
+    "int": int,
+    "path": click.Path(),
+    "file": _Stored(exists=True, dir_okay=False),
+    "folder": _Stored(exists=True, file_okay=False),
+    "sides": _sides,
+}
+
+
+def _click_option(key: str, info: OptionInfo, default: Any) -> Callable[[Any], Any]:
+    """Return click's option for one of a kind of data."""
+    if info.type == "flag":
+        opposite = f"/{as_option(f'no_{key}')}" if default else ""
+        return click.option(as_option(key) + opposite, is_flag=True, default=default, help=info.help)
+    return click.option(
+        as_option(key),
+        type=click.Choice(list(info.choices)) if info.choices and info.type == "text" else TYPES[info.type],
+        default=None if info.several else default,
+        multiple=info.several,
+        metavar=info.metavar,
+        help=info.help,
+    )
+
+
+def _planned(command: Any) -> Any:
+    """Add the arguments and options of whatever makes a plan."""
+    options = [
+        click.argument("source", type=click.Path()),
+        click.argument("out", type=click.Path(), required=False),
+        *(_click_option(key, one.metadata["said"], one.default) for key, one in FIELDS.items()),
+        click.option("--kind", type=click.Choice(kinds.NAMES), help="Kind of data. Default: found from the files."),
+        click.option("--limit", type=int, help="Prepare only so many inputs: of images and arrays, evenly spaced ones."),
+        click.option("--overwrite", is_flag=True, help="Replace a store once the new one is whole. Not at a URL."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+WORKERS = click.option("--workers", type=int, help="Worker processes. Default: one per core.")
+REJECT_RATE = click.option(
+    "--max-reject-rate", type=float, default=0.01, help="Exit with code 3 if a larger share of the inputs is rejected."
+)
+
+
+@cli.command(cls=_Prep, context_settings=SETTINGS)
+@click.version_option(__version__)
+@_planned
+@WORKERS
+@click.option("--dry-run", is_flag=True, help="Estimate size and time without writing anything.")
+@REJECT_RATE
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    help="What runs the workers: this machine, or the Ray cluster that RAY_ADDRESS names.",
+)
+def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
+    """Make a store from SOURCE (of train/ and val/: two). OUT, a folder or a URL, defaults to SOURCE's name + ".fds" here.
+    To continue after an interruption, run it again. In tasks: plan, run, finish.
+
+    SOURCE is a folder with one folder per class, a flat folder, a table of paths and labels (.csv, .tsv, .jsonl, .parquet), or
+    archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders; or
+    module:function, which returns a Python sequence. Or, with --tokenizer or --train-bpe, a folder or file of text: .txt,
+    .jsonl, .parquet, also .gz or .zst. Or arrays: .npy, .npz, NIfTI.
+    """
+    from fastdata.prepare.spawn import spares
+
+    here = not dry_run and options["engine"] == "local" and os.path.lexists(options["source"])
+    with spares(options["workers"]) if here else nullcontext():
+        _prepare(dry_run, max_reject_rate, _given(options))
+
+
+def _prepare(dry_run: bool, max_reject_rate: float, options: dict[str, Any]) -> None:
+    """Run the command, while workers start."""
+    from fastdata.prepare.estimate import estimate
+    from fastdata.prepare.tasks import prep
+
+    if dry_run:
+        for run_only in ("overwrite", "engine"):
+            options.pop(run_only, None)
+        found = estimate(**options)
+        click.echo("\n".join(found.lines()))
+        if sum(found.rejected.values()) > max_reject_rate * found.probes:
+            _end(max_reject_rate, "tried inputs are rejected")
+        sys.exit(0 if found.fits else 1)
+    try:
+        signal.signal(signal.SIGTERM, _interrupt)
+        summary = prep(**options, progress=True)
+    except KeyboardInterrupt:
+        arguments = sys.argv[2:] if click.get_current_context().info_name == "prep" else sys.argv[1:]
+        command = shlex.join(["fastdata-prep", *arguments])
+        click.echo(f"\ninterrupted; finished work is kept. To continue: {command}", err=True)
+        sys.exit(130)
+    stores = list(summary.splits.values()) or [summary]
+    for one in stores:
+        click.echo("\n".join(one.lines()))
+    _check_rejects(stores, max_reject_rate)
+
+
+def _check_rejects(stores: Iterable[Summary], max_reject_rate: float) -> None:
+    """End with code 3 if too many inputs of a store were rejected."""
+    if bad := [f"{store.out}/rejects.jsonl" for store in stores if store.reject_rate > max_reject_rate]:
+        _end(max_reject_rate, f"inputs were rejected: see {' and '.join(bad)}")
+
+
+def _end(max_reject_rate: float, what: str) -> None:
+    click.echo(f"more than {max_reject_rate:.2%} of the {what}; --max-reject-rate allows more", err=True)
+    sys.exit(3)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value == () else value for name, value in options.items()}  # (): a repeatable option that is absent
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Treat SIGTERM as Ctrl-C. Ignore further ones: `timeout` sends two."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+@click.command("plan", cls=_Grouped, context_settings=SETTINGS)
+@_planned
+def _plan(**options: Any) -> None:
+    """Plan how to prepare SOURCE, and write the plan into OUT, for tasks on machines that share its disk: run, then finish."""
+    from fastdata.prepare.tasks import prep_plan
+
+    click.echo("\n".join(prep_plan(**_given(options)).lines()))
+
+
+@click.command("run", context_settings=SETTINGS)
+@click.argument("out", type=click.Path())
+@click.option("--task", type=int, metavar="I", help="Number of this task, from 0. Default: all shards.")
+@click.option("--of", type=int, metavar="N", help="Number of tasks.")
+@WORKERS
+def _run(out: str, **options: Any) -> None:
+    """Make the shards of task I of the N tasks of the plan in OUT, if they are not finished. A task may run twice, or be killed and
+    run again.
+    """
+    from fastdata.prepare.tasks import prep_run
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    click.echo(prep_run(out, **options))
+
+
+@click.command("finish", context_settings=SETTINGS)
+@click.argument("out", type=click.Path())
+@REJECT_RATE
+def _finish(out: str, max_reject_rate: float) -> None:
+    """Turn the shards that tasks have made in OUT into a store."""
+    from fastdata.prepare.tasks import prep_finish
+
+    summary = prep_finish(out)
+    click.echo("\n".join(summary.lines(run=False)))
+    _check_rejects([summary], max_reject_rate)
+
+
+_Prep.parts = {"plan": _plan, "run": _run, "finish": _finish}
+
+
+# Stores
 
 
 @contextmanager
@@ -72,9 +285,9 @@ def _located(store: str, storage: dict[str, Any] | None) -> Iterator[Any]:
 @cli.command()
 @STORE_OR_URL
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as one JSON object.")
-@click.option("--sheet", type=File(".png"), help="Draw samples with masks, names and labels into this PNG.")
+@click.option("--sheet", type=click.Path(dir_okay=False), help="Draw samples with masks, names and labels into this PNG.")
 @click.option("--size", type=int, help="Stored size that the sheet shows. Default: the largest.")
-@with_options((STORAGE,))
+@STORAGE
 def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage: dict[str, Any] | None) -> None:
     """Describe STORE, a folder or a URL: samples, samples per class, sizes, the memory that a RAMDataset takes, rejects, and how it
     was made."""
@@ -95,7 +308,7 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage
 
 @cli.command()
 @STORE
-@click.option("--out", type=File(".html"), help="The page to write. Default: NAME-report.html in the working folder.")
+@click.option("--out", type=click.Path(dir_okay=False), help="The page. Default: NAME-report.html in the working folder.")
 def report(store: str, out: str | None) -> None:
     """Write an HTML page about a STORE: samples, classes, sizes, rejects, and how it was made."""
     from fastdata.report.page import store_page
@@ -111,7 +324,7 @@ def report(store: str, out: str | None) -> None:
 @cli.command()
 @STORE_OR_URL
 @click.option("--quick", is_flag=True, help="Check sizes, tables and structure only.")
-@with_options((STORAGE,))
+@STORAGE
 def verify(store: str, quick: bool, storage: dict[str, Any] | None) -> None:
     """Check STORE, a folder or a URL, against its checksums. Print a line for each problem; exit with code 1 if there are any."""
     from tqdm import tqdm
@@ -149,7 +362,7 @@ def merge(stores: tuple[str, ...], out: str) -> None:
 @cli.command()
 @STORE
 @click.argument("url")
-@with_options((STORAGE,))
+@STORAGE
 def publish(store: str, url: str, storage: dict[str, Any] | None) -> None:
     """Copy STORE to a URL, such as s3://bucket/photos.fds, from which datasets read it through a cache."""
     from tqdm import tqdm
@@ -165,14 +378,17 @@ def publish(store: str, url: str, storage: dict[str, Any] | None) -> None:
 @STORE_OR_URL
 @click.argument("out", metavar="DIR", type=click.Path())
 @click.option(
-    "--to",
-    type=click.Choice([to for kind in KINDS for to in kind.exports]),
-    help=f"Format. {FORMATS}. Default: the first.",
+    "--to", type=click.Choice([to for kind in KINDS for to in kind.exports]), help=f"Format. {FORMATS}. Default: the first."
 )
 @click.option("--size", type=int, help="Stored size. Default: the largest.")
-@click.option("--shard-size", type=_bytes, metavar="SIZE", help="Largest size of a tar, such as 500MB. Default: 1GB.")
+@click.option(
+    "--shard-size",
+    metavar="SIZE",
+    callback=lambda ctx, param, value: value and parse_bytes(value, "--shard-size"),
+    help="Largest size of a tar, such as 500MB. Default: 1GB.",
+)
 @click.option("--val-fraction", type=float, help="For nanogpt: share of tokens, from the end, for val.bin; 0: none. Default: 0.1.")
-@with_options((STORAGE,))
+@STORAGE
 def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None, **options: Any) -> None:
     """Write the samples of STORE, a folder or a URL, to DIR as ordinary files: images in class folders or WebDataset tars, tokens
     as .bin, arrays as .npy."""
@@ -186,19 +402,18 @@ def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None,
     click.echo(f"{number_of(count, 'sample' if to == 'webdataset' else 'file')} in {out}")
 
 
+# Measuring
+
+CROP = click.option("--crop", type=click.IntRange(1), help="Side of the random crops. Default: 224, or the images' shorter side.")
+BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1), help="Images per batch. Default: 64.")
+
+
 @cli.command()
 @STORE
 @click.option("--size", type=int, help="Stored size. Default: the largest.")
-@click.option(
-    "--crop", type=click.IntRange(1), help="Side of the random crops. Default: 224, or the images' shorter side if that is less."
-)
-@click.option("--batch-size", type=click.IntRange(1), help="Images per batch. Default: 64, or all if there are fewer.")
-@click.option(
-    "--workers",
-    type=click.IntRange(0),
-    multiple=True,
-    help="Worker counts to try; may repeat. Default: 0, 1, 2, ... and the cores.",
-)
+@CROP
+@BATCH_SIZE
+@click.option("--workers", type=click.IntRange(0), multiple=True, help="Worker counts to try. Default: 0, 1, 2, ... and the cores.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Seconds per measurement.")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds; medians are reported.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; the text goes to stderr.")
@@ -211,8 +426,35 @@ def bench(store: str, as_json: bool, **options: Any) -> None:
         click.echo(json.dumps(result, indent=1, allow_nan=False))
 
 
-def _guard(command: Callable[..., Any], name: str) -> None:
-    """Run a command; turn errors into one line and an exit code."""
+@cli.command()
+@click.argument("path", required=False, type=click.Path())
+@click.option("--loader", metavar="MODULE:FUNCTION", help="Function that returns your DataLoader or Loader.")
+@click.option(
+    "--model",
+    metavar="MODULE:FUNCTION",
+    help="Function that returns a training step, which takes a batch; or (model, loss_fn), with loss_fn(model, batch) -> losses.",
+)
+@click.option("--size", type=click.IntRange(1), help="Stored size of a store, or to prepare a folder with.")
+@CROP
+@BATCH_SIZE
+@click.option("--workers", type=click.IntRange(0), help="Worker processes that you use. Default: one per core.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=15.0, help="Time to measure, about.")
+@click.option("--json", "as_json", is_flag=True, help="Print all numbers as one JSON object.")
+def doctor(path: str | None, as_json: bool, **options: Any) -> None:
+    """Find out what limits your training: storage, CPU, the copy to the GPU, or the model.
+
+    PATH is a store, or any SOURCE of images that is not prepared yet, such as a folder with a folder per class: it is read as
+    ImageFolder in torch's DataLoader would, and 300 images are prepared, to be read by the Loader. For your own loader, give
+    --loader, and for your model --model.
+    """
+    from fastdata.bench.doctor_command import examine
+
+    found = examine(path, **options)
+    click.echo(found.json() if as_json else str(found))
+
+
+def run(command: click.Command, name: str) -> None:
+    """Run a command, which is called by this name; turn errors into one line and an exit code."""
     try:
         for stream in (sys.stdout, sys.stderr):  # file names may not be UTF-8
             if isinstance(stream, io.TextIOWrapper):
@@ -224,19 +466,6 @@ def _guard(command: Callable[..., Any], name: str) -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         sys.exit(130)
-    except (PrepError, ValueError) as error:
+    except (FastDataError, OSError, ValueError) as error:
         click.echo(f"Error: {error}", err=True)
-        sys.exit(2)
-    except (FastDataError, OSError) as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(1)
-
-
-def main() -> None:
-    """Run the `fastdata` command."""
-    _guard(cli, "fastdata")
-
-
-def prep_main() -> None:
-    """Run the `fastdata-prep` command, which is the same as `fastdata prep`."""
-    _guard(prep, "fastdata-prep")
+        sys.exit(2 if isinstance(error, PrepError | ValueError) else 1)

@@ -21,23 +21,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = [
-    "LACKS_MEMORY",
-    "CodecError",
-    "FastDataError",
-    "FormatError",
-    "LoaderError",
-    "MachineError",
-    "MissingExtraError",
-    "PrepError",
-    "RemoteError",
-    "StoreError",
-    "damaged",
-    "lacking",
-    "may_pass",
-    "needs",
-    "warn_user",
-]
+__all__ = ["CodecError", "FastDataError", "FormatError", "LoaderError", "MachineError", "MissingExtraError", "PrepError"]
+__all__ += ["LACKS_MEMORY", "RemoteError", "StoreError", "damaged", "lacking", "may_pass", "needs", "warn_user"]
 
 
 class FastDataError(Exception):

@@ -33,7 +33,6 @@ class OptionInfo:
         several: whether it may repeat.
         metavar: the placeholder of the value in help.
         group: the title above it in help; None: that of its class.
-        common: whether short help shows it.
     """
 
     help: str
@@ -42,7 +41,6 @@ class OptionInfo:
     several: bool = False
     metavar: str | None = None
     group: str | None = None
-    common: bool = False
 
 
 def option(help: str, default: Any = None, *, type: str = "", several: bool = False, **info: Any) -> Any:

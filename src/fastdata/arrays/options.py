@@ -17,6 +17,7 @@ class ArrayOptions(SizeOptions, PairOptions, LabelOptions):
     chunk: int | tuple[int, ...] | None = option(
         "Sides of the chunks that arrays are stored in, such as 64,64,64, or one side for all axes. Crops read whole chunks.",
         type="sides",
+        metavar="N,N,N",
     )
     channels: str = option("Axis of channels; it is stored first and never cut.", "none", choices=("none", "first", "last"))
     key: str | None = option("Name of the array to take from .npz files. Default: each array is a sample.")

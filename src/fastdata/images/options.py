@@ -21,7 +21,6 @@ class ImageOptions(PairOptions, LabelOptions):
         "Side in pixels, smaller images too, as torchvision's Resize; may repeat. Default: each image keeps its own.",
         type="int",
         several=True,
-        common=True,
     )
     resize: str = option(
         "Which side becomes SIZE: the short one, the long one, that of a centre square (crop), or both (stretch).",
@@ -35,7 +34,6 @@ class ImageOptions(PairOptions, LabelOptions):
         "jpeg.",
         "jpeg",
         choices=CODECS,
-        common=True,
     )
     quality: int = option("JPEG quality, 1 to 100.", 90)
     gray: bool = option("Store one channel.", False)

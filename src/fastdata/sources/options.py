@@ -23,7 +23,6 @@ class LabelOptions:
         "Table (CSV, TSV, JSONL, Parquet) of paths and labels. Paths are relative to SOURCE.",
         type="file",
         group="Labels",
-        common=True,
     )
     classes: StrPath | Sequence[str] | None = option(
         "Number the classes as this store does, or in the order of this text file, with a name on each line.",
@@ -97,7 +96,6 @@ class PairOptions:
         "add, such as _mask. Changes are noticed by name and size only: after editing masks, use --overwrite.",
         type="folder",
         group="Masks",
-        common=True,
     )
     mask_bits: int = option("8 for classes up to 255, or 16.", 8, group="Masks")
 

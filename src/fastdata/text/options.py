@@ -19,11 +19,8 @@ class TokenOptions(SizeOptions):
         "bytes, or chars (each character of the text gets an id).",
         type="path",
         metavar="NAME_OR_FILE",
-        common=True,
     )
-    train_bpe: int | None = option(
-        "Train a BPE of this many tokens on SOURCE, which is text.", type="int", metavar="VOCAB", common=True
-    )
+    train_bpe: int | None = option("Train a BPE of this many tokens on SOURCE, which is text.", type="int", metavar="VOCAB")
     end_token: str | None = option(
         "Token after each document: the token, its id, or none. Default: the tokenizer's own.", metavar="TOKEN"
     )
