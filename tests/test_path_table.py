@@ -134,7 +134,7 @@ def test_labels_beside_a_table_take_the_place_of_its_own(photos: Path) -> None:
 def test_what_beside_a_folder_is_no_label(photos: Path) -> None:
     table = photos.parent / "t.jsonl"
     numbers = ([0.5, 1.5], r"such as \(0\.5, 1\.5\): to predict numbers")
-    for value, message in (numbers, ({"a": 1}, "its label is a dict, but labels")):
+    for value, message in (numbers, ({"a": 1}, "column label holds a dict, but labels")):
         table.write_text("".join(json.dumps({"path": name, "label": value}) + "\n" for name in NAMES))
         with pytest.raises(PrepError, match=message):
             list_sources(photos, LabelOptions(labels=table))
@@ -203,11 +203,9 @@ def test_paths_need_not_be_utf8(photos: Path) -> None:
     assert [(s.name, s.problem) for s in list_sources(photos / "t.csv").sources] == [(name, "")]
 
 
-def test_a_path_with_two_labels_is_an_error_and_one_that_comes_again_is_told(photos: Path) -> None:
+def test_a_path_with_two_labels_is_an_error(photos: Path) -> None:
     rows = [("path", "label"), ("a.png", "cat"), ("c.png", "dog"), ("./a.png", "cat")]
-    found = list_sources(written(photos / "t.csv", rows))
-    (note,) = found.notes
-    assert len(found.sources) == 3 and "1 row of t.csv repeats a path, such as ./a.png" in note
+    assert len(list_sources(written(photos / "t.csv", rows)).sources) == 3
     with pytest.raises(PrepError, match=r"names 'a\.png' more than once, with different labels; keep the row that is right"):
         list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]))
     assert list_sources(written(photos / "t.csv", [*rows, ("a.png", "dog")]), LabelOptions(label_column="none")).sources

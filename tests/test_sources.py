@@ -121,7 +121,7 @@ def test_wrong_tables_are_errors(tmp_path: Path, text: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,x\nb.png,2\na/c.png,3\n", r"names none of the inputs: its first path is 'b.png', but .* such as 'a/00.png'"),
+        ("path,x\nb.png,2\na/c.png,3\n", r"names no image of .*: its first path is 'b.png', but .* such as 'a/00.png'"),
         ("path\na/00.png\n", "none of its columns path holds labels"),
         ("path,x\na/00.png,1\na//00.png,2\n", "'a/00.png' more than once"),
         ("", "has no rows"),

@@ -27,8 +27,8 @@ from fastdata.sources.urls import AnyPath, UrlPath, join, to_path
 from fastdata.store.column import Column
 
 __all__ = ["Columns", "Container", "Folder", "Selection", "Table", "cell_of", "column_of", "damaged_file", "ends_in", "even_sizes"]
-__all__ += ["files_in", "list_archives", "list_tables", "make_list", "open_once", "pointer_of", "read_range", "read_source"]
-__all__ += ["release", "unreadable"]
+__all__ += ["files_in", "label_value", "list_archives", "list_tables", "make_list", "open_once", "pointer_of", "read_range"]
+__all__ += ["read_source", "release", "unreadable"]
 
 POINTER_BYTES = 200
 POINTERS = (
@@ -215,7 +215,7 @@ def list_tables(
             raise PrepError(f"{path} has other image or label columns, or other classes, than {files[0]}; prepare them separately")
         first = columns
         inputs.extend(rows)
-        labels.extend(_plain(value, columns.label) for value in values)
+        labels.extend(label_value(value, columns.label) for value in values)
     if first is None:
         raise PrepError(f"SOURCE {root} lists no files of samples")
     by = f"column {first.label}" if first.label else ""
@@ -224,13 +224,14 @@ def list_tables(
     return make_list(root, inputs, labels, () if selection.regression else first.names, by=by, selection=selection, notes=notes)
 
 
-def _plain(value: Any, column: str) -> Value:
+def label_value(value: Any, column: str) -> Value:
     """Return a cell of a label column; what is neither a number, nor a list of numbers, nor None is text."""
+    if isinstance(value, dict | bytes) or (isinstance(value, list) and not all(isinstance(one, int | float) for one in value)):
+        raise PrepError(
+            f"column {column} holds a {type(value).__name__}, but labels are numbers, lists of numbers, or text; name another with "
+            f"--label-column, or {NO_LABELS}"
+        )
     if isinstance(value, list):
-        if not all(isinstance(number, int | float) for number in value):
-            raise PrepError(
-                f"the label column {column} holds lists that are not of numbers; name another with --label-column, or {NO_LABELS}"
-            )
         return tuple(value)
     return value if value is None or isinstance(value, int | float) else str(value)
 

@@ -1,4 +1,4 @@
-"""Rows of the files that list inputs by their paths: CSV, TSV, JSONL and Parquet. And text in other encodings than UTF-8."""
+"""The columns of files that list inputs by their paths: CSV, TSV, JSONL and Parquet. And text in other encodings than UTF-8."""
 
 from __future__ import annotations
 
@@ -7,71 +7,54 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastdata.errors import PrepError, needs
 from fastdata.sources.arrow import column_of, holds_images
+from fastdata.sources.columns import LABELS, PATHS, find_column
 from fastdata.sources.fields import Field
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import Column
 from fastdata.words import number_of
 
-__all__ = ["ENCODING_BYTES", "LABELS", "PathTable", "delimiter_of", "find_column", "is_path_table", "name_encoding", "not_utf8"]
-__all__ += ["read_rows", "read_table"]
+__all__ = ["ENCODING_BYTES", "PathTable", "delimiter_of", "is_path_table", "name_encoding", "not_utf8", "read_rows", "read_table"]
 
-PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
-LABELS = ("label", "labels", "class", "class_name", "category")
-INDEX = re.compile(r"(Unnamed: .*|__index_level_\d+__)?")  # the columns that pandas writes for the index of a DataFrame
 JSONL = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 ENCODING_BYTES = 1024  # of the beginning of a file that tell its encoding
 MIN_UNMARKED_BYTES = 8  # that tell it without a mark
 ROWS = 1024  # of a Parquet that are in memory as Python's values
 
+Cells = Packed[Any]
+
 
 @dataclass(frozen=True)
 class PathTable:
-    """Rows of cells in named columns.
+    """Named columns, one of which holds paths.
 
     Attributes:
-        paths: the index of the column of paths.
-        rows: text, or values as JSON has them.
+        columns: the cells of each: text, without blanks around it, or values as JSON has them.
+        names: the path of each row.
+        paths: the column of paths.
         texts: whether all cells are text.
         schema: of Parquet: each column's Arrow type.
     """
 
     path: AnyPath
-    columns: tuple[str, ...]
-    paths: int
-    rows: Sequence[list[Any]]
+    columns: Mapping[str, Cells]
+    names: Cells
+    paths: str
     texts: bool = True
     schema: dict[str, Any] = field(default_factory=dict)
 
-    def column(self, index: int) -> Sequence[Any]:
-        """Return the cells of a column: text without blanks around it, numbers, lists of numbers as tuples, and None."""
-        return Packed(self._plain(row, index) for row in self.rows)
-
-    def names(self) -> Iterator[str]:
-        """Yield the path of each row."""
-        return (str(row[self.paths]) for row in self.rows)
-
-    def _plain(self, row: Sequence[Any], index: int) -> Any:
-        cell = row[index]
-        if isinstance(cell, dict | bytes) or (isinstance(cell, list) and not all(isinstance(one, int | float) for one in cell)):
-            raise PrepError(
-                f"{self.describe_row(row)}: its {self.columns[index]} is a {type(cell).__name__}, but labels and splits are "
-                f"numbers or text; --fields {self.columns[index]} stores it"
-            )
-        if isinstance(cell, list):
-            return tuple(cell)
-        return cell if cell is None or isinstance(cell, int | float) else _checked(self.path, str(cell).strip())
-
-    def may_be_labels(self, index: int) -> bool:
-        """Return whether a column has a label's type in the first row, and is not the index of a DataFrame."""
-        return not INDEX.fullmatch(self.columns[index]) and not isinstance(self.rows[0][index], list | dict | bytes)
+    def column(self, name: str, option: str) -> Cells:
+        """Return the cells of the column that an option names."""
+        if name not in self.columns:
+            raise PrepError(f"{option}: {self.path} has no column {name}; it has {', '.join(self.columns)}")
+        return self.columns[name]
 
     def typed(self, chosen: Field) -> tuple[Column, Sequence[Any]]:
         """Return the column of a field's cells, and its values.
@@ -79,32 +62,11 @@ class PathTable:
         Raises:
             PrepError: there is no such column, or a cell does not hold a value of the column's type.
         """
-        index = self.index(chosen.path[0], f"--fields {chosen}")
-        cells = self.column(index) if self.texts else Packed(row[index] for row in self.rows)
+        cells = self.column(chosen.path[0], f"--fields {chosen}")
         inferred = chosen.column is None or chosen.column.many
         nested = chosen.layout or len(chosen.path) > 1
         declared = column_of(chosen.name, self.schema[chosen.name]) if self.schema and inferred and not nested else None
-        return chosen.typed(cells, lambda row: self.describe_row(self.rows[row]), texts=self.texts, declared=declared)
-
-    def describe_row(self, row: Sequence[Any]) -> str:
-        return f"{self.path}, row of {row[self.paths]!r}"
-
-    def index(self, name: str, option: str) -> int:
-        """Return the index of the column that an option names."""
-        if name not in self.columns:
-            raise PrepError(f"{option}: {self.path} has no column {name}; it has {', '.join(self.columns)}")
-        return self.columns.index(name)
-
-    def describe(self, indices: Sequence[int]) -> str:
-        """Name columns as the source of the labels; "" for none."""
-        names = " and ".join(self.columns[k] for k in indices)
-        return f"column{'s' if len(indices) > 1 else ''} {names} of {self.path.name}" if indices else ""
-
-
-def find_column(columns: Sequence[str], names: Sequence[str]) -> int | None:
-    """Return the index of the first column with one of these names, in any case."""
-    lower = [column.lower() for column in columns]
-    return next((lower.index(name) for name in names if name in lower), None)
+        return chosen.typed(cells, lambda row: f"{self.path}, row of {self.names[row]!r}", texts=self.texts, declared=declared)
 
 
 def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
@@ -135,39 +97,50 @@ def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str] =
     Raises:
         PrepError: it cannot be read, is empty, or has no column of paths.
     """
-    ending = path.suffix.lower()
+    ending, schema = path.suffix.lower(), dict[str, Any]()
     texts = ending not in (*JSONL, PARQUET)
     try:
-        columns, rows, schema = _read_parquet(path, wanted) if ending == PARQUET else (_read_csv if texts else _read_jsonl)(path)
-    except (OSError, csv.Error) as error:
+        if ending == PARQUET:
+            columns, schema = _read_parquet(path, wanted)
+        else:
+            columns = _read_csv(path, path_column) if texts else _read_jsonl(path)
+    except OSError as error:
         raise PrepError(f"cannot read {path}: {error}") from error
-    if not rows:
+    if not any(columns.values()):
         raise PrepError(f"{path} has no rows")
-    table = PathTable(path, columns, 0, rows, texts, schema)
-    paths = find_column(columns, PATHS) if path_column is None else table.index(path_column, f"--path-column {path_column}")
+    paths = _path_column([*columns], path_column)
     if paths is None:
         raise PrepError(
             f"{path} has no column of paths, which is called {', '.join(PATHS[:-1])} or {PATHS[-1]}, or named by --path-column; "
             f"it has {', '.join(columns)}. Text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB; a "
             "table without paths is not prepared: TableDataset reads it"
         )
-    return replace(table, paths=paths)
+    if paths not in columns:
+        raise PrepError(f"--path-column {paths}: {path} has no column {paths}; it has {', '.join(columns)}")
+    return PathTable(path, columns, columns[paths] if texts else Packed(map(str, columns[paths])), paths, texts, schema)
 
 
-_Read = tuple[tuple[str, ...], Sequence[list[Any]], dict[str, Any]]  # columns, rows, and Arrow's types
+def _path_column(columns: Sequence[str], named: str | None) -> str | None:
+    found = find_column(columns, PATHS)
+    return named if named is not None or found is None else columns[found]
 
 
-def _read_csv(path: AnyPath) -> _Read:
-    rows = Packed(filter(None, read_rows(path)))
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(rows[0]):
-            raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(rows[0])}")
-    columns = tuple(_checked(path, cell.strip()) for cell in (rows[0] if rows else ()))
-    return columns, rows.taken(range(1, len(rows))), {}
+def _read_csv(path: AnyPath, path_column: str | None) -> dict[str, Cells]:
+    """Read a CSV. Its paths may hold any bytes, all else is UTF-8, without blanks around it."""
+    rows = filter(None, read_rows(path))
+    names = [_checked(path, cell.strip()) for cell in next(rows, ())]
+    columns, paths = {name: Cells() for name in names}, _path_column(names, path_column)
+    if len(columns) < len(names):
+        raise PrepError(f"{path} has two columns of one name: {', '.join(names)}")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(names):
+            raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(names)}")
+        for name, cell in zip(names, row, strict=True):
+            columns[name].append(cell if name == paths else _checked(path, cell.strip()))
+    return columns
 
 
 def _checked(path: AnyPath, cell: str) -> str:
-    """Return a cell that is used as a name, which must be UTF-8. Paths may hold any bytes."""
     if not cell.isascii() and any("\udc80" <= character <= "\udcff" for character in cell):
         text = cell.encode(errors="surrogateescape").decode("latin-1")
         right = f"as Latin-1, it contains {text!r:.60}; if that is right, convert it"
@@ -175,39 +148,43 @@ def _checked(path: AnyPath, cell: str) -> str:
     return cell
 
 
-def _read_jsonl(path: AnyPath) -> _Read:
+def _read_jsonl(path: AnyPath) -> dict[str, Cells]:
     """Read a file with an object in each line. A key that a line lacks is null there."""
-    found, columns, number = Packed[dict[str, Any]](), dict[str, None](), 0
+    columns, count = dict[str, Cells](), 0
     _refuse_utf16(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
             try:
-                row = json.loads(line.decode("utf-8-sig")) if line.strip() else None
-            except (ValueError, RecursionError) as error:
-                raise PrepError(f"{path}, line {number} is not an object of JSON: {error}") from None
-            if isinstance(row, dict):
-                found.append(row)
-                columns.update(dict.fromkeys(row))
-            elif line.strip():
-                raise PrepError(f'{path}, line {number} is not an object of JSON, such as {{"path": "a.jpg", "label": "cat"}}')
-    return tuple(columns), Packed([row.get(name) for name in columns] for row in found), {}
+                row = json.loads(line.decode("utf-8-sig"))
+                for name in row.keys():
+                    if name not in columns:
+                        columns[name] = Cells([None] * count)
+            except (ValueError, RecursionError, AttributeError) as error:
+                example = '{"path": "a.jpg", "label": "cat"}'
+                raise PrepError(f"{path}, line {number} is not an object of JSON, such as {example}: {error}") from None
+            count += 1
+            for name, cells in columns.items():
+                cells.append(row.get(name))
+    return columns
 
 
-def _read_parquet(path: AnyPath, wanted: Collection[str]) -> _Read:
-    """Read a Parquet. Columns of lists and structs that nobody wants are left unread; their cells are empty lists."""
+def _read_parquet(path: AnyPath, wanted: Collection[str]) -> tuple[dict[str, Cells], dict[str, Any]]:
+    """Read a Parquet, and each column's type. Columns of lists and structs that nobody wants are empty lists."""
     with needs("pyarrow"):
         import pyarrow.parquet
     try:
         with pyarrow.parquet.ParquetFile(seekable(path)) as file:
             schema = {field.name: field.type for field in file.schema_arrow}
             read = [name for name, kind in schema.items() if not kind.num_fields or name in wanted or name.lower() in LABELS]
-            rows = Packed[list[Any]]()
+            columns = {name: Cells() for name in schema}
             for batch in file.iter_batches(ROWS, columns=read, use_threads=False):
-                cells = {name: batch.column(name).to_pylist() for name in read}
-                rows.extend(map(list, zip(*(cells.get(name, [[]] * len(batch)) for name in schema), strict=True)))
+                for name, cells in columns.items():
+                    cells.extend(batch.column(name).to_pylist() if name in read else [[]] * len(batch))
     except (ValueError, pyarrow.ArrowException) as error:
         raise PrepError(f"cannot read {path}: {error}") from error
-    return tuple(schema), rows, schema
+    return columns, schema
 
 
 # CSV
