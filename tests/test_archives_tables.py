@@ -15,6 +15,7 @@ from pyarrow import feather
 
 from archives import all_pixels, equal, pixels_of, png, problems
 from fastdata import PrepError, prep
+from fastdata.errors import CodecError
 from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions
@@ -31,11 +32,13 @@ def features(**columns: Any) -> dict[bytes, bytes]:
 
 
 def table(rows: list[Any], labels: list[Any] | None = None, names: list[str] | None = None) -> Any:
+    """With labels of an unusual name, if they are a ClassLabel."""
     columns = {"image": pa.array(rows, IMAGE)}
     about: dict[str, Any] = {"image": {"_type": "Image"}}
     if labels is not None:
-        columns["label"] = pa.array(labels)
-        about["label"] = {"names": names, "_type": "ClassLabel"} if names else {"dtype": "int64", "_type": "Value"}
+        name = "species" if names else "label"
+        columns[name] = pa.array(labels)
+        about[name] = {"names": names, "_type": "ClassLabel"} if names else {"dtype": "int64", "_type": "Value"}
     return pa.table(columns).replace_schema_metadata(features(**about))
 
 
@@ -59,8 +62,7 @@ def write(path: Path, table: Any, rows: int = 100) -> Path:
     return path
 
 
-@pytest.mark.parametrize("per_group", [1, 7, 100])
-@pytest.mark.parametrize("ending", [".parquet", "-stream.arrow", "-file.arrow"])
+@pytest.mark.parametrize(("ending", "per_group"), [(".parquet", 7), (".parquet", 100), ("-stream.arrow", 7), ("-file.arrow", 7)])
 def test_a_hugging_face_dataset(tmp_path: Path, ending: str, per_group: int) -> None:
     labels = [k % 3 for k in range(50)]
     for part in range(2):
@@ -74,14 +76,8 @@ def test_a_hugging_face_dataset(tmp_path: Path, ending: str, per_group: int) -> 
     made = Store(prep(tmp_path, tmp_path.parent / "o.fds", codec="rgb", workers=2, overwrite=True).out)
     assert made.samples["label"].tolist() == labels
     equal(whole(made.path), wanted(0, 50))
-
-
-@pytest.mark.parametrize("name", ["x.parquet", "stream.arrow", "file.arrow", "x.feather"])
-def test_rows_can_be_read_in_any_order(tmp_path: Path, name: str) -> None:
-    found = list_sources(write(tmp_path / name, table(rows(0, 60)), 40))
-    for k in (59, 0, 41, 39, 3, 3, 2, 40, 59):
+    for k in (49, 0, 41, 39, 3, 3, 2, 40, 49):
         assert read_source(found.root, found.sources[k]) == png(k)[1]
-    assert found.labels.kind == "none"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +85,6 @@ def test_rows_can_be_read_in_any_order(tmp_path: Path, name: str) -> None:
     [
         ({"picture": (rows(0, 2), IMAGE), "other": ([1, 2], pa.int32())}, "picture"),
         ({"jpg": ([png(0)[1], png(1)[1]], pa.binary())}, "jpg"),
-        ({"jpg": ([png(0)[1], png(1)[1]], pa.large_binary())}, "jpg"),
         ({"img": (rows(0, 2), IMAGE), "mask": (rows(7, 2), IMAGE)}, "img"),
         ({"image": ([png(0)[1], png(1)[1]], pa.binary()), "hash": ([b"a", b"b"], pa.binary())}, "image"),
         (
@@ -121,26 +116,16 @@ def test_several_columns_are_listed_and_one_can_be_named(tmp_path: Path) -> None
         list_sources(tmp_path / "y.parquet")
 
 
-def test_a_lone_class_label_of_any_name_counts(tmp_path: Path) -> None:
-    one = pa.table({"image": pa.array(rows(0, 2), IMAGE), "species": [1, 0]})
-    about = features(image={"_type": "Image"}, species={"_type": "ClassLabel", "names": ["a", "b"]})
-    pq.write_table(one.replace_schema_metadata(about), tmp_path / "x.parquet")
-    found = list_sources(tmp_path / "x.parquet")
-    assert found.labels.names == ("a", "b") and [s.label for s in found.sources] == [1, 0]
-
-
 @pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
 def test_null_images_and_images_that_are_only_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/here.png").write_bytes(png(9)[1])
-    (tmp_path / "secret.png").write_bytes(png(8)[1])
     given = [None, {"bytes": None, "path": None}, {"bytes": b"", "path": "here.png"}, *rows(0, 1)]
-    given += [
-        {"bytes": None, "path": p} for p in ("here.png", "gone.png", "../secret.png", str(tmp_path / "secret.png"), "in", "\0")
-    ]
+    given += [{"bytes": None, "path": "here.png"}]
     found = list_sources(write(tmp_path / "in" / name, table(given)))
-    assert problems(found) == ["no-image", "no-image", "empty", "", "", "missing", "missing", "missing", "missing", "missing"]
-    assert read_source(found.root, found.sources[4]) == png(9)[1]
+    assert problems(found) == ["no-image", "no-image", "empty", "", "missing"]
+    with pytest.raises(CodecError, match=r"only a path, here.png: .*embed_table_storage"):
+        read_source(found.root, found.sources[4])
 
 
 def test_tables_that_do_not_go_together(tmp_path: Path) -> None:
@@ -151,9 +136,6 @@ def test_tables_that_do_not_go_together(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(b"")
     with pytest.raises(PrepError, match="SOURCE mixes parquet and tar"):
         list_sources(str(tmp_path / "{0.parquet,x.tar}"))
-    (tmp_path / "x.txt").write_bytes(b"")
-    with pytest.raises(PrepError, match=r"x\.txt is not a known archive"):
-        list_sources(str(tmp_path / "{0.parquet,x.txt}"))
 
 
 def test_a_table_cut_after_it_was_listed_ends_the_run(tmp_path: Path) -> None:

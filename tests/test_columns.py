@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import csv
 import json
-import os
 import pickle
 import shutil
 from pathlib import Path
@@ -31,7 +30,6 @@ from fastdata import (
     Trainer,
     prep,
 )
-from fastdata.store.column import Column
 from fastdata.store.manifest import read_manifest
 from fastdata.store.verify import verify
 from support import write_pictures
@@ -59,9 +57,8 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
-# a list of boxes, as a manifest has it
-BOXES = {"name": "b", "type": "float32", "shape": [4], "many": True, "geometry": "xyxy", "group": None, "names": [], "ids": []}
-BOXES["tokens"] = None
+BOXES = {"name": "b", "type": "float32", "shape": [4], "many": True, "geometry": "xyxy"}  # a list of boxes, as a manifest has it
+BOXES |= {"group": None, "names": [], "ids": [], "tokens": None}
 
 
 def write_table(path: Path, found: list[dict[str, Any]]) -> Path:
@@ -108,8 +105,7 @@ def test_a_sample_has_the_values_of_its_row(store: Path) -> None:
     assert type(LMDBDataset(store, fields="big")[5][1]) is int
 
 
-@pytest.mark.parametrize("kind", [LMDBDataset, RAMDataset])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("kind", "workers"), [(LMDBDataset, 0), (RAMDataset, 2)])
 def test_a_batch_has_the_values_of_its_rows(store: Path, kind: Any, workers: int) -> None:
     with Loader(kind(store, fields=NAMES), 8, shuffle=True, seed=1, num_workers=workers) as loader:
         seen = []
@@ -203,23 +199,14 @@ def test_samples_are_chosen_by_their_columns(store: Path) -> None:
         dataset.columns["mood"]
 
 
-def test_the_manifest_says_of_a_column_what_the_format_says(store: Path) -> None:
-    ids = next(one for one in json.loads((store / "manifest.json").read_bytes())["columns"] if one["name"] == "ids")
-    assert ids == {**BOXES, "name": "ids", "type": "int64", "shape": [], "geometry": None}
-
-
 @pytest.mark.parametrize(
     ("field", "cells", "message"),
     [
         ("value:uint8", "256", "row of '01.png': 256 does not fit uint8"),
         ("value:int64", "", "row of '01.png': its cell is empty"),
-        ("value:int64", "1.5", "row of '01.png'"),
-        ("value:float32", "1e39", "1e+39 is too large for float32"),
         ("value:float32", "seven", "row of '01.png'"),
         ("value:float32[2]", "[1, 2, 3]", "3 numbers, but value holds 2 for each sample"),
-        ("value:int64[]", "7", "'7' is not a list"),
         ("value:json", "{", "row of '01.png'"),
-        ("value:bool", "maybe", "'maybe' is not true, false, 0 or 1"),
         ("value:complex64", "1", "has the type complex64, but types are uint8"),
         ("value:text[]", "[]", "holds one value for each sample: use json"),
         ("mood", "1", "has no column mood; it has path, value"),
@@ -246,34 +233,12 @@ def test_wrong_use(table: Path, store: Path, tmp_path: Path) -> None:
         LMDBDataset(store, fields="caption") + LMDBDataset(store)
 
 
-def damaged(store: Path, tmp_path: Path, name: str, place: int, value: bytes) -> Path:
-    copy = shutil.copytree(store, tmp_path / "damaged.fds")
-    with (copy / "columns" / name).open("r+b") as file:
-        file.seek(place, os.SEEK_END)
-        file.write(value)
-    return copy
-
-
-def test_damage_is_found(store: Path, tmp_path: Path) -> None:
-    assert list(verify(store)) == []
-    flipped = damaged(store, tmp_path / "a", "score.npy", -1, b"\x7f")
-    assert any("columns/score.npy is not what was written" in line for line in verify(flipped))
-    cut = shutil.copytree(store, tmp_path / "cut.fds")
-    with (cut / "columns/ids.values.npy").open("r+b") as file:
-        file.truncate(140)
-    with pytest.raises(FormatError, match=r"ids.values.npy has 140"):
-        LMDBDataset(cut, fields="ids")
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
         ("score.npy", b"NUMPY", b"NUMBY", "score.npy is damaged"),
         ("score.npy", b"<f4", b"<i4", r"score.npy holds int32 \[30\], the manifest says float32"),
-        ("score.npy", b"(30,)", b"()   ", r"score.npy holds float32 \[\], the manifest says float32"),
-        ("score.npy", b"(30,)", b"(29,)", r"score.npy holds float32 \[29\], the manifest says float32 \[30\]"),
         ("embedding.npy", b"(30, 2)", b"(15, 4)", r"embedding.npy holds float32 \[15, 4\], the manifest says"),
-        ("caption.offsets.npy", b"(31,)", b"(30,)", r"caption.offsets.npy holds int64 \[30\], the manifest says int64 \[31\]"),
         ("caption.values.npy", "ö".encode(), b"\xff\xff", "caption.offsets.npy does not fit the 30 samples"),
         ("meta.values.npy", b'{"k":[7', b'{"k"?[7', "meta.offsets.npy does not fit the 30 samples"),
     ],
@@ -281,8 +246,9 @@ def test_damage_is_found(store: Path, tmp_path: Path) -> None:
 def test_a_column_that_is_another_is_refused(store: Path, tmp_path: Path, name: str, old: bytes, new: bytes, message: str) -> None:
     copy = shutil.copytree(store, tmp_path / "o.fds")
     data = (copy / "columns" / name).read_bytes()
-    assert old in data and len(old) == len(new)
+    assert old in data and len(old) == len(new) and list(verify(copy)) == []
     (copy / "columns" / name).write_bytes(data.replace(old, new, 1))
+    assert any(f"columns/{name} is not what was written" in line for line in verify(copy))
     dataset = LMDBDataset(copy, fields=name.partition(".")[0])
     with pytest.raises(FormatError, match=message):
         for k in range(COUNT):
@@ -290,22 +256,12 @@ def test_a_column_that_is_another_is_refused(store: Path, tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("name", ["caption", "ids"])
-@pytest.mark.parametrize(
-    ("at", "to"),
-    [
-        (0, lambda offsets: 1),
-        (-1, lambda offsets: offsets[-1] - 1),
-        (-1, lambda offsets: offsets[-1] + 1),
-        (6, lambda offsets: -1),
-        (7, lambda offsets: offsets[6] - 1),
-        (7, lambda offsets: offsets[-1] + 1),
-    ],
-)
-def test_offsets_that_do_not_fit_are_refused(store: Path, tmp_path: Path, name: str, at: int, to: Any) -> None:
+@pytest.mark.parametrize(("at", "change"), [(0, 1), (-1, -1), (-1, 1), (6, -1000), (7, -1000), (7, 1000)])
+def test_offsets_that_do_not_fit_are_refused(store: Path, tmp_path: Path, name: str, at: int, change: int) -> None:
     copy = shutil.copytree(store, tmp_path / "o.fds")
     path = copy / "columns" / f"{name}.offsets.npy"
     offsets = np.load(path)
-    offsets[at] = to(offsets)
+    offsets[at] += change
     np.save(path, offsets)
     with pytest.raises(FormatError, match=f"{name}.offsets.npy does not fit the 30 samples"):
         LMDBDataset(copy, fields=name)[6]
@@ -318,21 +274,6 @@ def test_columns_of_other_types_are_not_joined(table: Path, store: Path, tmp_pat
         first + second
 
 
-def test_columns_that_differ_in_their_ids_are_joined(store: Path, tmp_path: Path) -> None:
-    """Names are what their numbers mean here; ids are what they were in the annotations."""
-    paths = []
-    for number, names in enumerate((["cat"], ["cat"], ["dog"])):
-        path = shutil.copytree(store, tmp_path / f"{number}.fds")
-        body = json.loads((path / "manifest.json").read_bytes())
-        next(column for column in body["columns"] if column["name"] == "big").update(names=names, ids=[number])
-        (path / "manifest.json").write_text(json.dumps(body))
-        paths.append(path)
-    first, second, other = (LMDBDataset(path, fields="big") for path in paths)
-    assert (first + second).columns["big"].tolist() == [255 - k for k in range(COUNT)] * 2
-    with pytest.raises(ValueError, match="cannot be concatenated"):
-        first + other
-
-
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -342,8 +283,6 @@ def test_columns_that_differ_in_their_ids_are_joined(store: Path, tmp_path: Path
         (lambda body: body["columns"].append(BOXES), "there is no column source_size"),
         (lambda body: body["columns"].append({**BOXES, "name": "../b"}), "a column cannot be called"),
         (lambda body: body["columns"].append({**BOXES, "shape": [-4]}), "Expected `int` >= 0"),
-        (lambda body: body["columns"].append({**BOXES, "ids": [1]}), "has 1 ids for 0 names"),
-        (lambda body: body["columns"].append({**BOXES, "ids": [1.5]}), "Expected `int`, got `float`"),
         (lambda body: body["columns"].append({**BOXES, "type": "text"}), "holds one value for each sample"),
         (lambda body: body["columns"].append({**BOXES, "type": "complex64"}), "has the type complex64"),
     ],
@@ -354,16 +293,6 @@ def test_columns_that_contradict_the_manifest_are_refused(store: Path, tmp_path:
     (tmp_path / "manifest.json").write_text(json.dumps(body))
     with pytest.raises(FormatError, match=message):
         read_manifest(tmp_path)
-
-
-@pytest.mark.parametrize(("geometry", "last"), [("xyxy", 4), ("xy", 3)])
-def test_a_geometry_has_so_many_numbers(geometry: str, last: int) -> None:
-    assert Column("c", "float32", (5, last), geometry=geometry).shape == (5, last)
-    for shape in ((), (last - 1,), (last + 1,), (last, 5)):
-        with pytest.raises(ValueError, match=f"cannot have the geometry {geometry}"):
-            Column("c", "float32", shape, geometry=geometry)
-    with pytest.raises(ValueError, match=f"cannot have the geometry {geometry}"):
-        Column("c", "float64", (last,), geometry=geometry)
 
 
 lists = st.lists(st.lists(st.integers(-100, 100), max_size=6), max_size=6)
@@ -404,8 +333,6 @@ def test_ragged_travels_as_a_tensor_does() -> None:
         boxes[2]
     with pytest.raises(ValueError, match=r"no step, found 2: use ragged.unbind\(\)"):
         boxes[::2]
-    shapes = torch.utils._pytree.tree_map(lambda tensor: tuple(tensor.shape), boxes)
-    assert repr(shapes) == "Ragged((3, 4), (3,))"
     batch = fastdata.Batch.of(({"boxes": boxes},), 2, np.arange(2), (0, 2)).to(torch.float64)
     assert batch[0]["boxes"].values.dtype == torch.float64 and batch[0]["boxes"].offsets.dtype == torch.int64
     assert batch.valid == 2

@@ -64,15 +64,6 @@ def test_collate_fn_makes_the_batches_of_other_datasets(workers):
     assert not all(torch.equal(a[0], b) for a, b in zip(found, again, strict=True)), "the next epoch draws others"
 
 
-def only_labels(items):
-    return {"labels": [k for _, k in items]}
-
-
-def test_collate_fn_may_return_anything():
-    with Loader(Sentences(), 4, num_workers=1, collate_fn=only_labels) as loader:
-        assert next(iter(loader)) == {"labels": [0, 1, 2, 3]}
-
-
 def test_collate_fn_of_our_datasets_is_refused():
     with pytest.raises(ValueError, match="collate_fn is for other datasets: a LMDBDataset makes whole batches itself"):
         Loader(ours(), 4, collate_fn=padded)
@@ -136,26 +127,12 @@ def test_torchs_batch_samplers_and_their_epochs():
             assert found == list(BatchSampler(other, 3, drop_last=True))
 
 
-def test_a_batch_sampler_over_tables_and_tokens_alike():
-    class Direct(TensorDataset):
-        def locate(self, indices, *, seed, epoch, repeats):
-            return indices
-
-        def gather(self, rows, *, pin):
-            return tuple(column[torch.from_numpy(rows)] for column in self.tensors)
-
-    lists = [[3, 1], [0], [2, 4, 5]]
-    with Loader(Direct(torch.arange(6) * 10), batch_sampler=lists) as loader:
-        assert [batch[0].tolist() for batch in loader] == [[30, 10], [0], [20, 40, 50]]
-
-
 @pytest.mark.parametrize(
     ("options", "match"),
     [
         ({"batch_sampler": [[0]], "batch_size": 4}, "leave out batch_size"),
         ({"batch_sampler": [[0]], "shuffle": True, "drop_last": True, "sampler": [0]}, "leave out sampler, shuffle, drop_last"),
         ({"batch_sampler": iter([[0]])}, r"batch_sampler needs a len\(\)"),
-        ({"batch_sampler": []}, "batch_sampler has no batches"),
         (
             {"sampler": BatchSampler(range(4), 2, False), "batch_size": 2},
             "sampler is a BatchSampler, .*: pass it as batch_sampler=",
@@ -171,7 +148,6 @@ def test_arguments_that_do_not_go_together(options, match):
     ("options", "match"),
     [
         ({"batch_sampler": [[0], []]}, "empty batch"),
-        ({"batch_sampler": [0, 1]}, "batch_sampler must give lists of indices"),
         (
             {"sampler": [[0, 1], [2]], "batch_size": 2},
             "sampler must give one index after another; lists of them go to batch_sampler=",
@@ -273,9 +249,3 @@ def test_others_set_the_epoch_on_the_sampler(shuffle):
         assert isinstance(loader.sampler, SequentialSampler) is not shuffle
         with pytest.raises(LoaderError, match="load_state_dict"):
             next(iter(loader.sampler))
-
-
-def test_its_repr_fits_a_line():
-    assert repr(Loader(ours(), 8, shuffle=True, num_workers=0)).endswith(", batch_size=8, shuffle, epoch=0)")
-    assert len(repr(Loader(TensorDataset(torch.zeros(10000, 3)), 8, num_workers=0))) < 250
-    assert "batch_sampler" in repr(Loader(ours(), batch_sampler=[[0]], num_workers=0))

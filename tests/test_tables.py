@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import decimal
 import pickle
 from pathlib import Path
@@ -19,7 +18,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from torch.utils.data import DataLoader
 
-import fastdata
 import stores
 from fastdata import Loader, TableDataset
 from fastdata.errors import StoreError
@@ -215,16 +213,6 @@ def test_every_kind_of_text_is_a_category(kind: str) -> None:
     assert names_of(make(with_target(x=with_null)), "x") == ["z", None, None, "z"]
 
 
-def test_times_and_decimals() -> None:
-    moment = datetime.datetime(2024, 2, 29, 12, 30, 15, 250_000)
-    days = [datetime.date(1970, 1, 2), datetime.date(1969, 12, 31)]
-    numbers = [decimal.Decimal("12.50"), decimal.Decimal("-0.01")]
-    dataset = make(pd.DataFrame({"t": [moment, pd.NaT], "d": days, "m": numbers, "y": [1, 2]}))
-    assert np.datetime64(int(dataset[0][0]["t"]), dataset.columns["t"].unit) == np.datetime64(moment)
-    assert dataset.column("d").tolist() == [1, -1] and dataset.columns["d"].unit == "D"
-    assert dataset.column("m").tolist() == [1250, -1] and dataset.columns["m"].scale == 2
-
-
 def test_the_columns_of_several_files_are_joined() -> None:
     tables = [
         pa.table({"a": pa.array([1, 2], pa.int8()), "f": [1, 2], "n": pa.nulls(2), "s": ["x", "y"], "y": [0, 1]}),
@@ -343,28 +331,15 @@ def test_a_batch_is_what_its_items_are(dataset: TableDataset) -> None:
     assert "500 rows of 3 columns" in repr(dataset)
 
 
-def test_subset_and_split_mean_what_they_mean_for_images(dataset: TableDataset) -> None:
+def test_subsets_and_stratified_splits(dataset: TableDataset) -> None:
     part = dataset.subset([5, -1, 5])
-    assert part.column("x").tolist() == [5, 499, 5] and part.targets.tolist() == [0, 4, 0] and len(part) == 3
-    assert part.subset([1])[0][0]["x"] == 499 and part.missing == dataset.missing
-    assert dataset.subset(np.arange(500) < 3).column("x").tolist() == [0, 1, 2]
+    assert part.column("x").tolist() == [5, 499, 5] and part.targets.tolist() == [0, 4, 0] and part.missing == dataset.missing
+    assert part.subset([1])[0][0]["x"] == 499 and len(pickle.dumps(part)) < 3000 + 2 * len(pickle.dumps(dataset.columns))
     first, second = dataset.split(0.8, seed=3, stratify=True)
     assert sorted([*first.column("x").tolist(), *second.column("x").tolist()]) == list(range(500))
     assert np.bincount(first.targets).tolist() == [80] * 5 and first.column("x").tolist() == sorted(first.column("x").tolist())
-    again, _ = dataset.split(0.8, seed=3, stratify=True)
-    other, _ = dataset.split(0.8, seed=4, stratify=True)
-    assert again.column("x").equal(first.column("x")) and not other.column("x").equal(first.column("x"))
-    with pytest.raises(ValueError, match=r"fraction is 1.5, but must lie between 0 and 1"):
-        dataset.split(1.5, seed=0)
     with pytest.raises(ValueError, match=r"stratify needs classes"):
         make(pa.table({"x": [1], "y": [0.5]})).split(0.5, seed=0, stratify=True)
-
-
-def test_a_split_of_a_table_is_that_of_images(dataset: TableDataset) -> None:
-    images = fastdata.LMDBDataset(stores.store())
-    table = dataset.subset(range(len(images)))
-    one, two = images.split(0.5, seed=9), table.split(0.5, seed=9)
-    assert [images.name(int(k)) for k in two[0].column("x")] == [one[0].name(k) for k in range(len(one[0]))]
 
 
 def test_loaders_deliver_it(dataset: TableDataset) -> None:
@@ -374,35 +349,25 @@ def test_loaders_deliver_it(dataset: TableDataset) -> None:
     assert _right(*next(iter(DataLoader(dataset, batch_size=9))), np.arange(9))  # torch's own
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.slow
-def test_it_pickles_small_and_other_processes_share_it(dataset: TableDataset, method: str) -> None:
-    assert len(pickle.dumps(dataset)) < 3000 + 2 * len(pickle.dumps(dataset.columns))
-    copied = pickle.loads(pickle.dumps(part := dataset.subset([3, 4])))
-    assert copied.column("x").tolist() == part.column("x").tolist() == [3, 4]
+def test_other_processes_share_its_memory(method: str) -> None:
     code = """
 import json, multiprocessing, sys
 from fastdata import TableDataset
 from support import memory_of
 
-def work(dataset, pipe):
-    columns, targets = dataset.gather(dataset.locate([7, 8]))
-    before = columns["x"].tolist()
+def work(dataset):
     memory_of(dataset)["c0"][0] = 99
-    pipe.send([before, targets.tolist()])
 
 if __name__ == "__main__":
-    context = multiprocessing.get_context(sys.argv[2])
     dataset = TableDataset(sys.argv[1], target="y", shared=False)
-    here, there = context.Pipe()
-    process = context.Process(target=work, args=(dataset, there))
+    process = multiprocessing.get_context(sys.argv[2]).Process(target=work, args=(dataset,))
     process.start()
-    answer = here.recv()
     process.join()
-    print(json.dumps([answer, int(dataset[0][0]["x"])]))
+    print(json.dumps(int(dataset[0][0]["x"])))
 """
-    path = csv("x,y\n" + "".join(f"{k},{k % 5}\n" for k in range(20)))
-    assert stores.script(code, path, method) == [[[7, 8], [2, 3]], 99]  # one memory: what the child wrote stands here
+    assert stores.script(code, stores.table(), method) == 99
 
 
 @pytest.mark.slow
@@ -472,8 +437,7 @@ def test_quotes_and_line_ends_of_a_csv() -> None:
 
 
 def _damaged_parquet() -> Path:
-    values = np.random.default_rng(0).integers(0, 1 << 40, 1000)
-    path = parquet(with_target(x=values), write_page_checksum=True, use_dictionary=False)
+    path = parquet(with_target(x=range(1000)), write_page_checksum=True, use_dictionary=False)
     data = bytearray(path.read_bytes())
     data[200:400] = bytes(200)
     path.write_bytes(data)
@@ -494,13 +458,9 @@ def _arrow_file() -> Path:
 TWO, UNREADABLE = "a,y\n1,2\n", "cannot be read as a table: "
 LONG = pa.array([10**30], pa.decimal128(38, 0))
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "short row": (lambda: csv("a,b,y\n1,2,3\n4,5\n"), {}, r"t.csv .*: Row #3: Expected 3 columns, got 2: 4,5"),
     "too large": (lambda: csv(f"a,y\n{1 << 70},1\n"), {}, r"column 'a' holds whole numbers of more than 64 bits: correct it, or"),
-    "open quote": (lambda: csv('a,y\n"b,1\nc,2\n'), {}, r"t.csv, the row of lines 2 to 3: .* a quote is missing"),
-    "no header": (lambda: csv(""), {}, UNREADABLE + "Empty CSV file"),
     "twice": (lambda: csv("a,a,y\n1,2,3\n"), {}, r"t.csv has two columns of one name, or .*: 'a', 'a', 'y'"),
     "utf-16": (lambda: csv(TWO.encode("utf-16")), {}, r"it is UTF-16, not UTF-8: convert it with iconv"),
-    "no rows": (lambda: csv("a,y\n"), {}, r"t.csv has no rows"),
     "cut parquet": (lambda: _cut(parquet(with_target(x=range(1000)))), {}, UNREADABLE + "Parquet magic bytes not found"),
     "damaged parquet": (_damaged_parquet, {}, r"t.parquet, column 'x' " + UNREADABLE),
     "cut arrow": (lambda: _cut(_arrow_file()), {}, r"t.arrow " + UNREADABLE),
@@ -511,8 +471,6 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
 }
 WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
     "target": (lambda: csv(TWO), {"target": "label"}, r"^target is 'label', but .*t.csv has no such column; it has 'a', 'y'$"),
-    "drop": (lambda: csv(TWO), {"drop": "b"}, r"^drop is 'b', but .* has no such column; it has 'a', 'y'"),
-    "nothing left": (lambda: csv(TWO), {"drop": "a"}, r"has no column besides 'a', 'y': nothing is left"),
     "times as target": (lambda: pa.table({"x": [1], "y": pa.array([1], pa.timestamp("s"))}), {}, r"target 'y' holds timestamp"),
     "names of targets": (
         lambda: with_target(n=["a"], x=[1]),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ import xxhash
 from fastdata.data.choice import checked
 from fastdata.data.dataset import RowsDataset, counted_of, in_one_line, shown
 from fastdata.errors import FastDataError, MissingExtraError, PrepError, StoreError, warn_user
+from fastdata.sources.arrow import read_arrow
 from fastdata.sources.inputs import LARGEST_FLOAT, have_commas
 from fastdata.sources.tables import delimiter_of, read_rows
 from fastdata.store.manifest import Labels
@@ -35,10 +36,11 @@ __all__ = ["Column", "TableDataset"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Names = str | Sequence[str]
 
+PARQUETS, ARROWS, TEXTS = (".parquet", ".pq"), (".arrow", ".feather", ".ipc"), (".csv", ".tsv")
 INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64")  # torch computes with int16, not with uint16
 FLOATS = ("float16", "float32", "float64")
 MASK = ".missing"  # a batch has a column's mask under its name and this
-TARGET = "target"  # a field of a row; c0, c1 and so on are columns, m0, m1 and so on their masks
+TARGET = "target"  # a field of a row; c0, c1 and so on are columns and masks
 WORD_BYTES = 8  # a row is a whole number of words, so that it can be gathered as int64
 SLICE_ROWS = 1 << 16  # that are compared at once
 NULLS = ("", "NA", "N/A", "#N/A", "NULL", "null", "None")  # in a CSV; in a column of names, only the first is missing
@@ -81,9 +83,9 @@ class TableDataset(RowsDataset):
     with its mask, a bool tensor called "NAME.missing"; where the mask is True, the column holds NaN (floats), the number of names
     (categories), False (booleans) or 0 (all others). A NaN of Parquet or Arrow is a value; one of pandas is a missing value.
 
-    Text is a category, whose names are sorted, by number if all are whole numbers. The categories of pandas and dictionaries of
-    Arrow keep their order, and names that do not occur. In a CSV, a column holds numbers, booleans, dates or timestamps if all of
-    its values are such, else names; so are numbers with leading zeros, such as "01".
+    Text is a category, whose names are sorted, by number if all are whole numbers; the categories of pandas and dictionaries of
+    Arrow keep their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all of its values are such, else
+    names; numbers with leading zeros, such as "01", are names.
 
     The target is an int class (names or booleans in the table), the number itself (whole numbers), a float32 vector (other numbers,
     or several targets), or -1 without a target. Rows whose target is missing or not finite are left out, with a warning.
@@ -124,18 +126,30 @@ class TableDataset(RowsDataset):
             raise TypeError(f"classes is a {type(classes).__name__}, but must be a TableDataset")
         options = {"target": target or (), "category": category, "drop": drop}
         wanted = {option: (names,) if isinstance(names, str) else tuple(dict.fromkeys(names)) for option, names in options.items()}
-        table = _read(source, wanted, {} if classes is None else classes._described)
-        self._source, described = table.name, [column for column, _, _ in table.columns]
+        self._source, described, arrays = _read(source, wanted, {} if classes is None else classes._described)
         labels = _labels(described, wanted["target"])
         self._described: dict[str, Column] = {c.name: c for c in described}
         self.columns = {c.name: c for c in described if c.name not in wanted["target"]}
         self.categories = {name: list(c.names) for name, c in self.columns.items() if c.kind == "category"}
         self.missing = {name: c.missing for name, c in self.columns.items() if c.missing is not None}
-        self._layout = _Layout(described, wanted["target"], labels)
-        row = self._layout.row
-        key = repr((described, wanted["target"], labels, table.checksum)) if shared else None
-        fill = partial(table.fill, fields=self._layout.fields, targets=wanted["target"])
-        count = len(table.columns[0][1])
+        targets = [arrays.pop(name) for name in wanted["target"]]
+        self._fields = {name: f"c{k}" for k, name in enumerate(arrays)}  # of a row, by the names in a batch
+        columns = {self._fields[name]: values for name, values in arrays.items()}
+        if targets:
+            columns[TARGET] = (
+                np.stack([one.astype("<f4") for one in targets], 1) if labels.kind == "vector" else targets[0].astype("<i8")
+            )
+        row, self._blocks = _layout({field: np.dtype((values.dtype, values.shape[1:])) for field, values in columns.items()})
+        digest = xxhash.xxh3_128()
+        for values in columns.values():
+            digest.update(values.data)
+
+        def fill(rows: Array) -> None:
+            for field, values in columns.items():
+                rows[field] = values
+
+        key = repr((described, wanted["target"], labels, digest.hexdigest())) if shared else None
+        count = len(next(iter(columns.values())))
         self._whole = _Rows(node_memory.once(key, count, row, fill, "leave columns out (drop=NAME)"), labels)
 
     @property
@@ -148,9 +162,9 @@ class TableDataset(RowsDataset):
 
     def column(self, name: str) -> torch.Tensor:
         """Return a copy of all values of a column, or of a mask ("NAME.missing"), in the order of this dataset."""
-        if name not in self._layout.fields:
-            raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, self._layout.fields))}")
-        return torch.from_numpy(self._whole.memory.array[self._layout.fields[name]][self.rows(np.arange(len(self)))])
+        if name not in self._fields:
+            raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, self._fields))}")
+        return torch.from_numpy(self._whole.memory.array[self._fields[name]][self.rows(np.arange(len(self)))])
 
     def __getitem__(self, index: int) -> tuple[dict[str, torch.Tensor], Any]:
         columns, targets = self.gather(self.rows(np.array([checked(index, len(self))])))
@@ -163,17 +177,17 @@ class TableDataset(RowsDataset):
 
     def gather(self, rows: Array, *, pin: bool = False) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Return ({column: [B]}, targets [B] or [B, columns]) for rows of the whole table. pin: page-lock the tensors."""
-        words = self._whole.memory.array.view(np.int64).reshape(len(self._whole), self._layout.row.itemsize // WORD_BYTES)
+        words = self._whole.memory.array.view(np.int64).reshape(len(self._whole), -1)
         taken = words.take(rows, axis=0).view(np.uint8)
-        columns: dict[str, Any] = dict.fromkeys(self._layout.fields)  # fixes their order
-        targets: torch.Tensor | None = None
-        for begin, end, dtype, names in self._layout.blocks:
+        parts: dict[str, Any] = {}
+        for begin, end, dtype, fields in self._blocks:
             block = taken[:, begin:end].view(dtype)
-            if names:
-                columns.update(zip(names, _contiguous(block.T, pin).unbind(), strict=True))
+            if fields != [TARGET]:
+                parts.update(zip(fields, _contiguous(block.T, pin).unbind(), strict=True))
             else:
-                targets = _contiguous(block if self._whole.labels.kind == "vector" else block[:, 0], pin)
-        return columns, torch.full((len(rows),), -1, device="cpu", pin_memory=pin) if targets is None else targets
+                parts[TARGET] = _contiguous(block if self._whole.labels.kind == "vector" else block[:, 0], pin)
+        targets = parts[TARGET] if TARGET in parts else torch.full((len(rows),), -1, device="cpu", pin_memory=pin)
+        return {name: parts[field] for name, field in self._fields.items()}, targets
 
     def _strata(self) -> Array:
         return self.targets if self._whole.labels.kind == "integer" else super()._strata()
@@ -203,39 +217,18 @@ class _Rows:
         return np.zeros(len(rows), np.int64)
 
 
-class _Layout:
-    """The offsets of columns in a row. Columns of one dtype are adjacent, large dtypes first, so that each is aligned.
+def _layout(formats: Mapping[str, np.dtype[Any]]) -> tuple[np.dtype[Any], list[tuple[int, int, np.dtype[Any], list[str]]]]:
+    """Return the dtype of a row, and its blocks of adjacent fields of one dtype: (begin, end, dtype, fields).
 
-    Attributes:
-        row: numpy's dtype of a row.
-        fields: the field of each column and mask, by its name in a batch, in the table's order.
-        blocks: (begin, end, dtype, names) of the columns of one dtype; names are empty for the target.
+    Large dtypes are first, so that each is aligned. The target is a block of its own.
     """
-
-    def __init__(self, columns: Sequence[Column], targets: Sequence[str], labels: Labels) -> None:
-        self.fields: dict[str, str] = {}
-        formats: dict[str, np.dtype[Any]] = {}
-        if targets:
-            formats[TARGET] = np.dtype(("<f4", (len(targets),)) if labels.kind == "vector" else "<i8")
-        for k, column in enumerate(columns):
-            if column.name not in targets:
-                self.fields[column.name] = f"c{k}"
-                formats[f"c{k}"] = np.dtype(column.dtype)
-                if column.missing is not None:
-                    if any(other.name == column.name + MASK for other in columns):
-                        raise ValueError(f"column {column.name + MASK!r} has the name of the mask of {column.name!r}: rename it")
-                    self.fields[column.name + MASK] = f"m{k}"
-                    formats[f"m{k}"] = np.dtype(bool)
-        order = sorted(formats, key=lambda f: (-formats[f].base.itemsize, str(formats[f].base), f == TARGET))
-        rest = -sum(formats[field].itemsize for field in order) % WORD_BYTES
-        self.row = np.dtype([*((field, formats[field]) for field in order), ("rest", f"V{rest}")])
-        names = {field: name for name, field in self.fields.items()}
-        self.blocks: list[tuple[int, int, np.dtype[Any], list[str]]] = []
-        end = 0
-        for dtype, group in groupby(order, key=lambda f: (formats[f].base, f == TARGET)):
-            fields = list(group)
-            begin, end = end, end + sum(formats[field].itemsize for field in fields)
-            self.blocks.append((begin, end, dtype[0], [names[field] for field in fields if field != TARGET]))
+    order = sorted(formats, key=lambda f: (-formats[f].base.itemsize, str(formats[f].base), f == TARGET))
+    blocks, end = [], 0
+    for (dtype, _), group in groupby(order, key=lambda f: (formats[f].base, f == TARGET)):
+        fields = list(group)
+        begin, end = end, end + sum(formats[field].itemsize for field in fields)
+        blocks.append((begin, end, dtype, fields))
+    return np.dtype([*((field, formats[field]) for field in order), ("rest", f"V{-end % WORD_BYTES}")]), blocks
 
 
 def _contiguous(part: Array, pin: bool) -> torch.Tensor:
@@ -270,8 +263,7 @@ def _labels(columns: Sequence[Column], targets: Sequence[str]) -> Labels:
 # Sources: files or a DataFrame, whose columns are arrays of Arrow
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """A file, or a DataFrame. read: returns a column by its name."""
 
     name: str
@@ -309,34 +301,27 @@ def _open(source: Any, untyped: Container[str]) -> list[_Part]:
     if not isinstance(source, str | os.PathLike | list | tuple) or not source:
         raise TypeError(f"source is a {type(source).__name__}, but must be a file, a list of files, or a DataFrame")
     parts = []
-    readers = dict.fromkeys((".parquet", ".pq"), _parquet_part) | dict.fromkeys((".csv", ".tsv"), _text_part)
-    readers |= dict.fromkeys((".arrow", ".feather", ".ipc"), _arrow_part)
     for path in map(Path, source if isinstance(source, list | tuple) else [source]):
-        if path.suffix.lower() not in readers:
-            raise ValueError(f"{path} is no table, which ends in {', '.join(readers)}")
+        ending = path.suffix.lower()
+        if ending not in (*PARQUETS, *ARROWS, *TEXTS):
+            raise ValueError(f"{path} is no table, which ends in {', '.join((*PARQUETS, *ARROWS, *TEXTS))}")
         with _reading(str(path)):
-            parts.append(readers[path.suffix.lower()](path, untyped))
+            if ending in PARQUETS:
+                parts.append(_parquet_part(path))
+            else:
+                table = read_arrow(path) if ending in ARROWS else _read_csv(path, untyped)
+                parts.append(_Part(shown(path), table.schema, table.column))
     return parts
 
 
-def _parquet_part(path: Path, untyped: Container[str]) -> _Part:
+def _parquet_part(path: Path) -> _Part:
     opened = partial(_arrow().parquet.ParquetFile, path, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
     schema = opened().schema_arrow
     file = opened(read_dictionary=[field.name for field in schema if _is_text(field.type)])
     return _Part(shown(path), schema, lambda name: file.read([name]).column(name))
 
 
-def _arrow_part(path: Path, untyped: Container[str]) -> _Part:
-    pa = _arrow()
-    try:
-        table = pa.ipc.open_file(pa.memory_map(os.fspath(path))).read_all()
-    except pa.ArrowInvalid:  # no footer: a stream, as Hugging Face's datasets writes it
-        table = pa.ipc.open_stream(pa.memory_map(os.fspath(path))).read_all()
-    table.validate(full=True)  # reading values behind damaged offsets would end the process
-    return _Part(shown(path), table.schema, table.column)
-
-
-def _text_part(path: Path, untyped: Container[str]) -> _Part:
+def _read_csv(path: Path, untyped: Container[str]) -> Any:
     """Read a CSV. Empty cells are null. One with quotes is read by Python too, which is strict."""
     pa, rows, delimiter = _arrow(), read_rows(path), delimiter_of(path)
     names = next(rows, [])
@@ -350,8 +335,7 @@ def _text_part(path: Path, untyped: Container[str]) -> _Part:
     table = pa.csv.read_csv(path, pa.csv.ReadOptions(use_threads=False), parsing, as_text)
     names = [name.strip() for name in names]
     columns = [c if name in untyped else _typed(c, name) for name, c in zip(names, table.columns, strict=True)]
-    table = pa.table(columns, names)
-    return _Part(shown(path), table.schema, table.column)
+    return pa.table(columns, names)
 
 
 def _typed(texts: Any, name: str) -> Any:
@@ -364,33 +348,30 @@ def _typed(texts: Any, name: str) -> Any:
     values = compute.if_else(compute.is_in(values, value_set=pa.array(NULLS, values.type)), pa.scalar(None, values.type), values)
     distinct = compute.unique(values).drop_null()
     matches = partial(compute.match_substring_regex, distinct)
-    if not len(distinct):
+    numbers, count = matches(NUMBER), len(distinct)
+    found = numbers.true_count
+    if not count:
         return pa.nulls(len(texts))
-    if compute.any(matches(PADDED)).as_py():
+    if matches(PADDED).true_count:
         return texts
-
-    def refused(what: str) -> StoreError:
-        remedies = f"take all of it as names (category={name!r}), or leave it out (drop={name!r})"
-        return StoreError(f"column {name!r} holds {what}: correct it, or {remedies}")
-
-    numbers = matches(NUMBER)
-    if compute.all(numbers).as_py():
-        values = compute.replace_substring_regex(values, r"^\+", "")  # which Arrow does not accept
-        kinds = [pa.float64()] if compute.any(matches("[.eEnN]")).as_py() else [pa.int64(), pa.uint64()]
-    elif compute.any(numbers).as_py():
-        number, other = (distinct.filter(mask)[0].as_py() for mask in (numbers, compute.invert(numbers)))
-        raise refused(f"numbers, such as {number!r:.60}, and other text, such as {other!r:.60}")
-    elif compute.all(matches(TRUTH)).as_py():
+    if matches(TRUTH).true_count == count:
         return compute.equal(compute.utf8_lower(values), "true")
-    else:
-        kinds = [pa.date32(), *(pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns"))]
+    kinds, wrong = [pa.date32(), *(pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns"))], ""
+    if found == count:
+        values = compute.replace_substring_regex(values, r"^\+", "")  # which Arrow does not accept
+        kinds = [pa.float64()] if matches("[.eEnN]").true_count else [pa.int64(), pa.uint64()]
+        wrong = "whole numbers of more than 64 bits"
+    elif found:
+        number, other = (distinct.filter(mask)[0].as_py() for mask in (numbers, compute.invert(numbers)))
+        kinds, wrong = [], f"numbers, such as {number!r:.60}, and other text, such as {other!r:.60}"
+    elif have_commas(distinct.to_pylist()):
+        wrong = f"numbers with a comma, such as {distinct[0].as_py()!r:.60}, which must be written as 1.5 or 1234567"
     for kind in kinds:
         with suppress(pa.ArrowInvalid):
             return values.cast(kind)
-    if compute.all(numbers).as_py():
-        raise refused("whole numbers of more than 64 bits")
-    if have_commas(distinct.to_pylist()):
-        raise refused(f"numbers with a comma, such as {distinct[0].as_py()!r:.60}, which must be written as 1.5 or 1234567")
+    if wrong:
+        remedies = f"take all of it as names (category={name!r}), or leave it out (drop={name!r})"
+        raise StoreError(f"column {name!r} holds {wrong}: correct it, or {remedies}")
     return texts
 
 
@@ -477,40 +458,16 @@ def _narrowest(values: Array) -> str:
     return next(name for name in FLOATS if all(exact(part, name) for part in slices))
 
 
-@dataclass
-class _Table:
-    """The columns of a source, in the rows that have a target.
-
-    Attributes:
-        name: of the source.
-        columns: what each column holds, its values in its dtype, and where they are missing.
-    """
-
-    name: str
-    columns: list[tuple[Column, Array, Array]]
-
-    @property
-    def checksum(self) -> str:
-        found = xxhash.xxh3_128()
-        for _, values, missing in self.columns:
-            found.update(values.data)
-            found.update(np.ascontiguousarray(missing).data)
-        return found.hexdigest()
-
-    def fill(self, rows: Array, fields: Mapping[str, str], targets: Sequence[str]) -> None:
-        """Write all rows, column by column. fields: of columns and masks that are no target."""
-        for column, values, missing in self.columns:
-            if column.name in fields:
-                rows[fields[column.name]] = values
-            else:
-                target = ... if rows[TARGET].ndim == 1 else (slice(None), targets.index(column.name))
-                rows[TARGET][target] = values / 10.0**column.scale if column.scale else values
-            if column.missing is not None:
-                rows[fields[column.name + MASK]] = missing
+_Table = tuple[str, list[Column], dict[str, Array]]
 
 
 def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[str, Column]) -> _Table:
-    """Read a source. wanted: the names that the arguments target, category and drop give. classes: columns of another table."""
+    """Return the name of a source, what its columns hold, and the values of these and of masks, in the rows that have a target.
+
+    Args:
+        wanted: the names that the arguments target, category and drop give.
+        classes: columns of another table.
+    """
     parts = _open(source, {*wanted["category"], *wanted["drop"]})
     name = parts[0].name if len(parts) == 1 else f"{len(parts)} files"
     names = parts[0].schema.names
@@ -533,7 +490,7 @@ def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[s
             f"{np.sum(~rows)} of {len(rows)} rows of {name} are left out: row {np.argmin(rows)} is the first without a target, or "
             "with one that float32 cannot hold"
         )
-    columns = []
+    columns, arrays = list[Column](), dict[str, Array]()
     for each in chosen:
         column, values, missing, found = _values(each, parts, wanted["category"])
         if rows is not None:
@@ -544,8 +501,15 @@ def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[s
             column, values = _coded(column, values, found, classes.get(each))
         dtype = column.dtype or _narrowest(values)
         count = None if each in wanted["target"] else int(missing.sum()) or None
-        columns.append((replace(column, dtype=dtype, missing=count), np.ascontiguousarray(values, dtype), missing))
-    return _Table(name, columns)
+        columns.append(replace(column, dtype=dtype, missing=count))
+        if each in wanted["target"] and column.scale:
+            values, dtype = values / 10.0**column.scale, "float64"
+        arrays[each] = np.ascontiguousarray(values, dtype)
+        if count is not None:
+            if each + MASK in chosen:
+                raise ValueError(f"column {each + MASK!r} has the name of the mask of {each!r}: rename it")
+            arrays[each + MASK] = np.ascontiguousarray(missing)
+    return name, columns, arrays
 
 
 def _values(name: str, parts: Sequence[_Part], category: Sequence[str]) -> tuple[Column, Array, Array, tuple[str, ...]]:

@@ -58,7 +58,7 @@ def _plan_shuffled(kind: Modality, source: StrPath, target: Path, options: Any, 
         return kind.plan(source, target, replace(options, order="shuffled"), limit)
     except UnpackedWholeError as error:
         plan = kind.plan(source, target, options, limit)
-        note = f"order: as listed, since {error.why}; batches of a store in object storage mix better if it is shuffled"
+        note = f"order: as listed, since {error}; batches of a store in object storage mix better if it is shuffled"
         return replace(plan, notes=(*plan.notes, note))
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -29,15 +29,14 @@ from fastdata.sources.base import (
     open_once,
     unreadable,
 )
+from fastdata.sources.columns import choose_label
 from fastdata.sources.fields import field_error, make_column
 from fastdata.sources.inputs import Source, SourceList, SplitsError
-from fastdata.sources.options import NO_LABELS
-from fastdata.sources.urls import AnyPath, is_inside, seekable
+from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import NUMBERS, Column
 
-__all__ = ["CONTAINERS", "column_of", "holds_images", "is_text"]
+__all__ = ["CONTAINERS", "column_of", "holds_images", "is_text", "read_arrow"]
 
-LABELS = ("label", "labels", "fine_label", "class", "cls", "target", "y")
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 CACHES = "cache-"  # how the files begin that `map` of Hugging Face's datasets writes next to those they were computed from
 SPLITS_FILE = "dataset_dict.json"  # next to the folders of the splits, if datasets saved several
@@ -46,8 +45,8 @@ END_OF_STREAM = bytes([255] * 4 + [0] * 4)
 BATCH_ROWS = 16  # of Parquet that are in memory at once
 
 NAMES = {"halffloat": "float16", "float": "float32", "double": "float64", "uint64": "int64", "bool": "bool"}
-TEXTS = {"string": "text", "large_string": "text", "string_view": "text"}
-BYTES = {"binary": "bytes", "large_binary": "bytes", "binary_view": "bytes"}
+TEXTS = ("string", "large_string", "string_view")
+BYTES = ("binary", "large_binary", "binary_view")
 JSON = ("struct<", "map<", "list<", "large_list<", "fixed_size_list<", "null")
 
 
@@ -73,24 +72,24 @@ def column_of(name: str, kind: Any, names: tuple[str, ...] = ()) -> Column:
     """
     if kind.__class__.__name__ == "DictionaryType":
         kind = kind.value_type
-    many, inner, shape = False, kind, list[int]()
-    if str(kind).startswith(("list<", "large_list<")):
-        many, inner = True, kind.value_type
+    many, inner, shape = str(kind).startswith(("list<", "large_list<")), kind, list[int]()
+    if many:
+        inner = kind.value_type
     while str(inner).startswith("fixed_size_list<"):
         shape.append(inner.list_size)
         inner = inner.value_type
-    text = NAMES.get(str(inner), str(inner))
-    if text in (*NUMBERS, "bool"):
-        return make_column(name, text, tuple(shape), many=many, names=names)
-    text = (TEXTS | BYTES).get(str(kind), "json" if str(kind).startswith(JSON) else "")
-    if not text:
-        raise field_error(name, f"it is of Arrow's type {kind}, which no column holds; write it as a number, or as text")
-    return make_column(name, text)
+    number = NAMES.get(str(inner), str(inner))
+    if number in (*NUMBERS, "bool"):
+        return make_column(name, number, tuple(shape), many=many, names=names)
+    for type, fits in (("text", str(kind) in TEXTS), ("bytes", str(kind) in BYTES), ("json", str(kind).startswith(JSON))):
+        if fits:
+            return make_column(name, type)
+    raise field_error(name, f"it is of Arrow's type {kind}, which no column holds; write it as a number, or as text")
 
 
 def is_text(kind: Any) -> bool:
     """Return whether an Arrow type is that of text, also where each value is stored once."""
-    return str(getattr(kind, "value_type", kind) if kind.__class__.__name__ == "DictionaryType" else kind) in TEXTS
+    return str(kind.value_type if kind.__class__.__name__ == "DictionaryType" else kind) in TEXTS
 
 
 def _features(schema: Any) -> dict[str, dict[str, Any]]:
@@ -133,155 +132,120 @@ def _columns(schema: Any, path: AnyPath, selection: Selection) -> Columns:
         what = f"several: {', '.join(images)}; name one as {path}::{images[0]}" if images else f"none: {', '.join(schema.names)}"
         what += "" if images else "; a table without images is not prepared: TableDataset reads it"
         raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed, but there are {what}")
-    image = schema.field(images[0]).type
-    label = _label_column(schema, path, selection.label)
+    image, classes = schema.field(images[0]).type, [n for n, f in _features(schema).items() if f.get("_type") == "ClassLabel"]
+    label = choose_label(schema.names, selection.label, path)
+    if not label and not selection.label and len(classes) == 1:
+        (label,) = classes
     has_path = _is_struct(image) and image.get_field_index("path") >= 0
     others = tuple(name for name in schema.names if name not in (images[0], label, *selection.fields))
     return Columns(images[0], label, others, _class_names(schema, label), has_path)
 
 
-def _label_column(schema: Any, path: AnyPath, wanted: str) -> str:
-    if wanted:
-        if wanted not in (NO_LABELS, *schema.names):
-            raise PrepError(f"--label-column {wanted}: {path} has no such column; it has {', '.join(schema.names)}")
-        return wanted if wanted in schema.names else ""
-    classes = [name for name, feature in _features(schema).items() if feature.get("_type") == "ClassLabel"]
-    labels = [name for name in LABELS if name in schema.names] or (classes if len(classes) == 1 else [])
-    return labels[0] if labels else ""
-
-
 # Files
 
 
-class _ParquetFile:
-    """A Parquet file. Cells are read forward, a few rows at a time: a row group may be larger than memory."""
+def read_arrow(path: AnyPath) -> Any:
+    """Return the table of an Arrow file or stream, in mapped memory. Raise ArrowInvalid or ValueError if it is damaged."""
+    pyarrow = _arrow()
+    mapped = pyarrow.memory_map(os.fspath(path))
+    try:
+        table = pyarrow.ipc.open_file(mapped).read_all()
+    except pyarrow.ArrowInvalid:  # without an index at its end, the file is a stream
+        mapped.seek(0)
+        table = pyarrow.ipc.open_stream(mapped).read_all()  # which ends silently where a batch is missing
+        begin, end = (mapped.read_at(len(END_OF_STREAM), at) for at in (0, mapped.size() - len(END_OF_STREAM)))
+        if begin[:4] == END_OF_STREAM[:4] and end != END_OF_STREAM:
+            raise ValueError("the stream has no end") from None
+    table.validate(full=True)  # pyarrow follows offsets unchecked, and damaged ones would kill the process
+    return table
+
+
+class _File:
+    """A Parquet file, or a memory-mapped one of Arrow.
+
+    Cells of Parquet are read forward, a few rows at a time: a row group may be larger than memory.
+    """
 
     def __init__(self, path: AnyPath) -> None:
-        self._path = path
+        self._path, self._ends = path, [0]
+        self._table = None if path.suffix.lower() in ENDINGS["parquet"] else read_arrow(path)
+        if self._table is not None:
+            self._ends.append(len(self._table))
+            self.schema = self._table.schema
+            return
         self._file = _arrow().parquet.ParquetFile(seekable(path), buffer_size=1 << 20)
         self.schema = self._file.schema_arrow
         groups = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
         if min(groups, default=0) < 0:
             raise PrepError(f"{path} is damaged: a row group claims {min(groups)} rows; copy it again")
         self._ends = list[int](accumulate(groups, initial=0))
-        self._values = dict[str, _Forward]()
+        self._last = dict[str, tuple[int, Any, Iterator[Any]]]()  # of each column: a row, its value, and those behind it
 
     def __len__(self) -> int:
         return self._ends[-1]
 
     def column(self, name: str, field: str = "") -> list[Any]:
         """Return all values of a column, or of a field of its structs."""
+        from pyarrow import compute
+
         leaf = f"{name}.{field}" if field else name
-        column = self._file.read([leaf], use_threads=False)[name]
+        column = (self._file.read([leaf], use_threads=False) if self._table is None else self._table)[name]
         if len(column) != len(self):
             raise PrepError(f"{self._path} is damaged: {leaf} has {len(column)} rows, its row groups {len(self)}; copy it again")
-        values: list[Any] = column.to_pylist()
-        return [(value or {}).get(field) for value in values] if field else values
+        return list((compute.struct_field(column, field) if field else column).to_pylist())
 
     def cell(self, name: str, row: int) -> Any:
         """Return a value. Raises CodecError if it is damaged, or another one before it in its row group."""
+        if self._table is not None:
+            return self._table[name][row].as_py()
         group = bisect_right(self._ends, row) - 1
-        values = self._values.get(name)
-        if values is None or values.group != group or row < values.row:
-            self._values[name] = values = _Forward(self._read(name, group), group, self._ends[group] - 1)
+        last, value, rest = self._last.get(name, (-1, None, iter(())))
+        if not self._ends[group] <= last <= row:
+            last, rest = self._ends[group] - 1, self._values(name, group)
         try:
-            while values.row < row:
-                values.value = next(values.rest)
-                values.row += 1
-        except StopIteration:
-            raise CodecError("the row is not there", "undecodable") from None
+            for value in islice(rest, row - last):  # noqa: B007
+                last += 1
         except RemoteError:
             raise
         except Exception as error:  # noqa: BLE001  pyarrow may raise anything on a damaged page
             raise CodecError(f"the archive is damaged: {error}", "undecodable") from None
-        return values.value
+        if last < row:
+            raise CodecError("the row is not there", "undecodable")
+        self._last[name] = row, value, rest
+        return value
 
-    def _read(self, name: str, group: int) -> Iterator[Any]:
-        """Yield the values of a column in a row group."""
+    def _values(self, name: str, group: int) -> Iterator[Any]:
         for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False):
             yield from batch.column(0).to_pylist()
 
     def close(self) -> None:
-        self._file.close()
-
-
-@dataclass
-class _Forward:
-    """The values of a column in a row group that are still to come, and the last one, in `row`."""
-
-    rest: Iterator[Any]
-    group: int
-    row: int
-    value: Any = None
-
-
-class _ArrowFile:
-    """A memory-mapped Arrow file or stream."""
-
-    def __init__(self, path: AnyPath) -> None:
-        pyarrow = _arrow()
-        self._map = pyarrow.memory_map(os.fspath(path))
-        try:
-            self._rows = pyarrow.ipc.open_file(self._map).read_all()
-        except pyarrow.ArrowInvalid:  # without an index at its end, the file is a stream
-            self._map.seek(0)
-            self._rows = pyarrow.ipc.open_stream(self._map).read_all()  # which ends silently where a batch is missing
-            begin, end = (self._map.read_at(len(END_OF_STREAM), at) for at in (0, self._map.size() - len(END_OF_STREAM)))
-            if begin[:4] == END_OF_STREAM[:4] and end != END_OF_STREAM:
-                raise ValueError("the stream has no end") from None
-        self._rows.validate(full=True)  # pyarrow follows offsets unchecked, and damaged ones would kill the process
-        self.schema = self._rows.schema
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def column(self, name: str, field: str = "") -> list[Any]:
-        """Return all values of a column, or of a field of its structs."""
-        from pyarrow import compute
-
-        column = self._rows[name]
-        return list((compute.struct_field(column, field) if field else column).to_pylist())
-
-    def cell(self, name: str, row: int) -> Any:
-        """Return a value."""
-        return self._rows[name][row].as_py()
-
-    def close(self) -> None:
-        self._map.close()
+        if self._table is None:
+            self._file.close()
 
 
 # The interface of archives
-
-
-def _opened(path: AnyPath) -> _ParquetFile | _ArrowFile:
-    opener: Callable[[AnyPath], Any] = _ParquetFile if path.suffix.lower() in ENDINGS["parquet"] else _ArrowFile
-    file: _ParquetFile | _ArrowFile = open_once(path, opener)
-    return file
 
 
 def _inputs(kind: str, root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     """List the rows of files, with the names of the files that they were made from."""
 
     def table(path: AnyPath, name: str, selection: Selection) -> Table:
-        file = _opened(path)
+        file = open_once(path, _File)
         columns, sizes = _columns(file.schema, path, selection), even_sizes(path, len(file))
         paths = file.column(columns.image, "path") if columns.has_path else [None] * len(file)
+        bases = [PurePosixPath(one).name if isinstance(one, str) else "" for one in paths]
         inputs = [
-            Source(_row_name(name, k, paths[k]), -1, sizes[k], place=(kind, name, columns.image, k)) for k in range(len(file))
+            Source(f"{name}/{k:06d}{'-' * bool(base)}{base}", -1, sizes[k], place=(kind, name, columns.image, k))
+            for k, base in enumerate(bases)
         ]
         return columns, inputs, file.column(columns.label) if columns.label else [None] * len(file)
 
     return list_tables(table, root, files, selection, (OSError, ValueError, _arrow().ArrowException))
 
 
-def _row_name(archive: str, row: int, path: Any) -> str:
-    base = PurePosixPath(path).name if isinstance(path, str) else ""
-    return f"{archive}/{row:06d}{'-' * bool(base)}{base}"
-
-
 def _cell(path: AnyPath, name: str, image: str, row: int) -> Any:
     try:
-        file = _opened(path)
+        file = open_once(path, _File)
     except (ValueError, _arrow().ArrowException) as error:  # it was whole when it was listed
         raise unreadable(path, error) from error
     return file.cell(name, row)
@@ -291,28 +255,19 @@ def _read(path: AnyPath, column: str, row: int) -> bytes:
     """Return the image file of a row. Raise CodecError if it holds none, or is damaged."""
     image = _cell(path, column, column, row)
     if isinstance(image, dict):
-        if image.get("bytes") is None and isinstance(image.get("path"), str):
-            return _read_beside(path.parent, image["path"])
+        if image.get("bytes") is None and image.get("path"):
+            raise CodecError(
+                f"the row has only a path, {image['path']}: embed the images; those of Hugging Face's datasets by {EMBED}",
+                "missing",
+            )
         image = image.get("bytes")
     if image is None:
         raise CodecError("the row holds no image", "no-image")
     return bytes(image)
 
 
-def _read_beside(folder: AnyPath, name: str) -> bytes:
-    """Read a file that a row names. It must lie below the folder of the archive."""
-    target = folder / name.replace("\0", "")
-    if not is_inside(target, folder) or not target.is_file():
-        raise CodecError(
-            f"the row has only a path, {name}, and no such file lies below the archive's folder. Write the Parquet with its images "
-            f"embedded; of Hugging Face's datasets: {EMBED}",
-            "missing",
-        )
-    return target.read_bytes()
-
-
 def _column(path: AnyPath, name: str, *_: Any) -> Column:
-    schema = _opened(path).schema
+    schema = open_once(path, _File).schema
     if name not in schema.names:
         raise field_error(name, f"{path} has no such column; it has {', '.join(schema.names)}")
     return column_of(name, schema.field(name).type, _class_names(schema, name))

@@ -7,7 +7,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar, overload
 
@@ -91,14 +91,7 @@ class Packed(Sequence[T]):
 
 
 class UnpackedWholeError(PrepError):
-    """Inputs cannot be read in another order than theirs. `why`: the reason."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(
-            f"--order is shuffled, but {why}: prepare it with --order listed, export the store (fastdata export), and prepare that "
-            "with --order shuffled"
-        )
-        self.why = why
+    """Inputs cannot be read in another order than theirs."""
 
 
 def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
@@ -109,10 +102,11 @@ def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
     """
     for source in sources:
         kind, file = getattr(source, "place", ())[:2] or ("", "")
-        if kind == "parquet":
-            raise UnpackedWholeError(f"{file} is unpacked in large pieces, and would be so once for each input")
-        if kind == "arrow" and remote:
-            raise UnpackedWholeError(f"{file} is in object storage, and would be copied whole for each input")
+        if kind == "parquet" or (kind == "arrow" and remote):
+            raise UnpackedWholeError(
+                f"{file} is unpacked in large pieces, and would be so once for each input: prepare it with --order listed, export "
+                "the store (fastdata export), and prepare that with --order shuffled"
+            )
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SHUFFLE_SEED) for k in range(len(sources)))
     return Packed(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))
 
@@ -120,17 +114,12 @@ def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
 def trimmed(item: Any) -> list[Any]:
     """Return the values of a dataclass without the defaults at their end."""
     kind: Any = type(item)
-    row = list(vars(item).values())
-    defaults: tuple[Any, ...] = _defaults(kind)
-    end = len(row)
-    while end and type(row[end - 1]) is type(defaults[end - 1]) and row[end - 1] == defaults[end - 1]:
-        end -= 1
-    return row[:end]
+    row, defaults = list(vars(item).values()), _defaults(kind)
+    while row and type(row[-1]) is type(default := defaults[len(row) - 1]) and row[-1] == default:
+        row.pop()
+    return row
 
 
 @cache
 def _defaults(kind: Any) -> tuple[Any, ...]:
-    return tuple(
-        one.default if one.default_factory is MISSING else one.default_factory()  # MISSING equals nothing
-        for one in fields(kind)
-    )
+    return tuple(one.default for one in fields(kind))  # MISSING equals nothing

@@ -17,7 +17,7 @@ import xxhash
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import label_value
-from fastdata.sources.columns import INDEX, LABELS, find_column
+from fastdata.sources.columns import INDEX, choose_label
 from fastdata.sources.fields import Field
 from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import FieldSource, Source, SourceList, SplitsError, is_image, look
@@ -175,18 +175,16 @@ def _label_columns(
     """
     stored = {table.paths, *(field.path[0] for field in fields)}
     others = [name for name in table.columns if name not in stored and name.lower() != SPLIT]
-    named = [*options.regression] or [options.label_column or ""]
     if options.no_labels or options.label_from is not None or (not beside and options.labels is not None):
         found = []
-    elif named != [""]:
-        found = named
-        for name in named:
-            table.column(name, f"--{'regression' if options.regression else 'label-column'} {name}")
+    elif options.regression:
+        found = [*options.regression]
+        for name in found:
+            table.column(name, f"--regression {name}")
     else:
-        usual = find_column(others, LABELS)
+        label = choose_label([*table.columns] if options.label_column else others, options.label_column or "", table.path)
         likely = (name for name in others if not INDEX.fullmatch(name))
-        plain = [name for name in likely if not isinstance(table.columns[name][0], list | dict | bytes)]
-        found = plain if usual is None else [others[usual]]
+        found = [label] if label else [name for name in likely if not isinstance(table.columns[name][0], list | dict | bytes)]
         if len(found) > 1:
             raise PrepError(
                 f"{table.path}: its labels may be {', '.join(found)}: name the column of classes with --label-column, or of "

@@ -15,19 +15,18 @@ import io
 import os
 import pickle
 import re
-import secrets
+import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any, cast
+from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
+from typing import Any
 
 import cv2
 import numpy as np
@@ -35,6 +34,7 @@ import xxhash
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.base import Container, Selection, ends_in, make_list, open_once
+from fastdata.sources.columns import LABELS, PATHS, choose_label
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.labels import Value
 from fastdata.sources.options import NO_LABELS
@@ -46,41 +46,45 @@ __all__ = ["CONTAINERS", "share"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SHARED = "sequence.python"  # the file that stands for a sequence of this process
+SOCKET = "items"  # next to it
+INDEX_BYTES = 8  # of a request
+POLL_S = 0.02  # how often the server looks whether it shall end
 SAMPLED_ITEMS = 1000
 MAX_PICKLE_BYTES = 64 << 20
-IMAGES = ("image", "img", "path", "file", "filename", "file_name", "filepath", "file_path", "image_path", "bytes")
-LABELS = ("label", "labels", "fine_label", "target")
+IMAGES = ("image", "img", *PATHS, "bytes")  # the images come first
 
 
 # Items
 
 
+@dataclass
 class Items:
-    """A sequence of images, pairs or dicts; a dataset of Hugging Face; a DataFrame; or torch's wrappers of these.
+    """Images by number, perhaps with labels.
 
     Attributes:
+        source: a sequence of images, pairs or dicts.
         labels: that of each item, if these can be had without reading the items; else None.
         classes: the names of the numbered classes; []: they are unknown.
+        image_column, label_column: of each item; "": they have usual names, or the item is the image.
     """
 
-    def __init__(self, source: Any, label_column: str = "") -> None:
-        """Find what the items are, and read none."""
-        self._items, self.labels, self.classes, image = _view(source, label_column)
-        if label_column == NO_LABELS:
-            self.labels = [None] * len(self)
-        self._images, self._labels = (image, *IMAGES), (label_column, *LABELS)
+    source: Any
+    labels: Sequence[Any] | None = None
+    classes: Sequence[str] = ()
+    image_column: str = ""
+    label_column: str = ""
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.source)
 
     def read(self, index: int) -> tuple[Any, Any]:
         """Return the image and the label of an item; None: it has no label."""
-        item = self._items[index]
+        item = self.source[index]
         if isinstance(item, Mapping):
-            key = next((key for key in self._images if key in item), None)
+            key = next((key for key in (self.image_column, *IMAGES) if key in item), None)
             if key is None:
                 raise CodecError(f"item {index} of source has no image or img, only {', '.join(map(str, item))}", "unsupported")
-            label = next((item[name] for name in self._labels if name in item), None)
+            label = next((item[name] for name in (self.label_column, *LABELS) if name in item), None)
             return item if key in ("path", "bytes") else item[key], label
         if not isinstance(item, tuple | list):
             return item, None
@@ -109,30 +113,28 @@ class Items:
         """Do nothing: the garbage collector does."""
 
 
-# items by number, the labels if these are not needed for them, names of classes, and the column of images in each, or ""
-View = tuple[Any, Sequence[Any] | None, list[str], str]
-
-
-def _view(source: Any, label_column: str) -> View:
+def _view(source: Any, label_column: str) -> Items:
+    """Find what the items of a sequence, a dataset of Hugging Face, a DataFrame, or torch's wrappers of these are. Read none."""
     if _is_torchs(source, "Subset"):
-        items, labels, classes, image = _view(source.dataset, label_column)
-        subset = copy(source)
-        subset.dataset = items
-        return subset, None if labels is None else [labels[int(index)] for index in source.indices], classes, image
+        items, subset = _view(source.dataset, label_column), copy(source)
+        subset.dataset = items.source
+        labels = items.labels and [items.labels[int(index)] for index in source.indices]
+        return replace(items, source=subset, labels=labels)
     if _is_torchs(source, "ConcatDataset"):
-        joined, views = copy(source), [_view(one, label_column) for one in source.datasets]
-        joined.datasets = [view[0] for view in views]
-        each, (_, _, classes, image) = [view[1] for view in views], views[0]
-        if differing := next((view[2] for view in views if view[2] != classes), None):
+        joined, each = copy(source), [_view(one, label_column) for one in source.datasets]
+        joined.datasets, classes = [items.source for items in each], each[0].classes
+        if differing := next((items.classes for items in each if items.classes != classes), None):
             raise PrepError(f"the joined datasets have other classes: {', '.join(classes[:5])} and {', '.join(differing[:5])}")
-        return joined, None if None in each else [*chain.from_iterable(labels or () for labels in each)], classes, image
+        known = [items.labels for items in each if items.labels is not None]
+        return replace(each[0], source=joined, labels=[*chain.from_iterable(known)] if len(known) == len(each) else None)
     features = getattr(source, "features", None)
     if isinstance(features, Mapping) and hasattr(source, "cast_column"):
         return _view_columns(source, features, label_column)
     if type(source).__name__ in ("DataFrame", "Table"):  # of pandas, polars or Arrow
-        image, label = _keys([*getattr(source, "column_names", source.columns)], (), label_column)
+        names = [*getattr(source, "column_names", source.columns)]
+        image, label = _image_column(names, ()), choose_label(names, label_column, "source")
         labels = _cells(source[label]) if label else [None] * len(source)
-        return [*zip(_cells(source[image]), labels, strict=True)], labels, [], ""
+        return Items([*zip(_cells(source[image]), labels, strict=True)], labels)
     if type(source).__name__ == "Series":
         source = _cells(source)
     if isinstance(source, Mapping):
@@ -141,32 +143,30 @@ def _view(source: Any, label_column: str) -> View:
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise TypeError(f"source is a {type(source).__name__}, but must be a path, or a sequence of images")
     listed = getattr(source, "classes", None)
-    return source, _known_labels(source), [str(name) for name in listed] if isinstance(listed, list | tuple) else [], ""
+    classes = list(map(str, listed)) if isinstance(listed, list | tuple) else []
+    return Items(source, _known_labels(source), classes, label_column=label_column)
 
 
-def _view_columns(source: Any, features: Mapping[str, Any], label_column: str) -> View:
+def _view_columns(source: Any, features: Mapping[str, Any], label_column: str) -> Items:
     """View a dataset of Hugging Face. Its images stay encoded, unless a format is set."""
-    image, label = _keys([*features], [name for name, one in features.items() if type(one).__name__ == "Image"], label_column)
-    if not label and not label_column:
-        numbered = [name for name, one in features.items() if hasattr(one, "names")]
-        label = numbered[0] if len(numbered) == 1 else ""
+    image = _image_column([*features], [name for name, one in features.items() if type(one).__name__ == "Image"])
+    numbered = [name for name, one in features.items() if hasattr(one, "names")]
+    label = choose_label([*features], label_column, "source")
+    label = label or (numbered[0] if len(numbered) == 1 and not label_column else "")
     feature = features[image]
     if getattr(feature, "decode", False) and source.format["type"] is None:
         source = source.cast_column(image, type(feature)(decode=False))
     labels = list(source[label]) if label else [None] * len(source)
-    return source, labels, list(getattr(features.get(label), "names", None) or ()), image
+    return Items(source, labels, list(getattr(features.get(label), "names", None) or ()), image, label)
 
 
-def _keys(names: Sequence[Any], images: Sequence[str], label_column: str) -> tuple[str, str]:
-    """Return the columns of images and of labels. images: the former, if they are known; "": there are no labels."""
-    image = next((name for name in (*images, *IMAGES) if name in names), None)
-    listed = ", ".join(map(str, names))
-    if image is None:
-        hint = "a table without images is not prepared: TableDataset reads it"
-        raise PrepError(f"source has no column of images or paths ({', '.join(IMAGES)}), only {listed}; {hint}")
-    if label_column not in ("", NO_LABELS, *names):
-        raise PrepError(f"--label-column {label_column}: source has no such column; it has {listed}")
-    return image, next((name for name in ([label_column] if label_column else LABELS) if name in names), "")
+def _image_column(names: Sequence[Any], images: Sequence[str]) -> str:
+    """Return the column of images, or of their paths. images: those that are known to be."""
+    for name in (*images, *IMAGES):
+        if name in names:
+            return name
+    listed, hint = ", ".join(map(str, names)), "a table without images is not prepared: TableDataset reads it"
+    raise PrepError(f"source has no column of images or paths ({', '.join(IMAGES)}), only {listed}; {hint}")
 
 
 def _is_torchs(source: Any, name: str) -> bool:
@@ -218,7 +218,7 @@ def _image_file(image: Any, what: str) -> bytes:
     fits = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
     if pixels.dtype not in (np.uint8, np.uint16) or not fits or not pixels.size:
         raise _no_image(what, type(image).__name__ if pixels.dtype == object else f"{pixels.dtype} {list(pixels.shape)}")
-    return _to_png(np.ascontiguousarray(pixels))
+    return _to_png(pixels)
 
 
 def _no_image(what: str, kind: str) -> CodecError:
@@ -260,12 +260,9 @@ def _pillow_file(image: Any, what: str) -> bytes:
 
 def _to_png(pixels: Array) -> bytes:
     """Encode uint8 or uint16 pixels, [H, W] or [H, W, 3], as an uncompressed PNG, without loss."""
-    native = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
-    native = np.ascontiguousarray(native) if native.ndim == 2 else cv2.cvtColor(native, cv2.COLOR_RGB2BGR)
-    ok, data = cv2.imencode(".png", native, [cv2.IMWRITE_PNG_COMPRESSION, 0])
-    if not ok:
-        raise CodecError(f"OpenCV could not write {pixels.shape} pixels as PNG", "undecodable")
-    return data.tobytes()
+    native = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
+    native = native if native.ndim == 2 else cv2.cvtColor(native, cv2.COLOR_RGB2BGR)
+    return cv2.imencode(".png", native, [cv2.IMWRITE_PNG_COMPRESSION, 0])[1].tobytes()
 
 
 # Listing
@@ -278,9 +275,10 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
     (path,) = files
     match = function_of(path)
     source, labels = (_call(match, Path()), None) if match else _shared[Path(path)]
-    items = Items(source, selection.label)
+    items = _view(source, selection.label)
     count = len(items)
-    labels = items.labels if labels is None else labels
+    if labels is None:
+        labels = [None] * count if selection.label == NO_LABELS else items.labels
     sampled = {k * count // min(count, SAMPLED_ITEMS) for k in range(min(count, SAMPLED_ITEMS))}
     problems, values = dict[int, str](), list[Any]() if labels is None else list(labels)
     digest, total = xxhash.xxh3_128(), 0
@@ -332,11 +330,11 @@ def _open(path: AnyPath) -> Any:
     name = path.name.partition("@")[0]
     try:
         if match := FUNCTION.fullmatch(name):
-            return Items(_call(match, Path(path).parent), NO_LABELS)
+            return _view(_call(match, Path(path).parent), NO_LABELS)
         with Path(path).with_name(name).open("rb") as file:
             sys.path += [folder for folder in pickle.load(file) if folder not in sys.path]
             source = pickle.load(file)
-        return source if isinstance(source, _Remote) else Items(source, NO_LABELS)
+        return _RemoteItems(Path(path).with_name(SOCKET)) if source is None else _view(source, NO_LABELS)
     except Exception as error:
         raise PrepError(
             f"SOURCE cannot be opened in a worker: {type(error).__name__}: {error}; give it as module:function"
@@ -380,7 +378,7 @@ def share(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(source, str | os.PathLike):
         yield source, labels
         return
-    items = Items(source, NO_LABELS)
+    items = _view(source, NO_LABELS)
     if out is None:
         raise ValueError("out is None, but a sequence of images has no name: name the store, such as out='data.fds'")
     if isinstance(labels, str | os.PathLike):
@@ -388,13 +386,14 @@ def share(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
     if labels is not None and len(labels) != len(items):
         raise ValueError(f"labels has {len(labels)} entries for {len(items)} images; give one for each")
     data = _pickled(source)
-    with tempfile.TemporaryDirectory(prefix="fastdata-") as folder, nullcontext() if data else _served(items) as remote:
+    with tempfile.TemporaryDirectory(prefix="fastdata-") as folder:
         path = Path(folder) / SHARED
         search = [entry or str(Path.cwd()) for entry in sys.path]
-        path.write_bytes(pickle.dumps(search) + (data or pickle.dumps(remote)))
+        path.write_bytes(pickle.dumps(search) + (data or pickle.dumps(None)))
         _shared[path] = source, None if labels is None else _cells(labels)
         try:
-            yield path, None
+            with nullcontext() if data else _served(items, path.with_name(SOCKET)):
+                yield path, None
         finally:
             del _shared[path]
 
@@ -425,64 +424,60 @@ def _pickled(source: Any) -> bytes:
     return b""
 
 
-@contextmanager
-def _served(items: Items) -> Iterator[_Remote]:
-    """Yield what other processes read the items with: threads of this one read them, one item at a time."""
-    key, lock, closing = secrets.token_bytes(32), threading.Lock(), threading.Event()
-    listener = Listener(("127.0.0.1", 0), authkey=key)
-    remote = _Remote(listener.address, key)
+class _Server(ThreadingUnixStreamServer):
+    daemon_threads = True
 
-    def answer(connection: Connection) -> None:
-        with suppress(OSError, EOFError), connection:
-            while True:
-                index, reply = connection.recv(), cast(Any, None)
+    def handle_error(self, *request: Any) -> None:
+        """Do nothing: a worker has ended."""
+
+
+@contextmanager
+def _served(items: Items, path: Path) -> Iterator[None]:
+    """Let other processes read the items, by threads of this one, one item at a time. path: of a socket, in a private folder."""
+    lock = threading.Lock()
+
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            while request := self.rfile.read(INDEX_BYTES):
                 try:
                     with lock:
-                        reply = items.image(index)
+                        reply: Any = items.image(int.from_bytes(request, "little"))
                 except (CodecError, OSError, MemoryError) as error:
                     reply = error
-                connection.send(reply)
+                pickle.dump(reply, self.wfile)
 
-    def accept() -> None:
-        while not closing.is_set():
-            with suppress(OSError, EOFError, AuthenticationError):
-                threading.Thread(target=answer, args=(listener.accept(),), daemon=True).start()
-        listener.close()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield remote
-    finally:
-        closing.set()
-        with suppress(OSError, EOFError, AuthenticationError):
-            Client(listener.address, authkey=key).close()  # so that the thread wakes up
+    with _Server(str(path), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
 
 
-class _Remote:
+class _RemoteItems:
     """Images of items in another process."""
 
-    def __init__(self, address: Any, key: bytes) -> None:
-        self._address = address
-        self._key = key
-        self._connection: Connection | None = None
+    def __init__(self, path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(path))
+            self._file = connection.makefile("rwb")
 
     def image(self, index: int) -> bytes:
         """Return an image file, as `Items.image` does."""
         try:
-            if self._connection is None:
-                self._connection = Client(self._address, authkey=self._key)
-            self._connection.send(index)
+            self._file.write(index.to_bytes(INDEX_BYTES, "little"))
+            self._file.flush()
             with waiting():  # for the items of other workers
-                reply = self._connection.recv()
-        except (OSError, EOFError) as error:
+                reply: Any = pickle.load(self._file)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
             raise PrepError(f"the process that reads SOURCE does not answer: {error}") from None
         if isinstance(reply, Exception):
             raise reply
-        return reply  # type: ignore[no-any-return]
+        data: bytes = reply
+        return data
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        self._file.close()
 
 
 CONTAINERS = {"python": Container("python", ends_in(".python"), _inputs, _read, has_columns=True)}

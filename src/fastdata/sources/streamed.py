@@ -16,16 +16,16 @@ import numpy as np
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import Columns, Container, Selection, Table, list_tables, read_range
+from fastdata.sources.columns import choose_label
 from fastdata.sources.inputs import Source, SourceList, look, read_bytes
-from fastdata.sources.options import NO_LABELS
 from fastdata.sources.urls import AnyPath
 
 __all__ = ["CONTAINERS"]
 
 INDEX = "index.json"
 IMAGES, FILES = ("jpeg", "png"), ("bytes", "file")  # encodings of images, and of files, which are images if no column is one
-LABELS = "str bool int int8 int16 int32 int64 uint8 uint16 uint32 uint64 float float16 float32 float64".split()
-LABEL_NAMES = ("label", "labels", "class", "cls", "target", "y", "1")  # 1: the other half of a pair
+NUMBERS = "bool int int8 int16 int32 int64 uint8 uint16 uint32 uint64 float float16 float32 float64".split()
+PAIR_LABEL = "1"  # the other half of a pair
 
 
 class _File(NamedTuple):
@@ -78,18 +78,19 @@ def _inputs(root: AnyPath, paths: list[AnyPath], selection: Selection) -> Source
 
 
 def _table(path: AnyPath, archive: str, file: _File, selection: Selection) -> Table:
-    columns, listed = file.columns, ", ".join(f"{name} ({encoding})" for name, encoding in file.columns.items())
+    columns = file.columns
     images = [name for name in columns if columns[name] in IMAGES] or [name for name in columns if columns[name] in FILES]
     images = [name for name in images if name in ("image", "img")] or images
     if len(images) != 1:
+        listed = ", ".join(f"{name} ({encoding})" for name, encoding in columns.items())
         raise PrepError(
             f"{path.parent}: one column of image files (jpeg, png, bytes), or one called image, is needed; there are {listed}. "
             "Other encodings are for their package to decode, whose dataset is a sequence: fastdata.prep(dataset, OUT)"
         )
-    wanted = [selection.label] if selection.label else LABEL_NAMES
-    label = next((name for name in wanted if columns.get(name) in LABELS), "")
-    if selection.label not in ("", NO_LABELS, label):
-        raise PrepError(f"--label-column {selection.label}: {path.parent} has no such column of numbers or texts; it has {listed}")
+    able = [name for name in columns if columns[name] in (*NUMBERS, "str")]
+    label = choose_label(able, selection.label, f"{path.parent}, among those of numbers and texts,")
+    if not label and not selection.label and PAIR_LABEL in able:
+        label = PAIR_LABEL
     inputs, labels = list[Source](), list[Any]()
     for k, cells in enumerate(_samples(path, file)):
         offset, data = cells[images[0]]

@@ -110,10 +110,6 @@ SOURCE_SIZE = Column("source_size", "int32", (2,))  # (height, width) of the pre
 
 def mirror_order(names: Sequence[str]) -> list[int]:
     """Return which keypoint each one becomes in a mirror image: "left_..." and "right_..." change places."""
-    place = {name: k for k, name in enumerate(names)}
-    other = {"left": "right", "right": "left"}
-    order = []
-    for k, name in enumerate(names):
-        side, _, rest = name.partition("_")
-        order.append(place.get(f"{other[side]}_{rest}", k) if side in other else k)
-    return order
+    place, other = {name: k for k, name in enumerate(names)}, {"left": "right", "right": "left"}
+    parts = [name.partition("_") for name in names]
+    return [place.get(f"{other[side]}_{rest}", k) if side in other else k for k, (side, _, rest) in enumerate(parts)]

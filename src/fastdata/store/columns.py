@@ -64,11 +64,7 @@ def _as_items(column: Column, value: Any) -> Array:
 
 
 def join_columns(columns: Sequence[Column], parts: Sequence[Path], out: Path) -> dict[str, FileSum]:
-    """Write the columns' files, durably, from the parts that the shards have left, in their order.
-
-    Returns:
-        The checksum of each file, by its name in the store.
-    """
+    """Write the columns' files, durably, from the parts that the shards have left, and return their checksums by name."""
     files = dict[str, FileSum]()
     for k, column in enumerate(columns):
         lengths = [np.load(part)[f"{k}.lengths"] for part in parts if column.ragged]
@@ -112,8 +108,7 @@ class ColumnReader:
     def __init__(self, root: Path, column: Column, samples: int) -> None:
         self.column = column
         self._path, self._samples = root / column.files[-1], samples
-        count = None if column.ragged else samples
-        self._values = load_npy(root / column.files[0], column.dtype, (count, *column.shape))
+        self._values = load_npy(root / column.files[0], column.dtype, (None if column.ragged else samples, *column.shape))
         self._offsets = load_npy(root / column.files[1], np.dtype(np.int64), (samples + 1,)) if column.ragged else None
         if self._offsets is not None and (self._offsets[0] != 0 or self._offsets[-1] != len(self._values)):
             raise self._damaged()

@@ -29,18 +29,16 @@ def export(
 ) -> int:
     """Write a store as files that other programs read.
 
-    Images: JPEG and PNG records are copied as they are stored; raw pixels become PNG. Each class becomes a folder; float
-    labels go to `labels.csv`, in the form that `--labels` reads. Files keep their names, with the extension of their new format; a
-    name that occurs again gets a number. Images with masks go to `images`, their masks to `masks`, as PNG with the same names. Of
-    several images a sample, each goes to a folder of its name.
-    Columns go to `metadata.jsonl` next to the images: an object in each line, with the `file_name`. Boxes and keypoints are in
-    pixels of the exported images. A warning says what a format has no place for.
+    Images: JPEG and PNG records are copied as they are stored; raw pixels become PNG. Each class becomes a folder; float labels go
+    to `labels.csv`, in the form that `--labels` reads. Files keep their names, with the extension of their new format; a name that
+    occurs again gets a number. Masks, and each of several images a sample, go to a folder of their own. Columns go to
+    `metadata.jsonl` next to the images, boxes and keypoints in their pixels. A warning says what a format has no place for.
 
     Args:
         path: the store.
         out: a folder that is empty or does not exist.
-        to: the format; None: the first of its kind. Images: "imagefolder", as above, or "webdataset": tars, see
-            `fastdata.images.export`. Tokens: "nanogpt", see `fastdata.text.export`. Arrays: "npy".
+        to: the format; None: the first of its kind. Images: "imagefolder", as above, or "webdataset". Tokens: "nanogpt". Arrays:
+            "npy".
         size: the variant; None: the largest.
         shard_size: the largest size of a tar in bytes; None: 1 GB.
         val_fraction: for "nanogpt", the fraction of the tokens, at the end, that goes to val.bin; 0: no val.bin; None: 0.1.
@@ -58,8 +56,7 @@ def export(
     format = to or kind.exports[0]
     if format not in kind.exports:
         raise ValueError(f"--to is {to!r}, but {path} holds {kind.name}, which go to {', '.join(kind.exports)}")
-    options = {"shard_size": shard_size, "val_fraction": val_fraction}
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in (("shard_size", shard_size), ("val_fraction", val_fraction)) if value is not None}
     for name in given:
         if OPTIONS[name] != format:
             raise ValueError(f"{as_option(name)} goes with --to {OPTIONS[name]}, but {path} is exported to {format}: leave it out")
@@ -124,14 +121,14 @@ def write_folders(
 
 def _class_folders(store: Store) -> list[str]:
     """Return the folder of each class; no two have the same."""
-    folders = dict[str, None]()
+    folders = list[str]()
     for name in store.manifest.labels.names if store.manifest.labels.kind == "class" else ():
         safe = _safe(name.replace("/", "_"))
         folder = f"_{safe}" if safe in ("", ".", "..") else safe
         while folder in folders:
             folder += "_"
-        folders[folder] = None
-    return list(folders)
+        folders.append(folder)
+    return folders
 
 
 def _parts(name: str) -> list[str]:
