@@ -36,7 +36,7 @@ PROGRAM, RESULTS = Path(__file__).parent / "peers/token_contestant.py", Path(__f
 NAMES = {
     "copy": "memcpy: numpy copies an array larger than the cache",
     "fastdata": "`Loader(TokenDataset)`, store mapped from disk",
-    "fastdata-memory": "`Loader(TokenDataset(in_memory=True))`",
+    "fastdata-memory": "`Loader(RAMDataset(...))`",
     "fastdata-next": "the same as the first, and `NextToken` on the CPU: int64 inputs and targets",
     "nanogpt": "nanoGPT's `get_batch`: int64 inputs and targets",
     "litdata": "LitData, TokensLoader, 2 workers",

@@ -94,17 +94,6 @@ def test_documents_need_an_end_to_be_told_apart(tmp_path: Path) -> None:
     assert TokenDataset(none, 9).decode(tokens(none)) == TEXT.replace("\n", "")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fraction", [0.5, 0.1, 0.013])
-def test_documents_stay_whole_where_one_ends_nearby(tmp_path: Path, fraction: float) -> None:
-    path = made(tmp_path, split_lines=True, end_token="\n")
-    found = run(*MAIN, "export", path, tmp_path / "bin", "--val-fraction", fraction)
-    assert found.stdout == f"3 files in {tmp_path / 'bin'}\n"
-    train, val = (np.fromfile(tmp_path / "bin" / f"{name}.bin", np.uint16) for name in ("train", "val"))
-    assert np.array_equal(np.concatenate([train, val]), tokens(path))
-    assert abs(len(val) / len(TEXT) - fraction) <= 0.01 and len(train) in Store(path, "tokens").samples["start"]
-
-
 def test_wrong_use(tmp_path: Path) -> None:
     path = made(tmp_path)
     for fraction in ("1", "-0.1", "2"):

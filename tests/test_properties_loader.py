@@ -202,7 +202,7 @@ KINDS: dict[str, Callable[[], Kind]] = {
     ),
     "random rows": lambda: Kind(tokens(), random_row, ordered=True),
     "rows in order": lambda: Kind(tokens(mode="sequential"), lambda k, *_: (row(stream(), k * BLOCK),)),
-    "documents": lambda: Kind(tokens(mode="document", in_memory=True), document),
+    "documents": lambda: Kind(tokens(mode="document"), document),
     "rows of documents": lambda: Kind(tokens(mode="sequential", documents="mask"), masked_row),
     "foreign": lambda: Kind(cache(Drawing), drawn),
 }

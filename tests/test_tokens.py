@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 import fastdata
 from corpora import documents, store, tokens
-from fastdata import Loader, NextToken, TokenDataset
+from fastdata import Loader, NextToken, RAMDataset, TokenDataset
 from fastdata.data.random import occurrences
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.files import file_sum
@@ -163,7 +163,7 @@ def test_next_token_leaves_out_what_is_no_target() -> None:
 def test_rows_across_records_and_shards_are_whole(block: int, in_memory: bool) -> None:
     everything = tokens(wide())
     assert len(everything) == 9_000_000
-    dataset = TokenDataset(wide(), block, in_memory=in_memory)
+    dataset = (RAMDataset if in_memory else TokenDataset)(wide(), block_size=block)
     located = dataset.locate(np.arange(9) % len(dataset), seed=0, epoch=0, repeats=np.arange(9) // len(dataset))
     located = np.concatenate([located, [[-1, start, block + 1] for start in (524_280 - 3, 3_000_000 - 5, 0)]])
     rows = dataset.gather(located).numpy()

@@ -58,9 +58,9 @@ def nanogpt(spec: dict[str, Any]) -> Batches:
 
 
 def fastdata(spec: dict[str, Any], *, in_memory: bool = False, following: bool = False) -> Batches:
-    from fastdata import Loader, NextToken, TokenDataset
+    from fastdata import Loader, NextToken, RAMDataset, TokenDataset
 
-    dataset = TokenDataset(spec["store"], spec["block"], in_memory=in_memory)
+    dataset = (RAMDataset if in_memory else TokenDataset)(spec["store"], block_size=spec["block"])
     loader, make = Loader(dataset, spec["batch"], shuffle=True, drop_last=True), NextToken()
 
     def batches() -> Iterator[Any]:

@@ -33,7 +33,7 @@ AT_ONCE = 1 << 18  # inputs gathered at once: 512 KiB of uint16 stay in the cach
 
 
 class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents")):
-    """Rows of tokens from a store that was prepared with `--tokenizer` or `--train-bpe`.
+    """Rows of tokens from a store that was prepared with `--tokenizer` or `--train-bpe`. RAMDataset holds one in memory.
 
     `ds[i]` is a tensor [block_size + 1], uint16 or uint32. Its first block_size tokens are inputs, its last block_size tokens are
     targets; `NextToken` makes both from a batch on the device. The largest number of the dtype (65535 for uint16) means "no token"
@@ -53,8 +53,7 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         documents: what a row does where a document ends. "join": it continues with the next one. "mask": it continues, and a second
             value, uint16 [block_size + 1], numbers the documents of the row from 0, for `NextToken` and for attention within
             documents. "align": it ends; rows begin at the start of a document, or at a multiple of block_size after it.
-        in_memory: hold all tokens in memory, once for all processes, instead of mapping the files.
-            `RAMDataset(path, block_size=...)` does the same and also takes max_bytes.
+        cache, cache_size, storage: as for LMDBDataset.
 
     Attributes:
         vocab_size: all ids are below it.
@@ -62,7 +61,7 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         num_documents, num_tokens: how many this dataset has.
 
     Raises:
-        StoreError: if there is no such store, it holds another kind of data, or its tokens do not fit into memory.
+        StoreError: if there is no such store, or it holds another kind of data.
         FormatError: if the store is damaged.
         ValueError: if an argument is wrong, or the store has too few tokens for one row.
     """
@@ -76,7 +75,6 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         *,
         mode: str = "random",
         documents: str = "join",
-        in_memory: bool = False,
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
@@ -97,7 +95,7 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         self.mode = mode
         self.documents = documents
         self._section: Tokens = store.manifest.section("tokens")
-        self._memory = TokenMemory(store, in_memory=in_memory)
+        self._memory = TokenMemory(store, in_memory=False)
         self._ends = SharedArray.of(_ends(store))
         self._chosen: SharedArray | None = None
         self._lay_out()
@@ -303,21 +301,8 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
 class RAMTokens(RAMDataset, TokenDataset):
     """Tokens in memory; see RAMDataset."""
 
-    def __init__(
-        self,
-        source: StrPath,
-        *,
-        block_size: int,
-        mode: str = "random",
-        documents: str = "join",
-        max_bytes: int | None = None,
-        cache: StrPath | None = None,
-        cache_size: int | str | None = None,
-        storage: Storage | None = None,
-        shared: bool = True,
-    ) -> None:
-        source = locate(source, cache, cache_size, storage)
-        super().__init__(source, block_size, mode=mode, documents=documents)
+    def __init__(self, source: StrPath, *, max_bytes: int | None = None, shared: bool = True, **options: Any) -> None:
+        super().__init__(source, **options)
         store = Store(self._place, "tokens", expected=self._expected)
         self._memory = TokenMemory(store, in_memory=True, max_bytes=max_bytes, shared=shared)
 

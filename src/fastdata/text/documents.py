@@ -8,18 +8,21 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from fastdata.errors import CodecError, needs
+from fastdata.errors import CodecError, MissingExtraError, needs
+from fastdata.prepare.worker import reject_of
 from fastdata.sources.base import damaged_file, pointer_of, unreadable
+from fastdata.sources.notes import detail_of
 from fastdata.sources.tables import ENCODING_BYTES, name_encoding, not_utf8
 from fastdata.sources.urls import AnyPath, seekable
 
-__all__ = ["DOCUMENT_BYTES", "Cutting", "Head", "Piece", "document_lengths", "documents", "format_of", "open_tokens"]
+__all__ = ["DOCUMENT_BYTES", "Cutting", "Head", "Piece", "documents", "format_of", "read_tokens", "readable_documents"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,7 +35,7 @@ BOM = b"\xef\xbb\xbf"
 FORMATS = {".txt": "txt", ".text": "txt", ".md": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".bin": "bin"}
 PACKED = {".gz": "gzip", ".zst": "zstd"}
 
-Found = tuple[int, str | CodecError]  # the byte or row where a document begins, and its text or why it cannot be used
+Found = tuple[int | None, str | CodecError]  # the byte or row where a document begins, and its text or why it cannot be used
 Part = tuple[int, bytes | CodecError]  # the same before it is decoded
 
 
@@ -70,6 +73,19 @@ def format_of(name: str) -> tuple[str, str]:
     return (kind, packed) if kind and not (kind in ("parquet", "bin") and packed) else ("", "")
 
 
+def readable_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int) -> Iterator[Found]:
+    """Yield what `documents` does, and at the end, without a place, why the rest of a piece cannot be read."""
+    try:
+        if piece.problem:
+            raise CodecError(detail_of(piece.problem), piece.problem)
+        yield from documents(root, piece, cutting, most)
+    except MissingExtraError:
+        raise
+    except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
+        reason, detail = reject_of(error)
+        yield None, CodecError(detail, reason)
+
+
 def documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DOCUMENT_BYTES) -> Iterator[Found]:
     """Yield the documents of a piece in order, without blank lines and blank parts between two separators.
 
@@ -86,13 +102,11 @@ def documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DOCUMEN
     path, (kind, packed) = root / piece.name, format_of(piece.name)
     if kind == "parquet":
         found = _rows(path, piece, cutting.field, most)
-    elif kind == "jsonl":
-        parts = _split(path, packed, piece, b"\n", most)
-        found = ((at, part if isinstance(part, CodecError) else _field(part, cutting.field)) for at, part in parts)
     else:
-        separator = cutting.separator.encode()
+        separator = b"\n" if kind == "jsonl" else cutting.separator.encode()
         parts = _split(path, packed, piece, separator, most) if separator else _whole(_blocks(path, packed, piece), most)
-        found = ((at, part if isinstance(part, CodecError) else _text(part, at, separator)) for at, part in parts)
+        read = partial(_field, field=cutting.field) if kind == "jsonl" else partial(_text, separator=separator)
+        found = ((at, part if isinstance(part, CodecError) else read(part, at)) for at, part in parts)
     return islice(found, piece.documents) if isinstance(piece, Head) else found
 
 
@@ -197,7 +211,7 @@ def _too_large(size: int, most: int) -> CodecError:
     return CodecError(f"the document has at least {size} bytes, more than the {most} of --max-bytes", "too-large")
 
 
-def _text(data: bytes, at: int, separator: bytes) -> str | CodecError:
+def _text(data: bytes, at: int, *, separator: bytes) -> str | CodecError:
     ending = b"\r" if separator == b"\n" else b""
     try:
         text = (data.removeprefix(BOM) if at == 0 else data).removesuffix(ending).decode()
@@ -206,7 +220,7 @@ def _text(data: bytes, at: int, separator: bytes) -> str | CodecError:
     return text or CodecError("it is empty", "empty")
 
 
-def _field(line: bytes, field: str) -> str | CodecError:
+def _field(line: bytes, _: int, *, field: str) -> str | CodecError:
     """Return the text in a line of JSON."""
     try:
         entry = json.loads(line)
@@ -260,12 +274,17 @@ def _value(scalar: Any, most: int) -> str | CodecError:
         return CodecError(str(error), "not-utf8")
 
 
-def open_tokens(path: AnyPath) -> Array:
-    """Map a file of tokens.
+def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Array]:
+    """Map a file of tokens; return them, and the number of tokens in each document.
+
+    A document ends with each token `end`; without any, there is one document.
 
     Raises:
         CodecError: if it does not hold uint16.
     """
+    if piece.problem:
+        raise CodecError(detail_of(piece.problem), piece.problem)
+    path = root / piece.name
     size = path.stat().st_size
     if size % 2:
         raise CodecError("its size is odd, so it is not uint16 tokens", "truncated")
@@ -273,10 +292,8 @@ def open_tokens(path: AnyPath) -> Array:
     low, high = tokens[:PROBED_TOKENS:2], tokens[1:PROBED_TOKENS:2]
     if len(high) >= 64 and int(high.max()) < 16 and int(low.max()) >= 1 << 12:
         raise CodecError("every second number is small, as in a file of uint32, but a .bin holds uint16", "wrong-dtype")
-    return tokens
-
-
-def document_lengths(tokens: Array, end: int | None) -> Array:
-    """Return the number of tokens in each document: one ends with each end token; without any, there is one document."""
     ends = np.zeros(0, np.int64) if end is None else np.flatnonzero(tokens == end) + 1
-    return np.diff(np.unique(np.concatenate([[0], ends, [len(tokens)]])))
+    lengths = np.diff(np.unique(np.concatenate([[0], ends, [len(tokens)]])))
+    if isinstance(piece, Head):
+        lengths = lengths[: piece.documents]
+    return tokens[: int(lengths.sum())], lengths

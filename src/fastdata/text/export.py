@@ -15,7 +15,6 @@ from fastdata.tokenizer import FILES, characters_in
 __all__ = ["export"]
 
 VAL_FRACTION = 0.1  # as in nanoGPT's shakespeare_char
-NEAR = 0.01  # share of all tokens by which train.bin may be longer or shorter to end with a document
 
 
 def export(
@@ -32,7 +31,7 @@ def export(
     variant, section = store.manifest.variants[0], store.manifest.section("tokens")
     if variant.form.dtype != "uint16":
         raise StoreError("nanoGPT reads its tokens as uint16, which does not hold this vocabulary")
-    left = _train_tokens(store, val_fraction)
+    left = int(int(store.samples["tokens"].sum()) * (1 - val_fraction))
     root.mkdir(parents=True, exist_ok=True)
     reader = store.reader(variant)
     with (root / "train.bin").open("wb") as train, (root / "val.bin").open("wb") as val:
@@ -51,12 +50,3 @@ def export(
         meta = {"vocab_size": len(characters), "itos": itos, "stoi": {c: k for k, c in itos.items()}}
         (root / "meta.pkl").write_bytes(pickle.dumps(meta))
     return 1 + bool(val_fraction) + has_characters
-
-
-def _train_tokens(store: Store, val_fraction: float) -> int:
-    """Return the number of tokens for train.bin: up to the end of a document, if one ends near the wanted place."""
-    ends = np.cumsum(store.samples["tokens"], dtype=np.int64)
-    count = int(ends[-1]) if len(ends) else 0
-    wanted = int(count * (1 - val_fraction))
-    nearest = int(ends[np.abs(ends - wanted).argmin()]) if len(ends) else 0
-    return nearest if abs(nearest - wanted) <= NEAR * count and val_fraction and 0 < nearest < count else wanted

@@ -8,14 +8,14 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import CodecError, MissingExtraError, PrepError, RemoteError, needs
+from fastdata.errors import CodecError, PrepError, needs
 from fastdata.kinds import StrPath
 from fastdata.prepare.plan import Plan, freeze
 from fastdata.prepare.plan_files import plan_folder, plan_path
@@ -26,7 +26,7 @@ from fastdata.sources.inputs import SPLITS, SplitsError, look
 from fastdata.sources.urls import AnyPath, explain_missing, seekable, to_path
 from fastdata.store.files import MANIFEST
 from fastdata.store.manifest import Labels
-from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, document_lengths, documents, format_of, open_tokens
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, format_of, read_tokens, readable_documents
 from fastdata.text.options import TokenOptions
 from fastdata.text.shards import TokenRecipe
 from fastdata.tokenizer import FILES, Engine, Spec, character_file, find_tokenizer, load
@@ -41,6 +41,73 @@ COMPANION = "meta.pkl"  # a file next to tokens
 LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # approximate bytes of text in a shard
 
 
+@dataclass(frozen=True)
+class TextList:
+    """All inputs in the order of the store, and how they become documents.
+
+    Attributes:
+        max_bytes: of a document.
+        skipped: how many files are not text, by extension.
+        notes: for the caller.
+    """
+
+    root: AnyPath
+    pieces: list[Piece]
+    cutting: Cutting
+    max_bytes: int
+    skipped: Counter[str]
+    shard_bytes: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def are_tokens(self) -> bool:
+        return all(format_of(piece.name)[0] == "bin" for piece in self.pieces)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the documents that can be read."""
+        for piece in self.pieces:
+            found = readable_documents(self.root, piece, self.cutting, self.max_bytes)
+            yield from (text for _, text in found if isinstance(text, str))
+
+    def first(self, limit: int | None, end: int | None) -> TextList:
+        """Keep the pieces that hold the first `limit` documents, including future rejects; None keeps all.
+
+        Documents are counted by reading them, and no more of them than needed. end: the id after each document of a file of tokens.
+        """
+        pieces, left = list[Piece](), limit or 0
+        for piece in self.pieces if limit else ():
+            sizes = list(islice(self._sizes(piece, end), left + 1))
+            if len(sizes) > left:
+                piece = Head(piece.name, piece.start, piece.stop, min(sum(sizes[:left]), piece.size), documents=left)
+            pieces.append(piece)
+            left -= min(left, len(sizes))
+            if not left:
+                break
+        return replace(self, pieces=pieces) if limit else self
+
+    def _sizes(self, piece: Piece, end: int | None) -> Iterator[int]:
+        """Yield the bytes of each document. An error that ends the piece becomes a reject, so it counts as a document."""
+        if format_of(piece.name)[0] != "bin":
+            for _, text in readable_documents(self.root, piece, self.cutting, self.max_bytes):
+                yield len(text.encode()) if isinstance(text, str) else 0
+            return
+        try:
+            tokens, lengths = read_tokens(self.root, piece, end)
+            yield from (lengths * tokens.itemsize).tolist()
+        except (CodecError, OSError):
+            yield 0
+
+    def shard_bounds(self) -> tuple[int, ...]:
+        """Group consecutive pieces into shards of about `shard_bytes`; return the first piece of each, and then their number."""
+        bounds, size = [0], 0
+        for k, piece in enumerate(self.pieces):
+            if size and size + max(piece.size, 0) > self.shard_bytes:
+                bounds.append(k)
+                size = 0
+            size += max(piece.size, 0)
+        return (*bounds, len(self.pieces))
+
+
 def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | None = None) -> Plan:
     """List the text and decide how to tokenize it. limit: take this many documents, the first ones; None: all.
 
@@ -48,49 +115,37 @@ def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | No
         PrepError: if there is no text or no such tokenizer, or the tokenizer lacks the end token.
         ValueError: if an option is wrong.
     """
-    tokenizer = None if options.tokenizer is None else os.fspath(options.tokenizer)
-    train_bpe, end_token = options.train_bpe, options.end_token
-    cutting = Cutting("\n" if options.split_lines else options.split_on or "", options.field)
-    most = DOCUMENT_BYTES if options.max_bytes is None else options.max_bytes
+    tokenizer, train_bpe = options.tokenizer, options.train_bpe
     if tokenizer is not None and train_bpe is not None:
         raise ValueError("give --tokenizer or --train-bpe, not both")
     if train_bpe is not None and train_bpe < 257:
         raise ValueError(f"--train-bpe is {train_bpe}, but must be 257 or more: 256 bytes and an end token")
-    found = list_text(source, cutting)
-    are_tokens = all(format_of(piece.name)[0] == "bin" for piece in found.pieces)
+    cutting = Cutting("\n" if options.split_lines else options.split_on or "", options.field)
+    found = list_text(source, cutting, DOCUMENT_BYTES if options.max_bytes is None else options.max_bytes)
+    are_tokens = found.are_tokens
     if train_bpe is not None and are_tokens:
         raise ValueError(f"SOURCE {source} holds tokens, not text to train a tokenizer on: leave --train-bpe out")
-    if not are_tokens:
-        if tokenizer is None and train_bpe is None:
-            raise PrepError(f"SOURCE {source} is text, which needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB")
-        found = _first_documents(found, limit, cutting, None, most)
+    if tokenizer is None and train_bpe is None and not are_tokens:
+        raise PrepError(f"SOURCE {source} is text, which needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB")
+    found = found if are_tokens else found.first(limit, None)
+    files, trained_on = dict[str, bytes](), ""
     if tokenizer is None and train_bpe is None:  # any id of uint16 is valid
-        recipe, files = (
-            TokenRecipe(Spec("none", "", ""), ANY_ID, _end_id(None, "a file of uint16", ANY_ID, end_token)),
-            dict[str, bytes](),
-        )
+        spec, vocab_size, end = Spec("none", "", ""), ANY_ID, _end_id(None, "a file of uint16", ANY_ID, options.end_token)
     else:
-        trained_on = ""
+        end_token = options.end_token
         if train_bpe is not None or (tokenizer == "chars" and not are_tokens):
-            kind, name = ("chars", "chars") if train_bpe is None else ("tokenizers", f"bpe-{train_bpe}")
-            trained_on = _trained_on(found, cutting, train_bpe, end_token, most)
-            data = _made_before(out, trained_on, kind)
-            if not data:
-                texts = _texts(found, cutting, most)
-                data = _characters(texts, end_token) if train_bpe is None else _train(texts, train_bpe)
-            spec = Spec(kind, name, hashlib.sha256(data).hexdigest())
+            spec, data, trained_on = _trained(found, out, train_bpe, end_token)
             one_document = len(found.pieces) == 1 and not cutting.separator and format_of(found.pieces[0].name)[0] == "txt"
             if train_bpe is None and end_token is None and one_document:
                 end_token = "none"
         else:
-            spec, data = find_tokenizer(str(tokenizer))
+            spec, data = find_tokenizer(os.fspath(tokenizer or ""))
         engine = load(spec, data)
-        end = _end_id(engine, spec.name, engine.vocab_size, end_token)
-        recipe = TokenRecipe(spec, engine.vocab_size, end, cutting, trained_on, most)
+        vocab_size, end = engine.vocab_size, _end_id(engine, spec.name, engine.vocab_size, end_token)
         files = {spec.file: data} if spec.file else {}
-    if are_tokens:
-        found = _first_documents(found, limit, cutting, recipe.end, most)
-    bounds, more = _shard_bounds(found.pieces, found.shard_bytes), {"files": files, "skipped": dict(found.skipped)}
+    found = found.first(limit, end) if are_tokens else found
+    recipe = TokenRecipe(spec, vocab_size, end, cutting, trained_on, found.max_bytes)
+    bounds, more = found.shard_bounds(), {"files": files, "skipped": dict(found.skipped)}
     return freeze(recipe, Labels("none"), tuple(found.pieces), bounds, roots=(found.root,), notes=found.notes, **more)
 
 
@@ -108,17 +163,25 @@ def _end_id(engine: Engine | None, name: str, vocab_size: int, end_token: str | 
     return engine.end
 
 
-def _trained_on(found: TextList, cutting: Cutting, vocab: int | None, end_token: str | None, most: int) -> str:
-    """Hash all that a tokenizer made of the text depends on. vocab: size of a BPE; None: a tokenizer of characters."""
+def _trained(found: TextList, out: Path, vocab: int | None, end_token: str | None) -> tuple[Spec, bytes, str]:
+    """Return a tokenizer that is made of the text, its file, and a hash of all that it depends on.
+
+    vocab: size of a BPE; None: a tokenizer of characters.
+    """
     files = [tuple(vars(piece).values()) for piece in found.pieces]
-    whole: list[Any] = ["chars", end_token, vars(cutting), files]
+    whole: list[Any] = ["chars", end_token, vars(found.cutting), files]
     if vocab is not None:
         with needs("tokenizers"):
             import tokenizers
-        whole = [vocab, vars(cutting), tokenizers.__version__, files]
-    if most != DOCUMENT_BYTES:  # without it, the hash is that of earlier versions
-        whole.append(most)
-    return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
+        whole = [vocab, vars(found.cutting), tokenizers.__version__, files]
+    if found.max_bytes != DOCUMENT_BYTES:  # without it, the hash is that of earlier versions
+        whole.append(found.max_bytes)
+    trained_on = hashlib.sha256(json.dumps(whole).encode()).hexdigest()
+    kind, name = ("chars", "chars") if vocab is None else ("tokenizers", f"bpe-{vocab}")
+    data = _made_before(out, trained_on, kind)
+    if not data:
+        data = _characters(found.texts(), end_token) if vocab is None else _train(found.texts(), vocab)
+    return Spec(kind, name, hashlib.sha256(data).hexdigest()), data, trained_on
 
 
 def _made_before(out: Path, trained_on: str, kind: str) -> bytes:
@@ -133,7 +196,7 @@ def _made_before(out: Path, trained_on: str, kind: str) -> bytes:
     return b""
 
 
-def _train(texts: Iterator[str], vocab: int) -> bytes:
+def _train(texts: Iterable[str], vocab: int) -> bytes:
     """Train a byte-level BPE like GPT-2's on all documents that can be read, and return its tokenizer.json."""
     with needs("tokenizers"):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -146,33 +209,10 @@ def _train(texts: Iterator[str], vocab: int) -> bytes:
     return tokenizer.to_str(pretty=False).encode()
 
 
-def _characters(texts: Iterator[str], end_token: str | None) -> bytes:
+def _characters(texts: Iterable[str], end_token: str | None) -> bytes:
     """Return the file of the characters of all documents that can be read, and of the end token if it is one character."""
     characters = {end_token} if end_token is not None and len(end_token) == 1 and not end_token.isdecimal() else set[str]()
-    for text in texts:
-        characters.update(text)
-    return character_file(characters)
-
-
-def _texts(found: TextList, cutting: Cutting, most: int) -> Iterator[str]:
-    for piece in found.pieces:
-        if piece.problem:
-            continue
-        try:
-            yield from (text for _, text in documents(found.root, piece, cutting, most) if isinstance(text, str))
-        except (CodecError, OSError, MemoryError):  # tokenizing rejects it, with its name
-            continue
-
-
-@dataclass(frozen=True)
-class TextList:
-    """All inputs in the order of the store. skipped: how many files are not text, by extension. notes: for the caller."""
-
-    root: AnyPath
-    pieces: list[Piece]
-    skipped: Counter[str]
-    shard_bytes: int
-    notes: tuple[str, ...] = ()
+    return character_file(characters.union(*texts))
 
 
 def holds_tokens(source: str | os.PathLike[str]) -> bool:
@@ -186,27 +226,26 @@ def holds_tokens(source: str | os.PathLike[str]) -> bool:
     return found
 
 
-def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
+def list_text(source: str | os.PathLike[str], cutting: Cutting, max_bytes: int = DOCUMENT_BYTES) -> TextList:
     """List one text file, or those of a folder and its subfolders by name. Large files are cut into pieces between documents.
 
     Raises:
         PrepError: if there is nothing to prepare, or the folder holds several splits.
     """
     path = to_path(source)
-    skipped = Counter[str]()
     walk = Walk(path, lambda name: format_of(name)[0] not in ("", "bin"))
     if not path.exists():
         raise PrepError(f"SOURCE {source} does not exist{explain_missing(path)}")
     files = list(walk_files(path, walk)) if path.is_dir() else [(path.name, *look(path))]
     text = [file for file in files if format_of(file[0])[0] not in ("", "bin")]
     found = text or [file for file in files if format_of(file[0])[0]]  # tokens that lie among text are skipped
-    for name, _, _ in files:
-        if not name.endswith(COMPANION) and (not format_of(name)[0] or (text and format_of(name)[0] == "bin")):
-            skipped[os.path.splitext(name)[1].lower() or "without an ending"] += 1
+    left = {name for name, _, _ in files} - {name for name, _, _ in found}
+    endings = [os.path.splitext(name)[1].lower() for name in left if not name.endswith(COMPANION)]
+    skipped = Counter(ending or "without an ending" for ending in endings)
     if not found:
-        count = sum(skipped.values())
-        left = f"; {number_of(count, 'other file')} {'are' if count > 1 else 'is'} there" if skipped else ""
-        raise PrepError(f"no text in {source}{left}; text files end in .txt, .md, .jsonl or .parquet, also with .gz or .zst")
+        count = skipped.total()
+        others = f"; {number_of(count, 'other file')} {'are' if count > 1 else 'is'} there" if count else ""
+        raise PrepError(f"no text in {source}{others}; text files end in .txt, .md, .jsonl or .parquet, also with .gz or .zst")
     _refuse_splits(path, [name for name, _, _ in found], tokens=not text)
     if any(format_of(name)[1] == "zstd" for name, _, _ in found):
         with needs("zstandard"):
@@ -214,7 +253,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting) -> TextList:
     root = path if path.is_dir() else path.parent
     shard_bytes = min(max(sum(max(size, 0) for _, size, _ in found) // BUSY_SHARDS, LEAST_BYTES), MOST_BYTES)
     pieces = [piece for name, size, problem in found for piece in _pieces(root, name, size, problem, cutting, shard_bytes)]
-    return TextList(root, pieces, skipped, shard_bytes, walk.notes())
+    return TextList(root, pieces, cutting, max_bytes, skipped, shard_bytes, walk.notes())
 
 
 def _refuse_splits(path: AnyPath, names: list[str], *, tokens: bool) -> None:
@@ -235,56 +274,6 @@ def _refuse_splits(path: AnyPath, names: list[str], *, tokens: bool) -> None:
     raise SplitsError(
         path, {split: str(path / top.pop()) for split, top in tops.items()}, classes=False, beside="".join(others[:1])
     )
-
-
-def _first_documents(found: TextList, limit: int | None, cutting: Cutting, end: int | None, most: int) -> TextList:
-    """Keep the pieces that hold the first `limit` documents, including future rejects; None keeps all.
-
-    Documents are counted by reading them, and no more of them than needed. end: the id after each document of a file of tokens.
-    """
-    if limit is None:
-        return found
-    pieces: list[Piece] = []
-    left = limit
-    for piece in found.pieces:
-        sizes = list(islice(_sizes(found.root, piece, cutting, end, most), left + 1))
-        if len(sizes) > left:
-            piece = Head(piece.name, piece.start, piece.stop, min(sum(sizes[:left]), piece.size), documents=left)
-        pieces.append(piece)
-        left -= min(left, len(sizes))
-        if not left:
-            break
-    return replace(found, pieces=pieces)
-
-
-def _sizes(root: AnyPath, piece: Piece, cutting: Cutting, end: int | None, most: int) -> Iterator[int]:
-    """Yield the bytes of each document. An error that ends the piece becomes a reject, so it counts as a document."""
-    if piece.problem:
-        yield 0
-        return
-    try:
-        if format_of(piece.name)[0] == "bin":
-            tokens = open_tokens(root / piece.name)
-            yield from (document_lengths(tokens, end) * tokens.itemsize).tolist()
-        else:
-            for _, text in documents(root, piece, cutting, most):
-                yield len(text.encode()) if isinstance(text, str) else 0
-    except (MissingExtraError, PrepError, RemoteError):
-        raise
-    except Exception:  # noqa: BLE001  a library may raise anything for a bad file; the worker rejects it
-        yield 0
-
-
-def _shard_bounds(pieces: list[Piece], shard_bytes: int) -> tuple[int, ...]:
-    """Group consecutive pieces into shards of about `shard_bytes`, and return the first piece of each, and then their number."""
-    bounds = [0]
-    size = 0
-    for k, piece in enumerate(pieces):
-        if size and size + max(piece.size, 0) > shard_bytes:
-            bounds.append(k)
-            size = 0
-        size += max(piece.size, 0)
-    return (*bounds, len(pieces))
 
 
 def _pieces(root: AnyPath, name: str, size: int, problem: str, cutting: Cutting, at_most: int) -> Iterator[Piece]:
@@ -316,16 +305,15 @@ def _row_groups(root: AnyPath, name: str, size: int, field: str, at_most: int) -
         from pyarrow import parquet
     try:
         with parquet.ParquetFile(seekable(root / name)) as file:
-            schema = file.schema_arrow
-            count = file.num_row_groups
+            schema, count = file.schema_arrow, file.num_row_groups
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last is about names of columns
         raise unreadable(root / name, error) from error
     text = [f.name for f in schema if is_text(f.type)]
-    if field not in text:
-        if not text:
-            yield Piece(name, 0, -1, size, "no-field")
-            return
+    if field not in text and text:
         raise PrepError(f"{root / name} has no column {field!r} of text; it has {', '.join(text)}: name one with --field")
+    if not text:
+        yield Piece(name, 0, -1, size, "no-field")
+        return
     groups = max(1, min(count, -(-size // at_most)))
     for k in range(groups):
         begin, end = k * count // groups, (k + 1) * count // groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import repeat
@@ -11,24 +11,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fastdata.errors import CodecError, MissingExtraError
+from fastdata.errors import CodecError
 from fastdata.kinds import Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.sources.notes import detail_of
-from fastdata.sources.urls import AnyPath, to_path
+from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
-from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, document_lengths, documents, open_tokens
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, format_of, read_tokens, readable_documents
 from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
 from fastdata.tokenizer import LIBRARIES, Engine, Spec, load
 
 __all__ = ["TokenRecipe", "make_shard", "tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Ids = Array | tuple[str, str]  # of a document; or the reason and detail why there are none
 
 BATCH_CHARS = 1 << 20  # characters of text that the tokenizer gets at once
 BATCH_DOCUMENTS = 1024
-COPIED_TOKENS = 1 << 22  # tokens of a .bin file that are copied at once
 SLOWEST = 100_000  # characters a second that any tokenizer manages: a large document is not a hang
 
 
@@ -77,7 +76,8 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     """Tokenize the pieces of a task, one after another."""
     shard = _Shard(job, task, writers, progress)
     for number, piece in enumerate(task.sources, task.first):
-        shard.add(number, piece)
+        counts = shard.copy(number, piece) if format_of(piece.name)[0] == "bin" else shard.tokenize(number, piece)
+        shard.pieces.append(counts)
     shard.flush()
     return {
         "kept": sum(map(len, shard.pieces)),
@@ -98,11 +98,9 @@ class _Shard:
     """
 
     def __init__(self, job: Job, task: Task, writers: Writers, progress: Progress) -> None:
-        self._job = job
         self._options: TokenRecipe = job.options
-        self._skip = task.skip
-        self._writers = writers
-        self._progress = progress
+        self._root, self._files = to_path(job.roots[0]), job.files
+        self._skip, self._writers, self._progress = task.skip, writers, progress
         self._place = 0
         self._record = np.empty(RECORD_BYTES // np.dtype(self._options.dtype).itemsize, self._options.dtype)
         self._used = 0
@@ -110,26 +108,19 @@ class _Shard:
         self.rejects: list[dict[str, Any]] = []
         self.largest = self.total = self.records = 0
 
-    def add(self, number: int, piece: Piece) -> None:
-        """Tokenize a piece. Documents that cannot be read or tokenized become rejects; those before and after are kept."""
-        counts: list[int] = []
-        self.pieces.append(counts)
-        if piece.name.lower().endswith(".bin"):
-            self._add_tokens(number, piece, counts)
-            return
-        spec = self._options.tokenizer
-        engine = _engine(spec, self._job.files.get(spec.file, b""))
-        end = [] if self._options.end is None else [self._options.end]
-        batches = _batches(to_path(self._job.roots[0]), piece, self._options)
-        size = max(piece.size, 0)
-        done = 0
+    def tokenize(self, number: int, piece: Piece) -> list[int]:
+        """Tokenize a piece, and return the number of tokens of each document.
+
+        Those that cannot be read or tokenized become rejects; those before and after are kept.
+        """
+        options, counts, size, done = self._options, list[int](), max(piece.size, 0), 0
+        engine = _engine(options.tokenizer, self._files.get(options.tokenizer.file, b""))
+        end = np.array([] if options.end is None else [options.end], self._record.dtype)
+        batches = _batches(readable_documents(self._root, piece, options.cutting, options.max_bytes))
         while True:
             self._progress.at(self._place)  # a worker that dies here, while reading, leaves out the rest of the piece
-            batch = self._skip.get(self._place) or next(batches, None)
-            if not isinstance(batch, list):
-                if batch is not None:
-                    self._reject(number, piece, batch)
-                self._place += 1  # the next piece begins at another place
+            batch = [] if self._place in self._skip else next(batches, [])
+            if not batch:
                 break
             extra_s = sum(len(text) for _, text in batch if isinstance(text, str)) // SLOWEST
             self._progress.at(self._place + 1, extra_s=extra_s)  # one that dies here, while tokenizing, leaves out this batch
@@ -139,37 +130,35 @@ class _Shard:
                 else:
                     counts.append(len(ids) + len(end))
                     self._append(ids)
-                    self._append(np.array(end, self._record.dtype))
+                    self._append(end)
             self._place += 2
-            now = min(batch[-1][0] - piece.start, size) if piece.stop >= 0 else done  # elsewhere `at` is not a byte of the file
+            at = batch[-1][0]
+            now = done if at is None or piece.stop < 0 else min(at - piece.start, size)  # else `at` is not a byte of the file
             self._progress.add(done=now - done)
             done = now
+        if self._place in self._skip:
+            self._reject(number, piece, self._skip[self._place])
+        self._place += 1  # the next piece begins at another place
         self._progress.add(done=size - done)
+        return counts
 
-    def _add_tokens(self, number: int, piece: Piece, counts: list[int]) -> None:
-        """Copy the tokens of a .bin file."""
+    def copy(self, number: int, piece: Piece) -> list[int]:
+        """Copy the tokens of a .bin file, and return the number of tokens of each document."""
         self._progress.at(self._place)
+        lengths = np.zeros(0, np.int64)
         try:
             if skip := self._skip.get(self._place):
                 raise CodecError(skip[1], skip[0])
-            if piece.problem:
-                raise CodecError(detail_of(piece.problem), piece.problem)
-            tokens = open_tokens(to_path(self._job.roots[0]) / piece.name)
-            lengths = document_lengths(tokens, self._options.end)
-            if isinstance(piece, Head):
-                lengths = lengths[: piece.documents]
-                tokens = tokens[: int(lengths.sum())]
-            parts = [tokens[start : start + COPIED_TOKENS] for start in range(0, len(tokens), COPIED_TOKENS)]
-            if (top := max((int(part.max()) for part in parts), default=0)) >= self._options.vocab_size:
+            tokens, lengths = read_tokens(self._root, piece, self._options.end)
+            if (top := int(tokens.max(initial=0))) >= self._options.vocab_size:
                 raise CodecError(f"an id of {top} in a vocabulary of {self._options.vocab_size}", "id-out-of-range")
+            self._append(tokens)
         except (CodecError, OSError) as error:
             self._reject(number, piece, reject_of(error))
-        else:
-            for part in parts:
-                self._append(part)
-            counts.extend(lengths.tolist())
+            lengths = lengths[:0]
         self._place += 1
         self._progress.add(done=max(piece.size, 0))
+        return lengths.tolist()
 
     def _append(self, ids: Array) -> None:
         self.largest = max(self.largest, int(ids.max(initial=0)))
@@ -197,44 +186,30 @@ class _Shard:
         self._progress.add(rejected=1)
 
 
-def _batches(root: AnyPath, piece: Piece, options: TokenRecipe) -> Iterator[list[Found] | tuple[str, str]]:
-    """Yield the documents of a piece in batches of a size that suits tokenizers, and then why the rest cannot be read, if so."""
-    batch: list[Found] = []
-    chars = 0
-    problem = None
-    try:
-        if piece.problem:
-            raise CodecError(detail_of(piece.problem), piece.problem)
-        for at, text in documents(root, piece, options.cutting, options.max_bytes):
-            batch.append((at, text))
-            chars += len(text) if isinstance(text, str) else 0
-            if chars >= BATCH_CHARS or len(batch) == BATCH_DOCUMENTS:
-                yield batch
-                batch, chars = [], 0
-    except MissingExtraError:
-        raise
-    except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
-        problem = reject_of(error)
+def _batches(found: Iterable[Found]) -> Iterator[list[Found]]:
+    """Yield documents in batches of a size that suits tokenizers."""
+    batch, chars = list[Found](), 0
+    for at, text in found:
+        batch.append((at, text))
+        chars += len(text) if isinstance(text, str) else 0
+        if chars >= BATCH_CHARS or len(batch) == BATCH_DOCUMENTS:
+            yield batch
+            batch, chars = [], 0
     if batch:
         yield batch
-    if problem is not None:
-        yield problem
 
 
-def _encoded(engine: Engine, batch: list[Found], skip: tuple[str, str] | None) -> Iterator[tuple[int, Array | tuple[str, str]]]:
+def _encoded(engine: Engine, batch: list[Found], skip: tuple[str, str] | None) -> Iterator[tuple[int | None, Ids]]:
     """Yield the ids of each document, or the reason and detail why there are none."""
-    texts = [text for _, text in batch if isinstance(text, str)]
-    encoded: Iterator[Array | tuple[str, str]] = iter(_ids(engine, texts)) if skip is None else repeat(skip)
+    encoded = iter(_ids(engine, [text for _, text in batch if isinstance(text, str)])) if skip is None else repeat(skip)
     for at, text in batch:
         yield at, next(encoded) if isinstance(text, str) else reject_of(text)
 
 
-def _ids(engine: Engine, texts: Sequence[str]) -> Sequence[Array | tuple[str, str]]:
+def _ids(engine: Engine, texts: Sequence[str]) -> Sequence[Ids]:
     """Encode texts; one by one if that fails for all at once."""
-    if not texts:
-        return []
     try:
-        encoded = engine.encode(texts)
+        encoded = engine.encode(texts) if texts else []
     except Exception as error:  # noqa: BLE001  a tokenizer may raise anything
         return [_ids(engine, [text])[0] for text in texts] if len(texts) > 1 else [reject_of(error)]
     detail = "the tokenizer made the id {} of a vocabulary of {}"
