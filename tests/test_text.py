@@ -322,7 +322,6 @@ def test_a_file_with_nothing_in_it_has_no_documents(tmp_path: Path) -> None:
         ({"tokenizer": "bytes", "size": 64}, "is about images"),
         ({"tokenizer": "bytes", "train_bpe": 300}, "not both"),
         ({"tokenizer": "bytes", "split_lines": True, "split_on": "x"}, "or neither"),
-        ({"split_lines": True}, "give tokenizer"),
         ({"kind": "tokens"}, "is text, which needs a tokenizer"),
     ],
 )
