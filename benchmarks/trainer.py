@@ -78,7 +78,7 @@ def compare(switches: dict[str, Any], given: argparse.Namespace) -> tuple[float,
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)).to(given.device)
     plain = Plain(copy.deepcopy(model), **switches)
-    trainer = Trainer(model, loss_fn, optimizer(model.parameters()), device=given.device, log_every=LOG, progress=False, **switches)
+    trainer = Trainer(model, loss_fn, optimizer(model.parameters()), device=given.device, log_every=LOG, **switches)
     count = LOG * switches.get("accumulate", 1)  # batches of a round
     batches = [(torch.randn(8, 16), torch.randint(0, 4, (8,))) for _ in range(count)]
     updates = trainer.steps(batches * (given.rounds + 5))

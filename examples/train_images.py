@@ -129,7 +129,6 @@ def main() -> None:
             parallelize=shard if args.shard else None,
             cudnn_benchmark=not args.no_cudnn_benchmark,
             resume={"auto": True, "never": False, "require": "require"}[args.resume],
-            progress=not args.quiet,
             **{name: getattr(args, name) for name in SWITCHES},
         )
         started, cpu = time.perf_counter(), sum(os.times()[:4])
@@ -153,7 +152,7 @@ def shard(model: nn.Module) -> nn.Module:
 
 SWITCHES = (
     *("device", "precision", "accumulate", "clip_norm", "channels_last", "compile", "ema", "dir", "profile"),
-    *("tf32", "save_every", "keep_last", "log_every", "tensorboard"),
+    *("tf32", "save_every", "keep_last", "log_every"),
 )
 
 
@@ -196,9 +195,7 @@ def arguments() -> argparse.Namespace:
     add("--save-every", type=int, metavar="UPDATES")
     add("--keep-last", type=int, default=3, metavar="CHECKPOINTS")
     add("--log-every", type=int, default=50, metavar="UPDATES")
-    add("--tensorboard", action="store_true")
     add("--profile", type=int, metavar="UPDATES", help="profile so many updates, then stop")
-    add("--quiet", action="store_true")
     args = parser.parse_args()
     if args.batch_size % args.accumulate:
         parser.error(f"--batch-size is {args.batch_size}, which is not a multiple of --accumulate {args.accumulate}")

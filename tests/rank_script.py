@@ -16,10 +16,14 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW
 from torch.utils.data import TensorDataset
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from fastdata import FastDataError, Loader, Trainer
 from fastdata.optim.rates import cosine
-from support import evaluation_of, step_of
+from fastdata.train.evaluate import evaluate
+from fastdata.train.metrics import Metrics
+from support import step_of
 from training import Batch, Switch, cut, data, net, summed, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
@@ -175,6 +179,50 @@ def unequal(rank: int, size: int) -> list[str]:
     return found
 
 
+def logged(rank: int, size: int) -> list[dict[str, Any]]:
+    """The records that the callback of this rank gets."""
+    got = list[dict[str, Any]]()
+
+    def step(run: Trainer) -> None:
+        run.log("rank", float(rank))
+        if rank == 1:
+            run.log("second", 7.0)  # of one rank only
+
+    callbacks = {"step": step, "log": lambda run, record: got.append(record)}
+    trainer(net(), MOMENTUM, log_every=2, callbacks=callbacks).fit(cut(data(16), (4, 4, 4, 4)), epochs=1)
+    return got
+
+
+class Alone:
+    """A metric that knows its own rank only."""
+
+    def reset(self) -> None:
+        self.right = self.count = 0
+
+    def update(self, scores: torch.Tensor, classes: torch.Tensor) -> None:
+        self.right += int((scores.argmax(1) == classes).sum())
+        self.count += len(classes)
+
+    def compute(self) -> float:
+        return self.right / self.count
+
+
+def metrics(rank: int, size: int) -> list[Any]:
+    """What torchmetrics' objects compute for sets of several sizes, the last too small; and one that does not sum over ranks."""
+    found = list[Any]()
+    for n in (13, 16, 17, 1):
+        both = MetricCollection({"acc": MulticlassAccuracy(3, average="micro"), "auroc": MulticlassAUROC(3)})
+        try:
+            found.append(trainer(net(), MOMENTUM, metrics={"all": both}).evaluate(loader(n)))
+        except FastDataError as error:
+            found.append(str(error))
+    try:
+        trainer(net(), MOMENTUM, metrics={"alone": Alone()}).evaluate(loader(13))
+    except FastDataError as error:
+        found.append(str(error))
+    return found
+
+
 def evaluations(rank: int, size: int) -> dict[str, Any]:
     def right(outputs: torch.Tensor, batch: Batch) -> Any:
         return (outputs.argmax(1) == batch[1]).sum(), len(batch[1])
@@ -198,8 +246,8 @@ def statistics(rank: int, size: int) -> dict[str, float]:
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
     run, n = trainer(model, MOMENTUM, ema=AVERAGES), 6 * size
     list(run.steps([(x + rank, y) for x, y in cut(data(24), (8, 8, 8))]))
-    evaluate = evaluation_of(run).run
-    found = {"averaged": run.evaluate(loader(n))["loss"], "evaluated": evaluate(run.model, loader(n))["loss"]}
+    own = evaluate(run.model, loader(n), summed, Metrics({}), run._compute)
+    found = {"averaged": run.evaluate(loader(n))["loss"], "evaluated": own["loss"]}
     state = run.state_dict()
     x, y = data(n)
     for name, key in (("alone", "model"), ("averaged alone", "ema")):
@@ -248,6 +296,7 @@ def main(size: int, root: Path, rank: int) -> None:
                 found[f"inf {kind} {fused} {precision}"] = infinite(rank, size, kind, fused, precision)
     found["rates"], found["statistics"] = rates(rank, size), statistics(rank, size)
     found["masked"], found["unequal"] = masked(rank, size), unequal(rank, size)
+    found["logged"], found["metrics"] = logged(rank, size), metrics(rank, size)
     found |= {f"sharded {precision}": sharded(rank, size, precision) for precision in ("fp32", "fp16")}
     torch.save(found, root / f"{rank}.pt")
     dist.barrier()  # or the threads of one may take the end of the other for a failure

@@ -126,8 +126,7 @@ def trainer(job: dict[str, Any]) -> Trainer:
         ema=0.8 if dropout else None,
         dir=job["dir"],
         metrics={"accuracy": accuracy},
-        hooks={"step": partial(after_step, job)},
-        progress=False,
+        callbacks={"step": partial(after_step, job)},
         **{name: job.get(name, value) for name, value in chosen.items()},
     )
 
@@ -207,7 +206,8 @@ def forked(job: dict[str, Any]) -> int:
 
 def each(job: dict[str, Any]) -> dict[str, Any]:
     """Killed after each save, and gone on from there; and killed after every save in a row, so that each process makes one."""
-    importlib.import_module("torch._dynamo")  # AdamW would, in each process
+    for name in ("torch._dynamo", "torch.utils.tensorboard"):  # as each process would
+        importlib.import_module(name)
     folder = Path(job["dir"])
     straight = {**job, "dir": str(folder / "straight")}
     assert forked(straight) == 0

@@ -298,11 +298,6 @@ def step_of(run: Any) -> Any:
     return run._step
 
 
-def evaluation_of(run: Any) -> Any:
-    """What a Trainer evaluates with, to be given a model other than the averaged one."""
-    return run._evaluation
-
-
 def place_of(run: Any) -> Any:
     """Where a Trainer stands in its data, to be moved as if it had been there all the time."""
     return run._pass

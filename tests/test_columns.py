@@ -172,7 +172,7 @@ def test_the_trainer_leaves_out_repeated_rows_of_lists_too(store: Path) -> None:
         return model(images.flatten(1).float()).sum(1)
 
     model = torch.nn.Linear(192, 1)
-    Trainer(model, losses, torch.optim.SGD(model.parameters(), 1e-9), progress=False).fit(batches, epochs=1)
+    Trainer(model, losses, torch.optim.SGD(model.parameters(), 1e-9)).fit(batches, epochs=1)
     assert seen == [[batch.valid] * (1 + len(NAMES)) for batch in batches]
 
 

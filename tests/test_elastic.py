@@ -158,7 +158,7 @@ def test_a_trainer_says_what_other_loaders_cannot_do() -> None:
         def loss(model: Any, batch: Any) -> Any:
             return torch.nn.functional.cross_entropy(model(batch[0].float()[:, None]), batch[0] % 2, reduction="none")
 
-        return Trainer(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), progress=False)
+        return Trainer(model, loss, torch.optim.SGD(model.parameters(), lr=0.1))
 
     def state(train: Any) -> dict[str, Any]:
         run = trainer()

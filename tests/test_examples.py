@@ -234,7 +234,7 @@ def test_a_resnet_learns(patterns: Path) -> None:
 @pytest.mark.slow
 def test_two_ranks_give_the_curve_of_one(patterns: Path) -> None:
     """The same images in the same updates; 42 are not a multiple of 8, so that the last update of an epoch is a short one."""
-    options = [*SMALL, "--norm", "group", "--epochs", "2", "--log-every", "1", "--quiet", "--clip-norm", "1"]
+    options = [*SMALL, "--norm", "group", "--epochs", "2", "--log-every", "1", "--clip-norm", "1"]
     for name, ranks, *more in (("one", 1), ("two", 2), ("parts", 2, "--shard")):
         assert run_ranks(ranks, sys.executable, IMAGES, patterns, *options, *more, "--dir", name, cwd=patterns.parent) == 0
     one, *others = (losses(patterns.parent / name / "log.jsonl") for name in ("one", "two", "parts"))

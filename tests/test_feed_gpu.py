@@ -231,7 +231,7 @@ def test_a_trainer_waits_for_nothing_and_takes_the_same_steps():
 
     def trained(loader: Any) -> Tensor:
         model = net()
-        subject = Trainer(model, summed, partial(torch.optim.SGD, lr=0.1), device="cuda", progress=False, log_every=10_000)
+        subject = Trainer(model, summed, partial(torch.optim.SGD, lr=0.1), device="cuda", log_every=10_000)
         subject.fit(loader, max_steps=5)
         steps = subject.steps(loader)
         next(steps)

@@ -67,5 +67,5 @@ def test_a_hook_that_collects_what_has_a_graph_is_seen_too():
         last[:] = summed(model, batch)
         return last
 
-    texts = said(loss_fn, hooks={"step": lambda run: collected.append(last[0])})
+    texts = said(loss_fn, callbacks={"step": lambda run: collected.append(last[0])})
     assert len(texts) == 1 and "Collect loss.detach()" in texts[0]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +17,7 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
-from training import Batch, cut, data, net, trainer
+from training import cut, data, net, trainer
 
 PLAIN = partial(SGD, lr=0.1)
 ROWS = (4, 4, 2)
@@ -65,12 +61,12 @@ def test_each_form_of_a_function_gives_the_mean_over_all_rows():
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda scores, batch: (scores.argmax(1) == batch[1]).sum(), "integer"),
-        (lambda scores, batch: {"a": 1.0}, "a dict"),
+        (lambda scores, batch: (scores.argmax(1) == batch[1]).sum(), "tensor"),
+        (lambda scores, batch: {"a": 1.0}, "{'a'"),
     ],
 )
 def test_a_function_that_returns_something_else_is_told(function, said):
-    with pytest.raises(TypeError, match=rf"metrics\['top1'\] returned {said}|metrics\['top1'\] returned an {said}"):
+    with pytest.raises(TypeError, match=rf"metrics\['top1'\] returned {said}"):
         evaluated({"top1": function})
 
 
@@ -106,84 +102,17 @@ def test_a_pair_says_what_an_object_is_updated_with():
     found = trainer(net(), PLAIN, loss, metrics={"first": first, "named": named}).evaluate(batches)
     want = area(made[y == 0].softmax(1)[:, 0], made[y != 0].softmax(1)[:, 0])
     assert (found["first"], found["named"]) == (pytest.approx(want), pytest.approx(want))
-    with pytest.raises(TypeError, match=r"metrics\['auroc'\] .*a dict.*pass the pair"):
+    with pytest.raises(TypeError, match=r"a dict.*pass the pair"):
         trainer(net(), PLAIN, loss, metrics={"auroc": BinaryAUROC()}).evaluate(batches)
 
 
 @pytest.mark.parametrize(
     ("metrics", "error", "said"),
     [
-        ({"acc": MulticlassAccuracy}, TypeError, "the class MulticlassAccuracy: pass an object"),
+        ({"acc": MulticlassAccuracy}, TypeError, "MulticlassAccuracy.*a metric is a function, an object"),
         ({"loss": MulticlassAccuracy(3)}, ValueError, "'loss'"),
     ],
 )
 def test_what_no_metric_is_is_refused_at_once(metrics, error, said):
     with pytest.raises(error, match=said):
         trainer(net(), PLAIN, metrics=metrics)
-
-
-RANK = """
-import json, os, sys
-from pathlib import Path
-import torch
-import torch.distributed as dist
-from torch.utils.data import TensorDataset
-from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
-from functools import partial
-import fastdata
-from fastdata import FastDataError, Loader
-from training import data, net, trainer
-
-PLAIN = partial(torch.optim.SGD, lr=0.1)
-
-class Alone:  # knows its own rank only
-    def reset(self): self.right = self.count = 0
-    def update(self, scores, classes):
-        self.right += (scores.argmax(1) == classes).sum().item()
-        self.count += len(classes)
-    def compute(self): return self.right / self.count
-
-rank, root = int(sys.argv[1]), sys.argv[2]
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{root}/meeting", rank=rank, world_size=2)
-found = []
-for n in (13, 16, 17, 1):
-    metrics = {"all": MetricCollection({"acc": MulticlassAccuracy(3, average="micro"), "auroc": MulticlassAUROC(3)}),
-               "mean": lambda scores, batch: (scores.argmax(1) == batch[1]).double().mean()}
-    run = trainer(net(), PLAIN, metrics=metrics)
-    try:
-        found.append([n, run.evaluate(Loader(TensorDataset(*data(n)), 4, num_workers=0))])
-    except FastDataError as error:
-        found.append([n, str(error)])
-run = trainer(net(), PLAIN, metrics={"alone": Alone()})
-try:
-    run.evaluate(Loader(TensorDataset(*data(13)), 4, num_workers=0))
-except FastDataError as error:
-    found.append([13, str(error)])
-Path(root, f"{rank}.json").write_text(json.dumps(found))
-dist.barrier()
-os._exit(0)  # the threads of one may take the end of the other for a failure, and abort
-"""
-
-
-@pytest.mark.slow
-def test_two_ranks_compute_what_one_does_or_say_why_not(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-c", RANK]
-    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], cwd=Path(__file__).parent) for rank in range(2)]
-    try:
-        assert [rank.wait(timeout=360) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
-    assert first == second
-    for n, found in first[:3]:
-        metrics = {"all": MetricCollection({"acc": MulticlassAccuracy(3, average="micro"), "auroc": MulticlassAUROC(3)})}
-        whole: Batch = data(n)
-        alone = trainer(net(), PLAIN, metrics=metrics).evaluate([whole])
-        want = {"loss": alone["loss"], "mean": alone["all/acc"], "all/acc": alone["all/acc"], "all/auroc": alone["all/auroc"]}
-        assert found == pytest.approx(want, rel=1e-6)
-    assert first[3] == [1, "rank 1 has no rows of this dataset to update all: use smaller batches"]
-    assert "on rank 0" in first[4][1] and "does not sum over the ranks" in first[4][1]

@@ -238,7 +238,7 @@ def test_a_trainer_takes_the_same_steps():
         generator = torch.Generator().manual_seed(0)
         loader: Any = DataLoader(dataset, 4, sampler=RandomSampler(dataset, generator=generator), num_workers=1)
         loader = Prefetcher(loader, "cpu") if wrapped else loader
-        Trainer(model, summed, torch.optim.SGD(model.parameters(), lr=0.1), progress=False).fit(loader, epochs=2)
+        Trainer(model, summed, torch.optim.SGD(model.parameters(), lr=0.1)).fit(loader, epochs=2)
         return values(model)
 
     assert torch.equal(trained(True), trained(False))

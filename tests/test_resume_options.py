@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import StepLR
-from torch.utils.data import TensorDataset
 
-from fastdata import FastDataError, Loader, Trainer
+from fastdata import FastDataError, Trainer
 from fastdata.optim import cosine
 from training import Batch, cut, data, net, summed, values
 
@@ -29,8 +28,8 @@ def trainer(
     """end: the run ends after so many updates. scheduler: of the optimizer."""
     model = net()
     made = (optimizer or partial(SGD, lr=0.05))(model.parameters())
-    hooks = {"step": lambda run: run.update == end}
-    options = {"progress": False, "hooks": hooks, **options}
+    callbacks = {"step": lambda run: run.update == end}
+    options = {"callbacks": callbacks, **options}
     return Trainer(model, summed, made, dir=folder, scheduler=scheduler and scheduler(made), **options)
 
 
@@ -59,11 +58,9 @@ ADAMS = [partial(AdamW, lr=0.05), partial(AdamW, lr=0.005, betas=(0.5, 0.9), wei
 @pytest.mark.parametrize("makes", [SGDS, ADAMS], ids=["SGD", "AdamW"])
 def test_what_is_asked_of_the_optimizer_counts_and_is_said(tmp_path, makes):
     trainer(tmp_path, makes[0]).fit(BATCHES, epochs=1)
-    again = trainer(tmp_path, makes[1])
-    with pytest.warns(
-        UserWarning, match=r"after update 3, in epoch 2\. .*lr 0.05 saved, 0.005 now.*: the new values are used"
-    ) as said:
-        again.fit(BATCHES, epochs=2)
+    with pytest.warns(UserWarning, match=r"after update 3, in epoch 2\. .*lr 0.05 saved, 0.005 now.*: the new values") as said:
+        again = trainer(tmp_path, makes[1])
+    again.fit(BATCHES, epochs=2)
     assert "weight_decay" in str(said[0].message) and said[0].filename == __file__
     assert (values(again.model) - values(by_hand(makes))).abs().max() < 1e-12
     state = torch.load(tmp_path / "checkpoints/update-00000006.pt", weights_only=True)
@@ -75,11 +72,11 @@ def test_a_rate_of_a_function_counts_as_it_is_asked(tmp_path):
     trainer(tmp_path, scheduler=lambda o: cosine(), end=2).fit(BATCHES, epochs=3)
     seen = list[float]()
     for end in (5, None):
-        again = trainer(tmp_path, partial(SGD, lr=0.005), lambda o: cosine(), end=end)
-        again.optimizer.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0]["lr"]))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            again.fit(BATCHES, epochs=3)
+            again = trainer(tmp_path, partial(SGD, lr=0.005), lambda o: cosine(), end=end)
+        again.optimizer.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0]["lr"]))
+        again.fit(BATCHES, epochs=3)
         assert ["lr 0.05 saved, 0.005 now" in str(warning.message) for warning in caught] == [True] * (end == 5)
     assert seen == [pytest.approx(0.005 * cosine(9)(update)) for update in range(2, 9)]
 
@@ -94,25 +91,23 @@ def test_another_optimizer_can_t_go_on(tmp_path):
 def test_a_scheduler_of_torch_goes_on_with_its_own_and_that_is_said(tmp_path):
     """Weight decay is not its own."""
     trainer(tmp_path, scheduler=lambda o: StepLR(o, 1, gamma=0.5)).fit(BATCHES, epochs=1)
-    again = trainer(tmp_path, partial(SGD, lr=0.4, weight_decay=0.1), lambda o: StepLR(o, 1, gamma=0.1))
     with pytest.warns(UserWarning, match="weight_decay 0 saved, 0.1 now: the new values are used. ") as said:
-        again.fit(BATCHES, epochs=2)
+        again = trainer(tmp_path, partial(SGD, lr=0.4, weight_decay=0.1), lambda o: StepLR(o, 1, gamma=0.1))
+    again.fit(BATCHES, epochs=2)
     text = str(said[0].message)
-    assert "lr 0.05 saved, 0.4 now: the saved values are used, since torch's scheduler continues" in text
+    assert "lr 0.05 saved, 0.4 now: the saved values are used" in text
     assert again.schedule.rates() == [pytest.approx(0.05 * 0.5**2)]
     assert again.optimizer.param_groups[0]["weight_decay"] == 0.1
 
 
 def test_other_options_are_named_too(tmp_path):
-    loaders = [Loader(TensorDataset(*data(12)), size, num_workers=0) for size in (4, 6)]
-    trainer(tmp_path, scheduler=lambda o: cosine(warmup=1), clip_norm=1.0).fit(loaders[0], epochs=1)
-    again = trainer(tmp_path, scheduler=lambda o: cosine(warmup=2), accumulate=2, precision="bf16", ema=0.9)
+    trainer(tmp_path, scheduler=lambda o: cosine(warmup=1), clip_norm=1.0).fit(BATCHES, epochs=1)
     with pytest.warns(UserWarning, match="the new values are used") as said:
-        again.fit(loaders[1], epochs=4)
+        trainer(tmp_path, scheduler=lambda o: cosine(warmup=2), accumulate=2, precision="bf16", ema=0.9)
     for text in (
         *("precision fp32 saved, bf16 now", "accumulate 1 saved, 2 now", "clip_norm 1.0 saved, None now"),
-        *("ema None saved, 0.9 now", "batch_size 4 saved, 6 now"),
-        "scheduler cosine(total=3, warmup=1, final=0.0) saved, cosine(total=6, warmup=2, final=0.0) now",
+        *("ema None saved, 0.9 now"),
+        "scheduler cosine(warmup=1, final=0.0) saved, cosine(warmup=2, final=0.0) now",
     ):
         assert text in str(said[0].message)
 
@@ -120,7 +115,7 @@ def test_other_options_are_named_too(tmp_path):
 def test_a_finished_run_says_so_and_trains_nothing(tmp_path):
     results = trainer(tmp_path).fit(BATCHES, BATCHES, epochs=2)
     again = trainer(tmp_path)
-    with pytest.warns(UserWarning, match=rf"nothing was trained: the run in {tmp_path} is finished, with 2 epochs and 6 updates"):
+    with pytest.warns(UserWarning, match=r"nothing was trained: the run is finished, with 2 epochs and 6 updates"):
         assert again.fit(BATCHES, BATCHES, epochs=2) == results
     assert again.update == 6
 
@@ -130,7 +125,7 @@ def test_resume_false_starts_anew_and_loses_nothing(tmp_path, capsys):
     """Checkpoints and log of each run are kept aside; a second fit of the same Trainer goes on."""
     runs = []
     for rate in (0.05, 0.1, 0.2):
-        made = trainer(tmp_path, partial(SGD, lr=rate), resume=False, progress=True)
+        made = trainer(tmp_path, partial(SGD, lr=rate), resume=False)
         made.fit(BATCHES, BATCHES, epochs=1)
         made.fit(BATCHES, BATCHES, epochs=2)
         assert made.update == 6
@@ -156,15 +151,10 @@ def test_require_needs_a_checkpoint(tmp_path):
     assert (first.update, again.update) == (3, 9)
 
 
-def test_a_loop_of_ones_own_that_does_not_resume_destroys_no_checkpoints(tmp_path):
+def test_a_loop_of_ones_own_goes_on_too(tmp_path):
     trainer(tmp_path).fit(BATCHES, epochs=3)
-    before = (tmp_path / "checkpoints/update-00000009.pt").read_bytes()
     run = trainer(tmp_path)
-    with pytest.warns(UserWarning, match=r"was not resumed; they are in .*earlier-1 now.*trainer.resume\(\)"):
-        list(run.steps(BATCHES))
+    list(run.steps(BATCHES))
     run.save()
     run.close()
-    assert (tmp_path / "earlier-1/checkpoints/update-00000009.pt").read_bytes() == before
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["update-00000003.pt"]
-    last = trainer(tmp_path)
-    assert last.resume() and last.update == 3
+    assert run.update == 12 and (tmp_path / "checkpoints/update-00000012.pt").is_file()

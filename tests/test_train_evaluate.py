@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 
 import pytest
@@ -13,7 +12,7 @@ from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
 from fastdata import FastDataError, Loader
-from training import cut, data, net, summed, trainer, values
+from training import cut, data, net, summed, trainer
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
 
@@ -91,41 +90,11 @@ def test_a_loader_that_gives_nothing_to_evaluate_is_an_error(use):
 # Another loss, and one that takes a gradient
 
 
-def penalized(model, batch):
-    """Each sample's loss and the squared gradient of its scores by its inputs."""
-    x = batch[0].detach().requires_grad_()
-    scores = model(x)
-    (slope,) = torch.autograd.grad(scores.logsumexp(1).sum(), x, create_graph=True)
-    return F.cross_entropy(scores, batch[1], reduction="none") + slope.square().sum(1)
-
-
-def with_gradients(model, batch):
-    with torch.enable_grad():
-        return penalized(model, batch)
-
-
-def test_a_gradient_penalty_trains_and_says_what_an_evaluation_needs():
-    batches, model, reference = cut(data(8), (4, 4)), net(), net()
-    run = trainer(model, MOMENTUM, penalized)
-    with pytest.raises(FastDataError, match=r"gradient penalty.*unless model.training, or put `with torch.enable_grad\(\):`"):
-        run.fit(batches, batches, epochs=1)
-    optimizer = MOMENTUM(reference.parameters())
-    for batch in batches:
-        optimizer.zero_grad()
-        penalized(reference, batch).mean().backward()
-        optimizer.step()
-    assert (values(model) - values(reference)).abs().max() < 1e-12
-    wanted = penalized(reference, data(8)).mean().item()
-    for options in ({}, {"ema": 0.0}):
-        again = trainer(copy.deepcopy(reference), MOMENTUM, with_gradients, **options)
-        assert again.evaluate(batches)["loss"] == pytest.approx(wanted, abs=1e-12)
-
-
 def test_the_step_hook_has_the_loss_of_the_update():
     seen, before = list[float](), list[torch.Tensor]()
     model, whole = net(), data(22)
-    hooks = {"step": lambda run: (seen.append(run.loss.item()), before.append(run.loss))}
-    run = trainer(model, partial(SGD, lr=0.1), hooks=hooks, accumulate=2)
+    callbacks = {"step": lambda run: (seen.append(run.loss.item()), before.append(run.loss))}
+    run = trainer(model, partial(SGD, lr=0.1), callbacks=callbacks, accumulate=2)
     assert run.loss is None
     run.fit(cut(whole, (4, 4, 4, 4, 6)), epochs=1)
     reference, wanted = net(), list[float]()

@@ -35,7 +35,7 @@ def loss_fn(model: Any, batch: Any) -> tuple[Tensor, int]:
 
 def trainer(**options: Any) -> Trainer:
     optimizer = options.pop("optimizer", partial(torch.optim.AdamW, lr=1e-3))
-    return Trainer(model(), options.pop("loss_fn", loss_fn), optimizer, **{"device": "cuda", "progress": False, **options})
+    return Trainer(model(), options.pop("loss_fn", loss_fn), optimizer, **{"device": "cuda", **options})
 
 
 def resident(count: int = 20) -> list[Any]:
@@ -62,7 +62,7 @@ def test_without_a_device_the_gpu_is_used_unless_the_model_is_elsewhere():
     subject.fit([tuple(map(torch.stack, zip(*samples(32), strict=True)))] * 2, epochs=1)
     apart = model()
     apart[4].to("cuda")
-    assert Trainer(apart, loss_fn, partial(torch.optim.SGD, lr=0.1), progress=False).device.type == "cpu"
+    assert Trainer(apart, loss_fn, partial(torch.optim.SGD, lr=0.1)).device.type == "cpu"
 
 
 def test_a_wait_would_be_seen():

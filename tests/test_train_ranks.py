@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.optim import SGD
 from torch.utils.data import TensorDataset
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from fastdata import FastDataError, Loader
 from fastdata.optim.rates import cosine
@@ -149,6 +151,25 @@ def test_evaluation_counts_each_sample_once(size):
         assert (
             rank["plain loader"] == "predict on several ranks needs batches with .ids, to put them in order: use fastdata's Loader"
         )
+
+
+@RANKS
+def test_metric_objects_compute_what_they_do_on_one_rank_or_an_error_says_why_not(size):
+    first, *others = (rank["metrics"] for rank in found(size))
+    assert all(other == first for other in others)
+    for n, results in zip((13, 16, 17), first[:3], strict=True):
+        both = MetricCollection({"acc": MulticlassAccuracy(3, average="micro"), "auroc": MulticlassAUROC(3)})
+        alone = trainer(net(), MOMENTUM, metrics={"all": both}).evaluate([data(n)])
+        assert results == pytest.approx(alone, rel=1e-6)
+    assert first[3] == "rank 1 has no rows of this dataset to update all: use smaller batches"
+    assert "rank by rank" in first[4] and "does not sum over the ranks" in first[4]
+
+
+@RANKS
+def test_ranks_log_their_mean_and_rank_0_calls_the_callback(size):
+    first, *others = (rank["logged"] for rank in found(size))
+    assert others == [[]] * (size - 1) and [record["update"] for record in first] == [2, 4, 4]
+    assert all(record["rank"] == (size - 1) / 2 and record["second"] == 7 for record in first)
 
 
 @RANKS

@@ -19,7 +19,7 @@ import torch
 
 import runs
 import stores
-from fastdata import FastDataError, Loader, Trainer
+from fastdata import Loader, Trainer
 from support import place_of, run, run_ranks
 
 SCRIPT = Path(runs.__file__)
@@ -68,16 +68,6 @@ def test_killed_after_any_save_the_last_checkpoint_is_the_same(killed: dict[str,
     found = json.loads(killed[kind].stdout.splitlines()[-1])
     assert found["saves"] == found["lives"] >= 10
     assert found["other"] == []
-
-
-@pytest.mark.slow
-def test_new_interpreters_end_the_same(killed: dict[str, Any], root: Path) -> None:
-    job = {**KINDS["workers"], "dir": str(root / "new")}
-    codes = [ended("one", {**job, "die": k}).returncode for k in (3, 5)]
-    last = ended("one", job)
-    assert (codes, last.returncode) == ([-signal.SIGKILL] * 2, 0), last.stderr[-2000:]
-    straight = runs.newest({"dir": root / "workers/straight"})
-    assert runs.same_files(runs.newest(job), straight)
 
 
 @pytest.mark.slow
@@ -171,7 +161,7 @@ class Ten(torch.utils.data.Dataset[Any]):
 
 def linear(folder: Path, **options: Any) -> Trainer:
     model = torch.nn.Linear(3, 3)
-    return Trainer(model, runs.loss, torch.optim.SGD(model.parameters(), lr=0.1), dir=folder, progress=False, **options)
+    return Trainer(model, runs.loss, torch.optim.SGD(model.parameters(), lr=0.1), dir=folder, **options)
 
 
 def test_at_90_percent_of_ten_million_only_what_is_used_is_read(tmp_path: Path) -> None:
@@ -195,8 +185,8 @@ def test_a_handler_of_sigterm_is_put_back(tmp_path: Path) -> None:
     within: list[Any] = []
 
     def fit(name: str) -> None:
-        hooks = {"step": lambda trainer: within.append(signal.getsignal(signal.SIGTERM))}
-        linear(tmp_path / name, hooks=hooks).fit([(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64))], epochs=1)
+        callbacks = {"step": lambda trainer: within.append(signal.getsignal(signal.SIGTERM))}
+        linear(tmp_path / name, callbacks=callbacks).fit([(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64))], epochs=1)
 
     def mine(number: int, frame: Any) -> None:
         pass
@@ -213,7 +203,40 @@ def test_a_handler_of_sigterm_is_put_back(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_generator_has_no_second_epoch(tmp_path: Path) -> None:
-    batches = ((torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)) for _ in range(2))
-    with pytest.raises(FastDataError, match="no batches; a generator can be read only once"):
-        linear(tmp_path).fit(batches, epochs=2)
+SIGNALLED = """
+import os, signal, subprocess, sys, time, torch
+from functools import partial
+from fastdata import Loader, Trainer
+from torch.utils.data import TensorDataset
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it, and so would this
+
+def step(trainer):
+    if trainer.update == int(sys.argv[3]):
+        # workers get it too, as from a terminal or a scheduler
+        code = f"import os; os.killpg({os.getpid()}, {sys.argv[2]})"
+        subprocess.run([sys.executable, "-c", code], start_new_session=True)
+        time.sleep(0.5)
+
+loader = Loader(TensorDataset(torch.ones(40, 3)), 4, num_workers=2)
+next(iter(loader))  # workers that began before the run
+loss = lambda model, batch: model(batch[0]).square()[:, 0]
+trainer = Trainer(torch.nn.Linear(3, 1), loss, partial(torch.optim.SGD, lr=0.1), dir=sys.argv[1], callbacks={"step": step})
+try:
+    trainer.fit(loader, epochs=2)
+except KeyboardInterrupt:
+    print("caught")
+    raise
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code", "cause"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 75, "SIGTERM")])
+def test_a_signal_to_the_workers_too_saves_and_ends_in_one_line(tmp_path: Path, number: int, code: int, cause: str) -> None:
+    done = run(sys.executable, "-c", SIGNALLED, tmp_path, int(number), 13, seconds=300, start_new_session=True)
+    assert (done.returncode, done.stderr) == (code, "")
+    epoch, last, *caught = done.stdout.splitlines()
+    assert epoch.startswith("epoch 1: ") and caught == ["caught"] * (number == signal.SIGINT)
+    assert last == f"{cause}: saved at update 13 in {tmp_path}; the same command continues from there."
+    done = run(sys.executable, "-c", SIGNALLED, tmp_path, int(number), 0, seconds=300)
+    assert done.returncode == 0 and "resumed after update 13, in epoch 2." in done.stdout

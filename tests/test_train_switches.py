@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import LBFGS, SGD, AdamW
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from fastdata.optim.build import build_optimizer
+from fastdata.train.layout import build_optimizer
 from training import cut, data, net, plain, summed, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
@@ -54,14 +54,6 @@ def test_clipping_is_that_of_torch(norm):
         assert clip_grad_norm_(reference.parameters(), norm) > norm
     SGD(reference.parameters(), lr=1.0).step()
     assert (values(model) - values(reference)).abs().max() < 1e-12
-
-
-def test_gradients_are_none_after_an_update_also_those_of_weights_without_an_optimizer():
-    model, seen = net(), list[bool]()
-    hooks = {"step": lambda run: seen.append(all(p.grad is None for p in model.parameters()))}
-    trainer(model, SGD(model[0].parameters(), lr=0.1), hooks=hooks).fit(cut(data(8), (4, 4)), epochs=1)
-    assert seen == [True, True] and not torch.equal(model[0].weight, net()[0].weight)
-    assert torch.equal(model[2].weight, net()[2].weight)
 
 
 # Weights
@@ -183,8 +175,8 @@ def test_an_optimizer_made_for_a_gpu_is_fused_unless_someone_said_otherwise(give
             lambda model: [SGD(part.parameters(), lr=0.1) for part in (model[0], model[2])],
             "optimizer is a list.*need a loop of your",
         ),
-        (lambda model: LBFGS(model.parameters()), "LBFGS calls the model several times an update"),
-        (lambda model: LBFGS, "LBFGS calls the model several times an update"),
+        (lambda model: LBFGS(model.parameters()), "optimizer is a LBFGS.*LBFGS, need a loop of your own"),
+        (lambda model: LBFGS, "optimizer is a LBFGS.*LBFGS, need a loop of your own"),
     ],
     ids=["two", "LBFGS", "a function"],
 )
@@ -210,11 +202,11 @@ def test_a_bias_before_a_batchnorm_is_pointed_out():
         ({"precision": "fp8"}, "precision is 'fp8'.*fp32, bf16, fp16"),
         ({"accumulate": 0}, "accumulate is 0, but must be a whole number from 1 on"),
         ({"log_every": 0}, "log_every is 0"),
-        ({"clip_norm": 0}, "clip_norm is 0, which would leave nothing.*above 0, or None"),
+        ({"clip_norm": 0}, "clip_norm is 0, but must be above 0, or None"),
         ({"recompute": (nn.Conv2d,)}, "recompute has Conv2d, but .*of some of the model's modules"),
-        ({"hooks": {"batch": print}}, "hooks has batch.*step, epoch, eval, save"),
+        ({"callbacks": {"batch": print}}, "callbacks has batch.*step, epoch, eval, save"),
         ({"profile": True}, "profile is True, but must be a whole number"),
-        ({"device": "cuda:99"}, "device is 'cuda:99', GPU 99 for this rank, but (this torch is built|torch sees)"),
+        ({"device": "cuda:99"}, "device is 'cuda:99', GPU 99 for this rank, but torch sees"),
     ],
 )
 def test_wrong_arguments_are_refused(options, text):
@@ -222,28 +214,19 @@ def test_wrong_arguments_are_refused(options, text):
         trainer(net(), MOMENTUM, **options)
 
 
-@pytest.mark.parametrize("name", ["epochs", "max_steps"])
-@pytest.mark.parametrize("wrong", [0, 1.5, True])
-def test_epochs_and_updates_are_whole_numbers_from_1_on(name, wrong):
-    run = trainer(net(), MOMENTUM)
-    with pytest.raises(ValueError, match=f"{name} is {wrong!r}, but must be a whole number from 1 on"):
-        run.fit(cut(data(8), (4, 4)), **{name: wrong})
-    assert run.update == 0
-
-
 # Hooks and the profiler
 
 
 def test_each_hook_is_called_when_and_with_what_it_should_be(tmp_path):
     calls = list[Any]()
-    hooks = {
+    callbacks = {
         "step": lambda run: calls.append(("step", run.update, run.epoch)),
         "epoch": lambda run, record: calls.append(("epoch", run.epoch, record["skipped"], record["eval_loss"])),
         "eval": lambda run, results: calls.append(("eval", run.update, results["loss"])),
         "save": lambda run, path: calls.append(("save", path.name, path.is_file())),
     }
     batches = cut(data(10), (4, 4, 2))
-    results = trainer(net(), MOMENTUM, hooks=hooks, dir=tmp_path, accumulate=2).fit(batches, batches, epochs=2)
+    results = trainer(net(), MOMENTUM, callbacks=callbacks, dir=tmp_path, accumulate=2).fit(batches, batches, epochs=2)
     losses = [call[2] for call in calls if call[0] == "eval"]
     saved = [call for call in calls if call[0] == "save"]
     assert [call for call in calls if call[0] != "save"] == [
@@ -256,20 +239,18 @@ def test_each_hook_is_called_when_and_with_what_it_should_be(tmp_path):
 
 @pytest.mark.parametrize(("hook", "answer", "updates"), [("step", 1, 9), ("step", True, 2), ("epoch", True, 3), ("eval", True, 3)])
 def test_true_ends_a_run_and_nothing_else_does(hook, answer, updates):
-    hooks = {hook: lambda run, *rest: answer if run.update >= 2 else None}
+    callbacks = {hook: lambda run, *rest: answer if run.update >= 2 else None}
     batches = cut(data(12), (4, 4, 4))
-    run = trainer(net(), MOMENTUM, hooks=hooks)
+    run = trainer(net(), MOMENTUM, callbacks=callbacks)
     run.fit(batches, batches, epochs=3)
     assert run.update == updates
 
 
-def test_the_profiler_writes_a_trace_says_the_shares_and_ends_the_run(tmp_path, capsys):
-    from fastdata import Trainer
-
+def test_the_profiler_writes_a_trace_tells_a_table_and_ends_the_run(tmp_path, capsys):
     batches = cut(data(40), (4,) * 10)
-    run = Trainer(net(), summed, MOMENTUM, profile=2, dir=tmp_path)
+    run = trainer(net(), MOMENTUM, profile=2, dir=tmp_path)
     assert run.fit(batches, batches, epochs=100) == {} and run.update == 5
-    names = {event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
-    assert {"data", "copy", "forward", "backward", "optimizer"} <= names
-    assert "2 updates: data " in capsys.readouterr().out
+    names = [event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
+    assert names.count("loss_fn") == 2 and "Optimizer.step#SGD.step" in names
+    assert "Self CPU" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]

@@ -37,7 +37,7 @@ def summed(model: Any, batch: Batch) -> tuple[Tensor, int]:
 
 def trainer(model: nn.Module, optimizer: Any, loss_fn: Callable[..., Any] = summed, **options: Any) -> Trainer:
     """On the CPU, where the references are."""
-    return Trainer(model, loss_fn, optimizer, **{"device": "cpu", "progress": False, **options})
+    return Trainer(model, loss_fn, optimizer, **{"device": "cpu", **options})
 
 
 def plain(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch]) -> None:

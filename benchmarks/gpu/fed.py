@@ -67,7 +67,6 @@ class Fed:
             device=setting.device,
             precision="bf16",
             channels_last=True,
-            progress=False,
         )
         self.updates = self.trainer.steps(Endless(batches))
         self.waits: list[float] = []

@@ -74,9 +74,7 @@ class Updates:
 def training(setting: Setting, model: nn.Module, batches: list[Any], **switches: Any) -> Iterator[Updates]:
     """Train a copy of the model."""
     optimizer = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
-    trainer = Trainer(
-        copy.deepcopy(model), losses, optimizer, device=setting.device, progress=False, **{"cudnn_benchmark": False, **switches}
-    )
+    trainer = Trainer(copy.deepcopy(model), losses, optimizer, device=setting.device, **{"cudnn_benchmark": False, **switches})
     updates = trainer.steps(Endless(batches))
 
     try:

@@ -29,10 +29,10 @@ import runs
 import stores
 import test_node_memory
 from fastdata import LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop, StoreError, TokenDataset
-from fastdata.checkpoint.files import Checkpoints
-from fastdata.parallel.world import World
 from fastdata.store.files import sum_of
 from fastdata.store.verify import verify
+from fastdata.train.checkpoint import Checkpoints
+from fastdata.train.world import World
 from load import WAYS, documents
 from support import PREP, children, members, run, start, tree, until, write_pictures
 
@@ -324,8 +324,9 @@ def saving(rng: Random, folder: Path) -> None:
             kept = Checkpoints(folder / "checkpoints", World(), keep_last=2)
             for number in range(first, first + 10_000):
                 state = {"update": number, "weight": torch.full((30_000,), float(number))}
-                kept.save(number, state, then=lambda path, number=number: say(number))
+                kept.save(number, state)
                 kept.wait()
+                say(number)
 
         with forked(work) as (pid, lines):
             first = lines.readline()
@@ -333,7 +334,7 @@ def saving(rng: Random, folder: Path) -> None:
             send(pid, rng.choice((KILL, KILL, *ASKING)))
             said = [int(line) for line in (first, *lines) if line[0].isdigit()]
             end_of(pid)
-        state = Checkpoints(folder / "checkpoints", World(), keep_last=2).newest()
+        _, state = Checkpoints(folder / "checkpoints", World(), keep_last=2).newest() or (None, None)
         assert state is not None and said[-1] <= state["update"] <= said[-1] + 1, "a checkpoint is lost"
         assert bool((state["weight"] == state["update"]).all()), "another state"
         assert not list((folder / "checkpoints").glob("*.part")), "a part is left"

@@ -17,10 +17,10 @@ import torch
 
 import stores
 from fastdata import LMDBDataset, Loader, RandomCrop
-from fastdata.checkpoint.files import Checkpoints
 from fastdata.cli import cli
 from fastdata.errors import FastDataError
-from fastdata.parallel.world import World
+from fastdata.train.checkpoint import Checkpoints
+from fastdata.train.world import World
 from target import TARGETS, Case, Target, target
 from target_stores import STORES, damaged_store, files_of, restore
 
@@ -35,7 +35,8 @@ def checkpoints() -> dict[str, bytes]:
 @target(checkpoints, exact="always", cases=2000)
 def checkpoint(case: Case) -> Any:
     folder = case.write().parent
-    return Checkpoints(folder, World(), keep_last=1).newest()
+    found = Checkpoints(folder, World(), keep_last=1).newest()
+    return found and found[1]
 
 
 @cache

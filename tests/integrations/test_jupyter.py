@@ -71,7 +71,7 @@ SHOWN = {
     "loader": "Loader(LMDBDataset(42 images",
     "dataset": "LMDBDataset(42 images",
     "RAMDataset(STORE, size=64)": "RAMImages(42 images",
-    "net = nn.Linear(2000, 2000); Trainer(net, loss, torch.optim.SGD(net.parameters()), progress=False)": "Trainer(Linear",
+    "net = nn.Linear(2000, 2000); Trainer(net, loss, torch.optim.SGD(net.parameters()))": "Trainer(Linear",
     "next(iter(loader))": "Batch(uint8 [8, 3, 24, 24], int64 [8]; ids=[",
 }
 

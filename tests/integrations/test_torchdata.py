@@ -69,7 +69,6 @@ def test_torchmetrics_objects_in_our_trainer():
             metrics=metrics,
             device="cpu",
             precision="fp32",
-            progress=False,
         )
         found = trainer.evaluate(val)
     dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))

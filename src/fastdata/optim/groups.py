@@ -20,16 +20,8 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     These do not decay: biases, all parameters of torch's norms (a LayerNorm of images has weights of 3 dimensions), and all
     parameters of 0 or 1 dimension (gains, layer scales, norms of other libraries). All others decay, embeddings too, as in nanoGPT;
     timm exempts the position embeddings that a model names. Frozen parameters are in no group. A shared parameter appears once, and
-    does not decay if any module uses it in one of these roles.
-
-    The order is that of ``model.parameters()``. A group without parameters is left out.
-
-    Args:
-        model: any module. Lazy modules need one forward pass before.
-        weight_decay: the decay of the first group. The optimizer defines its meaning (AdamW: decoupled; SGD and Adam: L2).
-
-    Raises:
-        ValueError: if `weight_decay` is below 0 or not finite.
+    does not decay if any module uses it in one of these roles. The order is that of ``model.parameters()``. A group without
+    parameters is left out. Lazy modules need one forward pass before.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))

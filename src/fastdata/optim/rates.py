@@ -11,42 +11,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
-__all__ = ["Curve", "Factor", "cosine", "linear", "onecycle", "scale_lr"]
-
-Factor: TypeAlias = Callable[[int], float]
+__all__ = ["Curve", "cosine", "linear", "onecycle", "scale_lr"]
 
 
 class Curve:
     """A factor of the rate that spans all updates of a run.
 
     Args:
-        draw: returns the factor for a total, or raises a ValueError if the total is too small.
+        factor: factor(update, total, **arguments).
         total: updates of the run. None: not known yet; calling the curve then raises a ValueError.
-        name, arguments: name and arguments of the function that made it, for `repr`.
     """
 
-    def __init__(self, draw: Callable[[int], Factor], total: int | None, name: str, **arguments: Any) -> None:
+    def __init__(self, factor: Callable[..., float], total: int | None, **arguments: Any) -> None:
         need(total is None or _whole(total, 1), "total", total, "a whole number of updates, from 1 on")
+        warmup = arguments.get("warmup", 0)
+        need(_whole(warmup, 0) and (total is None or warmup < total), "warmup", warmup, f"a whole number below total, {total}")
+        for name in ("start", "final"):
+            need(0 <= arguments.get(name, 0) < math.inf, name, arguments.get(name), "a factor of the rate from 0 on")
         self.total = total
-        self._draw = draw
-        self._name = name
+        self._factor = factor
         self._arguments = arguments
-        self._factor = None if total is None else draw(total)
 
     def over(self, total: int) -> Curve:
         """Return the same curve over another total."""
-        return Curve(self._draw, total, self._name, **self._arguments)
+        return Curve(self._factor, total, **self._arguments)
 
     def __call__(self, update: int) -> float:
-        if self._factor is None:
+        if self.total is None:
             raise ValueError(f"{self} has no total, and only Trainer.fit fills it in: pass total=epochs * updates per epoch")
-        return self._factor(update)
+        return self._factor(update, self.total, **self._arguments)
 
     def __repr__(self) -> str:
         arguments = self._arguments if self.total is None else {"total": self.total, **self._arguments}
-        return f"{self._name}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+        return f"{self._factor.__name__.strip('_')}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
 
 
 def cosine(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
@@ -55,30 +54,26 @@ def cosine(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> 
     Here t = (update - warmup) / (total - warmup). The factor is `final` from `total` on. Without warm-up it equals torch's
     CosineAnnealingLR with T_max=total.
     """
-    return _annealed("cosine", lambda t: (1 + math.cos(math.pi * t)) / 2, total, warmup, final)
+    return Curve(_cosine, total, warmup=warmup, final=final)
 
 
 def linear(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
     """Return a line from 1 to `final`: ``1 - (1 - final) * t``, with t as in `cosine`. Without warm-up: torch's LinearLR from 1."""
-    return _annealed("linear", lambda t: 1 - t, total, warmup, final)
+    return Curve(_linear, total, warmup=warmup, final=final)
 
 
-def _annealed(name: str, shape: Callable[[float], float], total: int | None, warmup: int, final: float) -> Curve:
-    need(_whole(warmup, 0), "warmup", warmup, "a whole number of updates, from 0 on")
-    need(0 <= final < math.inf, "final", final, "a factor of the rate from 0 on")
+def _cosine(update: int, total: int, *, warmup: int, final: float) -> float:
+    if update < warmup:
+        return (update + 1) / (warmup + 1)
+    left = (1 + math.cos(math.pi * min(1.0, (update - warmup) / (total - warmup)))) / 2
+    return left + (1 - left) * final
 
-    def draw(total: int) -> Factor:
-        need(warmup < total, "warmup", warmup, f"a whole number of updates below total, {total}")
 
-        def factor(update: int) -> float:
-            if update < warmup:
-                return (update + 1) / (warmup + 1)
-            left = shape(min(1.0, (update - warmup) / (total - warmup)))
-            return left + (1 - left) * final
-
-        return factor
-
-    return Curve(draw, total, name, warmup=warmup, final=final)
+def _linear(update: int, total: int, *, warmup: int, final: float) -> float:
+    if update < warmup:
+        return (update + 1) / (warmup + 1)
+    passed = min(1.0, (update - warmup) / (total - warmup))
+    return 1 - passed + passed * final
 
 
 def onecycle(total: int | None = None, *, peak_at: float = 0.3, start: float = 1 / 25, final: float = 1 / 25 / 1e4) -> Curve:
@@ -88,22 +83,16 @@ def onecycle(total: int | None = None, *, peak_at: float = 0.3, start: float = 1
     ``peak_at * total - 1``, and the factor is `final` from update total - 1 on. The momentum stays; to cycle it, use torch's.
     """
     need(0 <= peak_at < 1, "peak_at", peak_at, "a part of total, from 0 on and below 1")
-    need(0 <= start < math.inf, "start", start, "a factor of the rate from 0 on")
-    need(0 <= final < math.inf, "final", final, "a factor of the rate from 0 on")
+    return Curve(_onecycle, total, peak_at=peak_at, start=start, final=final)
 
-    def draw(total: int) -> Factor:
-        peak = peak_at * total - 1
 
-        def factor(update: int) -> float:
-            at = min(update, total - 1)
-            rising = at <= peak
-            t = (at / peak if peak else 1.0) if rising else (at - peak) / (total - 1 - peak)
-            first, last = (start, 1.0) if rising else (1.0, final)
-            return last + (first - last) * (1 + math.cos(math.pi * t)) / 2
-
-        return factor
-
-    return Curve(draw, total, "onecycle", peak_at=peak_at, start=start, final=final)
+def _onecycle(update: int, total: int, *, peak_at: float, start: float, final: float) -> float:
+    peak = peak_at * total - 1
+    at = min(update, total - 1)
+    rising = at <= peak
+    t = (at / peak if peak else 1.0) if rising else (at - peak) / (total - 1 - peak)
+    first, last = (start, 1.0) if rising else (1.0, final)
+    return last + (first - last) * (1 + math.cos(math.pi * t)) / 2
 
 
 def scale_lr(lr: float, batch_size: int, *, base: int = 256, rule: str = "linear") -> float:

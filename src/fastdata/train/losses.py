@@ -33,22 +33,17 @@ class Losses(NamedTuple):
 
 
 def losses_of(result: Any) -> Losses:
-    """Return the losses, their sum, and how many count, from the result of a loss function.
-
-    Args:
-        result: losses, float [B], [B, T] or any other shape but []; or (losses, mask), where mask is bool, has the shape of the
-            losses, and is True where a loss counts; or (loss_sum, count), where count is a number or a tensor [].
+    """Return the losses, their sum, and how many count, from the result of a loss function, as `Trainer` describes it.
 
     Raises:
         TypeError: if `result` is something else, or has no graph while gradients are enabled.
     """
-    has_second = isinstance(result, tuple | list) and len(result) == 2
-    losses, second = result if has_second else (result, None)
-    if not isinstance(losses, Tensor) or not losses.is_floating_point():
+    losses, second = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)
+    if not isinstance(losses, Tensor) or not losses.is_floating_point() or not isinstance(second, Tensor | Real | None):
         raise TypeError(f"loss_fn returned {_described(result)}: {EXPECTED}")
     if torch.is_grad_enabled() and not losses.requires_grad:
         raise TypeError(f"loss_fn returned {_described(result)} without a graph, so there is no gradient: don't detach it")
-    if not has_second:
+    if second is None:
         if not losses.dim():
             raise TypeError(f"loss_fn returned a single number, but means of batches cannot be combined: {EXPECTED}")
         return Losses(losses, _sum(losses), losses.numel())
@@ -60,8 +55,6 @@ def losses_of(result: Any) -> Losses:
             )
         losses = losses.masked_fill(~second, 0)
         return Losses(losses, _sum(losses), second.sum())
-    if not isinstance(second, Tensor | Real):
-        raise TypeError(f"loss_fn returned {_described(result)}: {EXPECTED}")
     return Losses(losses, _sum(losses), second.detach() if isinstance(second, Tensor) else float(second))
 
 
@@ -81,8 +74,7 @@ def check_values(result: Any) -> None:
         loss = _loss_of_torch(result)
         if loss is None or loss._saved_target.numel() != result.numel():
             return
-        targets = loss._saved_target
-        index = loss._saved_ignore_index
+        targets, index = loss._saved_target, loss._saved_ignore_index
         if index >= 2**63:  # torch saves it unsigned
             index -= 2**64
         if count := int((targets == index).sum()):
@@ -93,20 +85,15 @@ def check_values(result: Any) -> None:
     else:
         loss_sum, count = result
         if _is_mean(loss_sum.grad_fn) and not (isinstance(count, Tensor) and count.dim()) and float(count) != 1:
-            raise TypeError(
-                f"loss_fn returned (a mean, {float(count):g}), so the gradient would be divided twice: {EXPECTED}; the sum is "
-                'what reduction="sum" gives'
-            )
+            raise TypeError(f"loss_fn returned (a mean, {float(count):g}), so the gradient would be divided twice: {EXPECTED}")
 
 
 def _is_mean(node: Any) -> bool:
     """Return whether a node is a mean, or a loss of torch with reduction="mean", smoothed or with something added."""
-    if type(node).__name__ == "MeanBackward0":
-        return True
     for name in ("AddBackward0", "MulBackward1"):  # the second is a product with a number, as in torch's label smoothing
         if type(node).__name__ == name:
             node = node.next_functions[0][0]
-    return getattr(node, "_saved_reduction", None) == MEAN
+    return type(node).__name__ == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN
 
 
 def _loss_of_torch(losses: Tensor) -> Any:

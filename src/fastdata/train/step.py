@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,14 +10,15 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from fastdata.optim.ema import EMA
-from fastdata.parallel.totals import Totals
-from fastdata.parallel.world import World
+from fastdata.system.torch_private import find_not_finite
+from fastdata.train.checks import GraphCheck
+from fastdata.train.compute import Compute
+from fastdata.train.ema import EMA
 from fastdata.train.losses import check_values, losses_of
 
 __all__ = ["Step"]
 
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+EMPTY = nullcontext()
 
 
 class Step:
@@ -32,10 +32,8 @@ class Step:
     Fused optimizers read the flag on the device (`found_inf`, as with torch's GradScaler). For others, and until the first update
     that is not skipped, the host reads it once per update.
 
-    Attributes:
-        totals: losses, their counts, and skipped updates.
-        span: returns a context that marks a named part of the step for a profiler.
-        see_losses: is called with the losses of each micro-batch, before its backward pass.
+    Args:
+        graphs: sees the losses of each micro-batch, before its backward pass.
     """
 
     def __init__(
@@ -43,47 +41,43 @@ class Step:
         model: nn.Module,
         loss_fn: Any,
         optimizer: torch.optim.Optimizer,
-        world: World,
-        device: torch.device,
-        ema: EMA | None,
-        precision: str,
+        compute: Compute,
+        *,
         clip_norm: float | None,
+        ema: EMA | None,
+        graphs: GraphCheck | None,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision is {precision!r}, but must be one of {', '.join(PRECISIONS)}")
         self.model = model
-        self.loss_fn = loss_fn
-        self.optimizer = optimizer
-        self.device = device
-        self.world = world
-        self._ema = ema
-        self._dtype = PRECISIONS[precision]
+        self._loss_fn = loss_fn
+        self._optimizer = optimizer
+        self._compute = compute
+        self._world = compute.world
         self._clip_norm = clip_norm
-        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        self._ema = ema
+        self._graphs = graphs
+        self._no_sync = getattr(model, "no_sync", None)  # DistributedDataParallel
+        self._set_sync = getattr(model, "set_requires_gradient_sync", None)  # FSDP2
+        self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
         self._fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        self.totals = Totals(world, device)
-        weights = [p for group in optimizer.param_groups for p in group["params"]]
-        self._alike = len({(p.device, p.dtype) for p in weights}) == 1 and not any(isinstance(p, DTensor) for p in weights)
-        self.span: Callable[[str], AbstractContextManager[Any]] = lambda name: nullcontext()
-        self.see_losses: Callable[[Tensor], None] = lambda losses: None
-        self._last: tuple[list[Tensor], list[Tensor | float]] = [], []
+        self._trained = [p for group in optimizer.param_groups for p in group["params"]]
+        kinds = {(p.device, p.dtype) for p in self._trained}
+        self._alike = len(kinds) == 1 and not any(isinstance(p, DTensor) for p in self._trained)
+        self._last: tuple[list[Tensor], list[Any]] = [], []
         self._stepped = False
+        self._one = torch.ones((), device=compute.device)
+        self.totals = Totals(compute)
 
     def begin(self) -> None:
         """Drop old gradients, and micro-batches of an update that was not finished, for instance after an error."""
         self._weights = list(self.model.parameters())  # Module.zero_grad would collect them at every update
+        self._trained = [p for group in self._optimizer.param_groups for p in group["params"]]
         self._clear()
 
     def _clear(self) -> None:
         for weight in self._weights:
             weight.grad = None
         self._losses: list[Tensor] = []
-        self._counts: list[Tensor | float] = []
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        if self._dtype is None and not torch.is_autocast_enabled(self.device.type):
-            return nullcontext()
-        return torch.autocast(self.device.type, self._dtype, enabled=self._dtype is not None)
+        self._counts: list[Any] = []
 
     def add(self, batch: Any, *, valid: int | None, last: bool, check: bool) -> None:
         """Run forward and backward of one micro-batch. The ranks exchange gradients on the last one of an update.
@@ -91,46 +85,42 @@ class Step:
         Args:
             check: also check the values that loss_fn returns, for which the host waits.
         """
-        with self._exchange(last):
-            with self.span("forward"), self.autocast():
-                result = self.loss_fn(self.model, batch)
+        if self._set_sync is not None:
+            self._set_sync(last)
+        with EMPTY if last or self._no_sync is None else self._no_sync():
+            with self._compute.autocast():
+                result = self._loss_fn(self.model, batch)
                 losses, total, count = losses_of(result)
             if check:
                 check_values(result)
-            self.see_losses(losses)
+            if self._graphs is not None:
+                self._graphs.see(losses)
             if valid == 0:  # this rank has nothing left in this epoch
                 losses, total, count = losses * 0, total * 0, count * 0
             self._losses.append(total)
             self._counts.append(count)
             if len(self._losses) == 1:
                 self._unit = self._sum_of_counts()
-            with self.span("backward"):
-                torch.autograd.backward(losses, self._gradient(losses))
+            torch.autograd.backward(losses, self._gradient(losses))
 
     def _gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient of (sum / count) by each loss. A backward pass through these two operations would take longer."""
-        each = self.world.size / self._unit
+        each = self._world.size / self._unit
         if not isinstance(each, Tensor) and not self.scaler.is_enabled():
             return torch.full_like(losses, each)
-        return self.scaler.scale(self.totals.number(each)).to(losses.dtype).expand_as(losses)
-
-    def _exchange(self, last: bool) -> AbstractContextManager[Any]:
-        model: Any = self.model
-        if hasattr(model, "set_requires_gradient_sync"):  # FSDP2
-            model.set_requires_gradient_sync(last)
-        return model.no_sync() if not last and hasattr(model, "no_sync") else nullcontext()
+        return self.scaler.scale(self._compute.number(each)).to(losses.dtype).expand_as(losses)
 
     def _sum_of_counts(self) -> Any:
         """Return the count of this update so far over all ranks; 1 instead of 0, since a batch may have only ignored tokens."""
         total = sum(self._counts)
-        if self.world.size == 1 and not isinstance(total, Tensor):
+        if self._world.size == 1 and not isinstance(total, Tensor):
             return total or 1
-        total = self.world.sum(self.totals.number(total))
+        total = self._world.sum(self._compute.number(total))
         return torch.where(total == 0, 1, total)
 
     def update(self) -> None:
         """Update the weights from the micro-batches added since the last update."""
-        with self.span("optimizer"), torch.no_grad():
+        with torch.no_grad():
             skip = self._finish_gradient()
             self._step(skip)
             if self._ema is not None:
@@ -142,47 +132,90 @@ class Step:
     def loss(self) -> Tensor | None:
         """Return the mean loss of the last update over this rank's samples, [] on the device, without waiting. None before it."""
         losses, counts = self._last
-        if not losses:
-            return None
-        return torch.stack([self.totals.number(loss) for loss in losses]).sum() / sum(map(self.totals.number, counts))
+        return torch.stack([*map(self._compute.number, losses)]).sum() / sum(map(self._compute.number, counts)) if losses else None
 
     def _finish_gradient(self) -> Tensor:
-        """Unscale, divide and clip the gradient. Returns whether it is not finite, bool [] on the device."""
-        self.scaler.unscale_(self.optimizer)
-        weights = [p for group in self.optimizer.param_groups for p in group["params"]]
-        grads = [p.grad for p in weights if p.grad is not None]
+        """Unscale, divide and clip the gradient. Returns 1 if it is not finite on any rank, else 0, float32 [] on the device."""
+        self.scaler.unscale_(self._optimizer)
+        grads = [p.grad for p in self._trained if p.grad is not None]
         if len(self._losses) > 1 and grads:
             factor = self._unit / self._sum_of_counts()
             for group in [grads] if self._alike else [[grad] for grad in grads]:
                 torch._foreach_mul_(group, factor.to(group[0]) if isinstance(factor, Tensor) else factor)
-        norm = self._norm(grads)
-        skip = (norm * 0 != 0).to(self.device)  # not finite; torch.isfinite takes four operations
-        if self.world.size > 1:
-            skip = self.world.max(skip.to(torch.float32)).bool()
+        skip = torch.zeros((), device=self._compute.device)
+        norm = None
+        if self._clip_norm is None and self._alike and grads:
+            find_not_finite(grads, skip, self._one)
+        else:
+            norm = get_total_norm(grads)
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            skip += (norm * 0 != 0).to(skip.device)
+        self._world.max(skip)
         if self.scaler.is_enabled():
-            for flag in self.scaler._found_inf_per_device(self.optimizer).values():
+            for flag in self.scaler._found_inf_per_device(self._optimizer).values():
                 flag.copy_(skip)  # so that all ranks change their scale alike
-        if self._clip_norm is not None:
-            clip_grads_with_norm_(weights, self._clip_norm, norm)
+        if self._clip_norm is not None and norm is not None:
+            clip_grads_with_norm_(self._trained, self._clip_norm, norm)
         return skip
 
-    def _norm(self, grads: list[Tensor]) -> Tensor:
-        if self._alike and grads:  # as get_total_norm, which spends 25 us on grouping by device
-            norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
-            return norm
-        norm = get_total_norm(grads)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
     def _step(self, skip: Tensor) -> None:
+        optimizer: Any = self._optimizer
         if self._fused:
-            self.optimizer.grad_scale = None  # type: ignore[attr-defined]
-            self.optimizer.found_inf = skip.to(torch.float32)  # type: ignore[attr-defined]
+            optimizer.grad_scale = None
+            optimizer.found_inf = skip
         if not (self._fused and self._stepped):  # torch's fused SGD leaves its buffers unset if its first step is skipped
             if skip.item():  # the host waits here
-                self.optimizer.zero_grad()  # torch's optimizers ignore weights without a gradient
+                optimizer.zero_grad()  # torch's optimizers ignore weights without a gradient
             else:
                 self._stepped = True
-        self.optimizer.step()
+        optimizer.step()
         if self._fused:
-            del self.optimizer.grad_scale, self.optimizer.found_inf  # type: ignore[attr-defined]
+            del optimizer.grad_scale, optimizer.found_inf
         self.scaler.update()
+
+
+class Totals:
+    """Sums of losses, their counts and skipped updates, kept on the device until they are read."""
+
+    def __init__(self, compute: Compute) -> None:
+        self._compute = compute
+        self._sums = torch.zeros(3, dtype=compute.wide, device=compute.device)
+        self._in_a_row = torch.zeros((), dtype=torch.int64, device=compute.device)  # skipped since the last applied update
+        self._pending = list[tuple[Tensor, Any, Tensor]]()
+        self._skipped = list[Tensor]()
+
+    def add(self, losses: list[Tensor], counts: list[Any], skipped: Tensor) -> None:
+        """Add the micro-batches of one update. `skipped`: 1 if it was skipped, else 0, float32 [] on the device."""
+        self._pending += [(loss, count, skipped) for loss, count in zip(losses, counts, strict=True)]
+        self._skipped.append(skipped)
+        if len(self._skipped) == 64:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        """Add up all pending updates at once: for the host, an operation on all of them takes as long as on one."""
+        if not self._skipped:
+            return
+        device = self._compute.device
+        losses, counts, dropped = zip(*self._pending, strict=True)
+        if any(isinstance(count, Tensor) for count in counts):
+            numbers = torch.stack([*map(self._compute.number, counts)])
+        else:
+            numbers = torch.tensor(counts, dtype=self._compute.wide).to(device, non_blocking=True)
+        values = torch.stack((torch.stack([loss.to(device) for loss in losses]), numbers))
+        self._sums[:2] += torch.where(torch.stack(dropped) > 0, 0.0, values).sum(1)
+        skipped = torch.stack(self._skipped) > 0
+        self._sums[2] += skipped.sum()
+        applied = torch.where(skipped, 0, torch.arange(1, len(skipped) + 1, device=device)).max()  # place of the last
+        self._in_a_row = len(skipped) - applied + torch.where(applied == 0, self._in_a_row, 0)
+        self._pending.clear()
+        self._skipped.clear()
+
+    def read(self) -> tuple[float, float, int, int]:
+        """Return losses, counts and skipped updates of all ranks since the last call, and how many were skipped in a row, at last.
+
+        The host waits here.
+        """
+        self._add_up()
+        losses, counts, skipped = self._compute.world.sum(self._sums).tolist()
+        self._sums.zero_()
+        return losses, counts, round(skipped / self._compute.world.size), int(self._in_a_row)

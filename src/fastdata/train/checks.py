@@ -1,17 +1,18 @@
-"""Checks of the first updates of a run: graphs that are kept alive, and inputs of many shapes."""
+"""Checks of a run: graphs that are kept alive, inputs of many shapes, and values that are not finite."""
 
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fastdata.errors import warn_user
+from fastdata.errors import FastDataError, warn_user
 
-__all__ = ["CudnnBenchmark", "GraphCheck"]
+__all__ = ["CudnnBenchmark", "GraphCheck", "not_finite", "warn_of_statistics"]
 
 MARKED_UPDATE = 3  # the update whose graph is marked
 CHECKED_UPDATE = 5  # the update after which this graph must be gone
@@ -75,3 +76,34 @@ class CudnnBenchmark:
             if sum(max(len(seen) - 1, 1) for seen in self._rows.values()) > MAX_SHAPES:
                 self._on = torch.backends.cudnn.benchmark = False
                 warn_user(f"inputs have more than {MAX_SHAPES} shapes: cudnn.benchmark is off from here on")
+
+
+def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: float, scaled: bool) -> FastDataError:
+    """Return the error for `skipped` updates in a row, with the likely causes.
+
+    Args:
+        loss: loss of the last update, [].
+        rate: learning rate now.
+        scaled: whether the model runs in fp16.
+    """
+    broken = [name for name, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
+    value = math.nan if loss is None else loss.item()
+    own = f"weights or statistics that are not finite themselves: {', '.join(broken[:3])}; " if broken else ""
+    narrow = "; numbers above 65,504, which fp16 can't hold: precision='bf16' can" if scaled else ""
+    return FastDataError(
+        f"the last {skipped} updates were all skipped, since their gradients are not finite (the loss is {value:.3g}); they "
+        f"changed no weights. Likely causes: {own}inputs that are not finite; a rate that is too high, which is {rate:.3g} now: "
+        "lower it, warm it up, or set clip_norm=1.0; a division by 0, or a logarithm or root of 0: "
+        f"torch.autograd.set_detect_anomaly(True) names it{narrow}"
+    )
+
+
+def warn_of_statistics(model: nn.Module) -> None:
+    """Warn if running statistics of a norm are not finite: the forward pass of a skipped update has changed them all the same."""
+    running = [(name, value) for name, value in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
+    broken = [name for name, value in running if not torch.isfinite(value).all()]
+    if broken:
+        warn_user(
+            f"{broken[0]} is not finite, as are {len(broken)} running statistics in all, since a batch that was not finite went "
+            "through the model: every evaluation will be NaN. Leave such batches out, and continue from a checkpoint before them"
+        )

@@ -1,1 +1,0 @@
-"""Reports of a run: progress line, log and profile."""

@@ -1,1 +1,0 @@
-"""One model on many devices: the ranks of a run, and the layout of a model over them."""

@@ -1,0 +1,170 @@
+"""Checkpoints: one atomic file each, written in the background."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+import zipfile
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastdata.errors import FastDataError
+from fastdata.train.world import World
+
+__all__ = ["Checkpoints"]
+
+NAME = re.compile(r"update-(\d{8,})\.pt")
+FOLDER = 0x10  # the bit of a part's attributes for which torch.load leaves its tensor as the memory happens to be, without an error
+RUN_FILES = ("checkpoints/*.pt", "log.jsonl", "events.out.tfevents.*")  # that a run writes into its folder
+
+
+class Checkpoints:
+    """The last few checkpoint files of one run.
+
+    A file is written under another name, synced, and renamed, so every `update-NNNNNNNN.pt` is complete. Rank 0 copies the state
+    while training waits, then writes the copy in a thread. The next save waits for that thread and raises its error.
+    """
+
+    def __init__(self, folder: Path, world: World, *, keep_last: int) -> None:
+        if keep_last < 1:
+            raise ValueError(f"keep_last is {keep_last}, but at least one checkpoint has to stay")
+        self.folder = folder
+        self._world = world
+        self._keep = keep_last
+        self._written: Future[Path] | None = None
+        if world.rank == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            for part in folder.glob("*.part"):
+                part.unlink(missing_ok=True)
+
+    def numbers(self) -> list[int]:
+        """Return the updates that have a checkpoint, the newest first."""
+        found = (NAME.fullmatch(path.name) for path in self.folder.iterdir()) if self.folder.is_dir() else ()
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def path(self, update: int) -> Path:
+        return self.folder / f"update-{update:08}.pt"
+
+    def set_aside(self) -> Path | None:
+        """Move the files of an earlier run, also its log, into a new folder. Returns that folder, or None if there were none."""
+        run = self.folder.parent
+        found = [path for pattern in RUN_FILES for path in sorted(run.glob(pattern))] if self._world.rank == 0 else []
+        if not found:
+            return None
+        number = 1
+        while (aside := run / f"earlier-{number}").exists():
+            number += 1
+        for path in found:
+            (aside / path.relative_to(run)).parent.mkdir(parents=True, exist_ok=True)
+            path.rename(aside / path.relative_to(run))
+        return aside
+
+    def save(self, update: int, state: dict[str, Any]) -> None:
+        """Write a state, which may change once this returns, after `wait`."""
+        if self._world.rank == 0:
+            with_thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+            self._written = with_thread.submit(self._write, update, _copied(state))
+            with_thread.shutdown(wait=False)
+
+    def wait(self) -> Path | None:
+        """Wait until the current write is complete, and raise its error. Returns its file; None: nothing was being written."""
+        written, self._written = self._written, None
+        try:
+            return None if written is None else written.result()
+        except Exception as error:
+            raise FastDataError(f"{error}. Remove the cause, then run the same command again") from error
+
+    def _write(self, update: int, state: dict[str, Any]) -> Path:
+        _replace(self.path(update), state)
+        numbers = self.numbers()
+        newer = numbers.index(update)  # newer files are damaged, or from a run that resumed from an older one
+        for other in numbers[:newer] + numbers[newer + self._keep :]:
+            self.path(other).unlink(missing_ok=True)
+        return self.path(update)
+
+    def newest(self) -> tuple[Path, dict[str, Any]] | None:
+        """Return the newest readable state and its file, the same on all ranks, or None. Warn about files that cannot be read."""
+        update, state = self._newest() if self._world.rank == 0 else (None, None)
+        update = self._world.gather(update)[0]
+        if update is None:
+            return None
+        if update < 0:  # raise on all ranks, so that none waits for another
+            raise FastDataError(f"no checkpoint in {self.folder} can be read: remove them to start a new run")
+        path = self.path(update)
+        try:
+            return path, _read(path) if state is None else state
+        except FileNotFoundError:
+            raise FastDataError(f"rank 0 resumes from {path}, which this rank does not see: share the folder") from None
+
+    def _newest(self) -> tuple[int | None, Any]:
+        """Return the update of the newest readable state, None without files or -1 if none is readable, and the state."""
+        update = None
+        for update in self.numbers():
+            path = self.path(update)
+            try:
+                _check(path)
+                return update, _read(path)
+            except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
+                warnings.warn(f"{path} cannot be read ({error}): resuming from an older one", stacklevel=3)
+        return None if update is None else -1, None
+
+
+def _check(path: Path) -> None:
+    """Raise an error for damage that torch.load does not see: it compares no checksums, and does not look for the beginning."""
+    with zipfile.ZipFile(path) as file:
+        damaged = [part.filename for part in file.infolist() if part.is_dir() or part.external_attr & FOLDER]
+        if damaged := [*damaged, *filter(None, [file.testzip()])]:
+            raise FastDataError(f"{damaged[0]} is damaged")
+        if before := min((part.header_offset for part in file.infolist()), default=0):
+            raise FastDataError(f"{before} bytes before its first part are damaged")
+
+
+def _read(path: Path, **options: Any) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True, **options)
+
+
+def _replace(path: Path, state: dict[str, Any]) -> None:
+    """Write a file completely and readable, or not at all.
+
+    Raises:
+        FastDataError: it cannot be written. Its cause is the system's error, if there was one.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        _read(part, mmap=True)  # fails now if an object cannot be loaded; mmap leaves the tensors unread
+        part.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except Exception as error:
+        part.unlink(missing_ok=True)  # the disk may be full
+        cause: BaseException | None = error  # on a full disk, torch says "unexpected pos", and the system's error is behind it
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        raise FastDataError(f"{path} could not be written: {cause or error}") from error
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy on the CPU, in its own memory."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {_copied(key): _copied(part) for key, part in value.items()}
+    if type(value) is str:
+        return sys.intern(value)  # pickle writes one string object once, so equal states make equal files
+    if isinstance(value, np.generic):
+        return value.item()  # torch.load(weights_only=True) refuses numpy's numbers, such as a rate from np.logspace
+    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value

@@ -1,0 +1,146 @@
+"""One pass over a loader, and its place in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+from fastdata.errors import FastDataError, warn_user
+from fastdata.gpu.prefetcher import Prefetcher, places, set_epoch
+from fastdata.train.states import random_state, restore_random
+from fastdata.train.world import World
+
+__all__ = ["Epoch", "check_rank", "first_tensor"]
+
+UNSPLIT = (RandomSampler, SequentialSampler)  # torch's samplers that do not know about ranks
+END = object()
+
+
+def check_rank(loader: Any, world: World, *, training: bool) -> None:
+    """Raise an error if a Loader was split for other ranks than there are; warn if a DataLoader for training does not split."""
+    loader = loader.loader if isinstance(loader, Prefetcher) else loader
+    rank, size = (getattr(getattr(loader, "part", None), name, None) for name in ("rank", "world_size"))
+    if size is not None and (rank, size) != (world.rank, world.size):
+        raise FastDataError(
+            f"the Loader has the samples of rank {rank} of {size}, but this is rank {world.rank} of {world.size}: "
+            "leave rank= and world_size= out, and it finds its part where torch.distributed or torchrun tells it"
+        )
+    plain = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler and type(loader.sampler) in UNSPLIT
+    if (
+        training and world.size > 1 and plain and not type(loader.dataset).__module__.startswith("fastdata.")
+    ):  # these warn themselves
+        warn_user(
+            f"this DataLoader gives the whole dataset to each of the {world.size} ranks: use fastdata.Loader, which splits it, or "
+            "DataLoader(sampler=DistributedSampler(dataset))"
+        )
+
+
+class Epoch:
+    """One pass over a loader, or the rest of one.
+
+    A loader with `state_dict` and `load_state_dict` resumes by itself. With any other loader, the batches used before are drawn
+    again and dropped, while the generators of torch, numpy, Python and the loader are set as they were then. Afterwards the first
+    three are restored.
+
+    Args:
+        loader: any iterable.
+        number: the epoch's number, for `set_epoch` of the loader or of its sampler.
+        place: a result of `state()`, to continue from there. None: start the epoch.
+        world: the ranks, all of which need as many batches.
+
+    Raises:
+        FastDataError: the ranks have different numbers of batches. If loaders have no len(), this is found when the first one ends.
+
+    Attributes:
+        used: batches used so far.
+        total: batches of the epoch. None if the loader does not know.
+        over: set it when all batches are used. `state()` is then the start of the next epoch.
+    """
+
+    def __init__(self, loader: Any, number: int, place: Mapping[str, Any] | None, world: World) -> None:
+        self._loader: Any = loader
+        self._world = world
+        self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+        self.used = int(place["used"]) if place else 0
+        self.over = False
+        self._now = random_state() if self.used else None
+        set_epoch(loader, number)  # it may replace a generator
+        found = () if self._stateful else (getattr(part, "generator", None) for part in places(loader))
+        self._generators = list(dict.fromkeys(own for own in found if isinstance(own, torch.Generator)))
+        if place:
+            self._go_to(place)
+        self._start = {"random": None if self._stateful else random_state(), "own": self._generator_states()}
+        self.total = self._count()
+        if len(set(counts := world.gather(self.total))) > 1:
+            raise _unequal(f"{', '.join(map(str, counts))} batches, rank by rank")
+
+    def _go_to(self, place: Mapping[str, Any]) -> None:
+        if self.used:
+            if self._stateful != (place["loader"] is not None):
+                raise FastDataError("this epoch was started with another kind of loader: use that kind to continue it")
+            if self._stateful:
+                self._loader.load_state_dict(place["loader"])
+            else:
+                restore_random(place["random"])
+        for generator, state in zip(self._generators, place["own"], strict=False):
+            generator.set_state(state)
+
+    def _generator_states(self) -> list[Tensor]:
+        return [generator.get_state() for generator in self._generators]
+
+    def _count(self) -> int | None:
+        if self.used and hasattr(self._loader, "epoch_stop"):  # the number of ranks may have changed since
+            done = self._loader.state_dict()["consumed"]
+            return self.used - int(-(self._loader.epoch_stop - done) // self._loader.global_batch_size)
+        try:
+            return len(self._loader)
+        except TypeError:
+            return None
+
+    def is_left(self, loader: Any) -> bool:
+        """Return whether this was a pass over `loader` that ended before its last batch."""
+        return loader is self._loader and not self.over and self.used > 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the place in the epoch."""
+        if self.over:
+            return {"used": 0, "loader": None, "random": None, "own": self._generator_states()}
+        return {"used": self.used, "loader": self._loader.state_dict() if self._stateful else None, **self._start}
+
+    def __iter__(self) -> Iterator[tuple[Any, bool]]:
+        """Yield each batch, and whether it is known to be the last."""
+        batches = iter(self._loader)
+        for _ in range(0 if self._stateful else self.used):
+            next(batches, None)
+        if self._now:
+            restore_random(self._now)
+        while self.used != self.total:
+            batch = next(batches, END)
+            ended = self._world.gather(batch is END) if self.total is None else [batch is END]
+            if any(ended) and not (all(ended) and (self.total is None or self._world.size == 1)):
+                raise _unequal(f"different numbers of batches, since only some end after {self.used}")
+            if batch is END:
+                break
+            self.used += 1
+            yield batch, self.used == self.total
+        next(batches, None)  # end the loader's own epoch
+        if not self.used:
+            raise FastDataError("the loader gave no batches; a generator can be read only once: pass an iterable that starts again")
+
+
+def _unequal(found: str) -> FastDataError:
+    return FastDataError(
+        f"the loaders have {found}, but ranks would wait for each other: give all as many, as fastdata.Loader does, and "
+        "DataLoader(sampler=DistributedSampler(dataset))"
+    )
+
+
+def first_tensor(batch: Any) -> Tensor | None:
+    if isinstance(batch, Tensor):
+        return batch
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
+    return next((tensor for part in parts if (tensor := first_tensor(part)) is not None), None)

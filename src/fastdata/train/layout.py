@@ -1,0 +1,123 @@
+"""Preparing a model and its optimizer: moving to a device, compiling, wrapping for several ranks."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from fastdata.gpu.bias import dead_biases
+from fastdata.train.ema import EMA
+from fastdata.train.world import World
+
+__all__ = ["build_optimizer", "device_for", "lay_out"]
+
+
+def device_for(device: str | torch.device | None, model: nn.Module) -> torch.device | None:
+    """Return the device to move the model to; "cuda" is the GPU that torchrun gave to this rank. None: leave the model.
+
+    Without a name it is that GPU, if there is one and the whole model is on the CPU. A model that its author has wrapped for
+    several ranks, or begun to shard, stays.
+    """
+    rank, count = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    if device is None:
+        movable = all(type(weight.data) is Tensor and weight.device.type == "cpu" for weight in model.parameters())
+        if not movable or isinstance(model, DistributedDataParallel) or rank >= count:
+            return None
+        device = "cuda"
+    chosen = torch.device(device)
+    if chosen.type == "cuda":
+        index = rank if chosen.index is None else chosen.index
+        if index >= count:
+            raise ValueError(
+                f"device is {str(device)!r}, GPU {index} for this rank, but torch sees {count} GPUs: give device='cpu'"
+            )
+        chosen = torch.device("cuda", index)
+        torch.cuda.set_device(chosen)
+    return chosen
+
+
+def lay_out(
+    model: nn.Module,
+    device: torch.device | None,
+    world: World,
+    *,
+    channels_last: bool = False,
+    compile: bool | str = False,
+    ema: float | None = None,
+    recompute: Iterable[type[nn.Module]] = (),
+    wrap: Callable[[nn.Module], nn.Module] | None = None,
+) -> tuple[nn.Module, nn.Module, EMA | None]:
+    """Prepare a model for training.
+
+    Returns the model with the keys of its state_dict unchanged, the (possibly wrapped) module to call, and the average of the
+    weights, or None without `ema`; all on their devices.
+    """
+    if names := [name for name, _ in dead_biases(model)]:
+        text = f"convolutions whose bias the following BatchNorm cancels: {len(names)}, the first is {names[0]}"
+        warnings.warn(f"{text}. drop_dead_bias(model) removes these biases, with the same output", stacklevel=3)
+    if device is not None:
+        model.to(device)
+    if channels_last and wrap is None:  # FSDP accepts no weights in this layout
+        for weight in model.parameters():
+            if weight.dim() == 4:
+                weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+    average = None if ema is None else copy.deepcopy(_inside(model))
+    for kind in recompute:
+        chosen = [module for module in model.modules() if isinstance(module, kind)]
+        if not chosen:
+            raise ValueError(f"recompute has {kind.__name__}, but must have classes of some of the model's modules")
+        for module in chosen:
+            if "forward" not in vars(module):  # a second Trainer does not wrap it again
+                module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
+    if compile:
+        model.compile(mode=compile if isinstance(compile, str) else None)  # in place, so the keys stay
+    called = _parallel(model, world) if wrap is None else wrap(model)
+    if average is not None and wrap is not None:
+        average = _inside(wrap(average))
+    model = _inside(called)
+    return model, called, None if average is None or ema is None else EMA(model, average, ema)
+
+
+def _parallel(model: nn.Module, world: World) -> nn.Module:
+    if world.size == 1 or isinstance(model, DistributedDataParallel):
+        return model
+    devices = list({p.device for p in model.parameters()})
+    gpu = devices if len(devices) == 1 and devices[0].type == "cuda" else None  # None: its author spread it over several
+    return DistributedDataParallel(model, device_ids=gpu, gradient_as_bucket_view=True)
+
+
+def _inside(model: nn.Module) -> nn.Module:
+    """Return the model without the wrappers that change the keys of a state_dict."""
+    while isinstance(model, DistributedDataParallel | nn.DataParallel) or hasattr(model, "_orig_mod"):
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module  # type: ignore[assignment]
+    return model
+
+
+def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> torch.optim.Optimizer:
+    """Return the optimizer, or the one that a function makes from the model's parameters, fused on a GPU if possible."""
+    if callable(optimizer):
+        defaults = {name: argument.default for name, argument in inspect.signature(optimizer).parameters.items()}
+        fuse = device.type == "cuda" and "fused" in defaults and defaults["fused"] is None and not defaults.get("foreach")
+        optimizer = optimizer(model.parameters(), **({"fused": True} if fuse else {}))
+    if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}, but must be one optimizer or a function that makes it, such as "
+            "partial(AdamW, lr=1e-3); several that take turns, and LBFGS, need a loop of your own"
+        )
+    own = {id(p) for p in model.parameters()}
+    if not all(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+        raise ValueError(
+            "the optimizer has parameters that are not the model's, as when the model was replaced or sharded after it was "
+            "made: give a function that makes the optimizer, such as partial(AdamW, lr=1e-3)"
+        )
+    return optimizer

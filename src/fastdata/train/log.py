@@ -1,0 +1,194 @@
+"""What a run reports: counts, means of logged numbers, the files of its log, and lines on the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from tqdm import tqdm
+
+from fastdata.errors import warn_user
+from fastdata.train.world import World
+
+__all__ = ["Counts", "Log", "Means", "Progress"]
+
+LINE_S = 60.0  # most time between two lines where there is no progress bar
+
+
+class Counts(dict[str, float]):
+    """Sums since the beginning of a run. A copy is a mark; a record is about what came after it.
+
+    They are of this rank, except "rows", "losses", "counts" and "skipped", which are of all ranks.
+    """
+
+    def __init__(self) -> None:
+        names = ("seconds", "wait_s", "rows", "updates", "losses", "counts", "skipped")
+        super().__init__(dict.fromkeys(names, 0.0), seconds=-time.perf_counter())
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out the time of the enclosed code: evaluation, copies for a checkpoint."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self["seconds"] -= time.perf_counter() - started
+
+    def mark(self) -> dict[str, float]:
+        return {**self, "seconds": self["seconds"] + time.perf_counter()}
+
+    def since(self, mark: Mapping[str, float]) -> dict[str, Any]:
+        """Return the mean loss, skipped updates, samples/s with and without waiting, and the share of waiting."""
+        new = {name: value - mark[name] for name, value in self.mark().items()}
+        passed = max(new["seconds"], 1e-9)
+        return {
+            "loss": new["losses"] / new["counts"] if new["counts"] else None,
+            "skipped": round(new["skipped"]),
+            "samples_per_s": new["rows"] / passed,
+            "samples_per_s_without_waiting": new["rows"] / max(passed - new["wait_s"], 1e-9),
+            "wait": new["wait_s"] / passed,
+        }
+
+
+class Means:
+    """Means of numbers by name, kept on their device: the host waits for a tensor only when a record is written."""
+
+    def __init__(self) -> None:
+        self._sums = dict[str, tuple[Any, int]]()
+
+    def add(self, name: str, value: float | Tensor) -> None:
+        number = value.detach().double().reshape(()) if isinstance(value, Tensor) else float(value)
+        total, count = self._sums.get(name, (0.0, 0))
+        self._sums[name] = total + number, count + 1
+
+    def read(self, world: World) -> dict[str, float]:
+        """Return the means over all ranks since the last call. All ranks must call it together."""
+        ranks = world.gather({name: (float(total), count) for name, (total, count) in self._sums.items()})
+        self._sums.clear()
+        names = dict.fromkeys(name for rank in ranks for name in rank)
+        columns = {name: [rank[name] for rank in ranks if name in rank] for name in names}
+        return {name: sum(total for total, _ in found) / sum(count for _, count in found) for name, found in columns.items()}
+
+
+class Log:
+    """Appends records to log.jsonl and to TensorBoard's curves, if tensorboard is installed.
+
+    A file that cannot be written, for example on a full disk, causes one warning; the run continues. The log is tried again with
+    the next record; TensorBoard's file ends with its first error.
+
+    Args:
+        folder: the folder of the files; None: no files.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._board: Any = None  # made by the first record
+        self._draws = folder is not None
+        self._warned = False
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        if self._folder is None:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with (self._folder / "log.jsonl").open("a+b") as file:
+                if file.tell() and file.seek(-1, 2) and file.read(1) != b"\n":
+                    file.write(b"\n")  # end a line that a killed run or a full disk cut off
+                file.write(json.dumps({"time": time.time(), **record}).encode() + b"\n")
+        except OSError as error:
+            if not self._warned:
+                warn_user(f"log.jsonl could not be written into {self._folder}: {error}. The training continues")
+            self._warned = True
+        if self._draws:
+            try:
+                self._draw(record)
+            except ImportError:
+                self._draws = False
+            except OSError as error:
+                self._draws, self._board = False, None
+                warn_user(f"TensorBoard's file could not be written into {self._folder}: {error}. The training continues")
+
+    def _draw(self, record: Mapping[str, Any]) -> None:
+        if self._board is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(self._folder)
+        for name, value in record.items():
+            if isinstance(value, int | float) and name not in ("update", "epoch"):
+                self._board.add_scalar(f"{record['kind']}/{name}", value, record["update"])
+        self._board.flush()
+
+    def close(self) -> None:
+        board, self._board = self._board, None
+        if board is not None:
+            with suppress(OSError):
+                board.close()
+
+
+class Progress:
+    """A progress bar on a terminal, one line per epoch, and one per minute where there is no terminal.
+
+    Args:
+        shown: False on ranks other than 0.
+    """
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+        self._bar: Any = None
+        self._last_line = time.monotonic()
+
+    def begin(self, epoch: int, done: int, updates: int | None) -> None:
+        """Start an epoch, counted from 1, or continue it after `done` of its updates."""
+        self.close()
+        self._epoch = epoch
+        options = {"disable": None if self._shown else True, "unit": "update", "dynamic_ncols": True}
+        self._bar = tqdm(desc=f"epoch {epoch}", initial=done, total=updates, **options)
+
+    def update(self) -> None:
+        self._bar.update()
+
+    def show(self, record: Mapping[str, Any]) -> None:
+        """Show a record beside the bar; where there is none, print it, at most once a minute."""
+        if self._bar is None:
+            return
+        self._bar.set_postfix_str(line(record), refresh=False)
+        if self._bar.disable and time.monotonic() - self._last_line >= LINE_S:
+            self.tell(f"epoch {self._epoch}: {record['update']} updates, {line(record)}")
+
+    def end_epoch(self, epoch: int, record: Mapping[str, Any], results: Mapping[str, float]) -> None:
+        """Print the line of an epoch."""
+        self.close()
+        evaluation = f"; evaluation: {', '.join(f'{name} {value:.4g}' for name, value in results.items())}" if results else ""
+        self.tell(f"epoch {epoch}: {line(record)}{evaluation}.")
+
+    def tell(self, text: str) -> None:
+        """Print a line above the bar, and flush it for pipes. A line for which a disk has no room does not end the run."""
+        self._last_line = time.monotonic()
+        if self._shown:
+            with suppress(OSError):
+                tqdm.write(text)
+                sys.stdout.flush()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = None
+
+
+TOLD = ("kind", "update", "epoch", "loss", "skipped", "samples_per_s", "samples_per_s_without_waiting", "wait", "lr")
+
+
+def line(record: Mapping[str, Any]) -> str:
+    """Return a record as text."""
+    loss = "no loss" if record["loss"] is None else f"loss {record['loss']:.4g}"
+    rates = f"{record['samples_per_s']:,.0f} samples/s ({record['samples_per_s_without_waiting']:,.0f} without waiting)"
+    rate = f", lr {record['lr']:.3g}" if "lr" in record else ""
+    skipped = f", {record['skipped']} updates skipped: not finite" if record["skipped"] else ""
+    others = "".join(f", {name} {value:.4g}" for name, value in record.items() if name not in TOLD)
+    return f"{loss}, {rates}, {record['wait']:.0%} of the time waiting for data{rate}{skipped}{others}"

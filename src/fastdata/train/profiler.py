@@ -1,0 +1,39 @@
+"""Profile some updates with torch.profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+__all__ = ["WARMUP", "profiled"]
+
+WARMUP = 3
+
+
+@contextmanager
+def profiled(updates: int | None, folder: Path, tell: Callable[[str], None]) -> Iterator[profile | None]:
+    """Profile `updates` updates, unless None, after three; call `step` of what this yields after each. Tells a table in the end.
+
+    The trace is trace.json in the folder, for Perfetto. On a GPU, torch warns of operations for which the host waits.
+    """
+    if updates is None:
+        yield None
+        return
+    gpu = torch.cuda.is_available()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
+    if gpu:
+        torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with profile(activities=activities, schedule=schedule(wait=0, warmup=WARMUP, active=updates, repeat=1)) as running:
+            yield running
+    finally:
+        if gpu:
+            torch.cuda.set_sync_debug_mode("default")
+    folder.mkdir(parents=True, exist_ok=True)
+    running.export_chrome_trace(str(folder / "trace.json"))
+    table = running.key_averages().table(f"self_{'device' if gpu else 'cpu'}_time_total", row_limit=12, max_name_column_width=40)
+    tell(f"{table}{folder / 'trace.json'}: open it with https://ui.perfetto.dev")
