@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import tarfile
 import warnings
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from fastdata import LMDBDataset, StoreError, prep
 from fastdata.store.export import export
-from support import MAIN, encode, picture, run, tree
+from support import encode, picture, tree
 from test_coco import MODES, POINTS, scene, stored_shape
 
 TABLE = '''path,caption,score,tags,meta,embedding,rating,raw
@@ -152,14 +151,6 @@ def test_metadata_lies_next_to_the_images(table: Path, tmp_path: Path) -> None:
         "rating": 7,
     }
     assert lines[1]["score"] is None and lines[2]["caption"] == "häßlich\u3042" and lines[2]["score"] == float(np.float32(1e30))
-    (tmp_path / "in").mkdir()
-    (tmp_path / "masks").mkdir()
-    (tmp_path / "in/a.png").write_bytes(encode(picture(0, 9, 9), ".png"))
-    (tmp_path / "masks/a.png").write_bytes(encode(picture(0, 9, 9)[:, :, 0], ".png"))
-    (tmp_path / "in/t.csv").write_text("path,caption\na.png,hello\n")
-    masked = prep(tmp_path / "in/t.csv", tmp_path / "m.fds", label_column="none", fields="caption", masks=tmp_path / "masks").out
-    assert exported(masked, tmp_path / "y") == []
-    assert sorted(path.name for path in (tmp_path / "y/images").iterdir()) == ["a.jpg", "metadata.jsonl"]
 
 
 @pytest.mark.parametrize("names", [("Score", "score"), ("s" * 90, "b")])
@@ -170,17 +161,6 @@ def test_names_that_a_tar_has_no_place_for(tmp_path: Path, names: tuple[str, str
     with pytest.raises(StoreError, match=rf"column {names[0]} has no place in a tar: its name is too long, or that of another"):
         export(out, tmp_path / "x", to="webdataset")
     assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.slow
-def test_the_command(folder: Path, tmp_path: Path) -> None:
-    prep(folder / "images", tmp_path / "o.fds", coco=folder / "all.json", size=32, resize="crop", workers=1)
-    done = run(*MAIN, "export", tmp_path / "o.fds", tmp_path / "x")
-    assert done.returncode == 0 and done.stdout == f"14 files in {tmp_path / 'x'}\n"
-    assert "as --resize crop left these, with the same instances in other columns" in done.stderr
-    loaded = run(*MAIN[:1], "-X", "importtime", *MAIN[1:], "export", tmp_path / "o.fds", tmp_path / "y")
-    modules = set(re.findall(r"\|\s+(\w+)$", loaded.stderr, re.MULTILINE))
-    assert loaded.returncode == 0 and "numpy" in modules and "torch" not in modules
 
 
 def test_every_column_comes_back_from_tars_and_from_the_table(table: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from fastdata.store.manifest import Labels
 from fastdata.system import node_memory
 from fastdata.system.shared_memory import SharedArray
 
-__all__ = ["Column", "TableDataset"]
+__all__ = ["TableColumn", "TableDataset"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Names = str | Sequence[str]
@@ -50,7 +50,7 @@ TRUTH = r"^(true|True|TRUE|false|False|FALSE)$"
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """How a column is held in memory.
 
     Attributes:
@@ -128,7 +128,7 @@ class TableDataset(RowsDataset):
         wanted = {option: (names,) if isinstance(names, str) else tuple(dict.fromkeys(names)) for option, names in options.items()}
         self._source, described, arrays = _read(source, wanted, {} if classes is None else classes._described)
         labels = _labels(described, wanted["target"])
-        self._described: dict[str, Column] = {c.name: c for c in described}
+        self._described: dict[str, TableColumn] = {c.name: c for c in described}
         self.columns = {c.name: c for c in described if c.name not in wanted["target"]}
         self.categories = {name: list(c.names) for name, c in self.columns.items() if c.kind == "category"}
         self.missing = {name: c.missing for name, c in self.columns.items() if c.missing is not None}
@@ -150,10 +150,10 @@ class TableDataset(RowsDataset):
 
         key = repr((described, wanted["target"], labels, digest.hexdigest())) if shared else None
         count = len(next(iter(columns.values())))
-        self._whole = _Rows(node_memory.once(key, count, row, fill, "leave columns out (drop=NAME)"), labels)
+        self._whole = _TableMemory(node_memory.once(key, count, row, fill, "leave columns out (drop=NAME)"), labels)
 
     @property
-    def _all(self) -> _Rows:
+    def _all(self) -> _TableMemory:
         return self._whole
 
     @property
@@ -199,7 +199,7 @@ class TableDataset(RowsDataset):
 
 
 @dataclass
-class _Rows:
+class _TableMemory:
     """All rows of a table in memory, and the meaning of their targets."""
 
     memory: SharedArray
@@ -240,7 +240,7 @@ def _contiguous(part: Array, pin: bool) -> torch.Tensor:
     return out
 
 
-def _labels(columns: Sequence[Column], targets: Sequence[str]) -> Labels:
+def _labels(columns: Sequence[TableColumn], targets: Sequence[str]) -> Labels:
     """Return what the targets mean: names and booleans are classes, a whole number is itself, other numbers are float vectors."""
     found = [next(column for column in columns if column.name == name) for name in targets]
     kinds = {column.kind for column in found}
@@ -382,22 +382,22 @@ def _is_text(kind: Any) -> bool:
     return kind in (_arrow().string(), _arrow().large_string()) or str(kind) == "string_view"
 
 
-def _describe(name: str, kind: Any) -> tuple[Column, Any]:
+def _describe(name: str, kind: Any) -> tuple[TableColumn, Any]:
     """Return what a column of a type holds, and the widest type for such values: a dictionary for text, in order if it was one."""
     pa, types = _arrow(), _arrow().types
     value = kind.value_type if types.is_dictionary(kind) else kind
     unit, zone, scale = getattr(value, "unit", ""), getattr(value, "tz", None) or "", getattr(value, "scale", 0)
     known = [
-        (_is_text, Column(name, "category"), pa.dictionary(pa.int32(), pa.string(), types.is_dictionary(kind))),
-        (types.is_integer, Column(name, "integer"), pa.uint64() if value == pa.uint64() else pa.int64()),
-        (types.is_floating, Column(name, "float"), value),
-        (types.is_decimal, Column(name, "decimal", scale=scale), pa.decimal128(38, scale)),
-        (types.is_date, Column(name, "date", "int32", unit="D"), pa.date32()),
-        (types.is_timestamp, Column(name, "timestamp", "int64", unit=unit, zone=zone), value),
-        (types.is_time, Column(name, "time", "int64", unit=unit), value),
-        (types.is_duration, Column(name, "duration", "int64", unit=unit), value),
-        (types.is_boolean, Column(name, "bool", "bool"), value),
-        (types.is_null, Column(name, "empty", "uint8"), value),
+        (_is_text, TableColumn(name, "category"), pa.dictionary(pa.int32(), pa.string(), types.is_dictionary(kind))),
+        (types.is_integer, TableColumn(name, "integer"), pa.uint64() if value == pa.uint64() else pa.int64()),
+        (types.is_floating, TableColumn(name, "float"), value),
+        (types.is_decimal, TableColumn(name, "decimal", scale=scale), pa.decimal128(38, scale)),
+        (types.is_date, TableColumn(name, "date", "int32", unit="D"), pa.date32()),
+        (types.is_timestamp, TableColumn(name, "timestamp", "int64", unit=unit, zone=zone), value),
+        (types.is_time, TableColumn(name, "time", "int64", unit=unit), value),
+        (types.is_duration, TableColumn(name, "duration", "int64", unit=unit), value),
+        (types.is_boolean, TableColumn(name, "bool", "bool"), value),
+        (types.is_null, TableColumn(name, "empty", "uint8"), value),
     ]
     for fits, column, wide in known:
         if fits(value):
@@ -458,10 +458,10 @@ def _narrowest(values: Array) -> str:
     return next(name for name in FLOATS if all(exact(part, name) for part in slices))
 
 
-_Table = tuple[str, list[Column], dict[str, Array]]
+_Table = tuple[str, list[TableColumn], dict[str, Array]]
 
 
-def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[str, Column]) -> _Table:
+def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[str, TableColumn]) -> _Table:
     """Return the name of a source, what its columns hold, and the values of these and of masks, in the rows that have a target.
 
     Args:
@@ -490,7 +490,7 @@ def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[s
             f"{np.sum(~rows)} of {len(rows)} rows of {name} are left out: row {np.argmin(rows)} is the first without a target, or "
             "with one that float32 cannot hold"
         )
-    columns, arrays = list[Column](), dict[str, Array]()
+    columns, arrays = list[TableColumn](), dict[str, Array]()
     for each in chosen:
         column, values, missing, found = _values(each, parts, wanted["category"])
         if rows is not None:
@@ -512,7 +512,7 @@ def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[s
     return name, columns, arrays
 
 
-def _values(name: str, parts: Sequence[_Part], category: Sequence[str]) -> tuple[Column, Array, Array, tuple[str, ...]]:
+def _values(name: str, parts: Sequence[_Part], category: Sequence[str]) -> tuple[TableColumn, Array, Array, tuple[str, ...]]:
     """Read a column of all parts: what it holds, and what `_to_numpy` returns of it."""
     pa, chunks = _arrow(), []
     types = [pa.string()] if name in category else [part.schema.field(name).type for part in parts]
@@ -534,7 +534,7 @@ def _values(name: str, parts: Sequence[_Part], category: Sequence[str]) -> tuple
     return column, values, missing, names
 
 
-def _coded(column: Column, values: Array, names: Sequence[str], other: Column | None) -> tuple[Column, Array]:
+def _coded(column: TableColumn, values: Array, names: Sequence[str], other: TableColumn | None) -> tuple[TableColumn, Array]:
     """Number a category's names in their order, or as in a column of another table. values: indices of names, or their count."""
     if other is not None and other.kind == "category":
         if unknown := sorted({*names} - {*other.names}):

@@ -17,7 +17,7 @@ from typing import Any
 
 from fastdata.errors import CodecError, PrepError, RemoteError, needs
 from fastdata.sources.base import (
-    Columns,
+    ArchiveColumns,
     Container,
     Folder,
     Selection,
@@ -119,7 +119,7 @@ def _image_columns(schema: Any) -> list[str]:
     return images or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if str(f.type) in BYTES]
 
 
-def _columns(schema: Any, path: AnyPath, selection: Selection) -> Columns:
+def _columns(schema: Any, path: AnyPath, selection: Selection) -> ArchiveColumns:
     """Choose the columns that are read."""
     key, images = selection.key, _image_columns(schema)
     if key:
@@ -138,7 +138,7 @@ def _columns(schema: Any, path: AnyPath, selection: Selection) -> Columns:
         (label,) = classes
     has_path = _is_struct(image) and image.get_field_index("path") >= 0
     others = tuple(name for name in schema.names if name not in (images[0], label, *selection.fields))
-    return Columns(images[0], label, others, _class_names(schema, label), has_path)
+    return ArchiveColumns(images[0], label, others, _class_names(schema, label), has_path)
 
 
 # Files

@@ -26,7 +26,18 @@ from fastdata.sources.patterns import expand, function_of, locate, split_key
 from fastdata.sources.urls import AnyPath, UrlPath, join, to_path
 from fastdata.store.column import Column
 
-__all__ = ["Columns", "Container", "Folder", "Selection", "Table", "cell_of", "column_of", "damaged_file", "ends_in", "even_sizes"]
+__all__ = [
+    "ArchiveColumns",
+    "Container",
+    "Folder",
+    "Selection",
+    "Table",
+    "cell_of",
+    "column_of",
+    "damaged_file",
+    "ends_in",
+    "even_sizes",
+]
 __all__ += ["files_in", "label_value", "list_archives", "list_tables", "make_list", "open_once", "pointer_of", "read_range"]
 __all__ += ["read_source", "release", "unreadable"]
 
@@ -69,7 +80,7 @@ class Selection:
     regression: tuple[str, ...] = ()
 
 
-class Columns(NamedTuple):
+class ArchiveColumns(NamedTuple):
     """The columns that are read. label: "" if there is none. others: those not stored. names: of the classes."""
 
     image: str
@@ -79,7 +90,7 @@ class Columns(NamedTuple):
     has_path: bool = False
 
 
-Table = tuple[Columns, list[Source], list[Any]]  # the columns, the inputs and their labels, of a file
+Table = tuple[ArchiveColumns, list[Source], list[Any]]  # the columns, the inputs and their labels, of a file
 
 
 def _no_column(path: AnyPath, name: str, *where: Any) -> Any:

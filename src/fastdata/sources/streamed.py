@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import PrepError
-from fastdata.sources.base import Columns, Container, Selection, Table, list_tables, read_range
+from fastdata.sources.base import ArchiveColumns, Container, Selection, Table, list_tables, read_range
 from fastdata.sources.columns import choose_label
 from fastdata.sources.inputs import Source, SourceList, look, read_bytes
 from fastdata.sources.urls import AnyPath
@@ -99,7 +99,7 @@ def _table(path: AnyPath, archive: str, file: _File, selection: Selection) -> Ta
             cell, encoding = bytes(cells[label][1]), columns[label]
             labels.append(cell.decode() if encoding == "str" else np.frombuffer(cell, np.dtype(encoding).newbyteorder("<")).item())
     others = tuple(name for name in columns if name not in (images[0], label))
-    return Columns(images[0], label, others), inputs, labels or [None] * len(inputs)
+    return ArchiveColumns(images[0], label, others), inputs, labels or [None] * len(inputs)
 
 
 def _samples(path: AnyPath, file: _File) -> Iterator[dict[str, tuple[int, memoryview]]]:
