@@ -516,16 +516,15 @@ def _values(name: str, parts: Sequence[_Part], category: Sequence[str]) -> tuple
     """Read a column of all parts: what it holds, and what `_to_numpy` returns of it."""
     pa, chunks = _arrow(), []
     types = [pa.string()] if name in category else [part.schema.field(name).type for part in parts]
-    schemas = [pa.schema([(name, _describe(name, kind)[1])]) for kind in types]
     with _reading(f"{parts[-1].name}, column {name!r}"):
+        schemas = [pa.schema([(name, _describe(name, kind)[1])]) for kind in types]
         joint = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
-    column, wide = _describe(name, joint)
-    kind = joint if pa.types.is_dictionary(joint) else wide
-    for part in parts:
-        with _reading(f"{part.name}, column {name!r}"):
-            array = part.read(name)
-            chunks += (_as_names(array, kind) if pa.types.is_dictionary(kind) else array.cast(kind)).chunks
-    with _reading(f"{parts[-1].name}, column {name!r}"):
+        column, wide = _describe(name, joint)
+        kind = joint if pa.types.is_dictionary(joint) else wide
+        for part in parts:
+            with _reading(f"{part.name}, column {name!r}"):
+                array = part.read(name)
+                chunks += (_as_names(array, kind) if pa.types.is_dictionary(kind) else array.cast(kind)).chunks
         values, missing, names = _to_numpy(pa.chunked_array(chunks, kind))
     if column.kind == "category":
         digits = all(each.isascii() and each.isdigit() for each in names)
