@@ -1,7 +1,6 @@
 """Tables of Parquet, Arrow or CSV, and DataFrames, as compact rows in memory. pyarrow is an extra, imported when needed.
 
-A source is read column by column, each in the narrowest dtype, and then written as rows. Of several processes that find the same
-checksum of all values, one fills the memory that all of them share.
+A source is read column by column, each in the narrowest dtype, and then written as rows, once for all processes of a machine.
 """
 
 from __future__ import annotations

@@ -26,20 +26,9 @@ from fastdata.sources.patterns import expand, function_of, locate, split_key
 from fastdata.sources.urls import AnyPath, UrlPath, join, to_path
 from fastdata.store.column import Column
 
-__all__ = [
-    "ArchiveColumns",
-    "Container",
-    "Folder",
-    "Selection",
-    "Table",
-    "cell_of",
-    "column_of",
-    "damaged_file",
-    "ends_in",
-    "even_sizes",
-]
-__all__ += ["files_in", "label_value", "list_archives", "list_tables", "make_list", "open_once", "pointer_of", "read_range"]
-__all__ += ["read_source", "release", "unreadable"]
+__all__ = ["ArchiveColumns", "Container", "Folder", "Selection", "Table", "cell_of", "column_of", "damaged_file", "ends_in"]
+__all__ += ["even_sizes", "files_in", "label_value", "list_archives", "list_tables", "make_list", "open_once", "pointer_of"]
+__all__ += ["read_range", "read_source", "release", "unreadable"]
 
 POINTER_BYTES = 200
 POINTERS = (
