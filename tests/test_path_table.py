@@ -178,6 +178,11 @@ def test_a_name_means_the_only_file_that_it_can_mean(photos: Path, tmp_path: Pat
     labels = {name: store.manifest.labels.names[k] for name, k in zip(store.names(), store.samples["label"], strict=True)}
     assert labels == {"a.png": "x", "deep/b.v2.png": "y", DECOMPOSED: "x"}
     assert made.rejected == ({"missing": 1, "no-label": 3} if beside else {"missing": 1})
+    composed = unicodedata.normalize("NFC", DECOMPOSED)
+    (photos / composed).write_bytes(IMAGE)
+    exact = written(photos / "e.csv", [("path", "label"), (composed, "x")])
+    found = list_sources(photos, LabelOptions(labels=exact)) if beside else list_sources(exact)
+    assert [source.name for source in found.sources if not source.problem] == [composed]
     (photos / "a.jpg").write_bytes(encode(picture(0, 12, 16)))
     with pytest.raises(PrepError, match=r"t\.csv names 'a', which may be a\.(png|jpg) or a\.(png|jpg): write the ending"):
         prep(source, tmp_path / "p.fds", path_column="id", **options)

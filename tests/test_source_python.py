@@ -293,6 +293,7 @@ def pillow_files() -> dict[str, bytes]:
     return {
         "turned.jpg": saved(photo, "JPEG", exif=exif),
         "turned.png": saved(photo, "PNG", exif=exif),
+        "cmyk.tif": saved(photo.convert("CMYK"), "TIFF"),
         "cmyk.jpg": saved(photo.convert("CMYK"), "JPEG", exif=exif),
         "deep.png": saved(deep, "PNG"),
         "alpha.png": saved(photo.convert("LA"), "PNG"),

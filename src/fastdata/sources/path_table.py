@@ -67,7 +67,11 @@ def _key(name: str) -> str:
 def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[str, str]:
     """Return the file that each name means, by the key of the name: that of the name, else the only one but for its ending."""
     wanted = {_key(name): name for name in names}
-    exact = {key: file for file in files if (key := _key(file)) in wanted}
+    exact = dict[str, str]()
+    for file in files:
+        key = _key(file)
+        if key in wanted and (key not in exact or os.path.normpath(file) == os.path.normpath(wanted[key])):
+            exact[key] = file
     stems = defaultdict[str, list[str]](list)
     for file in files:
         stem = os.path.splitext(_key(file))[0]

@@ -84,7 +84,8 @@ class Items:
             key = next((key for key in (self.image_column, *IMAGES) if key in item), None)
             if key is None:
                 raise CodecError(f"item {index} of source has no image or img, only {', '.join(map(str, item))}", "unsupported")
-            label = next((item[name] for name in (self.label_column, *LABELS) if name in item), None)
+            labels = [self.label_column] if self.label_column else LABELS
+            label = next((item[name] for name in labels if name in item), None)
             return item if key in ("path", "bytes") else item[key], label
         if not isinstance(item, tuple | list):
             return item, None
@@ -246,15 +247,10 @@ def _pillow_file(image: Any, what: str) -> bytes:
     if image.mode == "F":
         raise _no_image(what, "a Pillow image of mode F, of floats")
     exif = image.info.get("exif") or b""
-    if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK"):
+    if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
         image = image.convert({"PA": "RGBA", "RGBa": "RGBA", "La": "LA"}.get(image.mode, "RGB"))
     out = io.BytesIO()
-    if image.mode == "CMYK":  # which PNG does not have
-        from PIL import ImageOps
-
-        ImageOps.exif_transpose(image).save(out, "TIFF", exif=b"", icc_profile=b"")
-    else:
-        image.save(out, "PNG", compress_level=0, exif=exif, icc_profile=b"")
+    image.save(out, "PNG", compress_level=0, exif=exif, icc_profile=b"")
     return out.getvalue()
 
 
@@ -280,30 +276,23 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
     if labels is None:
         labels = [None] * count if selection.label == NO_LABELS else items.labels
     sampled = {k * count // min(count, SAMPLED_ITEMS) for k in range(min(count, SAMPLED_ITEMS))}
-    problems, values = dict[int, str](), list[Any]() if labels is None else list(labels)
-    digest, total = xxhash.xxh3_128(), 0
+    values, digest, total = list[Any](labels or ()), xxhash.xxh3_128(), 0
     for k in range(count) if labels is None else sorted(sampled):
-        image, label, data = None, None, b""
+        label, data = None, b""
         try:
             image, label = items.read(k)
             data = _image_file(image, f"item {k} of source") if k in sampled else b""
         except Exception as error:  # a worker will meet it again, and say more
             if isinstance(error, CodecError) and error.reason == "unsupported":
                 raise PrepError(str(error)) from error
-            if k == 0 and not isinstance(error, CodecError | OSError):
-                raise PrepError(f"item 0 of source cannot be read: {type(error).__name__}: {error}") from error
-            if image is None and labels is None and not isinstance(error, CodecError):
-                problems[k] = "item-error"  # the reason is not that it has no label
         digest.update(len(data).to_bytes(8, "little") + data)
         total += len(data)
         if labels is None:
             values.append(label)
-    locator = "python", f"{path.name}@{digest.hexdigest()[:16]}"
-    size = total // max(len(sampled), 1)
-    each = (Source(f"{k:06d}", -1, size, problems.get(k, ""), place=(*locator, k)) for k in range(count))
-    names = () if selection.regression else items.classes
-    encoded = [_value(label, k) for k, label in enumerate(values)]
-    return make_list(root, each, encoded, names, by="source", selection=replace(selection, label=selection.label or "label"))
+    name, size = f"{path.name}@{digest.hexdigest()[:16]}", total // max(len(sampled), 1)
+    each = (Source(f"{k:06d}", -1, size, place=("python", name, k)) for k in range(count))
+    encoded, classes = [_value(label, k) for k, label in enumerate(values)], () if selection.regression else items.classes
+    return make_list(root, each, encoded, classes, by="source", selection=replace(selection, label=selection.label or "label"))
 
 
 def _value(label: Any, index: int) -> Value:
