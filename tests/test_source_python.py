@@ -320,16 +320,17 @@ def test_an_image_of_pillow_is_what_its_file_is(tmp_path: Path, bits: int) -> No
 def test_odd_modes_of_pillow(tmp_path: Path) -> None:
     rgba = Image.fromarray(np.dstack([IMAGES[0], IMAGES[0][:, :, 1]]))
     deep = IMAGES[0][:, :, 0].astype(np.int32) * 257
-    for odd, plain in (
-        (rgba.convert("RGBa"), rgba.convert("RGBa").convert("RGBA")),
-        (rgba.convert("LA").convert("La"), rgba.convert("LA").convert("La").convert("LA")),
-        (rgba.convert("P").convert("PA"), rgba.convert("P").convert("PA").convert("RGBA")),
-        (rgba.convert("RGB").convert("YCbCr"), rgba.convert("RGB").convert("YCbCr").convert("RGB")),
-        (Image.fromarray(deep), Image.fromarray(deep.astype(np.uint16))),
-        (Image.frombytes("I;16B", (30, 20), deep.astype(">u2").tobytes()), Image.fromarray(deep.astype(np.uint16))),
-    ):
-        found, expected = (whole(made([one], tmp_path, overwrite=True).path) for one in (odd, plain))
-        equal(found, expected)
+    plain = Image.fromarray(deep.astype(np.uint16))
+    odd = [
+        rgba.convert("RGBa"),
+        rgba.convert("LA").convert("La"),
+        rgba.convert("P").convert("PA"),
+        rgba.convert("RGB").convert("YCbCr"),
+    ]
+    pairs = [(image, image.convert(mode)) for image, mode in zip(odd, ("RGBA", "LA", "RGBA", "RGB"), strict=True)]
+    pairs += [(Image.fromarray(deep), plain), (Image.frombytes("I;16B", (30, 20), deep.astype(">u2").tobytes()), plain)]
+    found, expected = (whole(made(list(images), tmp_path / str(k)).path) for k, images in enumerate(zip(*pairs, strict=True)))
+    equal(found, expected)
 
 
 # Packages that read files of their own: the recipes of docs/inputs.md
