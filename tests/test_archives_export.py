@@ -72,7 +72,7 @@ def test_no_tar_is_larger_than_it_may_be(tmp_path: Path, most: int) -> None:
 
 
 def test_a_sample_that_is_larger_than_a_tar_may_be(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"sample 0 takes a tar of .* bytes, more than 10240: give a larger --shard-size"):
+    with pytest.raises(StoreError, match=r"sample 0 takes .* bytes, more than a tar of 10240 holds: give a larger --shard-size"):
         export(store("rgb"), tmp_path / "x", to="webdataset", shard_size=10_240)
 
 

@@ -15,7 +15,7 @@ from fastdata.codecs.jpeg_batch import jpeg_batches
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg
 from fastdata.codecs.pixels import Window
 from fastdata.errors import CodecError, FormatError
-from stores import square, store
+from stores import square
 from support import Array, images_of, picture
 
 Case = tuple[int, tuple[int, int], tuple[int, int, int, int], int, int]
@@ -104,13 +104,6 @@ def test_a_whole_image_or_an_empty_window_is_left_alone() -> None:
     for window in (Window(0, 0, 40, 50), Window(0, 0, 0, 10), Window(5, 5, 10, 0)):
         assert jpeg_batches([record], [(40, 50)], [window]) == ([], [0])
     assert jpeg_batches([record], [(50, 40)], [Window(1, 1, 5, 5)]) == ([], [0]), "nor is another image than it should be"
-
-
-def test_batches_do_not_depend_on_what_is_decoded_together() -> None:
-    dataset = LMDBDataset(store("jpeg"), crop=CenterCrop(48))
-    together, _ = dataset.read_batch(np.arange(len(dataset)), seed=0, epoch=0)
-    for k in range(len(dataset)):
-        np.testing.assert_array_equal(dataset.read_batch(np.array([k]), seed=0, epoch=0)[0][0], together[k])
 
 
 def test_a_transform_may_read_other_samples_of_the_same_thread() -> None:

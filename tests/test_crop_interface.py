@@ -145,13 +145,11 @@ class Wrong(Crop):
     [
         (
             {"box": (0, -1, 10, 10)},
-            r"Wrong\(8\).boxes gave \[0, -1, 10, 10\] .* 32 x 32, which reaches beyond .*reaches_outside is",
+            r"Wrong\(8\).boxes gave \[0, -1, 10, 10\] .* which reaches beyond .*reaches_outside is",
         ),
-        ({"box": (25, 0, 8, 8)}, "reaches beyond the image"),
         ({"box": (0, 0, 0, 8)}, "which has no pixels"),
         ({"resizes": False}, "does not have the size of the output, but resizes is False"),
         ({"box": (0, 0, 10)}, r"gave int64 \[1, 3\], but must give integers \[1, 4\]"),
-        ({"box": (0.0, 0.0, 8.0, 8.0)}, r"gave float64 \[1, 4\]"),
         ({"shape": None}, "Wrong has no shape of its own, so it needs a method shapes"),
     ],
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata.codecs.jpeg_crop import cut_jpeg, find_cells
-from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index, restart_interval
+from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, restart_interval
 from fastdata.codecs.pixels import Window, decode_window, encode_record
 from fastdata.errors import CodecError
 from fastdata.store.manifest import Form
@@ -114,26 +114,6 @@ def test_a_window_is_that_part_of_the_whole_at_its_scale(case: Any, shrink: int,
     np.testing.assert_array_equal(pasted[inner], whole[inner])
 
 
-@pytest.mark.parametrize("box", [(1, 0, 40, 50), (0, 1, 40, 50), (40, 0, 1, 50), (0, 50, 40, 1)])
-def test_a_box_beyond_the_image_is_not_cut(box: tuple[int, int, int, int]) -> None:
-    data = encode_jpeg(picture(0, 40, 50))
-    assert cut_jpeg(data, 0, 0, 40, 50) is not None and cut_jpeg(data, *box) is None
-
-
-def test_only_the_cells_that_a_box_touches_are_kept() -> None:
-    data = encode_jpeg(picture(0, 160, 160))
-    found = cut_jpeg(data, 33, 49, 14, 30)  # and a pixel more on each side, for the colours
-    assert found is not None
-    assert (found.top, found.left, found.height, found.width) == (32, 48, 16, 32)
-    index = read_index(data)
-    assert index is not None
-    lengths, _ = index
-    scan = found.data.tobytes().split(b"\xff\xda")[1][10 + 2 :]
-    assert len(scan) == int(lengths.reshape(10, 10)[2, 3:5].sum())
-    higher = cut_jpeg(data, 32, 49, 14, 30)
-    assert higher is not None and (higher.top, higher.height) == (16, 32)
-
-
 @given(_cases(), st.booleans())
 @example(_narrow(20, 17), True)
 @example(_narrow(21, 17), True)
@@ -156,38 +136,6 @@ def test_the_cells_are_those_of_the_box_and_of_a_pixel_around_it_where_colours_a
     assert found.left + found.width == min(max(columns) * wide + wide, right)
     assert len(found.rows) == len(rows) and len(found.lengths) == len(rows) * len(columns)
     assert found.bounded == (margin > 0 and (top == 0 or top + height == below))
-
-
-def _segments(data: bytes) -> list[bytes]:
-    """The segments of a header after the index."""
-    index = read_index(data)
-    assert index is not None
-    (_, at), found = index, []
-    while data[at + 1] != 0xDA:
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        found.append(data[at:end])
-        at = end
-    return found
-
-
-@given(st.permutations([*_segments(HEALTHY), b"\xff\xfe\x01\x2c" + b"\xff\xdd\xff\xc0" * 74 + b"\xff\xda"]))
-@settings(max_examples=50, deadline=None)
-def test_the_segments_of_a_header_may_be_in_any_order_and_long(segments: list[bytes]) -> None:
-    healthy = b"".join(_segments(HEALTHY))
-    data = HEALTHY.replace(healthy, b"".join(segments))
-    assert len(data) == len(HEALTHY) + 302
-    found, other = (cut_jpeg(jpeg, 20, 30, 40, 30) for jpeg in (data, HEALTHY))
-    assert found is not None and other is not None and found[1:] == other[1:]
-    np.testing.assert_array_equal(_pillow(found.data.tobytes()), _pillow(other.data.tobytes()))
-
-
-def test_the_sampling_factors_of_grey_mean_nothing() -> None:
-    data = encode_jpeg(picture(2, 70, 90)[:, :, 0].copy())
-    at = data.index(b"\xff\xc0") + 11
-    assert data[at] == 0x11
-    found = cut_jpeg(data[:at] + b"\x22" + data[at + 1 :], 20, 30, 40, 30)
-    assert found is not None and (found.top, found.left, found.height, found.width) == (16, 16, 48, 48)
-    np.testing.assert_array_equal(_pillow(found.data.tobytes()), _pillow(data)[16:64, 16:64])
 
 
 def test_segments_that_are_no_grid_are_not_cut() -> None:

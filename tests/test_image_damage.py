@@ -13,80 +13,14 @@ import pytest
 from PIL import Image
 
 import image_files
-from fastdata.codecs.decode import SourceImage
-from fastdata.errors import CodecError
 from image_files import saved
-from support import PEAK_MEMORY, Array, picture, run
+from support import PEAK_MEMORY, picture, run
 
 H, W = 24, 30
 
 
-def _read(data: bytes) -> Array | str:
-    """The pixels, or why there are none."""
-    try:
-        source = SourceImage(data, max_pixels=1 << 16)
-        pixels = source.decode()
-    except CodecError as error:
-        return error.reason
-    assert pixels.shape == (source.height, source.width, 3) and pixels.dtype == np.uint8
-    return pixels
-
-
 def _photo(mode: str) -> Image.Image:
     return Image.fromarray(picture(3, H, W)).convert(mode)
-
-
-def _turned() -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x112] = 6
-    return exif
-
-
-SMALL: dict[str, Callable[[], bytes]] = {
-    "png": lambda: saved(_photo("RGBA"), "PNG"),
-    "png-palette": lambda: saved(_photo("P"), "PNG", transparency=3, exif=_turned()),
-    "jpeg": lambda: saved(_photo("RGB"), "JPEG"),
-    "jpeg-progressive": lambda: saved(_photo("RGB"), "JPEG", progressive=True),
-    "jpeg-cmyk": lambda: saved(_photo("CMYK"), "JPEG"),
-    "webp": lambda: saved(_photo("RGB"), "WEBP"),
-    "webp-alpha": lambda: saved(_photo("RGBA"), "WEBP", exact=True),
-    "webp-lossless": lambda: saved(_photo("RGB"), "WEBP", lossless=True),
-    "gif": lambda: saved(_photo("P"), "GIF"),
-    "bmp": lambda: saved(_photo("RGB"), "BMP"),
-    "tiff": lambda: image_files.tiff(np.asarray(_photo("RGB")), 2, tile=16, planar=True, deflate=True),
-    "tiff-lzw": lambda: saved(_photo("RGB"), "TIFF", compression="tiff_lzw"),
-    "tiff-end": lambda: image_files.tiff(np.asarray(_photo("RGBA")), 2, tile=16, alpha=2),
-    "big-tiff": lambda: image_files.tiff(np.asarray(_photo("RGB")), 2, big=True),
-    "tiff-jpeg": lambda: saved(_photo("RGB"), "TIFF", compression="jpeg"),
-    "ppm": lambda: image_files.pnm(6, np.asarray(_photo("RGB")), 255),
-    "jp2": lambda: saved(_photo("RGB"), "JPEG2000"),
-    "avif": lambda: saved(_photo("RGB"), "AVIF", speed=10),
-    "heic": lambda: image_files.heif(np.asarray(_photo("RGB"))),
-    "jxl": lambda: image_files.jxl(np.asarray(_photo("RGB"))),
-}
-CHECKED = ("png", "png-palette")  # a checksum for every byte
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
-def test_any_damage_is_refused_or_leaves_pixels_of_the_right_size(name: str) -> None:
-    """Cut at every byte, flipped in 2,000 bits, zeroed in 300 runs; in files with checksums, never another picture."""
-    data, rng = SMALL[name](), np.random.default_rng(0)
-    whole = _read(data)
-    assert not isinstance(whole, str)
-    for size in range(len(data)):
-        found = _read(data[:size])
-        assert isinstance(found, str) or np.array_equal(found, whole)
-    for _ in range(2000):
-        broken = bytearray(data)
-        broken[rng.integers(len(data))] ^= 1 << rng.integers(8)
-        found = _read(bytes(broken))
-        assert name not in CHECKED or isinstance(found, str) or np.array_equal(found, whole)
-    for _ in range(300):
-        start, run = rng.integers(len(data)), rng.integers(1, 200)
-        zeroed = data[:start] + bytes(len(data[start : start + run])) + data[start + run :]
-        found = _read(zeroed)
-        assert name not in CHECKED or isinstance(found, str) or np.array_equal(found, whole)
 
 
 # Memory
@@ -157,7 +91,7 @@ KINDS: dict[str, tuple[Callable[[int], bytes], int]] = {
     "avif": (lambda side: saved(_flat(side, "RGBA"), "AVIF", speed=10), 8),
     "heic": (lambda side: image_files.heif(np.asarray(_flat(side, "RGBA"))), 8),
     "jxl": (lambda side: image_files.jxl(np.asarray(_flat(side, "RGBA")), effort=1), 8),
-    "jp2": (lambda side: saved(_flat(side, "RGBA"), "JPEG2000"), 8),
+    "jp2": (lambda side: saved(_flat(side, "RGB"), "JPEG2000"), 8),
 }
 
 

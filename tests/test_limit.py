@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from corpora import as_bytes, jsonl, tokens
 from fastdata import PrepError
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from fastdata.tokenizer import Spec, load
 from support import tree
 from test_text import TEXTS, write
 
@@ -61,33 +59,3 @@ def test_what_is_rejected_counts_as_it_does_among_images(tmp_path: Path) -> None
         made = fastdata.prep(tmp_path / "in", tmp_path / f"{limit}.fds", tokenizer="bytes", limit=limit, workers=1)
         assert (made.inputs, made.kept, sum(made.rejected.values())) == (limit, kept, rejected)
         assert tokens(made.out).tolist() == as_bytes(TEXTS[:kept]).tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", [1, 8, 30])
-def test_the_first_documents_of_tokens(limit: int, tmp_path: Path) -> None:
-    rng = np.random.default_rng(2)
-    parts = [np.append(rng.integers(1, 9000, rng.integers(1, 40)), 0).astype(np.uint16) for _ in range(13)]
-    np.concatenate(parts).tofile(tmp_path / "train.bin")
-    made = fastdata.prep(tmp_path / "train.bin", tmp_path / "o.fds", end_token="0", limit=limit, workers=1)
-    assert made.kept == min(limit, 13) and np.array_equal(tokens(made.out), np.concatenate(parts[:limit]))
-
-
-def test_a_tokenizer_is_trained_on_these_documents_alone(tmp_path: Path) -> None:
-    texts = ["abab " * 9] * 5 + ["xyxyxy " * 9] * 50
-    jsonl(tmp_path / "a.jsonl", texts)
-    jsonl(tmp_path / "b.jsonl", texts[:5])
-    options: dict[str, Any] = {"train_bpe": 262, "workers": 1}
-    one = fastdata.prep(tmp_path / "a.jsonl", tmp_path / "a.fds", limit=5, **options).out
-    two = fastdata.prep(tmp_path / "b.jsonl", tmp_path / "b.fds", **options).out
-    assert (one / "tokenizer.json").read_bytes() == (two / "tokenizer.json").read_bytes()
-    section = Store(one, "tokens").manifest.section("tokens")
-    assert section is not None
-    engine = load(Spec(section.engine, section.name, section.sha256), (one / "tokenizer.json").read_bytes())
-    assert len(engine.encode(["xyxyxy"])[0]) == 6
-
-
-# Tables
-
-
-# Both

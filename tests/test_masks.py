@@ -1,9 +1,12 @@
-"""Masks from files to batches, against Pillow and numpy's nearest neighbour."""
+"""Masks from files to batches, on disk and in memory, against Pillow and numpy's nearest neighbour."""
 
 from __future__ import annotations
 
 import io
 import json
+import pickle
+import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,23 +24,25 @@ import fastdata.store.export
 from fastdata import (
     CenterCrop,
     CodecError,
+    LMDBDataset,
     Loader,
     MaskDataset,
     PrepError,
+    RAMDataset,
     RandomCrop,
     RandomResizedCrop,
     Resize,
     StoreError,
 )
 from fastdata.data.random import uniforms
-from fastdata.images.mask_file import decode_mask, read_palette
+from fastdata.images.mask_file import MaskRecipe, count_classes, decode_mask, read_palette
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_files
 from fastdata.store.manifest import Labels
 from fastdata.store.store import Store
-from stores import folder, store
-from support import Array, encode, picture
+from stores import folder, store, unlabelled
+from support import Array, encode, picture, records_of
 
 SHAPES = ((60, 84), (83, 61), (70, 70))
 
@@ -62,11 +67,15 @@ def indexed(values: Array, bits: int) -> bytes:
 # Files
 
 
+def decoded(data: bytes, **recipe: Any) -> Array:
+    return decode_mask(data, MaskRecipe(**recipe))
+
+
 @settings(max_examples=40, deadline=None)
 @given(height=st.integers(1, 20), width=st.integers(1, 20), bits=st.sampled_from([1, 2, 4, 8]), seed=st.integers(0, 99))
 def test_the_indices_of_a_palette_count(height, width, bits, seed):
     values = np.random.default_rng(seed).integers(0, 1 << bits, (height, width), np.uint8)
-    found = decode_mask(indexed(values, bits))
+    found = decoded(indexed(values, bits))
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, values)
 
@@ -74,23 +83,23 @@ def test_the_indices_of_a_palette_count(height, width, bits, seed):
 def test_gray_values_count():
     values = np.random.default_rng(0).integers(0, 256, (9, 11), np.uint8)
     deep = values.astype(np.uint16) * 257
-    np.testing.assert_array_equal(decode_mask(file(values)), values)
-    np.testing.assert_array_equal(decode_mask(file(np.dstack([values] * 3))), values)
-    np.testing.assert_array_equal(decode_mask(file(values > 99)), values > 99)
-    found = decode_mask(file(deep), bits=16)
+    np.testing.assert_array_equal(decoded(file(values)), values)
+    np.testing.assert_array_equal(decoded(file(np.dstack([values] * 3))), values)
+    np.testing.assert_array_equal(decoded(file(values > 99)), values > 99)
+    found = decoded(file(deep), bits=16)
     assert found.dtype == np.uint16
     np.testing.assert_array_equal(found, deep)
-    np.testing.assert_array_equal(decode_mask(file((values // 2).astype(np.uint16))), values // 2)
+    np.testing.assert_array_equal(decoded(file((values // 2).astype(np.uint16))), values // 2)
 
 
 def test_colors_become_their_places_in_the_table():
     colors = ((1, 2, 3), (200, 0, 0), (0, 0, 0), (255, 255, 255))
     values = np.random.default_rng(0).integers(0, 4, (9, 11))
     rgb = np.array(colors, np.uint8)[values]
-    np.testing.assert_array_equal(decode_mask(file(rgb), colors=colors), values)
+    np.testing.assert_array_equal(decoded(file(rgb), colors=colors), values)
     with pytest.raises(CodecError, match=r"^25 pixels .*\(200, 0, 0\)") as error:
         only = np.where(values == 1, 1, 0)
-        decode_mask(file(np.array(colors, np.uint8)[only]), colors=((1, 2, 3), (9, 9, 9)))
+        decoded(file(np.array(colors, np.uint8)[only]), colors=((1, 2, 3), (9, 9, 9)))
     assert error.value.reason == "unknown-color"
 
 
@@ -108,7 +117,7 @@ def test_colors_become_their_places_in_the_table():
 )
 def test_other_files_are_no_masks(data, reason, says):
     with pytest.raises(CodecError, match=says) as error:
-        decode_mask(data)
+        decoded(data)
     assert error.value.reason == reason
 
 
@@ -232,7 +241,7 @@ def test_masks_are_resized_with_their_images(options):
 def test_alpha_is_no_class():
     values = np.random.default_rng(0).integers(0, 2, (9, 11), np.uint8)
     colors = tuple((int(red), int(green), int(blue)) for red, green, blue in ((90, 0, 200), (97, 7, 207)))
-    np.testing.assert_array_equal(decode_mask(indexed(values, 1), colors=colors), values)
+    np.testing.assert_array_equal(decoded(indexed(values, 1), colors=colors), values)
 
 
 def test_an_image_that_is_listed_twice_has_its_mask_twice(tmp_path):
@@ -410,3 +419,126 @@ def test_wrong_arguments(tmp_path):
         fastdata.prep(images, tmp_path / "o.fds", mask_bits=16)
     with pytest.raises(ValueError, match="mask_bits is 4, but must be 8 or 16"):
         fastdata.prep(images, tmp_path / "o.fds", masks=masks, mask_bits=4)
+
+
+# In memory, and colours
+
+
+def whole_bytes(path: Path, decoded: bool) -> int:
+    """What a RAMDataset of all of a store of grey images has to hold."""
+    images, masks = (int(np.load(path / f"{name}full/index.npy")["length"].sum()) for name in ("", "mask-"))
+    return (masks if decoded else images) + masks
+
+
+@pytest.mark.parametrize("share", [0, 0.5, None])
+@pytest.mark.parametrize(("codec", "decoded"), [("jpeg", True), ("png", False), ("rgb", False)])
+def test_memory_gives_images_and_masks_as_the_disk_does(codec, decoded, share):
+    path, options = masked(codec=codec), {"crop": RandomResizedCrop((40, 31)), "hflip": 0.5, "vflip": 0.3}
+    total = whole_bytes(path, decoded)
+    most = None if share is None else int(share * total)
+    disk, ram = MaskDataset(path, **options), RAMDataset(path, decoded=decoded, max_bytes=most, **options)
+    held = [records.bytes.size for records in records_of(ram)]
+    if share == 0.5:
+        assert 0.35 * total < sum(held) <= most and min(held) > 0
+    else:
+        assert sum(held) == (total if share is None else 0)
+    for epoch in range(2):
+        found, want = (dataset.read_batch(range(COUNT), seed=1, epoch=epoch) for dataset in (ram, disk))
+        np.testing.assert_array_equal(found[0], want[0])
+        np.testing.assert_array_equal(found[1], want[1])
+    assert all(map(torch.equal, ram.with_crop(None)[3], disk.with_crop(None)[3]))
+
+
+def test_a_dataset_of_masks_in_memory_is_a_ramdataset():
+    ram = RAMDataset(masked(), crop=CenterCrop(90), ignore_index=7, shared=False)
+    subset = ram.subset([3, 1])
+    copy = pickle.loads(data := pickle.dumps(subset))
+    assert isinstance(copy, RAMDataset) and len(data) < 4000 and copy.ignore_index == 7
+    assert all(map(torch.equal, copy[0], ram[3])) and ram[3][1][0, 0] == 7
+    records_of(copy)[1].bytes[:] = 9
+    assert (ram.with_crop(None)[2][1] == 9).all(), "one memory, not a copy of it"
+    disk = MaskDataset(masked())
+    assert (ram.class_pixels, ram.classes, ram.targets.tolist()) == (disk.class_pixels, disk.classes, disk.targets.tolist())
+    assert all(isinstance(part, RAMDataset) for part in ram.split(0.5, seed=0))
+    fresh = RAMDataset(masked(), crop=CenterCrop(20))
+    assert len(fresh + fresh) == 2 * COUNT and torch.equal((fresh + fresh)[COUNT + 2][1], fresh[2][1])
+
+
+def test_images_alone_from_a_store_with_masks():
+    ram, disk = RAMDataset(masked(), masks=False), MaskDataset(masked())
+    assert torch.equal(ram[1][0], disk[1][0]) and ram[1][1] == -1
+    assert ram.class_pixels == {} and ram.ignore_index is None
+
+
+def test_masks_without_labels_are_no_store_of_labelled_images():
+    with pytest.raises(StoreError, match=r"masks and no labels.*-1: use MaskDataset.*RAMDataset\(masks=False\)"):
+        LMDBDataset(masked())
+
+
+def test_what_memory_cannot_do_for_masks(monkeypatch):
+    with pytest.raises(ValueError, match=r"its mask would not follow.*RAMDataset\(masks=False\)"):
+        RAMDataset(masked(), transform=np.flipud)
+    with pytest.raises(ValueError, match="its mask would not follow"):
+        MaskDataset(masked()).with_crop(None, transform=np.flipud)
+    for wrong in ({"source": unlabelled()}, {"source": masked(), "masks": False}, {"source": []}):
+        with pytest.raises(ValueError, match="ignore_index is 3, but there are no masks"):
+            RAMDataset(**wrong, ignore_index=3)
+    with pytest.raises(ValueError, match="ignore_index is 256, but a uint8 mask holds 0 to 255"):
+        RAMDataset(masked(), ignore_index=256)
+    total = whole_bytes(masked(), False)
+    monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda: 0)
+    with pytest.raises(StoreError, match="give max_bytes to keep"):
+        RAMDataset(masked(), shared=False)
+    monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda: total)
+    assert len(RAMDataset(masked(), shared=False)) == COUNT
+
+
+# Colours
+
+COLORS = tuple(dict.fromkeys(tuple(c) for c in np.random.default_rng(0).integers(0, 256, (330, 3)).tolist()))[:300]
+
+
+def colored(values: Array) -> bytes:
+    return file(np.array(COLORS, np.uint8)[values])
+
+
+@pytest.mark.parametrize(("shape", "count"), [((7, 9), 1), ((1, 65_537), 256), ((140, 1001), 2), ((65_536, 2), 300)], ids=str)
+def test_colors_are_looked_up(shape, count):
+    values = np.random.default_rng(1).integers(0, count, shape)
+    found = decoded(colored(values), colors=COLORS[:count], bits=16)
+    assert found.dtype == np.uint16 and found.flags.c_contiguous
+    np.testing.assert_array_equal(found, values)
+    assert count_classes(found) == Counter(values.reshape(-1).tolist())
+    with pytest.raises(CodecError, match=rf"colours that the palette lacks, such as {re.escape(str(COLORS[0]))}$") as error:
+        decoded(colored(np.append(values, [[0] * shape[1]], 0)), colors=COLORS[301:] or ((1, 1, 1),))
+    assert error.value.reason == "unknown-color"
+
+
+def test_sixteen_bits_of_color_are_not_taken_for_eight():
+    deep = np.full((4, 5, 3), (0, 0, 256), np.uint16)  # blue of 256 is no green of 1
+    with pytest.raises(CodecError, match=r"20 pixels .* such as \(0, 0, 256\)"):
+        decoded(encode(deep, ".png"), colors=((0, 1, 0),))
+    np.testing.assert_array_equal(decoded(encode(deep % 256 + 3, ".png"), colors=((0, 0, 0), (3, 3, 3))), 1)
+
+
+# Preparing
+
+
+def test_classes_and_masks_of_the_same_images(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for k in range(18):
+        name, shape = f"{('ant', 'bee', 'cat')[k % 3]}/{k:02d}", SHAPES[k % 2]
+        for kind, data in (("images", encode(picture(k, *shape))), ("masks", file(rng.integers(0, 5, shape, np.uint8)))):
+            path = (tmp_path / kind / name).with_suffix(".jpg" if kind == "images" else ".png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    fastdata.prep(tmp_path / "images", tmp_path / "o.fds", masks=tmp_path / "masks", workers=2)
+    disk, classes = MaskDataset(tmp_path / "o.fds"), LMDBDataset(tmp_path / "o.fds")
+    assert classes.classes == ["ant", "bee", "cat"] and disk.classes == []
+    for k in range(18):
+        name = disk.name(k)
+        assert classes[k][1] == disk.targets[k] == ["ant", "bee", "cat"].index(name.split("/")[0])
+        with Image.open((tmp_path / "masks" / name).with_suffix(".png")) as mask:
+            np.testing.assert_array_equal(disk[k][1], np.asarray(mask))
+    for part in disk.split(0.5, seed=0, stratify=True):
+        assert np.bincount(part.targets).tolist() == [3, 3, 3]

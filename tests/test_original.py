@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,8 @@ import fastdata
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop
 from fastdata.store.export import export
 from fastdata.store.store import Store
-from fastdata.store.verify import verify
 from stores import folder
-from support import PREP, Array, picture, run
-
-CHECK = Path(__file__).parents[1] / "tools" / "check_format.py"
+from support import Array, picture
 
 
 def jpeg(pixels: Array, **options: Any) -> bytes:
@@ -132,21 +127,6 @@ def test_export_gives_the_files_back(tmp_path: Path) -> None:
     assert sorted(stored(again.out).values()) == sorted(stored(made().out).values()), "nothing is lost by going round"
 
 
-def test_verify_and_the_format_agree(tmp_path: Path) -> None:
-    assert list(verify(made().out)) == []
-    checked = run(PREP[0], CHECK, made().out)
-    assert checked.returncode == 0, checked.stdout
-    manifest = json.loads((made().out / "manifest.json").read_text())
-    assert [(v["form"]["codec"], v["originals"]) for v in manifest["variants"]] == [("original", 10)]
-    shutil.copytree(made().out, tmp_path / "o.fds")
-    shard = tmp_path / "o.fds/full/shard-00000.mdb"
-    data = bytearray(shard.read_bytes())
-    at = data.index(b"by hand")
-    data[at] ^= 1
-    shard.write_bytes(data)
-    assert any("'k/noted.jpg') is not what was written" in problem for problem in verify(tmp_path / "o.fds"))
-
-
 def test_a_size_keeps_the_images_that_have_it(tmp_path: Path) -> None:
     """Short sides: 60, 61 and so on; what is at most 60 is not resized."""
     summary = fastdata.prep(sources(), tmp_path / "o.fds", codec="original", size=[60, 48], upscale=False, workers=1)
@@ -161,16 +141,6 @@ def test_a_size_keeps_the_images_that_have_it(tmp_path: Path) -> None:
         jpegs, mixed = stored(encoded.out, size), stored(summary.out, size)
         assert all(mixed[name] == jpegs[name] for name in jpegs if name not in kept), "others are encoded as ever"
         assert (np.load(summary.out / f"{size}/index.npy")["length"] == [len(data) for data in mixed.values()]).all()
-
-
-def test_nothing_grows(tmp_path: Path) -> None:
-    """Tiny JPEGs, which grow when they are decoded and encoded anew."""
-    (tmp_path / "in").mkdir()
-    for k in range(20):
-        (tmp_path / f"in/{k:02d}.jpg").write_bytes(jpeg(picture(k, 32, 32), quality=60))
-    summary = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="original", workers=1)
-    encoded = fastdata.prep(tmp_path / "in", tmp_path / "j.fds", workers=1)
-    assert summary.bytes == sum(path.stat().st_size for path in (tmp_path / "in").iterdir()) < encoded.bytes
 
 
 def test_a_progressive_file_of_endless_scans_is_a_reject(tmp_path: Path) -> None:

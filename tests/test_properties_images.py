@@ -236,12 +236,8 @@ def jp2(p: Picture, channels: int, **options: Any) -> Made:
         deep = p.values(1, 65535)
         return Made(saved(deep[..., 0], "JPEG2000", **options), colors(deep), 16)
     pixels = p.values(channels)
-    image = Image.frombytes({1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[channels], (p.width, p.height), pixels.tobytes())
-    data = saved(image, "JPEG2000", **options)
-    if "irreversible" in options:
-        return Made(data, opencv(data))
-    shown = colors(pixels[..., :1]) if channels < 3 else pixels[..., :3]
-    return Made(data, p.blend(shown, pixels[..., -1:]) if channels in (2, 4) else shown)
+    data = saved(pixels[..., 0] if channels == 1 else pixels, "JPEG2000", **options)
+    return Made(data, opencv(data) if "irreversible" in options else colors(pixels))
 
 
 def losing(p: Picture, write: Callable[..., bytes], apart: int, *, alpha: bool) -> Made:
@@ -328,7 +324,7 @@ FORMS: dict[str, Form] = {
     },
     **{
         f"jp2-{channels}{'-bare' * bare}": partial(jp2, channels=channels, no_jp2=bare)
-        for channels in (1, 2, 3, 4, 16)
+        for channels in (1, 3, 16)
         for bare in (False, True)
     },
     "jp2-irreversible": partial(jp2, channels=3, irreversible=True, quality_mode="rates", quality_layers=[4]),

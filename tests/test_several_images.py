@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 import fastdata
@@ -28,16 +25,14 @@ from fastdata import (
     RAMDataset,
     RandomCrop,
     RandomResizedCrop,
-    Resize,
     StoreError,
 )
 from fastdata.report.sheet import draw_sheet
 from fastdata.store.export import export
-from fastdata.store.info import info_lines, store_facts
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from stores import folder
-from support import PREP, Array, boxes_of, encode, kill_group, picture, run, start, tables, tree, until
+from support import Array, encode, picture
 
 COUNT = 10
 SHAPES = ((60, 84), (83, 61), (70, 70))
@@ -108,50 +103,6 @@ def test_each_image_is_stored_as_it_is_alone(size: tuple[int, ...] | None, resiz
     assert Store(made).manifest.labels.names == ("a", "b")
 
 
-def test_options_are_the_defaults_of_each_image() -> None:
-    made = store("left=left", "depth=depth:8", codec="png", bits=16, gray=True)
-    left, depth = LMDBDataset(made)[0][0].values()
-    assert (left.dtype, len(left), depth.dtype, len(depth)) == (torch.uint16, 1, torch.uint8, 1)
-    assert Store(made).manifest.options["images"] == [
-        {"name": "left", "codec": "png", "bits": 16, "gray": True},
-        {"name": "depth", "codec": "png", "bits": 8, "gray": True},
-    ]
-
-
-def test_folders_may_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(files() / "depth", tmp_path / "elsewhere/depth")
-    monkeypatch.chdir(tmp_path)
-    out = fastdata.prep(files() / "left", tmp_path / "a.fds", images=["rgb=.", "depth=elsewhere/depth:png:16:gray"], workers=1).out
-    other = fastdata.prep(
-        files(), tmp_path / "b.fds", images=["rgb=left", f"depth={tmp_path}/elsewhere/depth:png:16:gray"], workers=1
-    ).out
-    assert tree(out) == tree(other)
-
-
-@pytest.mark.slow
-def test_kill_9_leaves_the_bytes_of_a_whole_run(tmp_path: Path) -> None:
-    many = tmp_path / "many"
-    for copy in range(40):
-        for name in NAMES:
-            shutil.copytree(files() / name, many / name / f"copy{copy}")
-        for k in range(COUNT):
-            mask = tmp_path / f"masks/copy{copy}" / "ab"[k % 2] / f"{k:02d}.png"
-            mask.parent.mkdir(parents=True, exist_ok=True)
-            mask.write_bytes(encode(np.full(SHAPES[k % 3], k % 4, np.uint8), ".png"))
-    options = ["--workers", "2", "--masks", tmp_path / "masks"]
-    options += [part for text in IMAGES for part in ("--images", text)]
-    assert run(*PREP, many, tmp_path / "whole.fds", *options).returncode == 0
-    for k in (1, 3, 6):
-        out = tmp_path / f"{k}.fds"
-        process = start(*PREP, many, out, *options)
-        until(lambda out=out, k=k: len(tables(out)) >= k)
-        kill_group(process)
-        assert not (out / "manifest.json").exists()
-        second = run(*PREP, many, out, *options)
-        assert second.returncode == 0, second.stderr
-        assert tree(out) == tree(tmp_path / "whole.fds")
-
-
 # Inputs that do not fit
 
 
@@ -204,12 +155,11 @@ def test_an_upright_image_counts_by_its_upright_size(tmp_path: Path) -> None:
     [
         (["left=left"], "--images left=left is given once"),
         (["left=left", "right"], "--images right: give NAME=WHERE"),
-        (["left=left", "=right"], "--images =right: give NAME=WHERE"),
         (["left=left", "ri-ght=right"], "names have letters, digits and _"),
-        (["left=left", "mask=right"], "mask is the name of masks"),
-        (["left=left", "left=right"], "two images are called left"),
-        (["left=left", "right=right:pgn"], "'pgn' is none of jpeg, original, rgb, png, 8, 16, gray"),
-        (["left=left", "depth=depth:16"], "16 bits do not fit into codec jpeg: give rgb or png, as in depth=depth:png:16"),
+        (["left=left", "mask=right"], "none is mask"),
+        (["left=left", "left=right"], "names have letters, digits and _, differ"),
+        (["left=left", "right=right:pgn"], "images right=right:pgn: there is no such folder"),
+        (["left=left", "depth=depth:16"], "16 bits do not fit into codec jpeg: give rgb or png"),
         (["left=left", "right=rihgt"], "--images right=rihgt: there is no such folder, neither in SOURCE"),
         (["left=lfet", "right=rihgt"], "there is no folder lfet"),
         (["left=left", "right=left"], "lies in .*left, that of left; give two"),
@@ -221,15 +171,6 @@ def test_wrong_options(images: list[str], says: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, PrepError), match=says.replace("--images", "images")):
         fastdata.prep(files(), tmp_path / "o.fds", images=images)
     assert not (tmp_path / "o.fds").exists()
-
-
-def test_other_sources_have_one_image(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("path,label\nleft/a/00.png,1\n")
-    with pytest.raises(PrepError, match=r"images: .*t.csv"):
-        fastdata.prep(tmp_path / "t.csv", tmp_path / "o.fds", root=files(), images=["left=left", "right=right"])
-    np.save(tmp_path / "x.npy", np.zeros(3))
-    with pytest.raises(PrepError, match=r"several images come from folders or from WebDataset tars"):
-        fastdata.prep([pixels("left", 0)], tmp_path / "o.fds", images=["left=left", "right=right"])
 
 
 # Tars
@@ -285,15 +226,6 @@ def test_samples_of_a_tar_that_lack_an_image_are_rejected(tmp_path: Path) -> Non
 # Samples
 
 
-def alone(path: Path, name: str, k: int) -> Array:
-    """A stored image, decoded by Pillow or as it was: [H, W, C], integers."""
-    if name == "right":
-        image = Image.open(path / f"right/{'ab'[k % 2]}/{k:02d}.jpg")
-        return np.asarray(image)
-    found = pixels(name, k)
-    return found[..., None] if found.ndim == 2 else found
-
-
 @cache
 def exported() -> Path:
     out = folder() / "exported"
@@ -308,70 +240,6 @@ def test_an_export_has_a_folder_for_each_image() -> None:
     for k in range(COUNT):
         image = np.asarray(Image.open(exported() / f"depth/{'ab'[k % 2]}/{k:02d}.png"))
         np.testing.assert_array_equal(image, pixels("depth", k))
-
-
-def cut(image: Array, box: Any, shape: tuple[int, int], flips: Any) -> Array:
-    """The part of an image in a box, black beyond it, as floats; resized by Pillow if the sizes differ."""
-    top, left, height, width = (int(v) for v in box)
-    if (height, width) == shape:
-        found = np.zeros((height, width, image.shape[2]))
-        for y in range(max(0, -top), min(height, image.shape[0] - top)):
-            for x in range(max(0, -left), min(width, image.shape[1] - left)):
-                found[y, x] = image[top + y, left + x]
-    else:
-        part = image[top : top + height, left : left + width].astype(np.float32)
-        planes = [Image.fromarray(part[..., c]) for c in range(image.shape[2])]
-        found = np.stack([p.resize(shape[::-1], Image.Resampling.BILINEAR) for p in planes], axis=2)
-    found = found[:, ::-1] if flips[0] else found
-    return found[::-1] if flips[1] else found
-
-
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None)
-@given(
-    crop=st.sampled_from(
-        [
-            RandomCrop(50),
-            RandomCrop(90, padding=30),
-            CenterCrop(56),
-            RandomResizedCrop(24),
-            RandomResizedCrop((40, 31)),
-            Resize((30, 44)),
-        ]
-    ),
-    hflip=st.sampled_from([0.0, 0.5, 1.0]),
-    vflip=st.sampled_from([0.0, 0.5]),
-    seed=st.integers(0, 1 << 40),
-    memory=st.sampled_from([None, False, True]),
-)
-def test_one_box_and_flip_for_all_images(crop: Any, hflip: float, vflip: float, seed: int, memory: bool | None) -> None:
-    if memory is None:
-        dataset: Any = LMDBDataset(store(), crop=crop, hflip=hflip, vflip=vflip)
-    else:
-        dataset = RAMDataset(store(), crop=crop, hflip=hflip, vflip=vflip, decoded=memory)
-    for images, _ in [*Loader(dataset, 6, shuffle=True, seed=seed, num_workers=0)]:
-        assert list(images) == [*NAMES]
-        assert (images["left"].dtype, images["right"].dtype, images["depth"].dtype) == (torch.uint8, torch.uint8, torch.uint16)
-        assert images["left"].shape == images["right"].shape and images["depth"].shape[1] == 1
-    batch = next(iter(Loader(dataset, COUNT, shuffle=True, seed=seed, num_workers=0)))
-    boxes, flips = boxes_of(dataset, batch.ids, seed=seed, epoch=0)
-    for place, row in enumerate(batch.ids.tolist()):
-        k = order()[row]
-        assert int(batch[1][place]) == k % 2
-        for name in NAMES:
-            found = batch[0][name][place].permute(1, 2, 0).to(torch.int64).numpy()
-            want = cut(alone(exported(), name, k), boxes[place], found.shape[:2], flips[place])
-            np.testing.assert_allclose(found, want, atol=0 if not crop.resizes else 2)
-
-
-def test_single_samples_are_dicts_too() -> None:
-    dataset = LMDBDataset(store())
-    assert dataset.images == NAMES
-    for place, k in enumerate(order()):
-        images, label = dataset[place]
-        assert label == k % 2
-        for name in NAMES:
-            np.testing.assert_array_equal(images[name].permute(1, 2, 0), alone(exported(), name, k))
 
 
 def equal(ones: Any, others: Any) -> None:
@@ -521,17 +389,3 @@ def test_what_several_images_do_not_go_with() -> None:
 
 
 # What the command line shows
-
-
-def test_info_and_sheet(tmp_path: Path) -> None:
-    facts = store_facts(Store(store()))
-    assert facts["images"] == NAMES
-    assert [(v["image"], v["codec"], v["channels"], v["dtype"]) for v in facts["variants"]] == [
-        ("left", "rgb", 3, "uint8"),
-        ("right", "jpeg", 3, "uint8"),
-        ("depth", "png", 1, "uint16"),
-    ]
-    lines = list(info_lines(Store(store())))
-    assert f"{COUNT} samples" in lines[0]
-    assert [line.split(":")[0].strip() for line in lines[2:5]] == ["full", *(f"image-{name}-full" for name in NAMES[1:])]
-    assert facts["memory"][0]["bytes"] == sum(len(r) for image in ("", "right", "depth") for r in records(store(), image)["full"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +21,6 @@ from fastdata import (
     Loader,
     MaskDataset,
     MultiCrop,
-    RAMDataset,
     RandomCrop,
     RandomResizedCrop,
     Resize,
@@ -33,7 +30,6 @@ from support import Array
 
 TWO = [RandomResizedCrop(24), RandomResizedCrop((16, 20), scale=(0.05, 0.4), antialias=False)]
 TEN = MultiCrop(32, 16)
-MIXED = [CenterCrop(110), RandomCrop(20), Resize((12, 14)), RandomResizedCrop(40, fast=True), RandomResizedCrop(8, scale=(0.8, 1))]
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,19 +76,6 @@ def alone(dataset: Any, index: int, *, seed: int, epoch: int) -> list[Array]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("codec", ["jpeg", "rgb", "png", "original"])
-@pytest.mark.parametrize("crops", [TWO, TEN, MIXED], ids=["two", "ten", "mixed"])
-def test_each_view_is_what_its_crop_alone_gives(codec: str, crops: Any) -> None:
-    for kind in (LMDBDataset, RAMDataset):
-        dataset = kind(stores.store(codec), crop=crops, hflip=0.5, vflip=0.3)
-        images, targets = dataset.read_batch(np.arange(stores.COUNT), seed=3, epoch=2)
-        assert len(images) == len(crops) and np.array_equal(targets, dataset.targets)
-        for k in range(stores.COUNT):
-            for view, want in zip(images, alone(dataset, k, seed=3, epoch=2), strict=True):
-                np.testing.assert_array_equal(view[k], want)
-
-
 @st.composite
 def some_crops(draw: st.DrawFn) -> list[Crop]:
     low = draw(st.sampled_from([0.05, 0.3, 0.9]))
@@ -107,10 +90,10 @@ def some_crops(draw: st.DrawFn) -> list[Crop]:
     return [kinds[name]() for name in draw(st.lists(st.sampled_from(sorted(kinds)), min_size=1, max_size=6))]
 
 
-@given(some_crops(), st.integers(0, 1000))
-@settings(max_examples=40, deadline=None)
-def test_any_crops_give_views_that_do_not_depend_on_each_other(crops: list[Crop], seed: int) -> None:
-    dataset = LMDBDataset(stores.store("jpeg"), crop=crops, hflip=0.5)
+@given(some_crops(), st.integers(0, 1000), st.sampled_from(["jpeg", "jpeg", "original", "png", "rgb"]))
+@settings(max_examples=60, deadline=None)
+def test_any_crops_give_views_that_do_not_depend_on_each_other(crops: list[Crop], seed: int, codec: str) -> None:
+    dataset = LMDBDataset(stores.store(codec), crop=crops, hflip=0.5)
     rows = np.arange(seed % 30, seed % 30 + 6)
     images, _ = dataset.read_batch(rows, seed=seed, epoch=0)
     for place, k in enumerate(rows):
@@ -145,20 +128,6 @@ def test_the_loader_delivers_tuples_of_batches(workers: int) -> None:
                     assert view.dtype == torch.uint8 and view.is_contiguous(memory_format=torch.channels_last)
                     np.testing.assert_array_equal(view.permute(0, 2, 3, 1), expected)
         assert loader.stats().copies == 0
-
-
-def test_views_resume_in_subsets_sums_and_memory() -> None:
-    whole = RAMDataset(stores.store("jpeg"), crop=TWO)
-    dataset = whole.subset(range(10, 30)) + whole.subset(range(5))
-    with Loader(dataset, 4, shuffle=True, num_workers=0) as loader:
-        batches = [(copy.deepcopy(batch), loader.state_dict()) for batch in loader]
-    for place in (0, 3):
-        with Loader(pickle.loads(pickle.dumps(dataset)), 4, shuffle=True, num_workers=0) as loader:
-            loader.load_state_dict(batches[place][1])
-            rest = list(loader)
-        assert len(rest) == len(batches) - place - 1
-        for found, (want, _) in zip(rest, batches[place + 1 :], strict=True):
-            assert all(map(torch.equal, found[0], want[0])) and torch.equal(found[1], want[1])
 
 
 def noisy(pixels: Array) -> Array:

@@ -77,7 +77,7 @@ def by_fastdata(data: bytes) -> tuple[str, Array | str, str]:
     name = ""
     try:
         source = SourceImage(data, max_pixels=PIXELS)
-        name = source.format
+        name = source.header.format
         return name, source.decode(), ""
     except CodecError as error:
         return name, error.reason, str(error)

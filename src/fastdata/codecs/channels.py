@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -22,6 +22,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 TILE = 1 << 16  # pixels that are processed at a time
 FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
+PIXEL_BYTES = 28  # for each pixel: most formats take half of it, PNG of 16 bits all
 
 
 class Pixels(NamedTuple):
@@ -36,10 +37,8 @@ class Header(ABC):
     """What a file declares before its pixels.
 
     `height` and `width` are as stored, before `orientation` (as in EXIF). `deep`: it may have more than 8 bits, of which `pixels`
-    returns 8. `pixel_bytes`: the memory for a pixel while it is decoded, measured for each library.
+    returns 8.
     """
-
-    pixel_bytes: ClassVar[int] = 28  # JPEG 2000 with alpha takes 25, most formats half of it
 
     format: str
     height: int
@@ -47,9 +46,12 @@ class Header(ABC):
     orientation: int = 1
     deep: bool = False
 
-    def memory(self) -> int:
-        """Return the most bytes that decoding and `flatten` take at a time, beside the file."""
-        return self.pixel_bytes * self.height * self.width + FIXED_BYTES
+    def memory(self, least: tuple[int, int]) -> int:
+        """Return the most bytes that decoding and `flatten` take at a time, beside the file: measured for each library.
+
+        `least` is the (height, width) that suffices, as stored; (0, 0): the whole.
+        """
+        return PIXEL_BYTES * self.height * self.width + FIXED_BYTES
 
     @abstractmethod
     def pixels(self, data: bytes) -> Pixels:

@@ -38,13 +38,9 @@ class SourceImage:
     """An encoded image of any format.
 
     Attributes:
-        format: "jpeg", "png", "webp", "tiff", "jxl", "heif", or Pillow's name of the plugin, such as "gif", "bmp" or "jpeg2k".
+        header: what the file declares; its `format` is "jpeg", "png", "webp", "tiff", "jxl", "heif", or Pillow's name of a plugin.
         height, width: upright, that is after EXIF orientation.
     """
-
-    format: str
-    height: int
-    width: int
 
     def __init__(self, data: bytes, *, max_pixels: int = 1 << 28) -> None:
         """Read the header only.
@@ -57,13 +53,11 @@ class SourceImage:
             raise CodecError(f"{header.height} x {header.width} pixels is more than {max_pixels}", "too-large")
         self._data = data
         self.header = header
-        self.format = header.format
         self.height, self.width = _turned((header.height, header.width), header.orientation)
 
     def memory(self, at_least: tuple[int, int] = (0, 0)) -> int:
         """Return the most bytes that `decode` takes at a time, beside the file and including its result. The header says it."""
-        header = self.header
-        return header.memory(_turned(at_least, header.orientation)) if isinstance(header, JpegHeader) else header.memory()
+        return self.header.memory(_turned(at_least, self.header.orientation))
 
     def decode(
         self,

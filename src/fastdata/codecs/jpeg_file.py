@@ -45,11 +45,11 @@ class JpegHeader(Header):
         """Whether other decoders agree on the pixels: they mend, invert and rotate images in ways of their own."""
         return self.components in (1, 3) and self.orientation == 1 and not self.progressive
 
-    def memory(self, least: tuple[int, int] = (0, 0)) -> int:
-        """As for other formats. `least` is as for `pixels`; the coefficients of progressive files are in memory at any scale."""
+    def memory(self, least: tuple[int, int]) -> int:
         den = self._scale(least)
         scaled = 4 * self.components * -(-self.height // den) * -(-self.width // den)
-        return scaled + 2 * self.progressive * self.components * self.height * self.width + FIXED_BYTES
+        coefficients = 2 * self.progressive * self.components * self.height * self.width  # in memory at any scale
+        return scaled + coefficients + FIXED_BYTES
 
     def pixels(self, data: bytes, least: tuple[int, int] = (0, 0), gray: bool = False, scratch: Array | None = None) -> Pixels:
         """Decode as `SourceImage.decode` describes. `least` is (height, width) as stored."""

@@ -17,16 +17,8 @@ import simplejpeg
 
 from fastdata.errors import CodecError
 
-__all__ = [
-    "decode_buffer",
-    "decode_jpeg",
-    "decode_jpeg_into",
-    "encode_jpeg",
-    "jpeg_size",
-    "read_index",
-    "restart_interval",
-    "scan_start",
-]
+__all__ = ["decode_buffer", "decode_jpeg", "decode_jpeg_into", "encode_jpeg"]
+__all__ += ["jpeg_size", "read_index", "restart_interval", "scan_start"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,22 +35,16 @@ BUFFER_ALIGNMENT, BUFFER_OFFSET = 64, 40  # a decode buffer begins at BUFFER_OFF
 
 
 def restart_interval(width: int, mcu: int) -> int:
-    """Return the MCUs in a cell: the smallest divisor of the row of MCUs that makes at least 16 pixels.
+    """Return the MCUs in a cell of an image, from its width in pixels, and that of an MCU: 16 for 4:2:0, 8 for grey.
 
-    Args:
-        width: of the image, in pixels.
-        mcu: width of an MCU in pixels: 16 for 4:2:0, 8 for grey.
+    It is the smallest divisor of the row of MCUs that makes at least 16 pixels.
     """
     row = -(-width // mcu)
     return next((n for n in range(1, row + 1) if row % n == 0 and n * mcu >= MIN_CELL), 1)
 
 
 def encode_jpeg(image: Array, *, quality: int = 90) -> bytes:
-    """Encode uint8 pixels, RGB [H, W, 3] (as 4:2:0) or grey [H, W], as a baseline JPEG on the restart grid.
-
-    Raises:
-        CodecError: if the image is larger than a JPEG can be.
-    """
+    """Encode uint8 pixels, RGB [H, W, 3] (as 4:2:0) or grey [H, W], as a baseline JPEG on the restart grid."""
     height, width = image.shape[:2]
     if max(height, width) > MAX_SIDE:
         raise CodecError(f"{width} x {height} pixels: a JPEG holds at most {MAX_SIDE} a side; give a --size", "too-large")
@@ -164,20 +150,11 @@ def decode_buffer(size: int) -> Array:
 
 
 def decode_jpeg(data: bytes | memoryview | Array, *, gray: bool = False) -> Array:
-    """Decode a JPEG with libjpeg-turbo's accurate transform, equal to Pillow bit for bit.
-
-    Args:
-        data: an encoded JPEG.
-        gray: return [H, W, 1] instead of RGB [H, W, 3]; uint8.
-
-    Raises:
-        CodecError: if the bytes are damaged.
-    """
+    """Decode a JPEG, equal to Pillow bit for bit: RGB [H, W, 3], or grey [H, W, 1]. Raise CodecError if the bytes are damaged."""
     height, width = jpeg_size(data)
+    space, channels = ("GRAY", 1) if gray else ("RGB", 3)
     try:
-        pixels: Array = simplejpeg.decode_jpeg(
-            data, "GRAY" if gray else "RGB", buffer=decode_buffer(height * width * (1 if gray else 3))
-        )
+        pixels: Array = simplejpeg.decode_jpeg(data, space, buffer=decode_buffer(height * width * channels))
     except ValueError as error:
         raise CodecError(f"damaged JPEG: {error}") from None
     return pixels

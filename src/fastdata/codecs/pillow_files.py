@@ -47,9 +47,7 @@ CUT = re.compile(
 SIZ = b"\xff\x4f\xff\x51"  # start of a JPEG 2000 codestream
 END_OF_CODESTREAM = b"\xff\xd9"
 TILE = re.compile(rb"\xff\x90\0\x0a(..)", re.S)  # the start of a tile-part, which no compressed data contains, with its number
-JP2_COLORS = re.compile(
-    rb"colr(?:\x01..\0\0\0[\x0c\x10\x11\x12]|\x02.{18}(?:RGB |GRAY))", re.S
-)  # CMYK, sRGB, grey, sYCC; a profile
+JP2_COLORS = re.compile(rb"colr(?:\x01..\0\0\0[\x10\x11\x12]|\x02.{18}(?:RGB |GRAY))", re.S)  # sRGB, grey, sYCC; a profile
 MAX_OPENED_PIXELS = 1 << 28  # some plugins allocate the first frame before they tell its size
 ORIENTATION = 274
 
@@ -90,28 +88,16 @@ def read_pillow(data: bytes) -> PillowHeader | None:
 
 
 def _check_jp2(data: bytes) -> None:
-    """Reject lost tiles, which OpenJPEG leaves black; deep colours, of which Pillow keeps 8 bits; and channels that it mistakes."""
+    """Accept grey and RGB alone, of depths that Pillow keeps, and reject lost tiles, which OpenJPEG leaves black."""
     start = max(data.find(SIZ), 0)
     head = data[:start]
     values = struct.unpack_from(">2H8IH", data, start + 4)
     kind, width, height, left, top, tile_width, tile_height, tile_left, tile_top, components = values[1:]
     depths = {data[at : at + 3] for at in range(start + 42, start + 42 + 3 * components, 3)}
-    deep = components == 1 and depths == {b"\x0f\1\1"}
-    if (
-        kind >> 14
-        or any((left, top, tile_left, tile_top))
-        or not tile_width
-        or not tile_height
-        or not (deep or depths == {b"\7\1\1"})
-    ):
-        raise unsupported("JPEG 2000 other than of 8 bits, or of grey of 16 bits, unsigned, without subsampling and offsets")
-    mistaken = b"pclr" in head or (b"colr" in head and not JP2_COLORS.search(head))
-    at = head.find(b"cdef") + 6
-    for channel, meaning, color in struct.iter_unpack(">HHH", head[at : at + 6 * components] if at > 6 else b""):
-        straight_alpha = components in (2, 4) and (channel, meaning, color) == (components - 1, 1, 0)
-        mistaken |= (meaning, color) != (0, channel + 1) and not straight_alpha
-    if mistaken:
-        raise unsupported("JPEG 2000 with a palette, or with channels other than grey, RGB, CMYK and straight alpha")
+    plain = (depths == {b"\7\1\1"} and components in (1, 3)) or (components == 1 and depths == {b"\x0f\1\1"})
+    framed = kind >> 14 or any((left, top, tile_left, tile_top)) or not tile_width or not tile_height
+    if framed or not plain or b"pclr" in head or b"cdef" in head or (b"colr" in head and not JP2_COLORS.search(head)):
+        raise unsupported("JPEG 2000 other than of grey or RGB, of 8 bits or grey of 16, without alpha, subsampling and offsets")
     tiles, seen = -(-width // tile_width) * -(-height // tile_height), len(set(TILE.findall(data, start)))
     if seen < tiles or END_OF_CODESTREAM not in data[start:]:
         raise CodecError(f"the JPEG 2000 codestream has {seen} of {tiles} tiles, or no end", "truncated")

@@ -19,15 +19,7 @@ from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg
 from fastdata.errors import CodecError
 from fastdata.store.manifest import Form
 
-__all__ = [
-    "LEAST_SHRUNK",
-    "Region",
-    "Window",
-    "decode_record",
-    "decode_window",
-    "encode_record",
-    "jpeg_window",
-]
+__all__ = ["LEAST_SHRUNK", "Region", "Window", "decode_record", "decode_window", "encode_record", "jpeg_window"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -86,7 +78,7 @@ def decode_record(data: bytes | memoryview, form: Form, height: int, width: int)
         if len(data) != height * width * form.channels * dtype.itemsize:
             raise CodecError(f"a raw record of {len(data)} bytes does not hold {shape} {form.dtype}")
         return np.frombuffer(data, dtype).reshape(shape)
-    found = jpeg_size(data) if form.jpegs else _png_size(data)
+    found = jpeg_size(data) if form.jpegs else (int.from_bytes(data[20:24], "big"), int.from_bytes(data[16:20], "big"))
     if found != (height, width):  # before decoding: damage may ask for gigabytes
         raise CodecError(f"a {form.codec} record holds {found} pixels, the index says {(height, width)}")
     image = decode_jpeg(data, gray=form.channels == 1) if form.jpegs else _decode_png(data, form)
@@ -119,22 +111,13 @@ def decode_window(
 
 
 def jpeg_window(data: bytes | memoryview, height: int, width: int, window: Window) -> Cut:
-    """Return a JPEG that contains a window of a `height` x `width` JPEG: the smallest possible cut, or else the whole.
-
-    Raises:
-        CodecError: if the bytes are damaged, or have an image of another size.
-    """
+    """Return a JPEG that contains a window of a `height` x `width` JPEG: the smallest possible cut, or else the whole."""
     found = None
     if (window.height, window.width) != (height, width):
         found = cut_jpeg(data, *window[:4], of=(height, width), exact=not window.fast)
     if found is None and jpeg_size(data) != (height, width):
         raise CodecError(f"a jpeg record holds {jpeg_size(data)} pixels, the index says {(height, width)}")
     return found or Cut(np.frombuffer(data, np.uint8), 0, 0, height, width)
-
-
-def _png_size(data: bytes | memoryview) -> tuple[int, int]:
-    """Return (height, width) from the header."""
-    return int.from_bytes(data[20:24], "big"), int.from_bytes(data[16:20], "big")
 
 
 def _decode_png(data: bytes | memoryview, form: Form) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import cv2
 import numpy as np
@@ -25,8 +25,6 @@ DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), INDEXED: (1, 2, 4, 8), GRAY_ALPH
 
 @dataclass(frozen=True, kw_only=True)
 class PngHeader(Header):
-    pixel_bytes: ClassVar[int] = 14
-
     format: str = "png"
     depth: int
     color_type: int
@@ -34,9 +32,6 @@ class PngHeader(Header):
     palette: bytes
     transparency: bytes  # the tRNS chunk, empty when there is none
     idat: tuple[slice, ...]  # whole IDAT chunks
-
-    def memory(self) -> int:
-        return super().memory() * (2 if self.depth == 16 else 1)
 
     def pixels(self, data: bytes) -> Pixels:
         if self.color_type == INDEXED:

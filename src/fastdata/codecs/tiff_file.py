@@ -1,7 +1,7 @@
 """Read TIFF and BigTIFF with Pillow, and those that Pillow would misread with tifffile.
 
 Pillow keeps 8 bits of 16-bit colours, does not invert 16 bits, and mistakes planes. libtiff leaves strips black that a file does
-not name, and fills in what a JPEG lacks. So the tags are checked before anything is decoded.
+not name. So the tags are checked before anything is decoded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from fastdata.codecs.channels import Header, Pixels, unsupported
-from fastdata.codecs.jpeg_file import END_OF_IMAGE, read_jpeg
 from fastdata.codecs.pillow_files import ORIENTATION, extra, open_image, pixels_of, strict
 from fastdata.errors import CodecError
 
@@ -24,9 +23,9 @@ SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259
 STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR = 273, 277, 278, 279, 284
 TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 322, 323, 324, 325
 INKS, EXTRA, SAMPLE_FORMAT = 332, 338, 339
-WHITE_IS_0, BLACK_IS_0, RGB, INDEXED, CMYK, YCC = 0, 1, 2, 3, 5, 6
-COLORS = {WHITE_IS_0: 1, BLACK_IS_0: 1, RGB: 3, INDEXED: 1, CMYK: 4, YCC: 3}  # samples of colour
-PLAIN, JPEG = 1, 7  # compressions
+WHITE_IS_0, BLACK_IS_0, RGB, INDEXED, CMYK = 0, 1, 2, 3, 5
+COLORS = {WHITE_IS_0: 1, BLACK_IS_0: 1, RGB: 3, INDEXED: 1, CMYK: 4}  # samples of colour
+PLAIN, JPEG = 1, (6, 7)  # compressions
 PREMULTIPLIED, STRAIGHT = 1, 2  # alpha, among the kinds of extra samples
 
 
@@ -99,7 +98,7 @@ def _checked(data: bytes, tags: Mapping[int, Any]) -> TiffHeader:
         or not colors <= samples <= colors + 4
         or tags.get(INKS, 1) != 1
         or (bits > 8 and photometric == INDEXED)
-        or (photometric == YCC and (compression != JPEG or planar))
+        or compression in JPEG
         or (planar and bits < 8)
         or tags.get(PLANAR, 1) > 2
         or bits not in (1, 2, 4, 8, 16)
@@ -107,10 +106,9 @@ def _checked(data: bytes, tags: Mapping[int, Any]) -> TiffHeader:
     if not colors or misread:
         kind = f"{samples} samples of {bits} bits, photometric interpretation {photometric} and compression {compression}"
         raise unsupported(f"TIFF with {kind}, or with planes or a thumbnail that do not fit")
-    _check_pieces(tags, data, samples, bits, planar)
+    _check_pieces(tags, len(data), samples, bits, planar)
     misread_planes = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
-    deep = bits == 16 and (samples > 1 or photometric != BLACK_IS_0)
-    by_tifffile = photometric != YCC and compression != JPEG and (misread_planes or deep)
+    by_tifffile = misread_planes or (bits == 16 and (samples > 1 or photometric != BLACK_IS_0))
     if by_tifffile and (photometric == CMYK or PREMULTIPLIED in _extra_samples(tags)):
         raise unsupported("TIFF of 16 bits, or in planes, with inks or premultiplied alpha")
     height, width, turn = tags[HEIGHT], tags[WIDTH], tags.get(ORIENTATION, 1)
@@ -120,25 +118,16 @@ def _checked(data: bytes, tags: Mapping[int, Any]) -> TiffHeader:
     return TiffHeader(height=height, width=width, orientation=turn, tags=tags, by_tifffile=by_tifffile)
 
 
-def _check_pieces(tags: Mapping[int, Any], data: bytes, samples: int, bits: int, planar: bool) -> None:
-    """Raise CodecError unless strips or tiles cover the page and lie in the file: libtiff leaves black what is not there."""
-    height, width, compression, tiled = tags[HEIGHT], tags[WIDTH], tags.get(COMPRESSION, PLAIN), TILE_WIDTH in tags
+def _check_pieces(tags: Mapping[int, Any], end: int, samples: int, bits: int, planar: bool) -> None:
+    """Raise CodecError unless strips or tiles cover the page and lie before `end`: libtiff leaves black what is not there."""
+    height, width, plain, tiled = tags[HEIGHT], tags[WIDTH], tags.get(COMPRESSION, PLAIN) == PLAIN, TILE_WIDTH in tags
     rows, columns = (tags[TILE_HEIGHT], tags[TILE_WIDTH]) if tiled else (min(tags.get(ROWS, height), height), width)
     if min(height, width, rows, columns) <= 0 or rows * columns > max(4 * height * width, 1 << 20):
         raise CodecError(f"TIFF of {height} x {width} in pieces of {rows} x {columns}", "undecodable")
-    offsets = tags.get(TILES if tiled else STRIPS, ())
-    row = -(-width * samples * bits // 8)
-    plain = (-(-height * row // max(len(offsets), 1)),) * len(offsets) if compression == PLAIN else ()
-    counts = tags.get(TILE_BYTES if tiled else STRIP_BYTES, plain)
+    offsets, row = tags.get(TILES if tiled else STRIPS, ()), -(-width * samples * bits // 8)
+    unsaid = (-(-height * row // max(len(offsets), 1)),) * len(offsets) if plain else ()
+    counts = tags.get(TILE_BYTES if tiled else STRIP_BYTES, unsaid)
     if min(len(offsets), len(counts)) < -(-height // rows) * -(-width // columns) * (samples if planar else 1) or 0 in counts:
         raise CodecError("the TIFF does not say where its pixels are", "undecodable")
-    pieces = list(zip(offsets, counts, strict=False))
-    if max(map(sum, pieces)) > len(data) or (compression == PLAIN and sum(counts) < height * row):
+    if max(map(sum, zip(offsets, counts, strict=False))) > end or (plain and sum(counts) < height * row):
         raise CodecError("the TIFF ends inside its pixels", "truncated")
-    for index, (offset, count) in enumerate(pieces if compression == JPEG else ()):
-        piece, top = data[offset : offset + count], index // -(-width // columns) * rows % height
-        if not piece.rstrip(b"\0").endswith(END_OF_IMAGE):
-            raise CodecError("the TIFF holds a JPEG that ends early", "truncated")
-        header = read_jpeg(piece)
-        if header.width != columns or not (rows if tiled else min(rows, height - top)) <= header.height <= rows:
-            raise CodecError("the TIFF holds a JPEG of another shape", "undecodable")

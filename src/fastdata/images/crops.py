@@ -23,11 +23,10 @@ TRIES = 10  # as torchvision, before the fallback to the centre
 
 @dataclass(frozen=True, repr=False)
 class Crop:
-    """The box of an image that becomes a sample. The crops of this package derive from this class; derive your own from it.
+    """The box of an image that becomes a sample. Derive your own from it.
 
     Your own crop defines `boxes`, which returns the box of each image of a batch, and `draws`, the count of random numbers that it
-    needs. The other attributes have defaults that fit every crop; override them to allow faster paths. A box is (top, left, height,
-    width) in pixels of the stored image.
+    needs. The other attributes have defaults that fit every crop; override them to allow faster paths.
 
     Args:
         size: (height, width) of the output, or one number for both.
@@ -81,9 +80,7 @@ class Crop:
         """Return the side of the output along each of `axes` axes."""
         sides = (self.size,) * axes if isinstance(self.size, int) else self.size
         if len(sides) != axes:
-            raise ValueError(
-                f"{type(self).__name__}: size is {self.size}, but the samples have {axes} axes: give one number for each"
-            )
+            raise ValueError(f"{type(self).__name__}: size is {self.size}, but the samples have {axes} axes")
         return sides
 
     def starts(self, u: Array, shapes: Array) -> Array:
@@ -173,16 +170,10 @@ def MultiCrop(
     antialias: bool = True,
     fast: bool = False,
 ) -> tuple[RandomResizedCrop, ...]:
-    """Return the crops of DINO: some large views of an image, then some small ones. Give it to a dataset as `crop`.
+    """Return the crops of DINO: `num_global` large views of an image, then `num_local` small ones. Give it to a dataset as `crop`.
 
     The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), whose resampling is bicubic.
-
-    Args:
-        size: of the global views, (height, width) or one number for both.
-        local_size: of the local views.
-        num_global, num_local: how many there are of each.
-        scale, local_scale: the share of the image's area that a view covers, (lowest, highest).
-        ratio, antialias, fast: as for RandomResizedCrop.
+    The arguments are those of RandomResizedCrop, for global and for local views.
 
     Examples:
         >>> [crop.size for crop in MultiCrop(224, 96, num_local=3)]
@@ -262,14 +253,12 @@ class RandomCrop(_Cut):
         places = shapes + 2 * self.padding - self.sides(shapes.shape[1]) + 1
         if places.size and places.min() < 1:
             shape = shapes[int(places.min(axis=1).argmin())].tolist()
-            if len(shape) == 2:
-                what = f"an image of {shape[1]} x {shape[0]} pixels"
-                remedy = "RandomResizedCrop, or prepare with a larger --size"
-            else:
-                what = f"an array of {' x '.join(map(str, shape))}"
-                remedy = "a smaller crop, or CenterCrop, which pads by itself"
+            what = (
+                f"an image of {shape[1]} x {shape[0]} pixels" if len(shape) == 2 else f"an array of {' x '.join(map(str, shape))}"
+            )
             raise LoaderError(
-                f"RandomCrop({self.size}, padding={self.padding}) does not fit into {what}: use more padding, {remedy}"
+                f"RandomCrop({self.size}, padding={self.padding}) does not fit into {what}: use more padding, a smaller crop, or "
+                "CenterCrop, which pads by itself"
             )
         return np.asarray((u[: shapes.shape[1]].T * places).astype(np.int64) - self.padding)
 

@@ -19,6 +19,7 @@ from fastdata.images.fields import Columns, Fields, as_item, columns_of
 from fastdata.images.masks import class_names, class_pixels
 from fastdata.images.records import ConcatImages, Images
 from fastdata.images.rendering import EncodedBatch, render_batch, render_masks
+from fastdata.images.tokens import decode_tokens
 from fastdata.images.view import Sample, Transform, View, plan_views
 from fastdata.store.store import Use
 from fastdata.system.shared_memory import SharedArray
@@ -290,21 +291,17 @@ class ImageDataset(SlotDataset):
         return Columns(columns_of(self._images), self.rows(np.arange(len(self))))
 
     def decode(self, tokens: Any, column: str | None = None) -> str:
-        """Return the text of tokens, by the tokenizer of their column, without the padding at their end.
-
-        Args:
-            tokens: whole numbers [length].
-            column: the column they come from; None: the only one that holds tokens.
+        """Return the text of tokens, whole numbers [length], of a column of tokens; None: of the only one.
 
         Raises:
             StoreError: if there is no such column.
             MissingExtraError: if the tokenizer's library is not installed.
         """
-        known = [name for name, values in self._images.columns.items() if values.column.tokens is not None]
-        if (column is None and len(known) != 1) or (column is not None and column not in known):
-            which = "name one of them" if column is None and known else f"{column or 'tokens'} cannot be decoded"
-            raise StoreError(f"{self._images.place} has the columns of tokens {', '.join(known) or 'none'}: {which}")
-        return self._images.columns[column or known[0]].decode(np.asarray(tokens).reshape(-1).tolist())
+        known = {name: values.column for name, values in self._images.columns.items() if values.column.tokens is not None}
+        name = next(iter(known), "none") if column is None else column
+        if name not in known or (column is None and len(known) > 1):
+            raise StoreError(f"{self._images.place} has the columns of tokens {', '.join(known) or 'none'}: name one of them")
+        return decode_tokens(next(iter(self._images.stores)), known[name], np.asarray(tokens).reshape(-1).tolist())
 
     def __add__(self, other: Any) -> Any:
         """Concatenate two datasets, with their masks. Other datasets are added with torch's slower `ConcatDataset`.

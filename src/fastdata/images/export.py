@@ -69,10 +69,7 @@ def _export_images(store: Store, root: Path, size: int | None, tick: Callable[[i
         _write_meanings(store, table, stored)
         if left_out:
             listed = ", ".join(column.name for column in left_out)
-            warn_user(
-                f"export to {table}: {METADATA} has no place for these columns: {listed}; `columns` of a dataset of the "
-                "store has their values"
-            )
+            warn_user(f"export to {table}: {METADATA} has no place for these columns: {listed}; `dataset.columns` has their values")
         columns.warn(table)
     return len(names)
 
@@ -85,10 +82,7 @@ def _export_tars(store: Store, root: Path, size: int | None, tick: Callable[[int
     number, or `00000000.json`, {"label": [...], "names": [...]}. The class names go to `classes.json`.
 
     A column is `00000000.NAME.npy` for numbers, arrays and lists, `.NAME.json` for JSON, `.NAME.bin` for bytes, and `.NAME.txt` for
-    text, or `.txt` if it is the only text. `columns.json` says what whole numbers stand for; the files of tokenizers
-    lie next to it.
-
-    The tars have no times and no owners: the same store gives the same bytes.
+    text, or `.txt` if it is the only text. `columns.json` says what whole numbers stand for; tokenizers' files lie next to it.
 
     Raises:
         StoreError: if a sample does not fit into a tar of that size, or a column has no name in a tar.
@@ -100,17 +94,16 @@ def _export_tars(store: Store, root: Path, size: int | None, tick: Callable[[int
     if store.manifest.labels.kind == "class":
         (root / CLASSES).write_text(json.dumps(store.manifest.labels.names, indent=0) + "\n")
     _write_meanings(store, root, columns.columns)
+    room = shard_size // tarfile.RECORDSIZE * tarfile.RECORDSIZE - 2 * tarfile.BLOCKSIZE  # two empty blocks end whole records
     tar, shards = _open_tar(root, 0), 1
     for row, values in enumerate(columns):
         members = {(f".{name}" if name else "") + ending: read(row) for name, (ending, read) in files.items()}
         members |= _label(store, row) | {endings[c.name]: _member(c, values[c.name]) for c in columns.columns}
         need = sum(tarfile.BLOCKSIZE + -(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE for data in members.values())
-        if _tar_bytes(need) > shard_size:
+        if need > room:
             tar.close()
-            raise StoreError(
-                f"sample {row} takes a tar of {_tar_bytes(need)} bytes, more than {shard_size}: give a larger --shard-size"
-            )
-        if _tar_bytes(tar.offset + need) > shard_size:
+            raise StoreError(f"sample {row} takes {need} bytes, more than a tar of {shard_size} holds: give a larger --shard-size")
+        if tar.offset + need > room:
             tar.close()
             tar, shards = _open_tar(root, shards), shards + 1
         for ending, data in members.items():
@@ -146,11 +139,6 @@ def _as_file(store: Store, variant: Variant, reader: ShardReader, row: int) -> b
 
 def _open_tar(root: Path, shard: int) -> tarfile.TarFile:
     return tarfile.open(root / f"{shard:05d}.tar", "w", format=tarfile.USTAR_FORMAT)
-
-
-def _tar_bytes(members: int) -> int:
-    """Return the size of a tar from that of its members. Two empty blocks end it, and it fills whole records."""
-    return -(-(members + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
 
 
 def _column_endings(columns: Sequence[Column]) -> dict[str, str]:

@@ -22,7 +22,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
 
 SMOOTH_LEVELS, SMOOTH_SHARE = 4, 10  # so many different values, less than one in ten of which is equal to its neighbours
-BAND = 1 << 16  # pixels processed at a time, where numpy needs tens of bytes for each
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class MaskRecipe:
         bits: bits of a class, 8 or 16.
         colors: the colour of each class, if files have colours.
         names: the name of each class.
-        binary: whether all masks have two classes, which files may write as 0 and 255.
+        binary: whether all masks have two classes: in a file of 0 and the largest value, that is class 1.
     """
 
     bits: int = 8
@@ -66,37 +65,31 @@ def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple
         numbers = [int(cell) for cell in cells if cell.isascii() and cell.isdigit()]
         if not cells or (number == 1 and not numbers):
             continue
-        match = re.fullmatch(r"(.*?)\b\d+[\s,;]+\d+[\s,;]+\d+((?:[\s,;].*)?)", line.strip())
-        if match is None or len(numbers) != 3 or max(numbers) > 255 or (*numbers,) in found:
+        if len(numbers) != 3 or max(numbers) > 255 or (*numbers,) in found:
             raise PrepError(
                 f"{path}, line {number}: {line.strip()!r:.80} is not red, green, blue (0 to 255, no colour twice) and a name"
             )
-        name = f"{match[1]} {match[2]}".strip(" \t,;")
-        found[numbers[0], numbers[1], numbers[2]] = name or str(len(found))
+        found[numbers[0], numbers[1], numbers[2]] = " ".join(cell for cell in cells if not cell.isdigit()) or str(len(found))
     if not found:
         raise PrepError(f"the palette {path} has no line of red, green, blue and a name")
     return tuple(found), tuple(found.values())
 
 
-def decode_mask(
-    data: bytes, *, colors: tuple[Color, ...] = (), bits: int = 8, max_pixels: int = 1 << 28, binary: bool = False
-) -> Array:
-    """Return the class of each pixel, uint8 or uint16 [H, W].
+def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> Array:
+    """Return the class of each pixel of a PNG file, uint8 or uint16 [H, W].
 
-    Args:
-        data: a PNG file. With a palette, the index is the class. With 1, 2 or 4 bits, values are 0, 1, 2 and so on.
-        colors: RGB colour k is class k; empty: the values are the classes.
-        binary: the masks of the store have two classes: in a file of 0 and the largest value, that is class 1.
+    Colours are looked up; without a table of colours, the values are the classes: the indices of a palette, and 0, 1, 2 and so on
+    with 1, 2 or 4 bits.
 
     Raises:
         CodecError: the file is no PNG, or what its values mean is not clear.
     """
-    if colors:
-        header = _header(data, max_pixels)
-        values = _class_numbers(to_channels(header.pixels(data).color, gray=False), colors)  # alpha is no class
+    if recipe.colors:
+        color = _header(data, max_pixels).pixels(data).color  # alpha is no class
+        values = _class_numbers(to_channels(color, gray=False), recipe.colors)
     else:
-        values = mask_values(data, max_pixels=max_pixels)
-        if binary and _has_high(values):
+        values = mask_values(data, max_pixels)
+        if recipe.binary and _has_high(values):
             if not is_binary(values):
                 raise CodecError(
                     f"the mask has {values.max()} next to two other values, but other masks have 0 and {values.max()} alone, which "
@@ -104,12 +97,12 @@ def decode_mask(
                     "mask-values",
                 )
             values = values != 0
-    if values.max(initial=0) >> bits:
+    if values.max(initial=0) >> recipe.bits:
         raise CodecError(f"a mask has the value {values.max()}: 8 bits hold 255; give --mask-bits 16", "range")
-    return np.ascontiguousarray(values, np.uint16 if bits == 16 else np.uint8)
+    return np.ascontiguousarray(values, f"uint{recipe.bits}")
 
 
-def mask_values(data: bytes, *, max_pixels: int = 1 << 28) -> Array:
+def mask_values(data: bytes, max_pixels: int = 1 << 28) -> Array:
     """Return the numbers in a mask's file, [H, W]. Raise CodecError as `decode_mask` does."""
     values = _header(data, max_pixels).values(data)
     if values.ndim == 3 and (values[..., :3] == values[..., :1]).all():
@@ -124,10 +117,9 @@ def mask_values(data: bytes, *, max_pixels: int = 1 << 28) -> Array:
 
 
 def _header(data: bytes, max_pixels: int) -> PngHeader:
-    image = SourceImage(data, max_pixels=max_pixels)
-    header = image.header
+    header = SourceImage(data, max_pixels=max_pixels).header
     if not isinstance(header, PngHeader):
-        raise CodecError(f"a mask has to be PNG, this is {image.format}: others change values, or mean them otherwise", "not-png")
+        raise CodecError(f"a mask has to be PNG, this is {header.format}: others change values, or mean them otherwise", "not-png")
     if header.orientation != 1:
         raise CodecError("the mask says that it is turned (EXIF orientation), which masks are not", "unsupported")
     return header
@@ -158,37 +150,26 @@ def _is_smooth(values: Array) -> bool:
 
 def count_classes(mask: Array) -> dict[int, int]:
     """Count the pixels of each class in a mask, uint8 or uint16. Absent classes are left out."""
-    pixels = mask.reshape(-1)
-    counts = np.zeros(1 << 8 * mask.dtype.itemsize, np.int64)
-    for start in range(0, len(pixels), BAND):
-        counts += np.bincount(pixels[start : start + BAND], minlength=len(counts))
+    counts = np.bincount(mask.reshape(-1))
     return {int(k): int(counts[k]) for k in np.flatnonzero(counts)}
 
 
 def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:
-    """Return the index of each pixel's colour in the table."""
-    table = _code(np.array(colors))
-    order = np.argsort(table, kind="stable")
-    pixels, ordered = rgb.reshape(-1, 3), table[order]
-    classes = np.empty(len(pixels), np.min_scalar_type(len(colors) - 1))
-    unknown = list[Array]()
-    for start in range(0, len(pixels), BAND):
-        band = pixels[start : start + BAND]
-        codes = _code(band)
-        at = np.searchsorted(ordered, codes).clip(max=len(order) - 1)
-        classes[start : start + BAND] = order[at]
-        unknown.append(band[ordered[at] != codes])
-    if count := sum(map(len, unknown)):
-        first = next(tuple(some[0].tolist()) for some in unknown if len(some))
-        raise CodecError(f"{count} pixels have colours that the palette lacks, such as {first}", "unknown-color")
-    return classes.reshape(rgb.shape[:2])
+    """Return the index of each pixel's colour in the table, [H, W]."""
+    codes, table = _code(rgb), _code(np.array(colors))
+    order = np.argsort(table).astype(np.min_scalar_type(len(colors) - 1))
+    classes = order[np.searchsorted(table[order], codes).clip(max=len(order) - 1)]
+    unknown = table[classes] != codes
+    if unknown.any():
+        first = tuple(rgb[unknown][0].tolist())
+        raise CodecError(f"{unknown.sum()} pixels have colours that the palette lacks, such as {first}", "unknown-color")
+    return np.asarray(classes)
 
 
 def _code(rgb: Array) -> Array:
     """Return a number for each colour, of 8 or 16 bits per channel."""
-    red, green, blue = np.moveaxis(rgb.astype(np.int64), -1, 0)
-    code: Array = red << 32 | green << 16 | blue
-    return code
+    red, green, blue = (rgb[..., k].astype(np.int64) for k in range(3))
+    return np.asarray(red << 32 | green << 16 | blue)
 
 
 def resize_mask(mask: Array, shape: tuple[int, int]) -> Array:

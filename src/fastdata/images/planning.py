@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.images.mask_file import MaskRecipe, is_binary, mask_values, read_palette
-from fastdata.images.options import CODECS, ImageOptions
+from fastdata.images.options import ImageOptions
 from fastdata.images.prepare import ImageRecipe
 from fastdata.images.sections import NamedImage
 from fastdata.images.tokens import with_tokens
@@ -26,8 +26,7 @@ from fastdata.sources.yolo import with_yolo
 __all__ = ["plan_images"]
 
 PROBED_MASKS = 32
-IMAGE_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
-TAKEN = ("mask", "masks")  # an export has masks under these names
+IMAGE = re.compile(r"([A-Za-z0-9_]{1,100})=(.+?)(?::(jpeg|original|rgb|png))?(?::(8|16))?(:gray)?")
 IMAGE_FORM = "NAME=WHERE[:CODEC][:BITS][:gray], such as left=left or depth=depth:png:16:gray"
 
 
@@ -99,32 +98,15 @@ def _are_binary(found: SourceList, masks: AnyPath) -> bool:
 
 def _named_images(options: ImageOptions) -> list[tuple[NamedImage, str]]:
     """Return each image that `--images` names, and where it lies. Raise ValueError if a value is malformed."""
-    texts = options.images
-    if len(texts) == 1:
-        raise ValueError(f"--images {texts[0]} is given once, but is about several images: give it for each, or leave it out")
-    found = [_parsed(text, options.codec, options.bits, options.gray) for text in texts]
-    for k, (image, _) in enumerate(found):
-        if image.name in (other.name for other, _ in found[:k]):
-            raise ValueError(f"--images: two images are called {image.name}: give each a name of its own")
-    return found
-
-
-def _parsed(text: str, codec: str, bits: int, gray: bool) -> tuple[NamedImage, str]:
-    name, _, rest = text.partition("=")
-    where, *details = re.split(r":(?!//)", rest)  # also of a URL
-    if not where or not IMAGE_NAME.fullmatch(name):
-        raise ValueError(f"--images {text}: give {IMAGE_FORM}; names have letters, digits and _")
-    if name in TAKEN:
-        raise ValueError(f"--images {text}: {name} is the name of masks, which --masks stores: call the image something else")
-    for detail in details:
-        if detail in CODECS:
-            codec = detail
-        elif detail in ("8", "16"):
-            bits = int(detail)
-        elif detail == "gray":
-            gray = True
-        else:
-            raise ValueError(f"--images {text}: {detail!r} is none of {', '.join(CODECS)}, 8, 16, gray: give {IMAGE_FORM}")
-    if bits == 16 and codec in ("jpeg", "original"):
-        raise ValueError(f"--images {text}: 16 bits do not fit into codec {codec}: give rgb or png, as in {name}={where}:png:16")
-    return NamedImage(name, codec, bits, gray), where
+    found = dict[str, tuple[NamedImage, str]]()
+    for text in options.images:
+        match = IMAGE.fullmatch(text)
+        if match is None or match[1] in ("mask", "masks", *found):  # an export has masks under these names
+            raise ValueError(f"--images {text}: give {IMAGE_FORM}; names have letters, digits and _, differ, and none is mask")
+        image = NamedImage(match[1], match[3] or options.codec, int(match[4] or options.bits), bool(match[5]) or options.gray)
+        if image.bits == 16 and image.codec in ("jpeg", "original"):
+            raise ValueError(f"--images {text}: 16 bits do not fit into codec {image.codec}: give rgb or png, as in {IMAGE_FORM}")
+        found[image.name] = image, match[2]
+    if len(found) == 1:
+        raise ValueError(f"--images {options.images[0]} is given once, but is about several images: give each, or leave it out")
+    return list(found.values())

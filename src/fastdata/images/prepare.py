@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 Shape = tuple[int, int]
 Room = Callable[[int], AbstractContextManager[Any]]  # makes sure of so many bytes of memory
-OTHERS_BYTES = 28  # the most for a pixel of a mask or a further image while it is decoded
+OTHERS_BYTES = 48  # the most for a pixel of a mask or a further image while it is decoded
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,7 @@ def variant_name(size: int | None) -> str:
     return "full" if size is None else str(size)
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """A stored image or mask.
 
     Attributes:
@@ -108,7 +107,7 @@ class Record:
     height: int
     width: int
     source: Shape
-    classes: dict[int, int] = field(default_factory=dict)
+    classes: Mapping[int, int] = {}
     original: bool = False
 
 
@@ -147,15 +146,13 @@ def prepare_image(
         records = _image_records(data, source, options, shapes, scratch)
         for recipe, (called, found) in zip(options.companions(), companions, strict=True):
             try:
+                image, masks = SourceImage(found, max_pixels=options.max_pixels), isinstance(recipe, MaskRecipe)
+                if (image.height, image.width) != (source.height, source.width):
+                    what = f"{image.width} x {image.height} pixels, but the first image has {source.width} x {source.height}"
+                    raise CodecError(what, "mask-size" if masks else "image-size")
                 if isinstance(recipe, MaskRecipe):
-                    mask = decode_mask(
-                        found, colors=recipe.colors, bits=recipe.bits, max_pixels=options.max_pixels, binary=recipe.binary
-                    )
-                    _check_size(mask.shape, source, "mask-size")
-                    records += _mask_records(mask, options, shapes)
+                    records += _mask_records(decode_mask(found, recipe, options.max_pixels), options, shapes)
                 else:
-                    image = SourceImage(found, max_pixels=options.max_pixels)
-                    _check_size((image.height, image.width), source, "image-size")
                     records += _image_records(found, image, recipe, shapes, scratch)
             except CodecError as error:
                 raise CodecError(f"its {called}: {error}", error.reason) from None
@@ -181,22 +178,14 @@ def _least(shapes: list[Shape]) -> Shape:
     return max(h for h, _ in shapes), max(w for _, w in shapes)
 
 
-def _check_size(found: Shape, source: SourceImage, reason: str) -> None:
-    """Raise a CodecError if a companion has another size than its image."""
-    if found != (source.height, source.width):
-        height, width = found
-        raise CodecError(f"{width} x {height} pixels, but the first image has {source.width} x {source.height}", reason)
-
-
 def _image_records(
     data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape], scratch: Array | None
 ) -> list[Record]:
     """Return an image in each size, all from one decode."""
-    upright = source.height, source.width
-    original = None  # the pixels of a JPEG whose bytes are stored in at least one size
+    upright, image = (source.height, source.width), None
     if options.codec == "original" and upright in shapes and isinstance(source.header, JpegHeader):
-        original = source.header.as_is(data, gray=options.gray)
-    image = original
+        image = source.header.as_is(data, gray=options.gray)
+    original = image is not None
     if image is None:
         image = source.decode(at_least=_least(shapes), gray=options.gray, bits=options.bits, scratch=scratch)
     records: dict[int | None, Record] = {}
@@ -207,20 +196,17 @@ def _image_records(
         larger = resized if resized.size < image.size else image
         resized = _framed(resized, options, size)
         height, width = resized.shape[:2]
-        if original is not None and (height, width) == upright:
-            records[size] = Record(data, height, width, upright, original=True)
-        else:
-            records[size] = Record(encode_record(resized, options.codec, quality=options.quality), height, width, upright)
+        keeps = original and (height, width) == upright
+        record = data if keeps else encode_record(resized, options.codec, quality=options.quality)
+        records[size] = Record(record, height, width, upright, original=keeps)
     return [records[size] for size in options.sizes]
 
 
 def _mask_records(mask: Array, options: ImageRecipe, shapes: list[Shape]) -> list[Record]:
     """Return a mask in each size."""
-    classes, records = count_classes(mask), []
-    for size, shape in zip(options.sizes, shapes, strict=True):
-        resized = _framed(resize_mask(mask, shape), options, size)
-        records.append(Record(encode_record(resized, "rgb"), resized.shape[0], resized.shape[1], mask.shape, classes))
-    return records
+    classes = count_classes(mask)
+    sized = [_framed(resize_mask(mask, shape), options, size) for size, shape in zip(options.sizes, shapes, strict=True)]
+    return [Record(encode_record(one, "rgb"), one.shape[0], one.shape[1], mask.shape, classes) for one in sized]
 
 
 def _framed(resized: Array, options: ImageRecipe, size: int | None) -> Array:

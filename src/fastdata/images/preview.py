@@ -12,7 +12,6 @@ from fastdata.codecs.pixels import decode_record
 from fastdata.images.export import ColumnValues
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnReader
-from fastdata.store.manifest import Variant
 from fastdata.store.preview import Preview, box_color, class_colors, label_text
 from fastdata.store.store import Store
 
@@ -26,25 +25,20 @@ CAPTIONS = "captions"
 
 def facts(store: Store) -> dict[str, Any]:
     """Return the sides, (width, height), and the decoded bytes of each variant, and the number of boxes of each category."""
-    facts: dict[str, Any] = {"variants": {variant.name: _variant_facts(store, variant) for variant in store.manifest.variants}}
+    facts: dict[str, Any] = {"variants": {}}
+    for variant in store.manifest.variants:
+        width, height = (store.field(variant, side).astype(np.int64) for side in ("width", "height"))
+        facts["variants"][variant.name] = {
+            "smallest": [int(width.min()), int(height.min())],
+            "largest": [int(width.max()), int(height.max())],
+            "decoded_bytes": int(variant.form.nbytes(height * width).sum()),
+        }
     categories = _categories(store)
     if categories is not None and categories.names:
         numbers = ColumnReader(store.path, categories, len(store)).take(np.arange(len(store)))
         counts = np.bincount(numbers, minlength=len(categories.names)).tolist()
         facts["categories"] = [{"name": name, "boxes": count} for name, count in zip(categories.names, counts, strict=False)]
     return facts
-
-
-def _variant_facts(store: Store, variant: Variant) -> dict[str, Any]:
-    width, height = (store.field(variant, side).astype(np.int64) for side in ("width", "height"))
-    facts = {"decoded_bytes": int(variant.form.nbytes(height * width).sum())}
-    if not len(store):
-        return facts
-    return {
-        "smallest": [int(width.min()), int(height.min())],
-        "largest": [int(width.max()), int(height.max())],
-        **facts,
-    }
 
 
 def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
@@ -63,13 +57,11 @@ def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
             pixels = decode_record(reader.get(row), variant.form, height, width)
             pictures.append(class_colors()[pixels[:, :, 0]] if variant.is_mask else _rgb8(pixels))
         pictures[0] = _annotated(pictures[0], store, {name: found[k] for name, found in values.items()})
-        title = label_text(store, row) or ("" if text is None else _one_line(values[text][k]))
+        title = label_text(store, row)
+        if not title and text is not None:
+            value = values[text][k]  # a text, or several
+            title = " ".join(str(next(iter(value), "") if isinstance(value, list) else value).split())
         yield Preview(title, f"{row}: {names[row].rpartition('/')[2]}", pictures)
-
-
-def _one_line(text: Any) -> str:
-    """Return a text, or the first of several, in one line."""
-    return " ".join(str(next(iter(text), "") if isinstance(text, list) else text).split())
 
 
 def _rgb8(pixels: Array) -> Array:
@@ -80,21 +72,18 @@ def _rgb8(pixels: Array) -> Array:
 
 def _annotated(pixels: Array, store: Store, values: Mapping[str, Array]) -> Array:
     """Return an image, uint8 [H, W, 3], with its boxes and keypoints."""
-    columns = [column for column in store.manifest.columns if column.geometry]
-    if not columns:
-        return pixels
     out = np.ascontiguousarray(pixels).copy()
     width = max(1, round(max(out.shape[:2]) / FINE))
     categories = _categories(store)
-    for column in columns:
+    for column in store.manifest.columns:
+        found = values.get(column.name, np.empty(0))
         if column.geometry == "xyxy":
             same = categories is not None and categories.group == column.group
-            numbers = values[categories.name] if categories is not None and same else np.zeros(len(values[column.name]), np.int64)
-            for box, number in zip(values[column.name].reshape(-1, 4).round().astype(int), numbers.tolist(), strict=False):
+            numbers = values[categories.name] if categories is not None and same else np.zeros(len(found), np.int64)
+            for box, number in zip(found.reshape(-1, 4).round().astype(int), numbers.tolist(), strict=False):
                 cv2.rectangle(out, box[:2].tolist(), box[2:].tolist(), box_color(number), width)
-    for column in columns:
-        if column.geometry == "xy":
-            for x, y, visible in values[column.name].reshape(-1, 3).tolist():
+        elif column.geometry == "xy":
+            for x, y, visible in found.reshape(-1, 3).tolist():
                 if visible:
                     cv2.circle(out, (round(x), round(y)), 2 * width, (255, 255, 255), -1)
     return out

@@ -21,7 +21,6 @@ from fastdata.data.dataset import shown
 from fastdata.data.in_memory import InMemoryRecords, progress_bar
 from fastdata.errors import CodecError, FormatError, StoreError, lacking
 from fastdata.images.geometry import Placement, placement
-from fastdata.images.tokens import decode_tokens
 from fastdata.store.column import SOURCE_SIZE, TEXTS, Column
 from fastdata.store.columns import ColumnReader, Lists
 from fastdata.store.manifest import Form, Labels
@@ -351,9 +350,6 @@ class StoreValues:
             self._opened = opened
         return self._opened.read(rows)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        return decode_tokens(self._root, self.column, tokens)
-
 
 class _Concat(Generic[T]):
     """Several sources, as one.
@@ -517,9 +513,6 @@ class ConcatValues(_Concat[Values]):
             return np.array(items, self.column.dtype).reshape(len(rows), *self.column.shape)
         offsets = np.concatenate([[0], np.cumsum([len(item) for item in items])]).astype(np.int64)
         return Lists(np.concatenate([np.empty((0, *self.column.shape), self.column.dtype), *items]), offsets)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return self._parts[0][0].decode(tokens)
 
 
 def _described(images: Images) -> str:

@@ -47,11 +47,8 @@ def _scratch() -> Array:
 
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
     """Prepare the images of a task in every size."""
-    rows: list[list[Any]] = []
-    rejects: list[dict[str, Any]] = []
-    classes: Counter[int] = Counter()
-    originals = [0] * len(job.options.variants())
-    counts = Counter[str]()
+    rows, rejects = list[list[Any]](), list[dict[str, Any]]()
+    classes, counts, originals = Counter[int](), Counter[str](), [0] * len(job.options.variants())
     for place, source in enumerate(_with_files(job, task, progress)):
         progress.at(place)
         own = Counter[str]()
@@ -114,41 +111,35 @@ def _prepared(
         raise CodecError(skip[1], skip[0])
     if source.problem:
         raise CodecError(detail_of(source.problem), reason_of(source.problem))
+    data, companions = read_source(job.roots[0], source), list[tuple[str, bytes]]()
     names = [image.name for image in job.options.images[1:]] + ["mask"] * (job.options.mask is not None)
-    data = read_source(job.roots[0], source)
-    companions = [_companion(*found) for found in zip(names, job.roots[1:], source.companions, strict=True)]
+    for name, root, companion in zip(names, job.roots[1:], source.companions, strict=True):
+        called = f"{name} ({companion.name})"
+        try:
+            companions.append((called, read_source(root, companion)))
+        except Exception as error:  # noqa: BLE001  as in `make_shard`
+            reason, detail = reject_of(error)
+            raise CodecError(f"its {called}: {detail}", reason) from None
     if job.options.mask is not None:  # its records come first
-        companions = [("mask", companions[-1][1]), *companions[:-1]]
+        companions.insert(0, ("mask", companions.pop()[1]))
     records = prepare_image(data, job.options, scratch=_scratch(), companions=companions, room=room)
     values = in_pixels(job.fields, read_fields(job.roots[0], source, job.fields), records[0].source, counts)
     return records, encode_columns(job.columns, values, job.files, counts)
 
 
-def _companion(called: str, root: str, source: Source) -> tuple[str, bytes]:
-    """Return what to call a companion of an input, and the bytes of its file."""
-    called = f"{called} ({source.name})"
-    try:
-        return called, read_source(root, source)
-    except Exception as error:  # noqa: BLE001  as in `make_shard`
-        reason, detail = reject_of(error)
-        raise CodecError(f"its {called}: {detail}", reason) from None
-
-
 def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     """Build samples.npy, with a row for each image, and the store's other tables."""
     variants = plan.options.variants()
-    blocks = [_rows(plan, shard, table["rows"]) for shard, table in enumerate(found)]
-    counts = tuple(map(len, blocks))
-    originals, classes, noted = [0] * len(variants), Counter[int](), Counter[str]()
+    samples = np.concatenate([_rows(plan, shard, table["rows"]) for shard, table in enumerate(found)])
+    classes, noted = Counter[int](), Counter[str]()
     for table in found:
-        originals = [count + more for count, more in zip(originals, table["originals"], strict=True)]
         classes.update({int(k): count for k, count in table["classes"].items()})
         noted.update(table["counts"])
-    samples = np.concatenate(blocks)
+    originals = np.sum([table["originals"] for table in found], axis=0, dtype=int).tolist()
     mask = plan.options.mask
     return Tables(
         samples=samples,
-        names=_names(plan, samples["source"], counts),
+        names=_names(plan, samples["source"], [len(table["rows"]) for table in found]),
         originals={name: originals[k] for k, (name, _, form) in enumerate(variants) if form.codec == "original"},
         sections={"masks": None if mask is None else Masks(mask.names, {str(k): classes[k] for k in sorted(classes)})},
         images=tuple(image.name for image in plan.options.images),
@@ -168,8 +159,7 @@ def _rows(plan: Plan, shard: int, rows: list[Any]) -> Array:
     variants = [name for name, _, _ in plan.options.variants()]
     samples = np.zeros(len(rows), rows_dtype(plan.labels, variants))
     samples["source"] = [row[0] for row in rows]
-    label = samples["label"]
-    sources, first = plan.shard(shard), plan.bounds[shard]
+    label, sources, first = samples["label"], plan.shard(shard), plan.bounds[shard]
     label[...] = np.array([sources[row[0] - first].label for row in rows], label.dtype).reshape(label.shape)
     for k, name in enumerate(variants):
         if f"{name}/height" in samples.dtype.fields:

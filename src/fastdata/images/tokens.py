@@ -30,6 +30,7 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
         options: NAME=TOKENIZER, or NAME=TOKENIZER:LENGTH.
 
     Raises:
+        PrepError: an option is malformed, or does not fit its column.
         MissingExtraError: the tokenizer's library is not installed.
     """
     found, files = {column.name: column for column in columns}, dict[str, bytes]()
@@ -37,36 +38,26 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
         match = TOKENIZE.fullmatch(option)
         if match is None:
             raise PrepError(f"--tokenize {option}: give NAME=TOKENIZER or NAME=TOKENIZER:LENGTH, such as caption=gpt2:77")
-        column = found.get(match["name"])
-        if column is None:
-            known = ", ".join(found) or "none"
-            raise PrepError(f"--tokenize {option}: there is no column {match['name']}; there are {known}; --fields stores columns")
-        stored, data = _tokens_column(column, option, match["tokenizer"], None if match["length"] is None else int(match["length"]))
-        found[column.name] = stored
+        name, tokenizer, length = match["name"], match["tokenizer"], int(match["length"]) if match["length"] else None
+        column = found.get(name)
+        if column is None or column.type not in ("text", "json"):
+            known = ", ".join(map(str, found.values())) or "none"
+            raise PrepError(f"--tokenize {option}: there is no column {name} of text; there are {known}; --fields stores columns")
+        many = column.type == "json"  # several texts for each image
+        if many and length is None:
+            raise PrepError(f"--tokenize {option}: {column} becomes rows of one length: give {name}={tokenizer}:LENGTH")
+        spec, data = find_tokenizer(tokenizer, "--tokenize")
+        engine = load(spec, data)
+        if length is not None and length <= (added := len(engine.encode_row("", None)[0])):
+            raise PrepError(f"--tokenize {option}: a row of {length} has no room beside the {added} tokens that {spec.name} adds")
+        pad = next((token for token in (engine.pad, engine.end) if token is not None), 0)
+        tokens = ColumnTokens(spec, engine.vocab_size, None if length is None else pad)
+        type, shape = "uint16" if engine.vocab_size <= 1 << 16 else "uint32", () if length is None else (length,)
+        stored = Column(name, type, shape, many or length is None, group=column.group, tokens=tokens)
+        found[name] = stored
         if stored.tokenizer_file:
             files[stored.tokenizer_file] = data
     return tuple(found.values()), files
-
-
-def _tokens_column(column: Column, option: str, name: str, length: int | None) -> tuple[Column, bytes]:
-    if column.type not in ("text", "json"):
-        raise PrepError(f"--tokenize {option}: {column} is no text")
-    if column.type == "json" and length is None:
-        raise PrepError(
-            f"--tokenize {option}: {column} holds several texts for each image, which become rows of one length: give "
-            f"{column.name}={name}:LENGTH"
-        )
-    spec, data = find_tokenizer(name, "--tokenize")
-    engine = load(spec, data)
-    if length is not None and length <= (added := len(engine.encode_row("", None)[0])):
-        raise PrepError(
-            f"--tokenize {option}: rows of {length} have no room for text next to the {added} tokens that {spec.name} adds"
-        )
-    pad = next((token for token in (engine.pad, engine.end) if token is not None), 0)
-    tokens = ColumnTokens(spec, engine.vocab_size, None if length is None else pad)
-    type = "uint16" if engine.vocab_size <= 1 << 16 else "uint32"
-    many = length is None or column.type == "json"
-    return Column(column.name, type, () if length is None else (length,), many, group=column.group, tokens=tokens), data
 
 
 @cache

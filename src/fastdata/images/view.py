@@ -159,11 +159,7 @@ def plan_views(views: Sequence[View], u: Array, heights: Array, widths: Array) -
 
 
 def _check_boxes(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:
-    """Return the boxes.
-
-    Raises:
-        LoaderError: if they contradict what the crop declares.
-    """
+    """Return the boxes, or raise a LoaderError if they contradict what the crop declares."""
     if boxes.shape != (len(heights), 4) or boxes.dtype.kind not in "iu":
         raise LoaderError(f"{crop}.boxes gave {boxes.dtype} {list(boxes.shape)}, but must give integers {[len(heights), 4]}")
     top, left, height, width = boxes.T
@@ -176,10 +172,8 @@ def _check_boxes(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Arr
     for fault, where in faults.items():
         if where.any():
             k = int(where.argmax())
-            raise LoaderError(
-                f"{crop}.boxes gave {boxes[k].tolist()} (top, left, height, width) for an image of {heights[k]} x {widths[k]}, "
-                f"which {fault}"
-            )
+            of = f"{boxes[k].tolist()} (top, left, height, width) for an image of {heights[k]} x {widths[k]}"
+            raise LoaderError(f"{crop}.boxes gave {of}, which {fault}")
     return boxes
 
 
