@@ -90,7 +90,6 @@ KINDS: dict[str, tuple[Callable[[int], bytes], int]] = {
     "tiff-16": (lambda side: image_files.tiff(np.zeros((side, side, 4), np.uint16), 2, alpha=2), 8),
     "avif": (lambda side: saved(_flat(side, "RGBA"), "AVIF", speed=10), 8),
     "heic": (lambda side: image_files.heif(np.asarray(_flat(side, "RGBA"))), 8),
-    "jxl": (lambda side: image_files.jxl(np.asarray(_flat(side, "RGBA")), effort=1), 8),
     "jp2": (lambda side: saved(_flat(side, "RGB"), "JPEG2000"), 8),
 }
 

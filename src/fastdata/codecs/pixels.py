@@ -43,6 +43,10 @@ class Window(NamedTuple):
     def empty(self) -> bool:
         return self.height <= 0 or self.width <= 0
 
+    @property
+    def area(self) -> int:
+        return self.height * self.width
+
 
 class Region(NamedTuple):
     """Pixels that contain a window, [H, W, C], or RGBA for RGB. The first is at (top, left) of the image; each merges `shrink` x

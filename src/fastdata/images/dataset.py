@@ -83,7 +83,7 @@ class ImageDataset(SlotDataset):
         super().__init__()
         self._images = sources[0]
         self._sources = tuple(sources)  # of the images of each sample, which have the same sizes
-        self._names = names  # of these, if a sample is a dict of them
+        self.images = names or None
         self._fields = fields
         self._masks = masks
         self.ignore_index = ignore_index
@@ -92,10 +92,6 @@ class ImageDataset(SlotDataset):
     @property
     def _all(self) -> Images:
         return self._images
-
-    @property
-    def images(self) -> tuple[str, ...] | None:
-        return self._names or None
 
     def _as_sample(self, images: Sequence[Any]) -> Any:
         """Return the images of a sample, or of a batch, as they are emitted."""
@@ -149,11 +145,8 @@ class ImageDataset(SlotDataset):
     ) -> tuple[Any, Any]:
         """Return a batch for the Loader: images and targets.
 
-        Images are [n, H, W, C]; a tuple of these if there are several views, a dict if samples have
-        several images. Targets are int64 [n], float32 [n, columns], masks [n, H, W], or what `Fields.batch` returns.
-
-        `repeats` counts, for each sample, its earlier occurrences in this epoch; each occurrence gets its own random numbers.
-        `allocate(shape, dtype)` returns the memory for the images, then for masks. Times are added to `timing`.
+        Images are [n, H, W, C]; a tuple of these if there are several views, a dict if samples have several images. Targets are
+        int64 [n], float32 [n, columns], masks [n, H, W], or what `Fields.batch` returns. Images are allocated first, then masks.
         """
         keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
         if all(view.transform is None for view in self.views):
@@ -202,10 +195,15 @@ class ImageDataset(SlotDataset):
         """Return the batch that `read_batch` makes from the same arguments, before decoding. It has no masks and no transform.
 
         JPEGs hold only what the boxes need. The bytes are valid while this dataset lives.
+
+        Raises:
+            LoaderError: if the samples would have several shapes.
         """
         _, rows, (plan,) = self._plan_batch(indices, seed, epoch, repeats)
-        targets = self._read_targets(rows, plan, np.empty, None)
-        return EncodedBatch(self._images, self.views[0], rows, plan, targets)
+        images, shape = self._images, self.views[0].one_shape(plan)
+        pairs = zip(rows.tolist(), (sample.window for sample in plan), strict=True)
+        jpegs = [None if window.empty else images.jpeg(row, images.get(row), window) for row, window in pairs]
+        return EncodedBatch(plan, jpegs, self._read_targets(rows, plan, np.empty, None), (*shape, images.form.channels))
 
     def no_jpegs(self) -> str | None:
         """Return why `encode_batch` cannot be used; None: it can."""
@@ -242,11 +240,6 @@ class ImageDataset(SlotDataset):
             return self._images.targets[rows]
         assert self.ignore_index is not None
         return render_masks(self._masks, self.views[0], rows, plan, self.ignore_index, allocate, timing)
-
-    @property
-    def codec(self) -> str:
-        """The codec of the stored images: "jpeg", "rgb", ..."""
-        return self._images.form.codec
 
     def sides(self) -> tuple[Array, Array]:
         """Return the heights and widths of the stored images, int64 [n] each."""
@@ -329,7 +322,7 @@ class ImageDataset(SlotDataset):
         sources = [ConcatImages([*zip(pair, rows, strict=True)]) for pair in zip(self._sources, other._sources, strict=True)]
         masks = self._masks and other._masks and ConcatImages([*zip((self._masks, other._masks), rows, strict=True)])
         view = {part: getattr(self, part) for part in VIEW_PARTS}
-        return ImageDataset(sources, self._names, masks=masks, ignore_index=self.ignore_index, fields=self._fields, **view)
+        return ImageDataset(sources, self.images or (), masks=masks, ignore_index=self.ignore_index, fields=self._fields, **view)
 
     def _set_views(
         self,
@@ -369,4 +362,4 @@ class ImageDataset(SlotDataset):
         flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
         name = getattr(self.transform, "__name__", type(self.transform).__name__)
         transform = "" if self.transform is None else f"transform={name}"
-        return in_one_line(self, count, classes, self.codec, crop, *flips, transform, self._images.place)
+        return in_one_line(self, count, classes, self._images.form.codec, crop, *flips, transform, self._images.place)

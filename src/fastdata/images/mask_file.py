@@ -15,6 +15,7 @@ from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.png_file import PngHeader
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.urls import to_path
+from fastdata.store.manifest import Form
 
 __all__ = ["Color", "MaskRecipe", "count_classes", "decode_mask", "is_binary", "mask_values", "read_palette", "resize_mask"]
 
@@ -39,6 +40,10 @@ class MaskRecipe:
     colors: tuple[Color, ...] = ()
     names: tuple[str, ...] = ()
     binary: bool = False
+
+    @property
+    def form(self) -> Form:
+        return Form("rgb", 1, f"uint{self.bits}")
 
     def __post_init__(self) -> None:
         if self.bits not in (8, 16):

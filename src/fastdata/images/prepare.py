@@ -20,7 +20,7 @@ from fastdata.images.resize import center, resize, target_shapes
 from fastdata.images.sections import NamedImage
 from fastdata.store.manifest import IMAGE, MASK, Form
 
-__all__ = ["ImageRecipe", "Record", "Room", "prepare_image", "variant_name"]
+__all__ = ["ImageRecipe", "Record", "Room", "prepare_image"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -74,24 +74,22 @@ class ImageRecipe:
         """The packages that read and write images here: the required ones, and the optional ones that are installed."""
         return ("opencv-python-headless", "pillow", "simplejpeg", *extras())
 
+    @property
+    def form(self) -> Form:
+        return Form(self.codec, 1 if self.gray else 3, f"uint{self.bits}")
+
+    def parts(self) -> list[tuple[str, MaskRecipe | ImageRecipe]]:
+        """Return how to prepare the image, its mask and each further image, and the prefix of their variants."""
+        masks = [] if self.mask is None else [(MASK, self.mask)]
+        further = [
+            (f"{IMAGE}{one.name}-", replace(self, codec=one.codec, bits=one.bits, gray=one.gray, mask=None, images=()))
+            for one in self.images[1:]
+        ]
+        return [("", self), *masks, *further]
+
     def variants(self) -> list[tuple[str, int | None, Form]]:
-        """Return (name, size, form) of each variant: the images in every size, then their masks, then each further image."""
-        found = [("", Form(self.codec, 1 if self.gray else 3, f"uint{self.bits}"))]
-        if self.mask is not None:
-            found.append((MASK, Form("rgb", 1, f"uint{self.mask.bits}")))
-        for image in self.images[1:]:
-            found.append((f"{IMAGE}{image.name}-", Form(image.codec, 1 if image.gray else 3, f"uint{image.bits}")))
-        return [(f"{prefix}{variant_name(size)}", size, form) for prefix, form in found for size in self.sizes]
-
-    def companions(self) -> list[MaskRecipe | ImageRecipe]:
-        """Return how to prepare what belongs to an image, in the order of its variants: its mask, then each further image."""
-        images = [replace(self, codec=one.codec, bits=one.bits, gray=one.gray, mask=None, images=()) for one in self.images[1:]]
-        return [*images] if self.mask is None else [self.mask, *images]
-
-
-def variant_name(size: int | None) -> str:
-    """Return a variant's folder: its size, or "full" where images keep their own."""
-    return "full" if size is None else str(size)
+        """Return (name, size, form) of each variant: all parts in every size. "full" is the name where images keep their own."""
+        return [(f"{prefix}{size or 'full'}", size, recipe.form) for prefix, recipe in self.parts() for size in self.sizes]
 
 
 class Record(NamedTuple):
@@ -144,7 +142,7 @@ def prepare_image(
         raise CodecError(f"{what}give --no-upscale, or --resize long or stretch", "too-large")
     with room(_memory(source, options, shapes)):
         records = _image_records(data, source, options, shapes, scratch)
-        for recipe, (called, found) in zip(options.companions(), companions, strict=True):
+        for (_, recipe), (called, found) in zip(options.parts()[1:], companions, strict=True):
             try:
                 image, masks = SourceImage(found, max_pixels=options.max_pixels), isinstance(recipe, MaskRecipe)
                 if (image.height, image.width) != (source.height, source.width):
@@ -166,7 +164,7 @@ def _memory(source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> i
     Masks and further images have the size of the image.
     """
     stored = 3 * max(options.bits, *(image.bits for image in options.images), 8) // 8
-    records = (1 + len(options.companions())) * stored * sum(h * w for h, w in shapes)
+    records = len(options.parts()) * stored * sum(h * w for h, w in shapes)
     decoding = source.memory(_least(shapes))
     if options.mask is not None or options.images:
         decoding = max(decoding, OTHERS_BYTES * source.height * source.width)

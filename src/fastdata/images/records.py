@@ -6,6 +6,7 @@ import bisect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
@@ -268,8 +269,8 @@ class FileImages(_Holdable):
         sides = SharedArray((len(self.paths), 4), np.int64)
         with progress_bar("reading headers", len(self.paths), "img") as bar:
             for k, path in enumerate(self.paths):
-                data = _read_file(path)
-                image = _parse(path, data)
+                with _naming(path):
+                    image = SourceImage(data := Path(path).read_bytes())
                 sides.array[k] = image.height, image.width, len(data), getattr(image.header, "plain", False)
                 bar.update()
         self._sides = sides
@@ -299,15 +300,12 @@ class FileImages(_Holdable):
         return self._sides.array[ids, 0], self._sides.array[ids, 1]
 
     def _read(self, index: int) -> memoryview:
-        return memoryview(_read_file(self.paths[index]))
+        with _naming(self.paths[index]):
+            return memoryview(Path(self.paths[index]).read_bytes())
 
     def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
-        try:
-            return Region(_parse(self.paths[index], bytes(data)).decode())
-        except CodecError as error:
-            raise StoreError(
-                f"{self.paths[index]} cannot be decoded: {error}; leave it out, or let fastdata-prep sort it out"
-            ) from None
+        with _naming(self.paths[index]):
+            return Region(SourceImage(bytes(data)).decode())
 
     def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
         height, width, _, plain = self._sides.array[index].tolist()
@@ -374,14 +372,6 @@ class _Concat(Generic[T]):
             local = ids[places] - self._starts[k]
             yield k, source, places, local if rows is None else rows.array[local]
 
-    def _gather(self, ids: Array, take: Callable[[T, Array], tuple[Array, ...]]) -> tuple[Array, ...]:
-        """Return the arrays that `take` returns for rows of a source, for rows of all of them."""
-        if not len(ids):
-            return take(self._parts[0][0], ids)
-        parts = [(places, take(source, local)) for _, source, places, local in self._split(ids)]
-        order = np.argsort(np.concatenate([places for places, _ in parts]))
-        return tuple(np.concatenate(each)[order] for each in zip(*(arrays for _, arrays in parts), strict=True))
-
     def _find(self, index: int) -> tuple[T, int]:
         k = bisect.bisect_right(self._starts, index) - 1
         source, rows = self._parts[k]
@@ -409,10 +399,15 @@ class ConcatImages(_Concat[Images]):
                 )
         targets = [images.targets if rows is None else images.targets[rows.array] for images, rows in self._parts]
         self._targets = SharedArray.of(np.concatenate(targets))
+        sides = [np.stack(one.sides(np.arange(len(one)) if rows is None else rows.array), axis=1) for one, rows in self._parts]
+        self._sides = SharedArray.of(np.concatenate(sides))
 
     @property
     def targets(self) -> Array:
         return self._targets.array
+
+    def sides(self, ids: Array) -> tuple[Array, Array]:
+        return self._sides.array[ids, 0], self._sides.array[ids, 1]
 
     @property
     def stores(self) -> dict[Path, Store]:
@@ -429,15 +424,11 @@ class ConcatImages(_Concat[Images]):
         }
 
     def placement(self, ids: Array) -> Placement:
-        def take(images: Images, local: Array) -> tuple[Array, ...]:
+        found = Placement(np.empty((len(ids), 2)), np.empty((len(ids), 2)))
+        for _, images, places, local in self._split(ids):
             placed = images.placement(local)
-            return placed.scale, placed.shift
-
-        return Placement(*self._gather(ids, take))
-
-    def sides(self, ids: Array) -> tuple[Array, Array]:
-        heights, widths = self._gather(ids, lambda images, local: images.sides(local))
-        return heights, widths
+            found.scale[places], found.shift[places] = placed.scale, placed.shift
+        return found
 
     def uses(self, ids: Array) -> list[Use]:
         found = [(places, use) for _, images, places, local in self._split(ids) for use in images.uses(local)]
@@ -520,18 +511,15 @@ def _described(images: Images) -> str:
     return f"{labels}, {images.form.channels} x {images.form.dtype}"
 
 
-def _read_file(path: str) -> bytes:
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name an image file that cannot be read or decoded."""
     try:
-        return Path(path).read_bytes()
+        yield
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {lacking(error) or f'{error.strerror}; leave it out of the list'}") from None
-
-
-def _parse(path: str, data: bytes) -> SourceImage:
-    try:
-        return SourceImage(data)
     except CodecError as error:
-        raise StoreError(f"{path} is not a usable image: {error}; leave it out, or let fastdata-prep sort it out") from None
+        raise StoreError(f"{path} cannot be decoded: {error}; leave it out, or let fastdata-prep sort it out") from None
 
 
 def _whole_jpeg(data: memoryview, height: int, width: int, window: Window) -> Cut | None:

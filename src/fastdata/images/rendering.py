@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata.codecs.jpeg_batch import JpegBatch, jpeg_batches
+from fastdata.codecs.jpeg_crop import Cut
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.codecs.pixels import Region, Window
 from fastdata.data.dataset import Allocate, Timing
@@ -26,7 +27,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 LEAST_BYTES = 1 << 21  # of scratch memory: holds the largest batch of JPEGs
 
 # A window joins a part if decoding the part with it costs less than decoding it alone: see benchmarks/LOG.md, "Views".
-SHARE = 1.0  # of the window's pixels
 START = 16_000  # pixels that could be decoded in the time that each decode takes to start
 
 _local = threading.local()
@@ -114,21 +114,17 @@ def _joined(windows: Sequence[Window], cuts: bool) -> list[tuple[Window, list[in
     no part of an image is decoded without the rest, and they are always joined.
     """
     parts: list[tuple[Window, list[int]]] = []
-    for view in sorted(range(len(windows)), key=lambda view: -_area(windows[view])):
+    for view in sorted(range(len(windows)), key=lambda view: -windows[view].area):
         window = windows[view]
         for number, (part, views) in enumerate(parts):
             union = _union(part, window)
             fits = part[4:] == window[4:] and part.empty == window.empty
-            if fits and (not cuts or _area(union) - _area(part) <= SHARE * _area(window) + START):
+            if fits and (not cuts or union.area - part.area <= window.area + START):
                 parts[number] = union, [*views, view]
                 break
         else:
             parts.append((window, [view]))
     return parts
-
-
-def _area(window: Window) -> int:
-    return window.height * window.width
 
 
 def _union(one: Window, other: Window) -> Window:
@@ -212,33 +208,17 @@ def _stack(samples: Sequence[Array], allocate: Allocate) -> Array:
     return np.stack(samples, out=allocate((len(samples), *samples[0].shape), np.result_type(*samples)))
 
 
-class EncodedBatch:
+class EncodedBatch(NamedTuple):
     """A batch before decoding, for decoders that take whole batches of JPEGs.
 
     Attributes:
         plan: the plan for each image.
-        jpegs: for each image, a JPEG that contains its window, and its place in the image; None: only `render` can decode it.
+        jpegs: for each image, a JPEG that contains its window, and its place in the image; None: only `read_batch` can decode it.
         targets: as `read_batch` returns them.
         shape: [H, W, C] of each sample.
-
-    Raises:
-        LoaderError: if the samples would have several shapes.
     """
 
-    def __init__(self, images: Images, view: View, rows: Array, plan: Sequence[Sample], targets: Any) -> None:
-        self._images = images
-        self._view = view
-        self._rows = rows
-        self.plan = plan
-        self.targets = targets
-        self.shape = (*view.one_shape(plan), images.form.channels)
-        self.jpegs = [
-            None if sample.window.empty else images.jpeg(row, images.get(row), sample.window)
-            for row, sample in zip(rows.tolist(), plan, strict=True)
-        ]
-
-    def render(self, places: Sequence[int], timing: Timing) -> Array:
-        """Return some samples of the batch, [n, H, W, C], as `read_batch` makes them."""
-        plan = [self.plan[k] for k in places]
-        (pixels,) = render_batch(self._images, [self._view], self._rows[list(places)], [plan], np.empty, timing)
-        return pixels
+    plan: Sequence[Sample]
+    jpegs: list[Cut | None]
+    targets: Any
+    shape: tuple[int, ...]

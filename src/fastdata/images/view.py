@@ -125,8 +125,7 @@ class View:
             resample(region.pixels, box, out, antialias=self.crop is not None and self.crop.antialias)
         else:
             pad(region.pixels, box, out, 0)
-        if any(sample.flip):
-            cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
+        _flip(out, sample.flip)
 
     def render_mask(self, sample: Sample, mask: Array, out: Array, outside: int) -> None:
         """Write a sample's mask, [H, W], from the whole image's [h, w]. Each pixel takes the class at its centre."""
@@ -137,8 +136,7 @@ class View:
             out[...] = mask[top : top + h, left : left + w]
         else:
             cv2.resize(mask[top : top + h, left : left + w], out.shape[::-1], dst=out, interpolation=cv2.INTER_NEAREST_EXACT)
-        if any(sample.flip):
-            cv2.flip(out, -1 if all(sample.flip) else int(sample.flip[0]), dst=out)
+        _flip(out, sample.flip)
 
     def one_shape(self, plan: Sequence[Sample]) -> Shape:
         """Return the shape of a batch's outputs, or raise a LoaderError if there are several."""
@@ -150,6 +148,11 @@ class View:
         else:
             what = f"{self.crop} keeps the aspect ratio; use Resize((height, width)) or CenterCrop"
         raise LoaderError(f"a batch needs images of one size, but these have {shorten({f'{w} x {h}' for h, w in shapes})}: {what}")
+
+
+def _flip(out: Array, flip: tuple[bool, bool]) -> None:
+    if any(flip):
+        cv2.flip(out, -1 if all(flip) else int(flip[0]), dst=out)
 
 
 def plan_views(views: Sequence[View], u: Array, heights: Array, widths: Array) -> list[list[Sample]]:

@@ -151,8 +151,12 @@ class Dali(Engine):
             if rest:
                 whole = images.new_empty((len(batch.plan), *batch.shape))
                 whole.index_copy_(0, self._to_device(torch.tensor(pending.rows)), images)
-                rendered = torch.from_numpy(batch.render(rest, timing))
-                images = whole.index_copy_(0, self._to_device(torch.tensor(rest)), self._to_device(rendered))
+                keys = {"seed": request.seed, "epoch": request.epoch}
+                repeats = None if request.repeats is None else request.repeats[rest]
+                dataset = self._fetch.at(request.size)
+                rendered, _ = dataset.read_batch(request.indices[rest], **keys, repeats=repeats, timing=timing)
+                rendered = self._to_device(torch.from_numpy(rendered))
+                images = whole.index_copy_(0, self._to_device(torch.tensor(rest)), rendered)
             targets = batch.targets
             fallbacks = len(rest)
         images = images.pin_memory() if self._pin else images
