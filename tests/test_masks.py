@@ -35,7 +35,7 @@ from fastdata import (
     StoreError,
 )
 from fastdata.data.random import uniforms
-from fastdata.images.mask_file import MaskRecipe, count_classes, decode_mask, read_palette
+from fastdata.images.masks import MaskRecipe, count_classes, decode_mask, read_palette
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_files
@@ -90,17 +90,6 @@ def test_gray_values_count():
     assert found.dtype == np.uint16
     np.testing.assert_array_equal(found, deep)
     np.testing.assert_array_equal(decoded(file((values // 2).astype(np.uint16))), values // 2)
-
-
-def test_colors_become_their_places_in_the_table():
-    colors = ((1, 2, 3), (200, 0, 0), (0, 0, 0), (255, 255, 255))
-    values = np.random.default_rng(0).integers(0, 4, (9, 11))
-    rgb = np.array(colors, np.uint8)[values]
-    np.testing.assert_array_equal(decoded(file(rgb), colors=colors), values)
-    with pytest.raises(CodecError, match=r"^25 pixels .*\(200, 0, 0\)") as error:
-        only = np.where(values == 1, 1, 0)
-        decoded(file(np.array(colors, np.uint8)[only]), colors=((1, 2, 3), (9, 9, 9)))
-    assert error.value.reason == "unknown-color"
 
 
 @pytest.mark.parametrize(
@@ -242,16 +231,6 @@ def test_alpha_is_no_class():
     values = np.random.default_rng(0).integers(0, 2, (9, 11), np.uint8)
     colors = tuple((int(red), int(green), int(blue)) for red, green, blue in ((90, 0, 200), (97, 7, 207)))
     np.testing.assert_array_equal(decoded(indexed(values, 1), colors=colors), values)
-
-
-def test_an_image_that_is_listed_twice_has_its_mask_twice(tmp_path):
-    rows = [pairs() / "images/00.png", pairs() / "images/01.png", pairs() / "images/00.png"]
-    (pairs() / "images").parent.joinpath("list.csv").write_text("path,x\n" + "".join(f"images/{row.name},0\n" for row in rows))
-    (tmp_path / "masks/images").mkdir(parents=True)
-    for k in range(2):
-        (tmp_path / f"masks/images/{k:02d}.png").write_bytes((pairs() / f"masks/{k:02d}_mask.png").read_bytes())
-    made = fastdata.prep(pairs() / "list.csv", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
-    assert made.kept == 3 and not made.rejected
 
 
 def test_masks_inside_the_source_are_refused(tmp_path):
@@ -522,23 +501,3 @@ def test_sixteen_bits_of_color_are_not_taken_for_eight():
 
 
 # Preparing
-
-
-def test_classes_and_masks_of_the_same_images(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for k in range(18):
-        name, shape = f"{('ant', 'bee', 'cat')[k % 3]}/{k:02d}", SHAPES[k % 2]
-        for kind, data in (("images", encode(picture(k, *shape))), ("masks", file(rng.integers(0, 5, shape, np.uint8)))):
-            path = (tmp_path / kind / name).with_suffix(".jpg" if kind == "images" else ".png")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-    fastdata.prep(tmp_path / "images", tmp_path / "o.fds", masks=tmp_path / "masks", workers=2)
-    disk, classes = MaskDataset(tmp_path / "o.fds"), LMDBDataset(tmp_path / "o.fds")
-    assert classes.classes == ["ant", "bee", "cat"] and disk.classes == []
-    for k in range(18):
-        name = disk.name(k)
-        assert classes[k][1] == disk.targets[k] == ["ant", "bee", "cat"].index(name.split("/")[0])
-        with Image.open((tmp_path / "masks" / name).with_suffix(".png")) as mask:
-            np.testing.assert_array_equal(disk[k][1], np.asarray(mask))
-    for part in disk.split(0.5, seed=0, stratify=True):
-        assert np.bincount(part.targets).tolist() == [3, 3, 3]

@@ -446,7 +446,7 @@ def test_a_fork_while_the_memory_is_filled_holds_neither_lock_nor_memory() -> No
 
 READS = """
 import sys
-import torch, fastdata.images.ram, fastdata.store.store
+import torch, fastdata.images.stored, fastdata.store.store
 from fastdata import RAMDataset
 from support import memory_of
 print(flush=True)

@@ -141,13 +141,3 @@ def test_a_size_keeps_the_images_that_have_it(tmp_path: Path) -> None:
         jpegs, mixed = stored(encoded.out, size), stored(summary.out, size)
         assert all(mixed[name] == jpegs[name] for name in jpegs if name not in kept), "others are encoded as ever"
         assert (np.load(summary.out / f"{size}/index.npy")["length"] == [len(data) for data in mixed.values()]).all()
-
-
-def test_a_progressive_file_of_endless_scans_is_a_reject(tmp_path: Path) -> None:
-    """It would take a decoder minutes, whenever it is read."""
-    data = jpeg(picture(4, 97, 80), progressive=True)
-    scan = data.rindex(b"\xff\xda")
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.jpg").write_bytes(data[:-2] + data[scan:-2] * 600 + b"\xff\xd9")
-    with pytest.raises(fastdata.PrepError, match=r"none of 1 inputs can be used \(too-large 1\)"):
-        fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="original", workers=1)

@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from fastdata.errors import PrepError
-from fastdata.images.mask_file import MaskRecipe
+from fastdata.images.masks import MaskRecipe
 from fastdata.images.prepare import ImageRecipe
 from fastdata.prepare.plan import Plan, Work, make_plan
 from fastdata.prepare.plan_files import load_plan, save_plan

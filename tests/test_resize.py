@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdata.images.resize import resize, target_shapes
+from fastdata.images.geometry import target_shapes
+from fastdata.images.prepare import resize
 from support import picture
 
 Array = np.ndarray[Any, np.dtype[Any]]

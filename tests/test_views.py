@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,33 +31,11 @@ TWO = [RandomResizedCrop(24), RandomResizedCrop((16, 20), scale=(0.05, 0.4), ant
 TEN = MultiCrop(32, 16)
 
 
-@dataclass(frozen=True, repr=False)
-class Given(Crop):
-    """Boxes that are given, one for each image."""
-
-    given: Any = None
-    cuts: bool = False
-    sharp: bool = True
-    quick: bool = False
-
-    @property
-    def resizes(self) -> bool:
-        return not self.cuts
-
-    @property
-    def reaches_outside(self) -> bool:
-        return self.cuts
-
-    @property
-    def antialias(self) -> bool:  # type: ignore[override]
-        return self.sharp
-
-    @property
-    def fast(self) -> bool:  # type: ignore[override]
-        return self.quick
-
-    def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
-        return np.asarray(self.given)
+def fixed(crop: Crop, boxes: Any) -> Crop:
+    """A crop like another one, of boxes that are given, one for each image."""
+    parts = {name: getattr(crop, name) for name in ("resizes", "antialias", "fast")}
+    parts |= {"reaches_outside": not crop.resizes, "boxes": lambda self, u, heights, widths: boxes}
+    return type("Given", (Crop,), parts)(crop.shape)
 
 
 def alone(dataset: Any, index: int, *, seed: int, epoch: int) -> list[Array]:
@@ -70,9 +47,8 @@ def alone(dataset: Any, index: int, *, seed: int, epoch: int) -> list[Array]:
     for crop in crops:
         flips, own, u = u[:2, 0], u[2 : 2 + crop.draws], u[2 + crop.draws :]
         box = crop.boxes(own, heights, widths)
-        only = Given(crop.shape, box.tolist(), not crop.resizes, crop.antialias, crop.fast)
         flipped = {"hflip": float(flips[0] < dataset.hflip), "vflip": float(flips[1] < dataset.vflip)}
-        found.append(dataset.with_crop(only, **flipped).subset([index]).read_batch([0], seed=0, epoch=0)[0][0])
+        found.append(dataset.with_crop(fixed(crop, box), **flipped).subset([index]).read_batch([0], seed=0, epoch=0)[0][0])
     return found
 
 

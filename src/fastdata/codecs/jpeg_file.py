@@ -31,7 +31,6 @@ PROGRESSIVE = (0xC2, 0xCA)
 ODD_FRAMES = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xCB, 0xCD, 0xCE, 0xCF})  # lossless and hierarchical
 MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # ends entropy-coded data
 FILLER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
-MAX_SCANS = 500  # real progressive files have about ten; more are made to waste time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +65,9 @@ class JpegHeader(Header):
     def as_is(self, data: bytes, *, gray: bool = False) -> Array | None:
         """Decode to RGB [H, W, 3] or grey [H, W] as readers of records do, if that equals what `pixels` returns.
 
-        None: it must be rotated, mended, or converted to other channels, or takes too long to decode.
+        None: it must be rotated, mended, or converted to other channels.
         """
-        if self.orientation != 1 or self.components not in ((1,) if gray else (1, 3)) or _too_many_scans(data, self):
+        if self.orientation != 1 or self.components not in ((1,) if gray else (1, 3)):
             return None
         try:
             pixels = decode_jpeg(data, gray=gray)
@@ -134,8 +133,6 @@ def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:
 
     libjpeg reports only its first warning, so decoding leniently after a harmless one could hide damage.
     """
-    if _too_many_scans(data, header):
-        raise CodecError(f"a JPEG of more than {MAX_SCANS} scans", "too-large")
     mended = data
     warning = ""
     for _ in range(3):  # unchanged; mended; mended of filler that another oddity hid
@@ -150,10 +147,6 @@ def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:
         raise unsupported(f"JPEG of {header.components} components with these sampling factors")
     cut = "remature end" in warning or END_OF_IMAGE not in data
     raise CodecError(f"the JPEG is damaged: {warning}", "truncated" if cut else "undecodable")
-
-
-def _too_many_scans(data: bytes, header: JpegHeader) -> bool:
-    return header.progressive and data.count(bytes([0xFF, SOS])) > MAX_SCANS
 
 
 def _mend(data: bytes, header: JpegHeader, warning: str) -> bytes:

@@ -55,6 +55,8 @@ class Crop:
 
     draws: ClassVar[int] = 0
     any_axes: ClassVar[bool] = False  # whether it also crops arrays with any number of axes, through `starts`
+    resizes = True
+    reaches_outside = False
     antialias = True
     fast = False
 
@@ -62,14 +64,6 @@ class Crop:
         sides = self.size if isinstance(self.size, tuple) else (self.size, self.size)
         if (len(sides) != 2 and not (self.any_axes and sides)) or not all(isinstance(n, int) and n > 0 for n in sides):
             raise ValueError(f"{type(self).__name__}: size is {self.size!r}, but must be a positive number, or (height, width)")
-
-    @property
-    def resizes(self) -> bool:
-        return True
-
-    @property
-    def reaches_outside(self) -> bool:
-        return False
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -189,10 +183,7 @@ class _Cut(Crop):
     """A crop of `size` that is not resized."""
 
     any_axes: ClassVar[bool] = True
-
-    @property
-    def resizes(self) -> bool:
-        return False
+    resizes = False
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
         starts = self.starts(u, np.stack([heights, widths], axis=1))
@@ -211,9 +202,7 @@ class CenterCrop(_Cut):
     _: KW_ONLY
     fast: bool = False
 
-    @property
-    def reaches_outside(self) -> bool:
-        return True
+    reaches_outside = True
 
     def starts(self, u: Array, shapes: Array) -> Array:
         sides = np.array(self.sides(shapes.shape[1]))
@@ -246,7 +235,7 @@ class RandomCrop(_Cut):
             raise ValueError(f"RandomCrop: padding is {self.padding!r}, but must be a number of pixels, 0 or more")
 
     @property
-    def reaches_outside(self) -> bool:
+    def reaches_outside(self) -> bool:  # type: ignore[override]
         return self.padding > 0
 
     def starts(self, u: Array, shapes: Array) -> Array:

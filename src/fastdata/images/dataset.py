@@ -101,11 +101,11 @@ class ImageDataset(SlotDataset):
 
     @property
     def classes(self) -> list[str]:
-        return list(class_names(self._masks) if self._masks else self._images.labels.names)
+        return list(class_names(self._masks.stores) if self._masks else self._images.labels.names)
 
     @property
     def class_pixels(self) -> dict[int, int]:
-        return class_pixels(self._masks) if self._masks else {}
+        return class_pixels(self._masks.stores) if self._masks else {}
 
     @property
     def large_targets(self) -> bool:
@@ -157,7 +157,8 @@ class ImageDataset(SlotDataset):
 
                 def seed_sample(view: int, k: int) -> None:
                     reseed(seeds[view][k])
-                    self._seed_own(view, seeds[view][k])
+                    if (user := self.views[view].user) is not None:
+                        user.seed(seeds[view][k])
 
                 images = self._render(rows, plans, allocate, timing, seed_sample)
         return self._as_sample(images), self._read_targets(rows, plans[0], allocate, timing)
@@ -170,11 +171,6 @@ class ImageDataset(SlotDataset):
         count = self.arrays_per_batch - self.large_targets
         images = [each.permute(0, 3, 1, 2) for each in arrays[:count]]
         return self._as_sample(images), arrays[count] if self.large_targets else to_tensors(targets)
-
-    def _seed_own(self, view: int, seed: int) -> None:
-        """Seed the generators that the transform of a view owns."""
-        if (user := self.views[view].user) is not None:
-            user.seed(seed)
 
     def _seed_by_torch(self, view: int, _place: int) -> None:
         """Seed a transform's generators from torch's, which differs between the workers of torch's DataLoader."""

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastdata.images.resize import target_shapes
 from fastdata.store.column import INSTANCES, Column, mirror_order
 from fastdata.store.columns import Lists
 
 if TYPE_CHECKING:  # an export needs no torch
     from fastdata.images.view import Sample
 
-__all__ = ["Placement", "move_boxes", "move_columns", "move_keypoints", "placement"]
+__all__ = ["Placement", "move_boxes", "move_columns", "move_keypoints", "placement", "target_shapes"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -38,6 +37,26 @@ class Placement:
         factor = sizes / boxes[:, [3, 2]]
         scale, shift = self.scale * factor, (self.shift - boxes[:, [1, 0]]) * factor
         return Placement(np.where(flips, -scale, scale), np.where(flips, sizes - shift, shift)), sizes
+
+
+def target_shapes(sides: Array, size: int | None, mode: str, *, upscale: bool) -> Array:
+    """Return the (height, width) to resize each image to, int64 [n, 2]; for mode "crop", before cropping.
+
+    Args:
+        sides: (height, width) of the images, int [n, 2].
+        size: what a side becomes: the short one, and the other is truncated, as in torchvision's Resize (modes "short" and "crop");
+            the long one ("long"); both ("stretch"). None: every image keeps its sides.
+        mode: the option `--resize`.
+        upscale: whether a smaller image is enlarged, or keeps its size ("stretch": each side by itself).
+    """
+    sides = sides.astype(np.int64)
+    if size is None:
+        return sides
+    if mode == "stretch":
+        return np.full_like(sides, size) if upscale else np.minimum(sides, size)
+    side = (sides.max(axis=1) if mode == "long" else sides.min(axis=1))[:, None]
+    resized = np.maximum(1, size * sides // side)
+    return resized if upscale else np.where(side <= size, sides, resized)
 
 
 def placement(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple[Placement, Array]:

@@ -32,8 +32,7 @@ class ImageModality(Modality):
 
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         """Return RAMImages, LMDBDataset, or MaskDataset where there are masks."""
-        from fastdata.images.ram import RAMImages
-        from fastdata.images.stored import LMDBDataset, MaskDataset
+        from fastdata.images.stored import LMDBDataset, MaskDataset, RAMImages
 
         return RAMImages if in_memory else MaskDataset if manifest.section("masks") else LMDBDataset
 

@@ -1,34 +1,203 @@
-"""The classes of masks: their names, their pixels, and the one that pixels outside of an image have."""
+"""Class masks: in files, as palette indices, grey values, or colours that a table maps to classes; resizing; classes."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import cv2
 import numpy as np
 
-from fastdata.images.records import Images
+from fastdata.codecs.channels import to_channels
+from fastdata.codecs.decode import SourceImage
+from fastdata.codecs.png_file import PngHeader
+from fastdata.errors import CodecError, PrepError
+from fastdata.sources.urls import to_path
+from fastdata.store.manifest import Form
 
-__all__ = ["by_class", "class_names", "class_outside", "class_pixels", "ignored_class"]
+if TYPE_CHECKING:
+    from fastdata.store.store import Store
+
+__all__ = ["Color", "MaskRecipe", "count_classes", "decode_mask", "is_binary", "mask_values", "read_palette", "resize_mask"]
+__all__ += ["by_class", "class_names", "class_outside", "class_pixels"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Color = tuple[int, int, int]
 
 VOID = 255  # in public 8-bit data sets, the class of pixels that are not to be learnt
+SMOOTH_LEVELS, SMOOTH_SHARE = 4, 10  # so many different values, less than one in ten of which is equal to its neighbours
 
 
-def class_names(masks: Images) -> tuple[str, ...]:
-    """Return the names of the classes of masks, where a palette gave them."""
-    return next(iter(masks.stores.values())).manifest.section("masks").names  # type: ignore[no-any-return]
+@dataclass(frozen=True)
+class MaskRecipe:
+    """How mask files are read.
+
+    Attributes:
+        bits: bits of a class, 8 or 16.
+        colors: the colour of each class, if files have colours.
+        names: the name of each class.
+        binary: whether all masks have two classes: in a file of 0 and the largest value, that is class 1.
+    """
+
+    bits: int = 8
+    colors: tuple[Color, ...] = ()
+    names: tuple[str, ...] = ()
+    binary: bool = False
+
+    @property
+    def form(self) -> Form:
+        return Form("rgb", 1, f"uint{self.bits}")
+
+    def __post_init__(self) -> None:
+        if self.bits not in (8, 16):
+            raise ValueError(f"--mask-bits is {self.bits}, but must be 8 or 16")
+        if len(self.colors) > 1 << self.bits:
+            raise ValueError(
+                f"the palette has {len(self.colors)} colours, {self.bits} bits hold {1 << self.bits}: give --mask-bits 16"
+            )
 
 
-def class_pixels(masks: Images) -> dict[int, int]:
+def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple[str, ...]]:
+    """Read the colours and names of classes 0, 1, 2 and so on from a text file.
+
+    Each line has red, green, blue and a name, before or after them, separated by commas, tabs or spaces. A first line without
+    numbers is a header.
+    """
+    try:
+        lines = to_path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrepError(f"cannot read the palette {path}: {error}") from error
+    found = dict[Color, str]()
+    for number, line in enumerate(lines, 1):
+        cells = [cell for cell in re.split(r"[\s,;]+", line) if cell]
+        numbers = [int(cell) for cell in cells if cell.isascii() and cell.isdigit()]
+        if not cells or (number == 1 and not numbers):
+            continue
+        if len(numbers) != 3 or max(numbers) > 255 or (*numbers,) in found:
+            raise PrepError(
+                f"{path}, line {number}: {line.strip()!r:.80} is not red, green, blue (0 to 255, no colour twice) and a name"
+            )
+        found[numbers[0], numbers[1], numbers[2]] = " ".join(cell for cell in cells if not cell.isdigit()) or str(len(found))
+    if not found:
+        raise PrepError(f"the palette {path} has no line of red, green, blue and a name")
+    return tuple(found), tuple(found.values())
+
+
+def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> Array:
+    """Return the class of each pixel of a PNG file, uint8 or uint16 [H, W].
+
+    Colours are looked up; without a table of colours, the values are the classes: the indices of a palette, and 0, 1, 2 and so on
+    with 1, 2 or 4 bits.
+
+    Raises:
+        CodecError: the file is no PNG, or what its values mean is not clear.
+    """
+    if recipe.colors:
+        color = _header(data, max_pixels).pixels(data).color  # alpha is no class
+        values = _class_numbers(to_channels(color, gray=False), recipe.colors)
+    else:
+        values = mask_values(data, max_pixels)
+        if recipe.binary and _has_high(values):
+            if not is_binary(values):
+                raise CodecError(
+                    f"the mask has {values.max()} next to two other values, but other masks have 0 and {values.max()} alone, which "
+                    "is class 1 there: write all masks with 0, 1, 2 and so on",
+                    "mask-values",
+                )
+            values = values != 0
+    if values.max(initial=0) >> recipe.bits:
+        raise CodecError(f"a mask has the value {values.max()}: 8 bits hold 255; give --mask-bits 16", "range")
+    return np.ascontiguousarray(values, f"uint{recipe.bits}")
+
+
+def mask_values(data: bytes, max_pixels: int = 1 << 28) -> Array:
+    """Return the numbers in a mask's file, [H, W]. Raise CodecError as `decode_mask` does."""
+    values = _header(data, max_pixels).values(data)
+    if values.ndim == 3 and (values[..., :3] == values[..., :1]).all():
+        values = values[..., 0]  # grey stored as RGB
+    if values.ndim != 2:
+        raise CodecError("the mask has colours: give the table of their classes with --palette FILE", "colors")
+    if _is_smooth(values):
+        raise CodecError(
+            "the mask has smooth edges, whose values between 0 and 255 are no classes: write it without antialiasing", "mask-values"
+        )
+    return values
+
+
+def _header(data: bytes, max_pixels: int) -> PngHeader:
+    header = SourceImage(data, max_pixels=max_pixels).header
+    if not isinstance(header, PngHeader):
+        raise CodecError(f"a mask has to be PNG, this is {header.format}: others change values, or mean them otherwise", "not-png")
+    if header.orientation != 1:
+        raise CodecError("the mask says that it is turned (EXIF orientation), which masks are not", "unsupported")
+    return header
+
+
+def _has_high(values: Array) -> bool:
+    """Return whether a mask has the largest value of 8 or 16 bits."""
+    return int(values.max(initial=0)) in (255, 65535)
+
+
+def is_binary(values: Array) -> bool:
+    """Return whether a mask has no values but 0 and 1, or 0 and the largest value of 8 or 16 bits."""
+    high = values.max(initial=0)
+    return (high <= 1 or _has_high(values)) and bool(((values == 0) | (values == high)).all())
+
+
+def _is_smooth(values: Array) -> bool:
+    """Return whether a mask is mostly 0 and 255, with thin lines of other values: antialiased edges, or those of a JPEG."""
+    if values.max(initial=0) != 255:
+        return False
+    inner = (values > 0) & (values < 255)
+    count = int(inner.sum())
+    if not count or 2 * count > values.size or not (values == 0).any():
+        return False
+    flat = inner[:-1, :-1] & (values[:-1, :-1] == values[1:, :-1]) & (values[:-1, :-1] == values[:-1, 1:])
+    return len(np.unique(values[inner])) >= SMOOTH_LEVELS and SMOOTH_SHARE * int(flat.sum()) < count
+
+
+def count_classes(mask: Array) -> dict[int, int]:
+    """Count the pixels of each class in a mask, uint8 or uint16. Absent classes are left out."""
+    counts = np.bincount(mask.reshape(-1))
+    return {int(k): int(counts[k]) for k in np.flatnonzero(counts)}
+
+
+def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:
+    """Return the index of each pixel's colour in the table, [H, W]."""
+    codes, table = _code(rgb), _code(np.array(colors))
+    order = np.argsort(table).astype(np.min_scalar_type(len(colors) - 1))
+    classes = order[np.searchsorted(table[order], codes).clip(max=len(order) - 1)]
+    unknown = table[classes] != codes
+    if unknown.any():
+        first = tuple(rgb[unknown][0].tolist())
+        raise CodecError(f"{unknown.sum()} pixels have colours that the palette lacks, such as {first}", "unknown-color")
+    return np.asarray(classes)
+
+
+def _code(rgb: Array) -> Array:
+    """Return a number for each colour, of 8 or 16 bits per channel."""
+    red, green, blue = (rgb[..., k].astype(np.int64) for k in range(3))
+    return np.asarray(red << 32 | green << 16 | blue)
+
+
+def resize_mask(mask: Array, shape: tuple[int, int]) -> Array:
+    """Resize a mask: each new pixel takes the class at its centre, since classes cannot be averaged."""
+    return mask if mask.shape == shape else cv2.resize(mask, shape[::-1], interpolation=cv2.INTER_NEAREST_EXACT)
+
+
+def class_names(stores: Mapping[Path, Store]) -> tuple[str, ...]:
+    """Return the names of the classes of the masks in stores, where a palette gave them."""
+    return next(iter(stores.values())).manifest.section("masks").names  # type: ignore[no-any-return]
+
+
+def class_pixels(stores: Mapping[Path, Store]) -> dict[int, int]:
     """Return pixel counts by class, in class order, in all masks of each store as they were before preparing."""
-    pixels = sum((Counter(store.manifest.section("masks").pixels) for store in masks.stores.values()), Counter[str]())
-    return by_class(pixels)
-
-
-def ignored_class(masks: Images, ignore_index: int | None) -> int:
-    """Return the class of pixels outside an image. Raise ValueError as `class_outside` does."""
-    return class_outside(ignore_index, masks.form.dtype, class_pixels(masks), class_names(masks))
+    return by_class(sum((Counter(store.manifest.section("masks").pixels) for store in stores.values()), Counter[str]()))
 
 
 def by_class(pixels: Mapping[str, int]) -> dict[int, int]:

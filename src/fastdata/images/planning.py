@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.images.mask_file import MaskRecipe, is_binary, mask_values, read_palette
+from fastdata.images.masks import MaskRecipe, is_binary, mask_values, read_palette
 from fastdata.images.options import ImageOptions
 from fastdata.images.prepare import ImageRecipe
 from fastdata.images.sections import NamedImage

@@ -1,36 +1,36 @@
-"""Datasets of the images of a store on disk, with or without masks."""
+"""Datasets of the images of a store, with or without masks, on disk or in memory."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import Any
 
-from fastdata.data.opening import StrPath
+import numpy as np
+
+from fastdata.data.in_memory import how_many
+from fastdata.data.opening import RAMDataset, StrPath
 from fastdata.errors import StoreError
 from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
-from fastdata.images.masks import ignored_class
-from fastdata.images.records import StoreImages
+from fastdata.images.masks import class_names, class_outside, class_pixels
+from fastdata.images.records import FileImages, StoreImages
 from fastdata.images.view import Transform
 from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 
-__all__ = ["LMDBDataset", "MaskDataset", "open_images"]
+__all__ = ["LMDBDataset", "MaskDataset", "RAMImages"]
 
 
-def open_images(
-    path: StrPath,
-    size: int | None,
-    chosen: str | Sequence[str] | None,
-    check: str | None,
+def _open_images(
+    path: StrPath, size: int | None, chosen: str | Sequence[str] | None, check: str | None
 ) -> tuple[list[StoreImages], tuple[str, ...]]:
     """Open the images of each sample of a store, and return them with their names, which are () for one image.
 
     Args:
-        path: the store.
         size: the stored size; None: the largest.
         chosen: the name of one image, which is emitted alone, or several; None: all.
-        check: as for LMDBDataset.
 
     Raises:
         StoreError: the store lacks an image, or the size.
@@ -45,6 +45,11 @@ def open_images(
     if not names or len(set(names)) < len(names):
         raise ValueError(f"images is {chosen!r}, but must be the name of an image, or different names, such as ('left', 'right')")
     return [opened.like(size, image=name) for name in names], names
+
+
+def _ignored_class(masks: StoreImages, ignore_index: int | None) -> int:
+    """Return the class of pixels outside an image. Raise ValueError as `class_outside` does."""
+    return class_outside(ignore_index, masks.form.dtype, class_pixels(masks.stores), class_names(masks.stores))
 
 
 class LMDBDataset(ImageDataset):
@@ -100,7 +105,7 @@ class LMDBDataset(ImageDataset):
         storage: Storage | None = None,
     ) -> None:
         path = locate(path, cache, cache_size, storage)
-        sources, names = open_images(path, size, images, check)
+        sources, names = _open_images(path, size, images, check)
         first = sources[0]
         if fields is None and first.store.manifest.section("masks") and first.labels.kind == "none":
             raise StoreError(
@@ -146,7 +151,66 @@ class MaskDataset(ImageDataset):
         storage: Storage | None = None,
     ) -> None:
         path = locate(path, cache, cache_size, storage)
-        sources, names = open_images(path, size, images, check)
+        sources, names = _open_images(path, size, images, check)
         masks = sources[0].like(size, mask=True, image="")
-        outside = ignored_class(masks, ignore_index)
+        outside = _ignored_class(masks, ignore_index)
         super().__init__(sources, names, masks=masks, ignore_index=outside, crop=crop, hflip=hflip, vflip=vflip)
+
+
+class RAMImages(RAMDataset, ImageDataset):
+    """Images held in memory; see RAMDataset."""
+
+    def __init__(
+        self,
+        source: StrPath | Sequence[StrPath],
+        targets: Any = None,
+        *,
+        size: int | Sequence[int] | None = None,
+        crop: Crop | Sequence[Crop] | None = None,
+        hflip: float = 0.0,
+        vflip: float = 0.0,
+        transform: Transform | None = None,
+        decoded: bool = False,
+        max_bytes: int | None = None,
+        masks: bool = True,
+        ignore_index: int | None = None,
+        fields: str | Sequence[str] | None = None,
+        min_visible: float = 0.0,
+        images: str | Sequence[str] | None = None,
+        check: str | None = "first",
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
+        shared: bool = True,
+    ) -> None:
+        masks_of: StoreImages | None = None
+        names: tuple[str, ...] = ()
+        sources: Sequence[StoreImages | FileImages]
+        held: list[StoreImages | FileImages]
+        if isinstance(source, str | os.PathLike):
+            source = locate(source, cache, cache_size, storage)
+            sizes: list[int | None] = [*size] if isinstance(size, Sequence) else [size]
+            if not sizes or len(set(sizes)) < len(sizes):
+                raise ValueError(f"size is {size!r}, but must be a stored size, or several different ones, such as (160, 224)")
+            stored, names = _open_images(source, sizes[0], images, check)
+            sources, held = stored, [*stored]
+            if masks and fields is None and stored[0].store.manifest.section("masks"):
+                masks_of = stored[0].like(sizes[0], mask=True, image="")
+                ignore_index = _ignored_class(masks_of, ignore_index)
+                held.append(masks_of)
+            held += [one.with_size(other) for other in sizes[1:] for one in held]
+        else:
+            if size is not None:
+                raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
+            if images is not None:
+                raise ValueError(f"images is {images!r}, but image files are one image each; images goes with a store")
+            sources = held = [FileImages(source, targets)]
+        if ignore_index is not None and masks_of is None:
+            raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
+        nbytes = [one.memory(decoded) for one in held]
+        count = how_many(np.sum(nbytes, axis=0), max_bytes)  # as many of each
+        for one, each in zip(held, nbytes, strict=True):
+            one.hold(each[:count], decoded, shared)
+        chosen = Fields.of(fields, sources[0], min_visible)
+        view: dict[str, Any] = {"crop": crop, "hflip": hflip, "vflip": vflip, "transform": transform}
+        super().__init__(sources, names, masks=masks_of, ignore_index=ignore_index, fields=chosen, **view)
