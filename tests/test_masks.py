@@ -488,8 +488,14 @@ def test_colors_are_looked_up(shape, count):
     assert found.dtype == np.uint16 and found.flags.c_contiguous
     np.testing.assert_array_equal(found, values)
     assert count_classes(found) == Counter(values.reshape(-1).tolist())
-    with pytest.raises(CodecError, match=rf"colours that the palette lacks, such as {re.escape(str(COLORS[0]))}$") as error:
-        decoded(colored(np.append(values, [[0] * shape[1]], 0)), colors=COLORS[301:] or ((1, 1, 1),))
+
+
+def test_unknown_colors_are_counted():
+    values = np.zeros((300, 1000), int)
+    values[70, 5:] = 2
+    message = rf"^995 pixels have colours that the palette lacks, such as {re.escape(str(COLORS[2]))}$"
+    with pytest.raises(CodecError, match=message) as error:
+        decoded(colored(values), colors=COLORS[:2])
     assert error.value.reason == "unknown-color"
 
 

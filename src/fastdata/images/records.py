@@ -16,6 +16,7 @@ from msgspec import structs
 
 from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.jpeg_crop import Cut
+from fastdata.codecs.jpeg_file import END_OF_IMAGE
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.codecs.pixels import Region, Window, decode_window, jpeg_window
 from fastdata.data.dataset import shown
@@ -35,8 +36,6 @@ T = TypeVar("T", bound=Sized)
 
 Scratch = Callable[[int], Array]
 Held = tuple[InMemoryRecords, bool]  # records in memory, and whether they are pixels
-
-END_OF_IMAGE = b"\xff\xd9"
 
 
 # Images by number. Pickles are a few bytes; files are opened on first use, in the process that uses them.
