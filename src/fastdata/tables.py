@@ -481,7 +481,11 @@ def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[s
             raise ValueError(f"{option} is {unknown[0]!r}, but {name} has no such column; it has {listed}")
     if not {*chosen} - {*wanted["target"]}:
         raise ValueError(f"{name} has no column besides {', '.join(map(repr, names))}: nothing is left to learn from")
-    targets = [_values(target, parts, wanted["category"])[1:3] for target in wanted["target"]]
+
+    def read(each: str) -> tuple[TableColumn, Array, Array]:
+        return _values(each, parts, names=each in wanted["category"], other=classes.get(each))
+
+    targets = [read(target)[1:] for target in wanted["target"]]
     fits = [np.abs(v.astype(np.float64)) <= LARGEST_FLOAT if v.dtype.kind == "f" else ~missing for v, missing in targets]
     rows = np.logical_and.reduce(fits) if fits else None
     if rows is not None and rows.any() and not rows.all():
@@ -491,13 +495,11 @@ def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[s
         )
     columns, arrays = list[TableColumn](), dict[str, Array]()
     for each in chosen:
-        column, values, missing, found = _values(each, parts, wanted["category"])
+        column, values, missing = read(each)
         if rows is not None:
             values, missing = values[rows], missing[rows]
         if not len(values):
             raise StoreError(f"{name} has no rows{'' if rows is None else ' with a target'}")
-        if column.kind == "category":
-            column, values = _coded(column, values, found, classes.get(each))
         dtype = column.dtype or _narrowest(values)
         count = None if each in wanted["target"] else int(missing.sum()) or None
         columns.append(replace(column, dtype=dtype, missing=count))
@@ -511,10 +513,13 @@ def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[s
     return name, columns, arrays
 
 
-def _values(name: str, parts: Sequence[_Part], category: Sequence[str]) -> tuple[TableColumn, Array, Array, tuple[str, ...]]:
-    """Read a column of all parts: what it holds, and what `_to_numpy` returns of it."""
+def _values(name: str, parts: Sequence[_Part], *, names: bool, other: TableColumn | None) -> tuple[TableColumn, Array, Array]:
+    """Read a column of all parts: what it holds, its values, and where they are missing.
+
+    names: whether its values are names, whatever they look like. other: a column of another table, whose names are numbered.
+    """
     pa, chunks = _arrow(), []
-    types = [pa.string()] if name in category else [part.schema.field(name).type for part in parts]
+    types = [pa.string()] if names else [part.schema.field(name).type for part in parts]
     with _reading(f"{parts[-1].name}, column {name!r}"):
         schemas = [pa.schema([(name, _describe(name, kind)[1])]) for kind in types]
         joint = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
@@ -524,20 +529,15 @@ def _values(name: str, parts: Sequence[_Part], category: Sequence[str]) -> tuple
             with _reading(f"{part.name}, column {name!r}"):
                 array = part.read(name)
                 chunks += (_as_names(array, kind) if pa.types.is_dictionary(kind) else array.cast(kind)).chunks
-        values, missing, names = _to_numpy(pa.chunked_array(chunks, kind))
+        values, missing, texts = _to_numpy(pa.chunked_array(chunks, kind))
     if column.kind == "category":
-        digits = all(each.isascii() and each.isdigit() for each in names)
-        ordered = names if kind.ordered else sorted(names, key=lambda each: (int(each) if digits else 0, each))
-        column = replace(column, names=tuple(ordered))
-    return column, values, missing, names
-
-
-def _coded(column: TableColumn, values: Array, names: Sequence[str], other: TableColumn | None) -> tuple[TableColumn, Array]:
-    """Number a category's names in their order, or as in a column of another table. values: indices of names, or their count."""
-    if other is not None and other.kind == "category":
-        if unknown := sorted({*names} - {*other.names}):
-            raise ValueError(f"column {column.name!r} has names that classes lacks: {', '.join(map(repr, unknown[:5]))}")
-        column = replace(column, names=other.names)
-    codes = {each: k for k, each in enumerate(column.names)}
-    dtype = _narrowest(np.array([len(codes)]))  # which means missing
-    return replace(column, dtype=dtype), np.array([*(codes[each] for each in names), len(codes)])[values]
+        digits = all(each.isascii() and each.isdigit() for each in texts)
+        ordered = texts if kind.ordered else sorted(texts, key=lambda each: (int(each) if digits else 0, each))
+        if other is not None and other.kind == "category":
+            ordered = other.names
+            if unknown := sorted({*texts} - {*ordered}):
+                raise ValueError(f"column {name!r} has names that classes lacks: {', '.join(map(repr, unknown[:5]))}")
+        codes = {each: k for k, each in enumerate(ordered)}
+        values = np.array([*(codes[each] for each in texts), len(codes)])[values]
+        column = replace(column, names=tuple(ordered), dtype=_narrowest(np.array([len(codes)])))
+    return column, values, missing

@@ -121,17 +121,12 @@ def _image_columns(schema: Any) -> list[str]:
 
 def _columns(schema: Any, path: AnyPath, selection: Selection) -> ArchiveColumns:
     """Choose the columns that are read."""
-    key, images = selection.key, _image_columns(schema)
-    if key:
-        if key not in schema.names or not (_is_struct(schema.field(key).type) or str(schema.field(key).type) in BYTES):
-            raise PrepError(f"{path} has no column {key!r} of images; it has {', '.join(map(repr, images)) or 'none'}")
-        images = [key]
-    if len(images) > 1:
-        images = [name for name in images if name in ("image", "img")] or images
+    able = [field.name for field in schema if _is_struct(field.type) or str(field.type) in BYTES]
+    images = [name for name in able if name == selection.key] if selection.key else _image_columns(schema)
+    images = images if len(images) == 1 else [name for name in images if name in ("image", "img")]
     if len(images) != 1:
-        what = f"several: {', '.join(images)}; name one as {path}::{images[0]}" if images else f"none: {', '.join(schema.names)}"
-        what += "" if images else "; a table without images is not prepared: TableDataset reads it"
-        raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed, but there are {what}")
+        named = f"{', '.join(able)}: name one as {path}::{able[0]}" if able else "none: TableDataset reads tables without images"
+        raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed; there are {named}")
     image, classes = schema.field(images[0]).type, [n for n, f in _features(schema).items() if f.get("_type") == "ClassLabel"]
     label = choose_label(schema.names, selection.label, path)
     if not label and not selection.label and len(classes) == 1:
