@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
@@ -56,15 +57,12 @@ class Checkpoints:
         """Move the files of an earlier run, also its log, into a new folder. Returns that folder, or None if there were none."""
         run = self.folder.parent
         found = [path for pattern in RUN_FILES for path in sorted(run.glob(pattern))] if self._world.rank == 0 else []
-        if not found:
-            return None
-        number = 1
-        while (aside := run / f"earlier-{number}").exists():
-            number += 1
+        aside = next(path for number in itertools.count(1) if not (path := run / f"earlier-{number}").exists())
         for path in found:
-            (aside / path.relative_to(run)).parent.mkdir(parents=True, exist_ok=True)
-            path.rename(aside / path.relative_to(run))
-        return aside
+            new = aside / path.relative_to(run)
+            new.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(new)
+        return aside if found else None
 
     def save(self, update: int, state: dict[str, Any]) -> None:
         """Write a state, which may change once this returns, after `wait`."""
@@ -91,39 +89,34 @@ class Checkpoints:
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
         """Return the newest readable state and its file, the same on all ranks, or None. Warn about files that cannot be read."""
-        update, state = self._newest() if self._world.rank == 0 else (None, None)
-        update = self._world.gather(update)[0]
-        if update is None:
-            return None
-        if update < 0:  # raise on all ranks, so that none waits for another
+        updates = self.numbers() if self._world.rank == 0 else []
+        readable = next(filter(self._is_whole, updates), None)
+        some, update = self._world.gather((bool(updates), readable))[0]
+        if update is None and some:  # raise on all ranks, so that none waits for another
             raise FastDataError(f"no checkpoint in {self.folder} can be read: remove them to start a new run")
+        try:
+            return None if update is None else (self.path(update), _read(self.path(update)))
+        except FileNotFoundError:
+            raise FastDataError(
+                f"rank 0 resumes from update {update}, whose file this rank does not see: share {self.folder}"
+            ) from None
+
+    def _is_whole(self, update: int) -> bool:
+        """Return whether a file can be read. torch.load compares no checksums, and takes what comes first for the beginning."""
         path = self.path(update)
         try:
-            return path, _read(path) if state is None else state
-        except FileNotFoundError:
-            raise FastDataError(f"rank 0 resumes from {path}, which this rank does not see: share the folder") from None
-
-    def _newest(self) -> tuple[int | None, Any]:
-        """Return the update of the newest readable state, None without files or -1 if none is readable, and the state."""
-        update = None
-        for update in self.numbers():
-            path = self.path(update)
-            try:
-                _check(path)
-                return update, _read(path)
-            except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
-                warnings.warn(f"{path} cannot be read ({error}): resuming from an older one", stacklevel=3)
-        return None if update is None else -1, None
-
-
-def _check(path: Path) -> None:
-    """Raise an error for damage that torch.load does not see: it compares no checksums, and does not look for the beginning."""
-    with zipfile.ZipFile(path) as file:
-        damaged = [part.filename for part in file.infolist() if part.is_dir() or part.external_attr & FOLDER]
-        if damaged := [*damaged, *filter(None, [file.testzip()])]:
-            raise FastDataError(f"{damaged[0]} is damaged")
-        if before := min((part.header_offset for part in file.infolist()), default=0):
-            raise FastDataError(f"{before} bytes before its first part are damaged")
+            with zipfile.ZipFile(path) as file:
+                parts = file.infolist()
+                damaged = [part.filename for part in parts if part.is_dir() or part.external_attr & FOLDER]
+                if damaged := [*damaged, *filter(None, [file.testzip()])]:
+                    raise FastDataError(f"{damaged[0]} is damaged")
+                if before := min((part.header_offset for part in parts), default=0):
+                    raise FastDataError(f"{before} bytes before its first part are damaged")
+            _read(path, mmap=True)  # leaves the tensors unread
+        except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
+            warnings.warn(f"{path} cannot be read ({error}): resuming from an older one", stacklevel=3)
+            return False
+        return True
 
 
 def _read(path: Path, **options: Any) -> Any:

@@ -47,16 +47,15 @@ class GraphCheck:
     def updated(self) -> None:
         """After each update."""
         self._updates += 1
-        if self._updates == CHECKED_UPDATE:
-            if self._alive() and gc.collect() >= 0 and self._alive():  # not only by a reference cycle
-                warn_user(
-                    f"the graph of update {MARKED_UPDATE} still exists after update {CHECKED_UPDATE}: the code collects losses or "
-                    "outputs with their graphs, so memory grows with every batch. Collect loss.detach() instead"
-                )
-            self._marks.clear()
-
-    def _alive(self) -> bool:
-        return any(mark() is not None for mark in self._marks)
+        if self._updates != CHECKED_UPDATE:
+            return
+        gc.collect()  # what only a reference cycle keeps
+        if any(mark() is not None for mark in self._marks):
+            warn_user(
+                f"the graph of update {MARKED_UPDATE} still exists after update {CHECKED_UPDATE}: the code collects losses or "
+                "outputs with their graphs, so memory grows with every batch. Collect loss.detach() instead"
+            )
+        self._marks.clear()
 
 
 class CudnnBenchmark:
@@ -79,13 +78,7 @@ class CudnnBenchmark:
 
 
 def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: float, scaled: bool) -> FastDataError:
-    """Return the error for `skipped` updates in a row, with the likely causes.
-
-    Args:
-        loss: loss of the last update, [].
-        rate: learning rate now.
-        scaled: whether the model runs in fp16.
-    """
+    """Return the error for `skipped` updates in a row, with the likely causes: the learning rate, numbers of fp16 (`scaled`) ..."""
     broken = [name for name, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
     value = math.nan if loss is None else loss.item()
     own = f"weights or statistics that are not finite themselves: {', '.join(broken[:3])}; " if broken else ""

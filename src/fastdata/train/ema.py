@@ -11,12 +11,7 @@ __all__ = ["EMA"]
 class EMA:
     """Does ``average += (1 - decay) * (weights - average)`` after each update that was not skipped, also for float buffers.
 
-    Other buffers, such as counters, are copied.
-
-    Args:
-        model: the model whose weights are averaged.
-        average: a copy of the model, on the same devices.
-        decay: 0 to below 1, such as 0.999.
+    Other buffers, such as counters, are copied. `average` is a copy of the model, on the same devices.
     """
 
     def __init__(self, model: nn.Module, average: nn.Module, decay: float) -> None:

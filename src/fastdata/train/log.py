@@ -89,7 +89,7 @@ class Log:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._board: Any = None  # made by the first record
-        self._draws = folder is not None
+        self._draws = True
         self._warned = False
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -105,16 +105,16 @@ class Log:
             if not self._warned:
                 warn_user(f"log.jsonl could not be written into {self._folder}: {error}. The training continues")
             self._warned = True
-        if self._draws:
-            try:
-                self._draw(record)
-            except ImportError:
-                self._draws = False
-            except OSError as error:
-                self._draws, self._board = False, None
+        try:
+            self._draw(record)
+        except (ImportError, OSError) as error:
+            self._draws, self._board = False, None
+            if isinstance(error, OSError):
                 warn_user(f"TensorBoard's file could not be written into {self._folder}: {error}. The training continues")
 
     def _draw(self, record: Mapping[str, Any]) -> None:
+        if not self._draws:
+            return
         if self._board is None:
             from torch.utils.tensorboard import SummaryWriter
 

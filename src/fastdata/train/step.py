@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -62,7 +65,7 @@ class Step:
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
         kinds = {(p.device, p.dtype) for p in self._trained}
         self._alike = len(kinds) == 1 and not any(isinstance(p, DTensor) for p in self._trained)
-        self._last: tuple[list[Tensor], list[Any]] = [], []
+        self._last: tuple[Tensor, Any] | None = None
         self._stepped = False
         self._one = torch.ones((), device=compute.device)
         self.totals = Totals(compute)
@@ -125,14 +128,16 @@ class Step:
             self._step(skip)
             if self._ema is not None:
                 self._ema.update(skip)
-            self.totals.add(self._losses, self._counts, skip)
-        self._last = self._losses, self._counts
+        self._last = functools.reduce(operator.add, self._losses), sum(self._counts)
+        self.totals.add(*self._last, skip)
         self._clear()
 
     def loss(self) -> Tensor | None:
         """Return the mean loss of the last update over this rank's samples, [] on the device, without waiting. None before it."""
-        losses, counts = self._last
-        return torch.stack([*map(self._compute.number, losses)]).sum() / sum(map(self._compute.number, counts)) if losses else None
+        if self._last is None:
+            return None
+        loss, count = map(self._compute.number, self._last)
+        return loss / count
 
     def _finish_gradient(self) -> Tensor:
         """Unscale, divide and clip the gradient. Returns 1 if it is not finite on any rank, else 0, float32 [] on the device."""
@@ -175,47 +180,36 @@ class Step:
 
 
 class Totals:
-    """Sums of losses, their counts and skipped updates, kept on the device until they are read."""
+    """Losses, their counts and skipped updates, kept on the device until they are read."""
 
     def __init__(self, compute: Compute) -> None:
         self._compute = compute
-        self._sums = torch.zeros(3, dtype=compute.wide, device=compute.device)
-        self._in_a_row = torch.zeros((), dtype=torch.int64, device=compute.device)  # skipped since the last applied update
-        self._pending = list[tuple[Tensor, Any, Tensor]]()
-        self._skipped = list[Tensor]()
+        self._updates = list[tuple[Tensor, Any, Tensor]]()
+        self._in_a_row = 0  # skipped since the last applied update
 
-    def add(self, losses: list[Tensor], counts: list[Any], skipped: Tensor) -> None:
-        """Add the micro-batches of one update. `skipped`: 1 if it was skipped, else 0, float32 [] on the device."""
-        self._pending += [(loss, count, skipped) for loss, count in zip(losses, counts, strict=True)]
-        self._skipped.append(skipped)
-        if len(self._skipped) == 64:
-            self._add_up()
-
-    def _add_up(self) -> None:
-        """Add up all pending updates at once: for the host, an operation on all of them takes as long as on one."""
-        if not self._skipped:
-            return
-        device = self._compute.device
-        losses, counts, dropped = zip(*self._pending, strict=True)
-        if any(isinstance(count, Tensor) for count in counts):
-            numbers = torch.stack([*map(self._compute.number, counts)])
-        else:
-            numbers = torch.tensor(counts, dtype=self._compute.wide).to(device, non_blocking=True)
-        values = torch.stack((torch.stack([loss.to(device) for loss in losses]), numbers))
-        self._sums[:2] += torch.where(torch.stack(dropped) > 0, 0.0, values).sum(1)
-        skipped = torch.stack(self._skipped) > 0
-        self._sums[2] += skipped.sum()
-        applied = torch.where(skipped, 0, torch.arange(1, len(skipped) + 1, device=device)).max()  # place of the last
-        self._in_a_row = len(skipped) - applied + torch.where(applied == 0, self._in_a_row, 0)
-        self._pending.clear()
-        self._skipped.clear()
+    def add(self, loss: Tensor, count: Any, skipped: Tensor) -> None:
+        """Add an update. `skipped`: 1 if it was skipped, else 0, float32 [] on the device."""
+        self._updates.append((loss, count, skipped))
 
     def read(self) -> tuple[float, float, int, int]:
         """Return losses, counts and skipped updates of all ranks since the last call, and how many were skipped in a row, at last.
 
-        The host waits here.
+        The host waits here. For it, an operation on all updates takes as long as one on a single number.
         """
-        self._add_up()
-        losses, counts, skipped = self._compute.world.sum(self._sums).tolist()
-        self._sums.zero_()
-        return losses, counts, round(skipped / self._compute.world.size), int(self._in_a_row)
+        columns = [self._numbers(column) for column in zip(*self._updates, strict=True)]
+        self._updates.clear()
+        loss = number = skipped = 0.0
+        for each, count, skip in zip(*columns, strict=True):
+            self._in_a_row = self._in_a_row + 1 if skip else 0
+            skipped += skip
+            loss += 0.0 if skip else each
+            number += 0.0 if skip else count
+        ranks = self._compute.world.gather((loss, number))
+        return sum(loss for loss, _ in ranks), sum(number for _, number in ranks), round(skipped), self._in_a_row
+
+    def _numbers(self, column: Sequence[Any]) -> list[float]:
+        if not any(isinstance(value, Tensor) for value in column):
+            return [*map(float, column)]
+        if not all(isinstance(value, Tensor) and value.device == self._compute.device for value in column):
+            column = [*map(self._compute.number, column)]
+        return torch.stack([*column]).tolist()

@@ -245,7 +245,7 @@ class Trainer:
                 while not self._ending and goes_on():
                     for update in self.steps(train) if not self.epoch_open else ():
                         if eval_every and update % eval_every == 0:
-                            self._validate_once(val)
+                            self.validate(val)
                         self._decide(received)
                         if self._save_every and update % self._save_every == 0 and not self._ending:
                             self.save()
@@ -253,13 +253,13 @@ class Trainer:
                             break
                     if self.epoch_open and self._ending <= STOP:
                         if eval_every is None:
-                            self._validate_once(val)
+                            self.validate(val)
                         self.end_epoch()
                         self._decide(received)
                         self.save()
                 self._flush(over=True)
                 if self._ending <= STOP:
-                    self._validate_once(val)
+                    self.validate(val)
                 self.save()
             finally:
                 self.close()
@@ -391,12 +391,10 @@ class Trainer:
         call = forward or (lambda model, batch: model(batch[0] if isinstance(batch, tuple | list) else batch))
         return predict(self.ema.model if self.ema else self.model, loader, call, self._compute)
 
-    def _validate_once(self, val: Any) -> None:
-        if val is not None and self.validated != self.update:
-            self.validate(val)
-
-    def validate(self, val: Iterable[Any]) -> dict[str, float]:
-        """Evaluate, and pass the results to the schedule, the log and the callback."""
+    def validate(self, val: Iterable[Any] | None) -> dict[str, float]:
+        """Evaluate, unless this was done after this update, and pass the results to the schedule, the log and the callback."""
+        if val is None or self.validated == self.update:
+            return self.results
         self._flush()
         with self._counts.paused():
             self.results = self.evaluate(val)
@@ -465,8 +463,8 @@ class Trainer:
         if event in self._callbacks and self._callbacks[event](self, *arguments) is True and event in ("step", "epoch", "eval"):
             self.stopping = True
 
-    def _counters(self) -> list[Any]:
-        return [getattr(self, name) for name in COUNTERS]
+    def _counters(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in COUNTERS}
 
     def save(self) -> None:
         """Write a checkpoint in the background, if there is a `dir` and something is new. All ranks call it together."""
@@ -521,7 +519,7 @@ class Trainer:
             "ema": None if self.ema is None else states(self.ema.model)[0],
             "scaler": self._step.scaler.state_dict(),
             "schedule": self.schedule.state_dict(),
-            **{name: getattr(self, name) for name in COUNTERS},
+            **self._counters(),
             "results": self.results,
             "ranks": self.world.gather({"random": self._random or random_state(), "place": place}),
         }
@@ -532,8 +530,8 @@ class Trainer:
         Raises:
             FastDataError: if the state does not fit this Trainer.
         """
-        if not isinstance(state, Mapping) or state.get("format") != FORMAT:
-            raise FastDataError(f"expected a state of a Trainer in format {FORMAT}, but it is another {type(state).__name__}")
+        if state.get("format") != FORMAT:
+            raise FastDataError(f"expected a state of a Trainer in format {FORMAT}, but it has {', '.join(map(str, [*state][:8]))}")
         try:
             new, old = self._options["optimizer"], state["options"]["optimizer"]
             if new != old and {new, old} != {"Adam", "AdamW"}:  # these two keep the same state per weight
