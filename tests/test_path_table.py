@@ -148,7 +148,7 @@ def test_what_beside_a_folder_is_no_label(photos: Path) -> None:
 
 def splits(path: Path) -> Path:
     kinds = ["train", "train", "val", "val", "train", "train"]
-    return written(path, [("path", "label", "split"), *zip(NAMES, LABELS, kinds, strict=True)])
+    return written(path, [("path", "label", "Split"), *zip(NAMES, LABELS, kinds, strict=True)])
 
 
 def test_a_split_is_chosen_by_name_and_names_the_store(photos: Path) -> None:

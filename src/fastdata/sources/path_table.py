@@ -17,7 +17,7 @@ import xxhash
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import label_value
-from fastdata.sources.columns import INDEX, choose_label
+from fastdata.sources.columns import INDEX, choose_label, find_column
 from fastdata.sources.fields import Field
 from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import FieldSource, Source, SourceList, SplitsError, is_image, look
@@ -37,11 +37,7 @@ SPLIT = "split"
 
 
 def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
-    """List the inputs that a table names, with their labels, and with the values of `fields`, which are columns of it.
-
-    Raises:
-        PrepError: the table cannot be read, holds several splits, or lacks a column that an option names.
-    """
+    """List the inputs that a table names, with their labels, and with the values of `fields`, which are columns of it."""
     root = path.parent if options.root is None else to_path(options.root)
     table = _select_split(_read(path, options, fields), options.split)
     look_at_all(root, table.names)
@@ -148,10 +144,10 @@ def _refuse_two_labels(table: PathTable, sources: Sequence[Source]) -> None:
 
 def _select_split(table: PathTable, wanted: str | None) -> PathTable:
     """Keep the rows of one split. If none is named, the table must have only one."""
-    if wanted is not None:
-        table.column(SPLIT, f"--split {wanted}")
     splits = _splits(table)
     names = sorted(set(splits))
+    if wanted is not None and not splits:
+        table.column(SPLIT, f"--split {wanted}")  # says which columns there are
     if wanted is None:
         if len(names) > 1:
             odd = next((f"rows of split {name!r}" for name in names if not name or "/" in name), "")
@@ -160,13 +156,13 @@ def _select_split(table: PathTable, wanted: str | None) -> PathTable:
     if wanted not in names:
         raise PrepError(f"--split {wanted}: {table.path} has no such rows; its splits are {', '.join(names)}")
     rows = np.flatnonzero([split == wanted for split in splits])
-    columns = {name: cells.taken(rows) for name, cells in table.columns.items()}
-    return replace(table, columns=columns, names=table.names.taken(rows))
+    return replace(table, columns={name: cells.taken(rows) for name, cells in table.columns.items()})
 
 
 def _splits(table: PathTable) -> list[str]:
     """Return the split of each row; nothing, if there is no such column."""
-    return [sys.intern(str(cell)) for name, cells in table.columns.items() if name.lower() == SPLIT for cell in cells]
+    column = find_column([*table.columns], [SPLIT])
+    return [] if column is None else [sys.intern(str(cell)) for cell in [*table.columns.values()][column]]
 
 
 def _label_columns(
@@ -203,9 +199,6 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
     """Return the inputs with the labels of a table: names are classes, numbers are floats; and with `fields`, columns of it.
 
     A table whose columns are all fields leaves the labels as they are.
-
-    Raises:
-        PrepError: the table cannot be read, or does not fit the inputs.
     """
     table = _read(path, options, fields)
     if len(splits := sorted(set(_splits(table)))) > 1:

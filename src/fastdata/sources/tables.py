@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,18 +37,21 @@ class PathTable:
 
     Attributes:
         columns: the cells of each: text, without blanks around it, or values as JSON has them.
-        names: the path of each row.
-        paths: the column of paths.
+        paths: the column of paths, which are text.
         texts: whether all cells are text.
         schema: of Parquet: each column's Arrow type.
     """
 
     path: AnyPath
-    columns: Mapping[str, Cells]
-    names: Cells
+    columns: dict[str, Cells]
     paths: str
     texts: bool = True
     schema: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> Cells:
+        """The path of each row."""
+        return self.columns[self.paths]
 
     def column(self, name: str, option: str) -> Cells:
         """Return the cells of the column that an option names."""
@@ -57,11 +60,7 @@ class PathTable:
         return self.columns[name]
 
     def typed(self, chosen: Field) -> tuple[Column, Sequence[Any]]:
-        """Return the column of a field's cells, and its values.
-
-        Raises:
-            PrepError: there is no such column, or a cell does not hold a value of the column's type.
-        """
+        """Return the column of a field's cells, and its values. Raise PrepError if it is not there, or a cell does not fit."""
         cells = self.column(chosen.path[0], f"--fields {chosen}")
         inferred = chosen.column is None or chosen.column.many
         nested = chosen.layout or len(chosen.path) > 1
@@ -87,15 +86,12 @@ def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
 
 
 def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str] = ()) -> PathTable:
-    """Read a table, whose rows must all have one length.
+    """Read a table. Raise PrepError if it cannot be read, is empty, or has no column of paths.
 
     Args:
         path: a file. An ending other than .tsv, .jsonl, .ndjson and .parquet means CSV.
         path_column: the column of paths; None: the one with a usual name.
         wanted: columns that are read from a Parquet even if they hold lists.
-
-    Raises:
-        PrepError: it cannot be read, is empty, or has no column of paths.
     """
     ending, schema = path.suffix.lower(), dict[str, Any]()
     texts = ending not in (*JSONL, PARQUET)
@@ -115,9 +111,10 @@ def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str] =
             f"it has {', '.join(columns)}. Text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB; a "
             "table without paths is not prepared: TableDataset reads it"
         )
-    if paths not in columns:
-        raise PrepError(f"--path-column {paths}: {path} has no column {paths}; it has {', '.join(columns)}")
-    return PathTable(path, columns, columns[paths] if texts else Packed(map(str, columns[paths])), paths, texts, schema)
+    table = PathTable(path, columns, paths, texts, schema)
+    cells = table.column(paths, f"--path-column {paths}")
+    columns[paths] = cells if texts else Packed(map(str, cells))
+    return table
 
 
 def _path_column(columns: Sequence[str], named: str | None) -> str | None:
@@ -191,11 +188,7 @@ def _read_parquet(path: AnyPath, wanted: Collection[str]) -> tuple[dict[str, Cel
 
 
 def read_rows(path: AnyPath) -> Iterator[list[str]]:
-    """Yield the rows of a CSV, strictly: a quote in a wrong place would join rows. A newline inside quotes is part of a value.
-
-    Raises:
-        PrepError: a quote is not closed, or something follows a closing quote; or the file is UTF-16.
-    """
+    """Yield the rows of a CSV, strictly: a quote in a wrong place, which would join rows, is a PrepError."""
     _refuse_utf16(path)
     csv.field_size_limit(sys.maxsize)  # run-length masks are longer than the default
     delimiter, line = delimiter_of(path), 1  # where the row begins
