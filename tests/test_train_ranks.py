@@ -93,7 +93,7 @@ def test_ranks_with_different_numbers_of_batches_say_so_and_do_not_wait(size):
     for rank in found(size):
         before, during = rank["unequal"]
         assert before.startswith(f"0: the loaders have {counts} batches, rank by rank, but ranks would wait for each other")
-        assert during.startswith(f"{5 - size}: the loaders have different numbers of batches, since only some end after {6 - size}")
+        assert during.startswith(f"{6 - size}: the loaders have different numbers of batches, since only some end after {6 - size}")
 
 
 @pytest.mark.parametrize("use", ["fit", "evaluate", "predict"])
