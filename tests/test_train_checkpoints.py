@@ -107,9 +107,7 @@ def test_a_checkpoint_of_another_model_or_scheduler(tmp_path: Path) -> None:
     for options in ({"net": nn.Linear(3, 2)}, {"scheduler": lambda update: 1.0}, {"precision": "fp16"}):
         with pytest.raises(FastDataError, match="another model, optimizer, precision or scheduler") as raised:
             trainer(tmp_path, **options).fit([BATCH], epochs=1)
-        file = tmp_path / "checkpoints/update-00000001.pt"
-        said = f"{file} does not fit this Trainer: for a new run, pass resume=False or another dir; "
-        assert str(raised.value).startswith(said)
+        assert str(tmp_path) in str(raised.value) and "For a new run, pass resume=False" in str(raised.value)
     anew = trainer(tmp_path, net=nn.Linear(3, 2), resume=False)
     anew.fit([BATCH], epochs=1)
     assert anew.update == 1
@@ -171,5 +169,5 @@ def test_what_torch_load_would_not_notice_is_damage(tmp_path: Path) -> None:
     for damaged in (whole.replace(b"update", b"upgate") + whole, *folders):
         newest.write_bytes(damaged)
         with pytest.warns(UserWarning, match=r"damaged.*resuming from an older one"):
-            _, state = Checkpoints(tmp_path, World(), keep_last=2).newest() or (None, {})
-        assert state["update"] == 1 and torch.equal(state["weight"], torch.arange(1000.0))
+            state = Checkpoints(tmp_path, World(), keep_last=2).newest()
+        assert state is not None and state["update"] == 1 and torch.equal(state["weight"], torch.arange(1000.0))

@@ -334,7 +334,7 @@ def saving(rng: Random, folder: Path) -> None:
             send(pid, rng.choice((KILL, KILL, *ASKING)))
             said = [int(line) for line in (first, *lines) if line[0].isdigit()]
             end_of(pid)
-        _, state = Checkpoints(folder / "checkpoints", World(), keep_last=2).newest() or (None, None)
+        state = Checkpoints(folder / "checkpoints", World(), keep_last=2).newest()
         assert state is not None and said[-1] <= state["update"] <= said[-1] + 1, "a checkpoint is lost"
         assert bool((state["weight"] == state["update"]).all()), "another state"
         assert not list((folder / "checkpoints").glob("*.part")), "a part is left"

@@ -87,15 +87,15 @@ class Checkpoints:
             self.path(other).unlink(missing_ok=True)
         return self.path(update)
 
-    def newest(self) -> tuple[Path, dict[str, Any]] | None:
-        """Return the newest readable state and its file, the same on all ranks, or None. Warn about files that cannot be read."""
+    def newest(self) -> dict[str, Any] | None:
+        """Return the newest readable state, the same on all ranks, or None. Warn about files that cannot be read."""
         updates = self.numbers() if self._world.rank == 0 else []
         readable = next(filter(self._is_whole, updates), None)
         some, update = self._world.gather((bool(updates), readable))[0]
         if update is None and some:  # raise on all ranks, so that none waits for another
             raise FastDataError(f"no checkpoint in {self.folder} can be read: remove them to start a new run")
         try:
-            return None if update is None else (self.path(update), _read(self.path(update)))
+            return None if update is None else _read(self.path(update))
         except FileNotFoundError:
             raise FastDataError(
                 f"rank 0 resumes from update {update}, whose file this rank does not see: share {self.folder}"

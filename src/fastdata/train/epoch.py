@@ -7,35 +7,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from fastdata.errors import FastDataError, warn_user
-from fastdata.gpu.prefetcher import Prefetcher, places, set_epoch
+from fastdata.errors import FastDataError
+from fastdata.gpu.prefetcher import places, set_epoch
 from fastdata.train.states import random_state, restore_random
 from fastdata.train.world import World
 
 __all__ = ["Epoch", "check_rank", "first_tensor"]
 
-UNSPLIT = (RandomSampler, SequentialSampler)  # torch's samplers that do not know about ranks
 END = object()
 
 
-def check_rank(loader: Any, world: World, *, training: bool) -> None:
-    """Raise an error if a Loader was split for other ranks than there are; warn if a DataLoader for training does not split."""
-    loader = loader.loader if isinstance(loader, Prefetcher) else loader
-    rank, size = (getattr(getattr(loader, "part", None), name, None) for name in ("rank", "world_size"))
+def check_rank(loader: Any, world: World) -> None:
+    """Raise an error if a Loader was split for other ranks than there are."""
+    part = getattr(loader, "part", None)  # a Prefetcher has those of its loader
+    rank, size = getattr(part, "rank", None), getattr(part, "world_size", None)
     if size is not None and (rank, size) != (world.rank, world.size):
         raise FastDataError(
             f"the Loader has the samples of rank {rank} of {size}, but this is rank {world.rank} of {world.size}: "
             "leave rank= and world_size= out, and it finds its part where torch.distributed or torchrun tells it"
-        )
-    plain = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler and type(loader.sampler) in UNSPLIT
-    if (
-        training and world.size > 1 and plain and not type(loader.dataset).__module__.startswith("fastdata.")
-    ):  # these warn themselves
-        warn_user(
-            f"this DataLoader gives the whole dataset to each of the {world.size} ranks: use fastdata.Loader, which splits it, or "
-            "DataLoader(sampler=DistributedSampler(dataset))"
         )
 
 

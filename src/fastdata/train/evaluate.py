@@ -88,7 +88,7 @@ def _evaluating(model: nn.Module, compute: Compute) -> Iterator[None]:
 
 
 def _batches(loader: Any, compute: Compute) -> Iterator[tuple[Any, int | None]]:
-    check_rank(loader, compute.world, training=False)
+    check_rank(loader, compute.world)
     if hasattr(loader, "set_epoch"):
         loader.set_epoch(0)  # the same random crops each time
     count = 0

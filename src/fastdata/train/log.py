@@ -16,8 +16,9 @@ from tqdm import tqdm
 from fastdata.errors import warn_user
 from fastdata.train.world import World
 
-__all__ = ["Counts", "Log", "Means", "Progress"]
+__all__ = ["RECORDED", "Counts", "Log", "Means", "Progress"]
 
+RECORDED = ("loss", "kind", "update", "epoch", "time", "lr", "skipped", "wait", "samples_per_s", "samples_per_s_without_waiting")
 LINE_S = 60.0  # most time between two lines where there is no progress bar
 
 
@@ -181,14 +182,11 @@ class Progress:
         self._bar = None
 
 
-TOLD = ("kind", "update", "epoch", "loss", "skipped", "samples_per_s", "samples_per_s_without_waiting", "wait", "lr")
-
-
 def line(record: Mapping[str, Any]) -> str:
     """Return a record as text."""
     loss = "no loss" if record["loss"] is None else f"loss {record['loss']:.4g}"
     rates = f"{record['samples_per_s']:,.0f} samples/s ({record['samples_per_s_without_waiting']:,.0f} without waiting)"
     rate = f", lr {record['lr']:.3g}" if "lr" in record else ""
     skipped = f", {record['skipped']} updates skipped: not finite" if record["skipped"] else ""
-    others = "".join(f", {name} {value:.4g}" for name, value in record.items() if name not in TOLD)
+    others = "".join(f", {name} {value:.4g}" for name, value in record.items() if name not in RECORDED)
     return f"{loss}, {rates}, {record['wait']:.0%} of the time waiting for data{rate}{skipped}{others}"

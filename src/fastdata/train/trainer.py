@@ -24,7 +24,7 @@ from fastdata.train.compute import PRECISIONS, Compute
 from fastdata.train.epoch import Epoch, check_rank, first_tensor
 from fastdata.train.evaluate import evaluate, predict
 from fastdata.train.layout import build_optimizer, device_for, lay_out
-from fastdata.train.log import Counts, Log, Means, Progress
+from fastdata.train.log import RECORDED, Counts, Log, Means, Progress
 from fastdata.train.metrics import Metrics
 from fastdata.train.options import apply_options, options_of
 from fastdata.train.profiler import WARMUP, profiled
@@ -39,7 +39,6 @@ __all__ = ["TERMINATED", "Trainer"]
 CALLBACKS = ("step", "epoch", "eval", "save", "log")
 FORMAT = 3  # of a state
 COUNTERS = ("update", "epoch", "epoch_open", "validated")
-RECORDED = ("loss", "kind", "update", "epoch", "time", "lr", "skipped", "wait", "samples_per_s", "samples_per_s_without_waiting")
 MAX_SKIPPED = 50  # updates in a row; fp16 may need about twenty to find its scale
 STOP = 1  # why a run ends: a callback asked for it; or the number of a signal
 TERMINATED = 75  # EX_TEMPFAIL of sysexits.h: try again later
@@ -295,7 +294,7 @@ class Trainer:
 
     def _begin_epoch(self, train: Any) -> Epoch:
         self._restore_random()
-        check_rank(train, self.world, training=True)
+        check_rank(train, self.world)
         self._pass = epoch = Epoch(train, self.epoch, self._place(train), self.world)
         self._resumed = None
         total = None if epoch.total is None else math.ceil(epoch.total / self.accumulate)
@@ -422,13 +421,14 @@ class Trainer:
         Raises:
             FastDataError: the last 50 updates were skipped, or, with `over`, all updates of the run.
         """
-        if self._last_line == self.update and not over:
+        is_new = self._last_line != self.update
+        if not (is_new or over):
             return
         losses, counts, skipped, in_a_row = self._step.totals.read()
         if in_a_row >= MAX_SKIPPED or (over and 0 < in_a_row == self.update):
             scaled = self._step.scaler.is_enabled()
             raise not_finite(in_a_row, self.model, self._step.loss(), rate=self.schedule.rates()[0], scaled=scaled)
-        if self._last_line == self.update:
+        if not is_new:
             return
         for name, value in (("losses", losses), ("counts", counts), ("skipped", skipped)):
             self._counts[name] += value
@@ -479,33 +479,19 @@ class Trainer:
             self._call("save", path)
 
     def _resume(self, resume: bool | str) -> None:
-        """Continue from the newest checkpoint of `dir`, if there is one; with False, move the files of an earlier run away.
-
-        Raises:
-            FastDataError: if no checkpoint can be read, it does not fit, or `resume` is "require" and there is none.
-        """
+        """Continue from the newest checkpoint of `dir`, if there is one; with False, move the files of an earlier run away."""
         if self._checkpoints is None:
             return
         if not resume:
             if aside := self._checkpoints.set_aside():
                 self._progress.tell(f"resume=False: files of an earlier run in {aside.parent} are in {aside} now")
             return
-        newest = self._checkpoints.newest()
-        if newest is None:
-            if resume == "require":
-                raise FastDataError(
-                    f"resume is 'require', but {self.dir} has no checkpoint: pass the right dir, or leave resume out"
-                )
-            return
-        path, state = newest
-        try:
+        state = self._checkpoints.newest()
+        if state is not None:
             self.load_state_dict(state)
-        except FastDataError as error:
-            raise FastDataError(
-                f"{path} does not fit this Trainer: for a new run, pass resume=False or another dir; to "
-                f"continue, make the Trainer as it was: {error}"
-            ) from error
-        self._progress.tell(f"resumed after update {self.update}, in epoch {self.epoch + 1}.")
+            self._progress.tell(f"resumed after update {self.update}, in epoch {self.epoch + 1}.")
+        elif resume == "require":
+            raise FastDataError(f"resume is 'require', but {self.dir} has no checkpoint: pass the right dir, or leave resume out")
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides how the run continues: tensors, numbers and text. All ranks call it together."""
@@ -543,7 +529,10 @@ class Trainer:
             told = apply_options(self.optimizer, self._options, state["options"], of_torch=self.schedule.of_torch)
             self.schedule.load_state_dict(state["schedule"])
         except (KeyError, RuntimeError, ValueError) as error:
-            raise FastDataError(f"the checkpoint is from another model, optimizer, precision or scheduler: {error}") from error
+            raise FastDataError(
+                "the checkpoint is from another model, optimizer, precision or scheduler. For a new run, pass resume=False or "
+                f"another dir than {self.dir}; to continue, make the Trainer as it was: {error}"
+            ) from error
         for name in COUNTERS:
             setattr(self, name, state[name])
         self.results = dict(state["results"])
