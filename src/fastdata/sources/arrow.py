@@ -128,9 +128,7 @@ def _columns(schema: Any, path: AnyPath, selection: Selection) -> ArchiveColumns
         named = f"{', '.join(able)}: name one as {path}::{able[0]}" if able else "none: TableDataset reads tables without images"
         raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed; there are {named}")
     image, classes = schema.field(images[0]).type, [n for n, f in _features(schema).items() if f.get("_type") == "ClassLabel"]
-    label = choose_label(schema.names, selection.label, path)
-    if not label and not selection.label and len(classes) == 1:
-        (label,) = classes
+    label = choose_label(schema.names, selection.label, path, classes)
     has_path = _is_struct(image) and image.get_field_index("path") >= 0
     others = tuple(name for name in schema.names if name not in (images[0], label, *selection.fields))
     return ArchiveColumns(images[0], label, others, _class_names(schema, label), has_path)

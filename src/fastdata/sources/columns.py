@@ -21,11 +21,12 @@ def find_column(columns: Sequence[str], names: Sequence[str]) -> int | None:
     return next((lower.index(name) for name in names if name in lower), None)
 
 
-def choose_label(columns: Sequence[str], wanted: str, where: object) -> str:
-    """Return the column of labels: the one that the caller names, else the first with a usual name; "": there is none."""
+def choose_label(columns: Sequence[str], wanted: str, where: object, likely: Sequence[str] = ()) -> str:
+    """Return the column of labels: the one that the caller names, a usual one, or the only likely one; "": there is none."""
     if wanted not in ("", NO_LABELS, *columns):
         raise PrepError(f"--label-column {wanted}: {where} has no such column; it has {', '.join(map(str, columns))}")
     if wanted:
         return wanted if wanted in columns else ""
     usual = find_column(columns, LABELS)
-    return "" if usual is None else columns[usual]
+    found = likely if usual is None else [columns[usual]]
+    return found[0] if len(found) == 1 else ""

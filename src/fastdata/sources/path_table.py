@@ -182,12 +182,13 @@ def _label_columns(
         for name in found:
             table.column(name, f"--regression {name}")
     else:
-        label = choose_label([*table.columns] if options.label_column else others, options.label_column or "", table.path)
-        likely = (name for name in others if not INDEX.fullmatch(name))
-        found = [label] if label else [name for name in likely if not isinstance(table.columns[name][0], list | dict | bytes)]
-        if len(found) > 1:
+        named = (name for name in others if not INDEX.fullmatch(name))
+        likely = [name for name in named if not isinstance(table.columns[name][0], list | dict | bytes)]
+        label = choose_label([*table.columns] if options.label_column else others, options.label_column or "", table.path, likely)
+        found = [label] if label else []
+        if not label and likely:
             raise PrepError(
-                f"{table.path}: its labels may be {', '.join(found)}: name the column of classes with --label-column, or of "
+                f"{table.path}: its labels may be {', '.join(likely)}: name the column of classes with --label-column, or of "
                 f"numbers to predict with --regression; --label-column {NO_LABELS} takes no labels"
             )
     left = [name or "one without a name" for name in others if name not in found]

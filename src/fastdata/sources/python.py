@@ -151,9 +151,7 @@ def _view(source: Any, label_column: str) -> Items:
 def _view_columns(source: Any, features: Mapping[str, Any], label_column: str) -> Items:
     """View a dataset of Hugging Face. Its images stay encoded, unless a format is set."""
     image = _image_column([*features], [name for name, one in features.items() if type(one).__name__ == "Image"])
-    numbered = [name for name, one in features.items() if hasattr(one, "names")]
-    label = choose_label([*features], label_column, "source")
-    label = label or (numbered[0] if len(numbered) == 1 and not label_column else "")
+    label = choose_label([*features], label_column, "source", [name for name, one in features.items() if hasattr(one, "names")])
     feature = features[image]
     if getattr(feature, "decode", False) and source.format["type"] is None:
         source = source.cast_column(image, type(feature)(decode=False))

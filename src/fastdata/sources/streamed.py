@@ -88,9 +88,8 @@ def _table(path: AnyPath, archive: str, file: _File, selection: Selection) -> Ta
             "Other encodings are for their package to decode, whose dataset is a sequence: fastdata.prep(dataset, OUT)"
         )
     able = [name for name in columns if columns[name] in (*NUMBERS, "str")]
-    label = choose_label(able, selection.label, f"{path.parent}, among those of numbers and texts,")
-    if not label and not selection.label and PAIR_LABEL in able:
-        label = PAIR_LABEL
+    pair = [name for name in able if name == PAIR_LABEL]
+    label = choose_label(able, selection.label, f"{path.parent}, among those of numbers and texts,", pair)
     inputs, labels = list[Source](), list[Any]()
     for k, cells in enumerate(_samples(path, file)):
         offset, data = cells[images[0]]
