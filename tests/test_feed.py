@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from corpora import store as corpus
 from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop, TokenDataset
-from fastdata.loader.device_prefetch import Feed
+from fastdata.loader.engine import DevicePrefetchEngine as Feed
 from fastdata.system.torch_private import arrived
 from stores import COUNT, sha, store
 from support import ahead_of, engine_of, until, worker_processes

@@ -421,7 +421,7 @@ def test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works(when):
         assert once([b.ids for b in loader], COUNT)
 
 
-def test_a_worker_that_is_stopped_is_named_and_its_batches_come_when_it_goes_on(monkeypatch):
+def test_workers_that_take_long_are_named_and_their_batches_come(monkeypatch):
     monkeypatch.setattr("fastdata.loader.workers.CHECK_S", 0.1)
     before = worker_processes()
     with Loader(augmented(), 2, num_workers=2) as loader:
@@ -430,7 +430,7 @@ def test_a_worker_that_is_stopped_is_named_and_its_batches_come_when_it_goes_on(
         (victim, *_) = sorted(worker_processes() - before)
         os.kill(victim, signal.SIGSTOP)
         monkeypatch.setattr("fastdata.loader.workers.PATIENCE_S", 0.2)
-        advice = rf"no batch has come for 0 s: worker {victim} was stopped \(SIGSTOP\); kill -CONT {victim} lets it go on"
+        advice = rf"no batch has come for 0 s: the workers .*{victim}.*py-spy dump"
         with subprocess.Popen(["/bin/sh", "-c", f"sleep 1; kill -CONT {victim}"]), pytest.warns(UserWarning, match=advice):
             found += [batch.ids for batch in batches]
         assert once(found, COUNT)

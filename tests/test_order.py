@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
-from fastdata.loader.order import ROUNDS, EpochOrder, Part, permute
-from fastdata.loader.requests import Requests
+from fastdata.loader.order import ROUNDS, EpochOrder, RankShard, permute
+from fastdata.loader.requests import Counts, Requests
 from fastdata.loader.sizes import Sizes
 
 
@@ -97,7 +97,7 @@ def batches(n, world, batch, *, drop_last=False, shuffle=True, epoch_start=(0, 0
     stop = n - n % batch if drop_last else n
     found = []
     for rank in range(world):
-        requests = Requests(EpochOrder(n, 7, shuffle), Part(rank, world, blocks), batch, stop, Sizes.of(None))
+        requests = Requests(EpochOrder(n, 7, shuffle), RankShard(rank, world, blocks), Counts(n, batch, stop), Sizes.of(None))
         requests.restart(*epoch_start)
         found.append(list(islice(requests, epochs * -(-stop // batch))))
     return found

@@ -43,8 +43,6 @@ def loader(**options):
     [
         ({}, (0, 1)),
         ({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}, (2, 4)),  # torchrun, Accelerate
-        ({"WORLD_SIZE": "2", "NODE_RANK": "0", "LOCAL_RANK": "1"}, (1, 2)),  # Lightning on one node
-        ({"WORLD_SIZE": "8", "NODE_RANK": "1", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, (7, 8)),
         ({"WORLD_SIZE": "1"}, (0, 1)),
         ({"WORLD_SIZE": ""}, (0, 1)),
         ({"RANK": "0"}, (0, 1)),
@@ -63,7 +61,6 @@ def test_the_environment_of_launchers(environment, values, part):
     [
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2, but nothing says which rank"),
         ({"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "nothing says which rank"),
-        ({"WORLD_SIZE": "8", "NODE_RANK": "1", "LOCAL_RANK": "3"}, "nothing says which rank"),
         ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK 2 and WORLD_SIZE 2, but ranks count from 0"),
         ({"RANK": "3"}, "RANK 3 and WORLD_SIZE 1"),
         ({"WORLD_SIZE": "two", "RANK": "0"}, "WORLD_SIZE is 'two', but must be a whole number"),

@@ -202,7 +202,7 @@ def _remade(loader: Any, workers: int, size: int) -> Any:
             seed=workers,  # other samples for each
             num_workers=workers,
             prefetch_factor=loader.prefetch_factor,
-            collate_fn=loader._collate_fn,
+            collate_fn=loader.collate_fn,
             device=loader.device,
             pin_memory=loader.pin_memory,
             backend=loader.backend,
@@ -273,7 +273,7 @@ def _parts(loader: Any, seconds: float) -> dict[str, float]:
     if dataset is None or isinstance(dataset, IterableDataset) or not batched or is_direct(dataset):
         return {}
     rng, size = np.random.default_rng(0), min(_batch_size(loader), MAX_BATCH)
-    collate = (loader._collate_fn if isinstance(loader, Loader) else loader.collate_fn) or default_collate
+    collate = loader.collate_fn or default_collate
 
     def make(collating: Callable[..., Any], timing: Timing) -> int:
         rows = rng.integers(0, len(dataset), size)

@@ -21,9 +21,10 @@ __all__ = ["UserTransform"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Seeder = Callable[[int], Any]
 
-DEPTH, MOST_ITEMS, MOST_OBJECTS = 6, 1000, 10_000  # limits of the search for generators: levels, items of a list, all objects
+DEPTH, MAX_ITEMS, MAX_OBJECTS = 6, 1000, 10_000  # limits of the search for generators: levels, items of a list, all objects
 GOLDEN = 0x9E3779B97F4A7C15
 OPAQUE = (types.ModuleType, type, np.ndarray, torch.Tensor, str, bytes, int, float, complex, type(None))
+EMPTY = types.CellType()
 TO_TENSOR = ("ToTensor", "PILToTensor", "MaybeToTensor")  # turn PIL images into tensors, and leave tensors unchanged
 
 
@@ -70,40 +71,28 @@ class UserTransform:
         """
         result = self._call(self.transform, pixels)
         if isinstance(result, torch.Tensor):
-            return _of_tensor(result, channels)
-        as_pil = self._call is _with_pil
-        if _comes_from(result, "PIL"):
-            result = np.asarray(result)
-            result = result[:, :, None] if result.ndim == 2 else result
-        elif as_pil and isinstance(result, np.ndarray) and result.ndim == 3 and result.shape[0] == channels:
-            if result.shape[2] == channels:
+            try:
+                image = result.detach().numpy()
+            except (TypeError, RuntimeError):
                 raise LoaderError(
-                    f"transform returned an array {list(result.shape)}, which may be [H, W, C] or [C, H, W]: return a tensor, "
-                    "which is [C, H, W]"
-                )
-            result = result.transpose(1, 2, 0)
-        if not isinstance(result, np.ndarray) or result.ndim != 3 or result.shape[2] != channels:
-            raise _unfit(result, channels)
-        return np.require(result, requirements=["C", "W"])
-
-
-def _of_tensor(result: torch.Tensor, channels: int) -> Array:
-    if result.ndim != 3 or result.shape[0] != channels:
-        raise _unfit(result, channels)
-    try:
-        pixels: Array = result.detach().numpy()
-    except (TypeError, RuntimeError):  # bfloat16, or on a GPU
+                    f"transform returned {result.dtype} on {result.device}: it must return a tensor on the CPU of a dtype that "
+                    "numpy has"
+                ) from None
+            is_planar = True
+        else:
+            image = np.asarray(result) if _comes_from(result, "PIL") else result
+            is_planar = self._call is _with_pil and np.ndim(image) == 3 and image.shape[2] != channels
+        if isinstance(image, np.ndarray):
+            if image.ndim == 3 and is_planar:
+                image = image.transpose(1, 2, 0)
+            elif image.ndim == 2 and image is not result:  # a grey PIL image
+                image = image[:, :, None]
+            if image.ndim == 3 and image.shape[2] == channels:
+                return np.require(image, requirements=["C", "W"])
+        found = f"{result.dtype} {list(result.shape)}" if hasattr(result, "dtype") else type(result).__name__
         raise LoaderError(
-            f"transform returned {result.dtype} on {result.device}: it must return a tensor on the CPU of a dtype that numpy has"
-        ) from None
-    return np.ascontiguousarray(pixels.transpose(1, 2, 0))
-
-
-def _unfit(result: Any, channels: int) -> LoaderError:
-    found = f"{result.dtype} {list(result.shape)}" if isinstance(result, np.ndarray | torch.Tensor) else type(result).__name__
-    return LoaderError(
-        f"transform returned {found}: it must return a numpy array [H, W, {channels}] or a tensor [{channels}, H, W]"
-    )
+            f"transform returned {found}: it must return a numpy array [H, W, {channels}] or a tensor [{channels}, H, W]"
+        )
 
 
 # How to call it
@@ -139,16 +128,14 @@ def _with_pil(transform: Any, pixels: Array) -> Any:
 def _caller(transform: Any, objects: Iterable[Any]) -> Callable[[Any, Array], Any]:
     if _comes_from(transform, "albumentations"):
         return _with_name
-    module = isinstance(transform, nn.Module)
-    if module and any(_comes_from(found, "kornia") for found in objects if isinstance(found, nn.Module)):
+    is_module = isinstance(transform, nn.Module)
+    if is_module and any(_comes_from(found, "kornia") for found in objects if isinstance(found, nn.Module)):
         return _with_floats
     if _comes_from(transform, "torchvision", "timm"):
         from_pil = any(type(found).__name__ in TO_TENSOR and _comes_from(found, "torchvision", "timm") for found in objects)
-        return _with_tensor if module and not from_pil else _with_pil
-    if module:
-        return _with_tensor
+        return _with_tensor if is_module and not from_pil else _with_pil
     annotation = _first_annotation(transform)
-    if isinstance(annotation, type) and issubclass(annotation, torch.Tensor):
+    if is_module or (isinstance(annotation, type) and issubclass(annotation, torch.Tensor)):
         return _with_tensor
     return _with_pil if getattr(annotation, "__module__", "") == "PIL.Image" else _with_array
 
@@ -163,8 +150,7 @@ def _first_annotation(transform: Any) -> Any:
         parameters = inspect.signature(transform, eval_str=True).parameters
     except (TypeError, ValueError, NameError, AttributeError):  # a built-in, or names that only type checkers see
         return None
-    first = next(iter(parameters.values()), None)
-    return None if first is None or first.annotation is first.empty else first.annotation
+    return next((parameter.annotation for parameter in parameters.values()), None)
 
 
 # Finding its generators
@@ -203,14 +189,12 @@ def _objects(transform: Any) -> Iterator[Any]:
     for _ in range(DEPTH):
         below: list[Any] = []
         for found in level:
-            if isinstance(found, OPAQUE) or id(found) in seen:
+            if isinstance(found, OPAQUE) or id(found) in seen or len(seen) > MAX_OBJECTS:
                 continue
-            if len(seen) == MOST_OBJECTS:
-                return
             seen.add(id(found))
             yield found
             if _seeder(found) is None:
-                below.extend(islice(_inside(found), MOST_ITEMS))
+                below.extend(islice(_inside(found), MAX_ITEMS))
         level = below
 
 
@@ -225,21 +209,14 @@ def _inside(found: Any) -> Iterator[Any]:
     elif isinstance(found, types.MethodType | types.BuiltinMethodType):
         yield from (found.__self__, getattr(found, "__func__", None))
     elif isinstance(found, types.FunctionType):
-        yield from map(_contents, found.__closure__ or ())
         yield from (found.__defaults__ or ())
+        yield from (cell.cell_contents for cell in found.__closure__ or () if cell != EMPTY)
         yield from (found.__globals__[name] for name in _names(found.__code__) if name in found.__globals__)
     else:
         yield from getattr(found, "__dict__", {}).values()
         body = getattr(type(found), "forward" if isinstance(found, nn.Module) else "__call__", None)
         if isinstance(body, types.FunctionType):
             yield body
-
-
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -24,7 +24,7 @@ class AcceleratedLoader:
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
-        loader._planner.blocks = True  # what `gather` returns is then in the dataset's order
+        loader._sampling.blocks = True  # what `gather` returns is then in the dataset's order
         self.set_epoch, self.state_dict, self.load_state_dict = loader.set_epoch, loader.state_dict, loader.load_state_dict
 
     @property
@@ -37,7 +37,7 @@ class AcceleratedLoader:
 
     def begin(self) -> int:
         """Get ready for a pass, and return how many batches of its epoch were handed out before."""
-        begun = self.loader._begun  # a pass that was left: the next one begins another epoch
+        begun = self.loader._progress.begun  # a pass that was left: the next one begins another epoch
         return 0 if begun else int(self.state_dict()["consumed"]) // self.loader.global_batch_size
 
     def __iter__(self) -> Iterator[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import torch
 
 from fastdata.data.dataset import Timing
 from fastdata.data.targets import to_tensors
-from fastdata.errors import FastDataError, needs
+from fastdata.errors import FastDataError, LoaderError, needs
 from fastdata.gpu.copies import numbered
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.rendering import EncodedBatch
@@ -50,46 +49,31 @@ def check_dali(dataset: Any) -> None:
 
 
 class _Pending(NamedTuple):
-    """A request; its batch, None if it cannot be made; and the rows that DALI decodes."""
+    """A request; its batch, or why it cannot be made; and the rows that DALI decodes."""
 
     request: Request
-    batch: EncodedBatch | None
+    batch: EncodedBatch | FastDataError
     rows: list[int]
 
 
 class Dali(Engine):
-    """DALI, decoding some batches ahead in threads of this process.
-
-    This process itself decodes what DALI cannot: images that are not such JPEGs, and all of a batch that DALI failed at.
+    """DALI, decoding some batches ahead in threads of this process, which itself decodes images that are no such JPEGs.
 
     Args:
-        dataset: a dataset of images stored as JPEGs.
+        loader: the Loader, whose arguments say how.
         requests: the requests, in order.
-        rows: the most samples of a batch.
-        num_workers: DALI's threads; 0 counts as 1.
-        prefetch_factor: batches that are made ahead.
-        pin_memory: page-lock batches on the CPU, if there is a GPU.
-        device: where the batches are made.
     """
 
-    def __init__(
-        self,
-        dataset: ImageDataset,
-        requests: Requests,
-        rows: int,
-        num_workers: int,
-        prefetch_factor: int,
-        *,
-        pin_memory: bool,
-        device: torch.device | None,
-    ) -> None:
+    def __init__(self, loader: Any, requests: Requests) -> None:
+        dataset, device = loader.dataset, loader.device
         check_dali(dataset)  # a transform may have been set since the loader was made
         self._device = numbered(device) if device is not None and device.type == "cuda" else None
-        self._pin = pin_memory and self._device is None and torch.cuda.is_available()
+        self._pin = loader.pin_memory and self._device is None and torch.cuda.is_available()
         self._fetch = Fetch(dataset)
         self._requests = iter(requests)
-        self._ahead = prefetch_factor
-        self._decoder_args = dataset.views[0], dataset.channels, rows, max(num_workers, 1), self._device
+        self._ahead = loader.prefetch_factor
+        threads = max(loader.num_workers, 1)
+        self._decoder_args = dataset.views[0], dataset.channels, requests.rows(), threads, self._device
         self._decoder: DaliDecoder | None = None
         self._pending: deque[_Pending] = deque()
 
@@ -102,79 +86,67 @@ class Dali(Engine):
             self._prepare(next(self._requests))
         prepared = time.perf_counter() - started
         pending = self._pending.popleft()
-        images = self._decode(pending)
+        if isinstance(pending.batch, FastDataError):
+            raise pending.batch
+        images, why = None, ""
+        try:
+            images = self._decode(pending)
+        except Exception as error:  # noqa: BLE001  DALI has no errors of its own; their tracebacks keep its threads
+            why = " ".join(str(error).split())
+        if why:
+            self._fetch.__getitems__(pending.request)  # says which image cannot be decoded
+            raise LoaderError(f'DALI could not decode a batch: {why}; use backend="torch", which can')
         started = time.perf_counter()
-        reply, batch = self._complete(pending, images)
-        return reply._replace(images=False, work_s=prepared + time.perf_counter() - started), batch
+        reply, batch = self._complete(pending.request, pending.batch, pending.rows, images)
+        return reply._replace(work_s=prepared + time.perf_counter() - started), batch
 
     def _prepare(self, request: Request) -> None:
         """Submit a batch to DALI. An error in it is raised when the batch is received."""
         dataset = self._fetch.at(request.size)
         try:
             batch = dataset.encode_batch(request.indices, seed=request.seed, epoch=request.epoch, repeats=request.repeats)
-        except FastDataError:
-            batch = None
-        rows = [k for k, jpeg in enumerate(batch.jpegs) if jpeg is not None] if batch else []
+        except FastDataError as error:
+            self._pending.append(_Pending(request, error.with_traceback(None), []))
+            return
+        rows = [k for k, jpeg in enumerate(batch.jpegs) if jpeg is not None]
         self._pending.append(_Pending(request, batch, rows))
-        self._submit(self._pending[-1])
-
-    def _submit(self, pending: _Pending) -> None:
-        if pending.batch and pending.rows:
+        if rows:
             self._decoder = self._decoder or DaliDecoder(*self._decoder_args)
-            self._decoder.submit([pending.batch.jpegs[k] for k in pending.rows], [pending.batch.plan[k] for k in pending.rows])
+            self._decoder.submit([batch.jpegs[k] for k in rows], [batch.plan[k] for k in rows])
 
     def _decode(self, pending: _Pending) -> torch.Tensor | None:
-        """Return the rows that DALI decoded, [rows, H, W, C]; None: there are none."""
-        if not pending.batch or not pending.rows or not self._decoder:
+        """Return the rows that DALI decodes, [rows, H, W, C]; None: there are none."""
+        if not pending.rows or not self._decoder or isinstance(pending.batch, FastDataError):
             return None
-        try:
-            return self._decoder.take((len(pending.rows), *pending.batch.shape))
-        except Exception as error:  # noqa: BLE001  DALI has no errors of its own
-            why = " ".join(str(error).split())
-        self._end()  # a pipeline must not be used after an error
-        for later in self._pending:
-            self._submit(later)
-        warnings.warn(f"DALI could not decode a batch, which the CPU decodes instead: {why}", RuntimeWarning, stacklevel=2)
-        return None
+        return self._decoder.take((len(pending.rows), *pending.batch.shape))
 
-    def _complete(self, pending: _Pending, images: torch.Tensor | None) -> tuple[Reply, Any]:
+    def _complete(self, request: Request, batch: EncodedBatch, rows: list[int], images: torch.Tensor | None) -> tuple[Reply, Any]:
         """Return the batch, with the rows that DALI did not decode added."""
-        request, batch = pending.request, pending.batch
-        if batch is None or images is None:
-            reply, (fresh, targets) = self._fetch.__getitems__(request)
-            images = self._to_device(fresh[0])
-            fallbacks = len(request.indices)
-            timing = reply.timing
-        else:
-            rest = sorted(set(range(len(batch.plan))) - set(pending.rows))
-            timing = Timing()
-            if rest:
-                whole = images.new_empty((len(batch.plan), *batch.shape))
-                whole.index_copy_(0, self._to_device(torch.tensor(pending.rows)), images)
-                keys = {"seed": request.seed, "epoch": request.epoch}
-                repeats = None if request.repeats is None else request.repeats[rest]
-                dataset = self._fetch.at(request.size)
-                rendered, _ = dataset.read_batch(request.indices[rest], **keys, repeats=repeats, timing=timing)
-                rendered = self._to_device(torch.from_numpy(rendered))
-                images = whole.index_copy_(0, self._to_device(torch.tensor(rest)), rendered)
-            targets = batch.targets
-            fallbacks = len(rest)
+        timing = Timing()
+        rest = sorted(set(range(len(batch.plan))) - set(rows))
+        if rest:
+            repeats = None if request.repeats is None else request.repeats[rest]
+            pixels, _ = self._fetch.at(request.size).read_batch(
+                request.indices[rest], seed=request.seed, epoch=request.epoch, repeats=repeats, timing=timing
+            )
+            rendered = self._to_device(torch.from_numpy(pixels))
+            whole = rendered.new_empty((len(batch.plan), *batch.shape))
+            whole.index_copy_(0, self._to_device(torch.tensor(rest)), rendered)
+            images = whole if images is None else whole.index_copy_(0, self._to_device(torch.tensor(rows)), images)
+        assert images is not None
         images = images.pin_memory() if self._pin else images
-        reply = Reply(request, images=True, timing=timing, fallbacks=fallbacks)
-        return reply, (images.permute(0, 3, 1, 2), to_tensors(targets))
+        reply = Reply(request, images=False, timing=timing, fallbacks=len(rest))
+        return reply, (images.permute(0, 3, 1, 2), to_tensors(batch.targets))
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copy a tensor to the device; the host does not wait."""
         return tensor if self._device is None else tensor.pin_memory().to(self._device, non_blocking=True)
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End DALI's threads. Batches still held keep their memory."""
         if self._decoder is not None:
             self._decoder.close()
         self._decoder = None
-
-    def close(self) -> None:
-        """End DALI's threads. Batches still held keep their memory."""
-        self._end()
         self._pending.clear()
 
 

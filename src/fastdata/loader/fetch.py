@@ -5,14 +5,11 @@ from __future__ import annotations
 import gc
 import math
 import pickle
-import re
-import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
@@ -92,23 +89,19 @@ class Fetch(torch.utils.data.Dataset[Any]):
     Args:
         dataset: the dataset to read.
         place: the slots' memory, for datasets that write into it.
-        collate: makes a batch of a list of items, for other datasets; None: torch's default_collate.
+        collate: makes a batch of a list of items, for other datasets.
     """
 
-    def __init__(self, dataset: Any, place: Place | None = None, collate: Callable[[list[Any]], Any] | None = None) -> None:
+    def __init__(self, dataset: Any, place: Place | None = None, collate: Callable[[list[Any]], Any] = default_collate) -> None:
         self._dataset = dataset
         self._place = place
-        self._collate = collate or default_collate
+        self._collate = collate
         self._sized: dict[Size, Any] = {}
         self._error: ExceptionWrapper | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_dataset": None,
-            "_collate": None,
-            "pickled": bytes(ForkingPickler.dumps((self._dataset, self._collate))),
-        }
+        pickled = bytes(ForkingPickler.dumps((self._dataset, self._collate)))
+        return {**self.__dict__, "_dataset": None, "_collate": None, "pickled": pickled}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Keep an error, such as that a store was replaced, for the first request. Here it would end the worker."""
@@ -182,23 +175,8 @@ def _share(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.layout != torch.strided or tensor.is_nested else tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 
-def _full(error: Exception) -> str:
-    """Return what to say of an error of torch's that no shared memory is left, and remove the file that it has left; else ""."""
-    left = re.search(r"file <(/torch_\w+)>.*No space left on device", str(error))
-    if left is None:
-        return ""
-    Path(f"/dev/shm{left[1]}").unlink(missing_ok=True)
-    size = shutil.disk_usage("/dev/shm").total
-    return (
-        f"/dev/shm is full, through which items travel from the workers: it has {size} bytes. Make it larger (docker run "
-        "--shm-size 8g), or give fewer workers, a smaller batch or prefetch_factor=1"
-    )
-
-
 def wrap_error(error: Exception, where: str = "in a worker of fastdata's Loader") -> ExceptionWrapper:
     """Wrap an error for another process. If its class cannot be pickled, it would be lost, and that process would wait for ever."""
-    if full := _full(error):
-        return ExceptionWrapper((LoaderError, LoaderError(full), None), where)  # type: ignore[no-untyped-call]
     try:
         pickle.dumps(type(error))
     except Exception:  # noqa: BLE001  whatever a user's class does

@@ -14,7 +14,7 @@ import numpy as np
 
 from fastdata.data.random import philox
 
-__all__ = ["EpochOrder", "Part", "order_keys", "permute", "permute_each"]
+__all__ = ["EpochOrder", "RankShard", "order_keys", "permute", "permute_each"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -101,7 +101,7 @@ class EpochOrder:
 
 
 @dataclass(frozen=True)
-class Part:
+class RankShard:
     """A rank's part of a global batch, which is the places [k G, (k + 1) G) of the epoch. Rank r takes every W-th of them.
 
     With `blocks` it takes n = G / W neighbours, from k G + r n on, so that rows gathered from all ranks are in order. In an order

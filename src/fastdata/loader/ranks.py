@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import TypeVar
 
 import torch
 
 from fastdata.errors import LoaderError
-from fastdata.loader.order import Part
+from fastdata.loader.order import RankShard
 from fastdata.system.machine import available_cores
 
-__all__ = ["default_workers", "find_part"]
-
-T = TypeVar("T")
+__all__ = ["default_workers", "find_shard"]
 
 
-def find_part(rank: int | None, world_size: int | None) -> Part:
+def find_shard(rank: int | None, world_size: int | None) -> RankShard:
     """Return this process's rank and the number of ranks.
 
     They come from the arguments, else from torch.distributed if it is initialized, else from the environment: RANK and WORLD_SIZE,
-    as torchrun and Accelerate set them, or WORLD_SIZE with NODE_RANK and LOCAL_RANK, as Lightning does. The default is rank 0 of 1.
+    as torchrun and Accelerate set them. The default is rank 0 of 1.
 
     Raises:
         ValueError: the arguments are out of range, or only one of them is given.
@@ -31,57 +28,38 @@ def find_part(rank: int | None, world_size: int | None) -> Part:
     if rank is not None and world_size is not None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank is {rank} of world_size {world_size}, but ranks count from 0")
-        return Part(rank, world_size)
-    size = _number("WORLD_SIZE", 1)
-    number = _number("RANK", _rank_by_node(size))
+        return RankShard(rank, world_size)
+    size = _number("WORLD_SIZE") or 1
+    number = _number("RANK")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        found = Part(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        found = RankShard(torch.distributed.get_rank(), torch.distributed.get_world_size())
         if "WORLD_SIZE" in os.environ and number is not None and (number, size) != (found.rank, found.world_size):
             raise LoaderError(
                 f"torch.distributed says that this is rank {found.rank} of {found.world_size}, but RANK and WORLD_SIZE in the "
                 f"environment say rank {number} of {size}: give the Loader rank= and world_size="
             )
         return found
-    if number is None:
+    if number is None and size > 1:
         raise LoaderError(
             f"WORLD_SIZE is {size}, but nothing says which rank this process is, and all would read the same samples. "
             "Initialize torch.distributed before the loader is used, set RANK, or give the Loader rank= and world_size="
         )
-    if not 0 <= number < size:
+    if not 0 <= (number or 0) < size:
         raise LoaderError(f"the environment says RANK {number} and WORLD_SIZE {size}, but ranks count from 0 to WORLD_SIZE - 1")
-    return Part(number, size)
+    return RankShard(number or 0, size)
 
 
-def _rank_by_node(size: int) -> int | None:
-    """Return the rank by NODE_RANK and LOCAL_RANK, which Lightning sets; None: they do not determine it."""
-    if size == 1:
-        return 0
-    if "LOCAL_RANK" not in os.environ or "NODE_RANK" not in os.environ:
-        return None
-    node, per_node = _number("NODE_RANK", 0), _number("LOCAL_WORLD_SIZE", None)
-    if node and per_node is None:
-        return None
-    return node * (per_node or 0) + _number("LOCAL_RANK", 0)
-
-
-def _number(name: str, default: T) -> int | T:
-    """Return an environment variable that is a whole number."""
+def _number(name: str) -> int | None:
+    """Return an environment variable that is a whole number; None: it is not set."""
     text = os.environ.get(name)
-    if not text:
-        return default
     try:
-        return int(text)
+        return int(text) if text else None
     except ValueError as error:
         raise LoaderError(f"the environment variable {name} is {text!r}, but must be a whole number") from error
 
 
-def default_workers(part: Part, batches: int) -> int:
+def default_workers(shard: RankShard, batches: int) -> int:
     """Return one worker for each core of this rank, and no more than an epoch has batches."""
-    return min(_cores_of(part), max(1, batches))
-
-
-def _cores_of(part: Part) -> int:
-    """Return the cores of this machine for each of its ranks, at least 1."""
-    gpus = torch.cuda.device_count() or part.world_size
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", min(part.world_size, gpus)))  # unset: a rank for each GPU
-    return max(1, available_cores() // max(ranks, 1))
+    gpus = torch.cuda.device_count() or shard.world_size
+    ranks = _number("LOCAL_WORLD_SIZE") or min(shard.world_size, gpus)  # unset: a rank for each GPU
+    return min(max(1, available_cores() // ranks), max(1, batches))

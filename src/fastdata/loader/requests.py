@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata.data.dataset import SlotDataset
-from fastdata.data.random import lent_generators, loose_seeds, occurrences
-from fastdata.errors import LoaderError
 from fastdata.loader.fetch import Request
 from fastdata.loader.lanes import LaneOrder
-from fastdata.loader.order import EpochOrder, Part
+from fastdata.loader.order import EpochOrder, RankShard
+from fastdata.loader.samplers import UserSampler
 from fastdata.loader.sizes import Sizes, sized
 from fastdata.loader.slots import Slots
 from fastdata.remote.prefetch import ScheduleWriter
 
-__all__ = ["Requests"]
+__all__ = ["Counts", "Requests"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-SAMPLER_STREAM = 1 << 62  # no sample has this number
 AHEAD = 16_384  # samples whose order is computed at once, to spread numpy's cost per call over many batches
+
+
+class Counts(NamedTuple):
+    """The samples of an epoch, the samples of a global batch, and where the epoch ends. With a batch sampler: batches."""
+
+    num_samples: int
+    global_batch_size: int
+    epoch_stop: int
 
 
 class Requests:
@@ -34,13 +38,10 @@ class Requests:
 
     Args:
         order: of the samples.
-        part: this rank's share of it.
-        global_batch_size: samples of a batch on all ranks.
-        stop: where an epoch ends.
+        shard: this rank's share of it.
+        counts: of an epoch.
         sizes: of the epochs.
-        sampler: yields this rank's indices, in place of `order` and `part`.
-        batch_sampler: yields this rank's batches, lists of indices, in place of all these; positions then count batches.
-        among: the number of samples that samplers choose from; None: the dataset knows what their indices mean.
+        sampler: yields this rank's samples, in place of `order` and `shard`.
 
     Attributes:
         slots: where each request takes a slot from, or None.
@@ -48,35 +49,23 @@ class Requests:
     """
 
     def __init__(
-        self,
-        order: EpochOrder | LaneOrder,
-        part: Part,
-        global_batch_size: int,
-        stop: int,
-        sizes: Sizes,
-        sampler: Iterable[int] | None = None,
-        batch_sampler: Iterable[Sequence[int]] | None = None,
-        among: int | None = None,
+        self, order: EpochOrder | LaneOrder, shard: RankShard, counts: Counts, sizes: Sizes, sampler: UserSampler | None = None
     ) -> None:
-        self._order = order
-        self._part = part
-        self._batch = global_batch_size
-        self._stop = stop
+        self.order = order
+        self.shard = shard
+        self.counts = counts
         self.sizes = sizes
-        self._sampler: Any = sampler
-        self._batch_sampler: Any = batch_sampler
-        self._among = among
+        self._sampler = sampler
         self.slots: Slots | None = None
         self._schedule: ScheduleWriter | None = None
         self.generation = 0
         self.restart(0, 0)
 
     def rows(self) -> int:
-        """Return the most samples of a batch; with a batch sampler, those of the coming epoch, and larger batches are copied."""
-        if self._batch_sampler is not None:
-            return max(len(indices) for indices, _ in self._batches())
-        ranks = 1 if self._sampler is not None else self._part.world_size
-        return -(-min(self._batch, self._stop) // ranks)
+        """Return the most samples of a batch; with a sampler, those of this epoch, and larger batches are copied."""
+        if self._sampler is not None:
+            return max(len(indices) for indices, _ in self._drawn_batches())
+        return -(-min(self.counts.global_batch_size, self.counts.epoch_stop) // self.shard.world_size)
 
     def restart(self, epoch: int, start: int) -> None:
         """Continue from another position, as a new generation."""
@@ -85,14 +74,13 @@ class Requests:
         self._epoch, self._start = epoch, start
         self._fills = 1
         self._ready: deque[Request] = deque()
-        self._drawn: Array | None = None
-        self._drawn_batches: list[Any] | None = None
+        self._drawn: list[Array] | None = None  # what the sampler yields from `_start` on
         if self._schedule is not None:
             self._schedule.restart(epoch, start)
 
     def announce(self, dataset: Any) -> None:
         """Tell where a remote dataset comes from which of its shards will be read."""
-        if self._batch_sampler is None and isinstance(dataset, SlotDataset) and dataset.remote:
+        if isinstance(dataset, SlotDataset) and dataset.remote:
             own = weakref.proxy(self)  # no cycle: the fetcher is to see at once that these requests are gone
             self._schedule = ScheduleWriter(
                 lambda epoch, ids: sized(dataset, own.sizes.at(epoch)).uses(ids), lambda *at: own._chunk(*at)
@@ -100,15 +88,15 @@ class Requests:
             self._schedule.restart(self._epoch, self._start)
 
     def _chunk(self, epoch: int, start: int) -> tuple[Array, int, int]:
-        """Return some thousand of this rank's samples of an epoch, and the epoch and the place after them."""
-        if start >= self._stop:
+        """Return some thousand of this rank's samples of an epoch, and the epoch and the position after them."""
+        if start >= self.counts.epoch_stop:
             epoch, start = epoch + 1, 0
         if self._sampler is not None:
-            own = self._drawn is not None and epoch == self._epoch
-            return (self._drawn[0, start:] if own and self._drawn is not None else np.zeros(0, np.int64)), epoch, self._stop
-        full = min(max(AHEAD * self._part.world_size // self._batch, 1), (self._stop - start) // self._batch)
-        stop = start + full * self._batch if full else self._stop
-        return self._order.at(epoch, self._places(start, stop)[0]), epoch, stop
+            known = epoch == self._epoch
+            drawn = [request.indices for request in self._ready] + [indices for indices, _ in self._drawn or []] if known else []
+            return np.concatenate([np.zeros(0, np.int64), *drawn]), epoch, self.counts.epoch_stop
+        indices, _, stop = self._ordered(epoch, start)
+        return indices, epoch, stop
 
     def end(self) -> None:
         """Give the slots up, and expect nothing more. A restart follows before the next batch."""
@@ -134,7 +122,7 @@ class Requests:
         They may be of several epochs, if these are small: more each time, until the next restart. What a sampler draws is of one.
         """
         taken, samples = list[Request](), 0
-        fills = self._fills if self._sampler is None and self._batch_sampler is None else 1
+        fills = self._fills if self._sampler is None else 1
         while not taken or (fills > 0 and samples < AHEAD // 2):
             self.fill()
             samples += sum(len(request.indices) for request in self._ready)
@@ -148,100 +136,41 @@ class Requests:
         """If there are no requests, compute the next: several full batches, or the last, smaller one of an epoch."""
         if self._ready:
             return
-        if self._start >= self._stop:
+        if self._start >= self.counts.epoch_stop:
             self._epoch, self._start = self._epoch + 1, 0
             self._drawn = None
-            self._drawn_batches = None
-        if self._batch_sampler is not None:
-            self._ready.append(self._drawn_request())
-            return
-        epoch, start, batch = self._epoch, self._start, self._batch
-        rows = batch if self._sampler is not None else -(-batch // self._part.world_size)
-        full = min(max(AHEAD // rows, 1), (self._stop - start) // batch)
-        stop = self._start = start + full * batch if full else self._stop
-        indices, repeats, valid = self._samples(start, stop)
-        size = self.sizes.at(epoch)
-        for k, first in enumerate(range(start, stop, batch)):
-            part = slice(k * rows, (k + 1) * rows)
-            last = min(first + batch, stop)
-            repeat = None if repeats is None else repeats[part]
-            self._ready.append(Request(self.generation, epoch, first, last, indices[part], repeat, valid, size, self._order.seed))
+        epoch, size, batch = self._epoch, self.sizes.at(self._epoch), self.counts.global_batch_size
+        at_once = self.slots.in_flight + 1 if self.slots else 1
+        for indices, repeats, valid in self._drawn_parts() if self._sampler is not None else self._ordered_parts():
+            stop = min(self._start + batch, self.counts.epoch_stop)
+            self._ready.append(Request(self.generation, epoch, self._start, stop, indices, repeats, valid, size, self.order.seed))
+            self._start = stop
         if self._schedule is not None:
-            at_once = rows * (1 if self.slots is None else self.slots.in_flight + 1)
-            self._schedule.extend(epoch, at_once)
+            self._schedule.extend(epoch, at_once * len(self._ready[0].indices))
 
-    def _drawn_request(self) -> Request:
-        """Return the request for the batch sampler's next batch."""
-        k = self._start
-        indices, repeats = self._batches()[k]
-        self._start += 1
-        size = self.sizes.at(self._epoch)
-        return Request(self.generation, self._epoch, k, k + 1, indices, repeats, len(indices), size, self._order.seed)
+    def _ordered(self, epoch: int, start: int) -> tuple[Array, int, int]:
+        """Return this rank's samples of some batches of an epoch, how many of a batch are real, and where the last one stops."""
+        batch, end = self.counts.global_batch_size, self.counts.epoch_stop
+        full = min(max(AHEAD * self.shard.world_size // batch, 1), (end - start) // batch)
+        stop = start + full * batch if full else end
+        places, valid = self.shard.places(start, stop, batch, getattr(self.order, "lanes", 0))
+        return self.order.at(epoch, places), valid, stop
 
-    def _batches(self) -> list[Any]:
-        """Return the batch sampler's batches of this epoch: the indices, and how often each came before, int64 [2, n]."""
-        if self._drawn_batches is None:
-            with self._seeded(self._batch_sampler):
-                lists = [_indices(batch, "batch_sampler", self._among) for batch in self._batch_sampler]
-            if len(lists) != self._stop:
-                raise LoaderError(f"batch_sampler gave {len(lists)} batches, but its len() is {self._stop}")
-            if not all(map(len, lists)):
-                raise LoaderError("batch_sampler gave an empty batch")
-            drawn = np.concatenate(lists)
-            ends = np.cumsum([len(batch) for batch in lists])[:-1]
-            self._drawn_batches = np.split(np.stack([drawn, occurrences(drawn)]), ends, axis=1)
-        return self._drawn_batches
+    def _ordered_parts(self) -> Iterator[tuple[Array, None, int]]:
+        indices, valid, _ = self._ordered(self._epoch, self._start)
+        rows = -(-self.counts.global_batch_size // self.shard.world_size)
+        for first in range(0, len(indices), rows):
+            yield indices[first : first + rows], None, valid
 
-    def _samples(self, start: int, stop: int) -> tuple[Array, Array | None, int]:
-        """Return this rank's samples of a part of the epoch, a sampler's repeats (None without one), and how many of a
-        batch are real."""
-        if self._sampler is None:
-            places, valid = self._places(start, stop)
-            return self._order.at(self._epoch, places), None, valid
-        if self._drawn is None:
-            self._drawn = self._draw()
-        indices, repeats = self._drawn[:, start:stop]
-        return indices, repeats, min(self._batch, stop - start)
+    def _drawn_batches(self) -> list[Array]:
+        """Return what the sampler yields in the rest of this epoch."""
+        if self._drawn is None and self._sampler is not None:
+            self._drawn = self._sampler.draw(self._epoch, self._start, self.counts.epoch_stop, self.counts.global_batch_size)
+        return self._drawn or []
 
-    def _places(self, start: int, stop: int) -> tuple[Array, int]:
-        """Return this rank's places of a part of the epoch, and how many of a batch are real."""
-        return self._part.places(start, stop, self._batch, getattr(self._order, "lanes", 0))
-
-    def _draw(self) -> Array:
-        """Return the sampler's indices of an epoch, and how often each came before in it: int64 [2, n]."""
-        with self._seeded(self._sampler):
-            indices = _indices(self._sampler, "sampler", self._among)
-        if len(indices) < self._stop:
-            raise LoaderError(f"the sampler ended after {len(indices)} indices, but its len() is {len(self._sampler)}")
-        return np.stack([indices, occurrences(indices)])
-
-    @contextmanager
-    def _seeded(self, sampler: Any) -> Iterator[None]:
-        """Tell a sampler the epoch, and seed the generators that it may use by (seed, epoch): a resumed epoch has the same list."""
-        inner = getattr(sampler, "sampler", None)
-        if set_epoch := getattr(sampler, "set_epoch", None) or getattr(inner, "set_epoch", None):
-            set_epoch(self._epoch)
-        with lent_generators() as reseed:
-            reseed(loose_seeds(self._order.seed, self._epoch, [SAMPLER_STREAM])[0])
-            yield
-
-
-def _indices(drawn: Iterable[Any], name: str, among: int | None) -> Array:
-    """Return the indices that a sampler yields, int64. Negative ones count from the end, as in `dataset[-1]`.
-
-    Raises:
-        LoaderError: it yields something else.
-        IndexError: there is no such sample.
-    """
-    try:
-        found = np.fromiter((operator.index(k) for k in drawn), np.int64)
-    except OverflowError:
-        raise IndexError(f"{name} gave an index that is not below 2^63") from None
-    except TypeError as error:
-        expected = "lists of indices" if name == "batch_sampler" else "one index after another; lists of them go to batch_sampler="
-        raise LoaderError(f"{name} must give {expected}: {error}") from error
-    if among is None:
-        return found
-    if (wrong := found[(found < -among) | (found >= among)]).size:
-        raise IndexError(f"{name} gave the index {wrong[0]}, but the dataset has {among} samples")
-    return np.where(found < 0, found + among, found)
+    def _drawn_parts(self) -> Iterator[tuple[Array, Array, int]]:
+        batches = self._drawn_batches()
+        count = max(AHEAD // batches[0].shape[1], 1)
+        for indices, repeats in batches[:count]:
+            yield indices, repeats, len(indices)
+        self._drawn = batches[count:]

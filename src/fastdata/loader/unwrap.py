@@ -7,7 +7,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, Subset, default_collate
 
 from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError, warn_user
@@ -34,12 +34,13 @@ class WatchedDataset:
     def __init__(self, dataset: Any, collate: Any) -> None:
         self._original = dataset
         self.dataset = _unwrap(dataset)
-        self._settings = self._found()
-        if collate is not None and (isinstance(self.dataset, SlotDataset) or is_direct(self.dataset)):
+        self._direct = is_direct(self.dataset)
+        if collate not in (None, default_collate) and (self._direct or isinstance(self.dataset, SlotDataset)):
             raise ValueError(
                 f"collate_fn is for other datasets: a {type(self.dataset).__name__} makes whole batches itself. Give it a "
                 "transform, or change the batch in the loop"
             )
+        self._settings, self._originals = _settings(self.dataset), _settings(dataset)
 
     def changed(self) -> bool:
         """Return whether a transform or view was set since the last call: workers started before lack it.
@@ -47,18 +48,15 @@ class WatchedDataset:
         Raises:
             LoaderError: it was set on a dataset inside a Subset or ConcatDataset that was unwrapped.
         """
-        before, now = self._settings, self._found()
-        if self.dataset is not self._original and now[1] != before[1]:
+        if self._direct:
+            return False
+        if self.dataset is not self._original and _settings(self._original) != self._originals:
             raise LoaderError(
                 f"a transform was set inside a {type(self._original).__name__} after the Loader had unwrapped it: "
                 "set loader.dataset.transform, or make the Loader afterwards"
             )
-        self._settings = now
-        return now != before
-
-    def _found(self) -> tuple[list[Any], list[Any]]:
-        own = _settings(self.dataset)
-        return own, own if self.dataset is self._original else _settings(self._original)
+        before, self._settings = self._settings, _settings(self.dataset)
+        return self._settings != before
 
 
 def _settings(dataset: Any) -> list[Any]:

@@ -9,13 +9,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from multiprocessing import forkserver, util
 from multiprocessing.connection import wait
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -26,7 +26,6 @@ from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, re
 from fastdata.loader.requests import Requests
 from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.system.children import end_with_parent
-from fastdata.system.machine import is_stopped
 from fastdata.system.shared_memory import SharedArray
 from fastdata.system.torch_private import arrived, default_device, end_workers, is_timeout, kill_workers, workers_of
 
@@ -85,54 +84,27 @@ CHECK_S = 5.0  # between two looks at workers that do not answer, as in torch's 
 PATIENCE_S = 30.0  # for a batch, before the user is told what the workers do
 
 
-class WorkerInit:
-    """Runs first in a worker: it reports that the worker has started, and leaves a job's signals to the parent.
+def begin_worker(worker: int, started: SharedArray | None = None) -> None:
+    """Leave Ctrl-C and SIGTERM, which all processes of a terminal or a job receive, to the parent, and end with it.
 
-    A lock of the interpreter or of a library that another thread holds during a fork stays locked in the child for ever.
-    Python 3.11 itself may wait for such a lock before it runs the child's first line, for instance if there are threads of gloo.
-
-    Attributes:
-        started: 1 for each worker that has started.
-        supervised: 1 while the parent ensures that the workers end. Before and after that SIGTERM ends them: multiprocessing sends
-            it when the parent ends, and then waits for them without a limit.
+    started: where a worker reports that it has started. A lock of the interpreter or of a library that another thread holds during
+    a fork stays locked in the child for ever. Python 3.11 itself may wait for such a lock before it runs the child's first line,
+    for instance if there are threads of gloo.
     """
-
-    def __init__(self, workers: int) -> None:
-        self.started = SharedArray(workers)
-        self.supervised = SharedArray(1)
-
-    def __call__(self, worker: int) -> None:
-        self.started.array[worker] = 1
-        begin_worker(worker)
-        signal.signal(signal.SIGTERM, self._on_sigterm)  # not SIG_IGN, which programs started by a transform would inherit
-
-    def _on_sigterm(self, number: int, frame: Any) -> None:
-        """Ignore SIGTERM while supervised: schedulers send it to all processes of a job, and a parent that saves needs batches."""
-        if not self.supervised.array[0]:
-            os._exit(0)
-
-
-def begin_worker(worker: int) -> None:
-    """Ignore Ctrl-C, which all processes of a terminal receive: the parent handles it. End with the parent."""
+    if started is not None:
+        started.array[worker] = 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # not SIG_IGN, which programs started by a transform would inherit
     end_with_parent()
     quiet_worker(worker)
 
 
 _killing_at_exit = set[int]()  # processes that have the finalizer
-_running = weakref.WeakKeyDictionary[Any, tuple[int, WorkerInit | None]]()  # torch's iterator -> the process that owns its workers
-
-
-def _release(batches: Any) -> bool:
-    """Let SIGTERM end the workers of an iterator. Return whether this process owns them and has not ended them yet."""
-    owner, init = _running.pop(batches, (0, None))
-    if owner == os.getpid() and init is not None:
-        init.supervised.array[0] = 0
-    return owner == os.getpid()
+_running = weakref.WeakKeyDictionary[Any, int]()  # torch's iterator -> the process that owns its workers
 
 
 def _end(batches: Any) -> None:
-    if _release(batches):
+    if _running.pop(batches, None) == os.getpid():
         try:
             end_workers(batches)
         except RuntimeError as error:
@@ -142,7 +114,7 @@ def _end(batches: Any) -> None:
 
 
 def _kill(batches: Any) -> None:
-    if _release(batches):
+    if _running.pop(batches, None) == os.getpid():
         kill_workers(batches)
 
 
@@ -161,101 +133,79 @@ def _kill_at_exit() -> None:
         util.Finalize(None, _kill_all, exitpriority=1)
 
 
-def _what_they_do(workers: Sequence[Any]) -> str:
-    """Say why workers may not answer, and what to do."""
-    if stopped := [str(worker.pid) for worker in workers if is_stopped(worker.pid)]:
-        return f"worker {', '.join(stopped)} was stopped (SIGSTOP); kill -CONT {' '.join(stopped)} lets it go on"
-    pids = ", ".join(str(worker.pid) for worker in workers)
-    return f"the workers ({pids}) make it, or wait for storage or for a lock; py-spy dump --pid {workers[0].pid} shows where"
-
-
 class Workers(Engine):
-    """Worker processes, until an error or `close` ends them.
+    """Worker processes, until an error or `close` ends them. Images travel in slots, other items as torch's DataLoader sends them.
 
     Args:
-        dataset: the dataset to read; images travel in slots, items of other datasets as torch's DataLoader sends them.
+        loader: the Loader, whose arguments say how.
         requests: the requests, in order.
-        rows: the most samples of a batch.
-        num_workers: processes; 0: batches are made when they are received.
-        prefetch_factor: batches that each worker makes ahead.
-        pin_memory: page-lock the batches, if there is a GPU.
-        device: where the loader copies the batches.
-        ahead: batches that it copies ahead of the consumer.
-        collate: makes batches of the items of other datasets; None: torch's default_collate.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        requests: Requests,
-        rows: int,
-        num_workers: int,
-        prefetch_factor: int,
-        *,
-        pin_memory: bool,
-        device: torch.device | None,
-        ahead: int = 0,
-        collate: Callable[[list[Any]], Any] | None = None,
-    ) -> None:
-        self._device = device if device is not None and device.type == "cuda" else None
+    def __init__(self, loader: Any, requests: Requests) -> None:
+        dataset, count, device = loader.dataset, loader.num_workers, loader.device
+        on_gpu = device is not None and device.type == "cuda"
         self._raised: BaseException | None = None
         self._told = False  # that a batch does not come
         self._dataset = dataset
-        if num_workers and multiprocessing.current_process().daemon:
+        if count and multiprocessing.current_process().daemon:
             raise LoaderError("this process is daemonic, and may have no workers: give num_workers=0, or daemon=False to it")
-        method = multiprocessing.get_start_method() if num_workers else ""
-        self._forked = method == "fork"
-        self._init = WorkerInit(num_workers) if num_workers and SharedArray.possible() else None
-        if num_workers:
+        forked = bool(count) and multiprocessing.get_start_method() == "fork"
+        self._starting = SharedArray(count) if forked and SharedArray.possible() else None
+        if count:
             start_server()
         if isinstance(dataset, SlotDataset) and SharedArray.possible():
-            size = rows * requests.sizes.largest(dataset) + ALIGN * (dataset.arrays_per_batch - 1)
-            self.slots = Slots(max(1, num_workers * prefetch_factor), size, held=HELD + ahead)
-        self._pin = pin_memory and self._device is None and torch.cuda.is_available()
+            size = requests.rows() * requests.sizes.largest(dataset) + ALIGN * (dataset.arrays_per_batch - 1)
+            ahead = 0 if device is None else loader.device_prefetch
+            self.slots = Slots(max(1, count * loader.prefetch_factor), size, held=HELD + ahead)
+        self._pin = loader.pin_memory and not on_gpu and torch.cuda.is_available()
         requests.slots = self.slots
         requests.fill()  # raise a sampler's error before there are workers
-        loader = DataLoader(
-            Fetch(dataset, self.slots.place if self.slots else None, collate),
+        source = DataLoader(
+            Fetch(dataset, self.slots.place if self.slots else None, loader.collate_fn),
             batch_sampler=requests,  # type: ignore[arg-type]  # whole requests, not lists of indices
-            num_workers=num_workers,
+            num_workers=count,
             collate_fn=as_is,
-            pin_memory=pin_memory and self.slots is None,
-            prefetch_factor=prefetch_factor if num_workers else None,
-            timeout=CHECK_S if num_workers else 0,
-            worker_init_fn=self._init or begin_worker,
+            pin_memory=loader.pin_memory and self.slots is None,
+            prefetch_factor=loader.prefetch_factor if count else None,
+            timeout=CHECK_S if count else 0,
+            worker_init_fn=partial(begin_worker, started=self._starting),
             generator=torch.Generator(),  # leaves torch's default generator unchanged
         )
+        self._batches = self._begin(source)
+        if count:
+            weakref.finalize(self, _end, self._batches).atexit = False  # in a cycle its queues would be finalized first: 5 s each
+        if self.slots is not None and loader.pin_memory and on_gpu:
+            self.slots.pin(device)  # after the fork: page-locked memory may be missing in a child
+
+    def _begin(self, source: DataLoader[Any]) -> Any:
+        """Start the workers, and end those that have started if not all can."""
         before = multiprocessing.active_children()
         try:
             with ready_to_fork(), _on_cpu(), _uninterrupted():
-                batches: Any = iter(loader)
-                if num_workers:
+                batches = iter(source)
+                if source.num_workers:
                     _kill_at_exit()
-                    _running[batches] = os.getpid(), self._init
-        except (OSError, EOFError) as error:
+                    _running[batches] = os.getpid()
+            return batches
+        except BaseException as error:
             for worker in multiprocessing.active_children():
                 if worker not in before:
                     worker.kill()
+            if not isinstance(error, OSError | EOFError):
+                raise
             ended = isinstance(error, ConnectionError | EOFError)
             why = f"the fork server ended; {GUARD.format('forkserver')}; {FEWER}" if ended else lacking(error) or str(error)
-            raise LoaderError(f"{num_workers} workers cannot be started: {why}") from error
-        self._batches = batches
-        if num_workers:
-            if self._init is not None:
-                self._init.supervised.array[0] = 1
-            weakref.finalize(self, _end, batches).atexit = False  # in a cycle its queues would be finalized first: 5 s per worker
-        if self.slots is not None and pin_memory and self._device is not None:
-            self.slots.pin(self._device)  # after the fork: page-locked memory may be missing in a child
+            raise LoaderError(f"{source.num_workers} workers cannot be started: {why}") from error
 
     @classmethod
-    def start(cls, dataset: Any, requests: Requests, *args: Any, **options: Any) -> Workers:
+    def start(cls, loader: Any, requests: Requests) -> Workers:
         """Start workers and wait until they run; start a second set if the first hangs.
 
         Raises:
             LoaderError: the second set hangs too.
         """
         for _ in range(2):
-            workers = cls(dataset, requests, *args, **options)
+            workers = cls(loader, requests)
             if workers._started():
                 return workers
             _kill(workers._batches)
@@ -268,8 +218,7 @@ class Workers(Engine):
     def _started(self) -> bool:
         """Return whether the workers run, or have ended, which `receive` reports."""
         end = time.monotonic() + START_S
-        started = self._init.started.array if self._init is not None and self._forked else np.ones(1)
-        while not started.all() and self.alive(within=0.001):
+        while self._starting is not None and not self._starting.array.all() and self.alive(within=0.001):
             if time.monotonic() > end:
                 return False
         return True
@@ -307,7 +256,11 @@ class Workers(Engine):
                     raise
             if not self._told and time.monotonic() >= end:
                 self._told = True
-                warn_user(f"no batch has come for {PATIENCE_S:.0f} s: {_what_they_do(workers_of(self._batches))}")
+                pids = [worker.pid for worker in workers_of(self._batches)]
+                warn_user(
+                    f"no batch has come for {PATIENCE_S:.0f} s: the workers {pids} make it, or wait for storage or for a lock; "
+                    f"py-spy dump --pid {pids[0]} shows where"
+                )
 
     def _images(self, reply: Reply, fresh: list[torch.Tensor], targets: Any) -> tuple[Any, Any]:
         """Return the batch from its slot or, if it did not fit, from fresh memory."""

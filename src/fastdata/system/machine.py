@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fastdata.errors import MachineError
 
-__all__ = ["available_cores", "free_memory", "is_stopped", "room"]
+__all__ = ["available_cores", "free_memory", "room"]
 
 CGROUP, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -67,14 +67,6 @@ def room(need: int, share: int, waiting: Callable[[], None] = lambda: None) -> I
         yield
     finally:
         os.close(turn)
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether a process was stopped, as by SIGSTOP or a debugger."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    except OSError:
-        return False
 
 
 def _groups(cgroup: Path, own: Path, controller: str) -> list[Path]:

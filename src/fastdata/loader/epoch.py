@@ -1,0 +1,144 @@
+"""One pass over an epoch of a Loader: where it stands, and the engine that makes its batches."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from fastdata.errors import LoaderError
+from fastdata.gpu.batch import Batch
+from fastdata.loader.engine import Engine
+from fastdata.loader.requests import Requests
+from fastdata.loader.stats import Stats
+from fastdata.loader.workers import why_died
+
+__all__ = ["Progress"]
+
+
+@dataclass(eq=False)
+class Progress:
+    """Where a Loader stands, and the engine that runs, if any. Engines outlive passes: the next epoch is made ahead.
+
+    Attributes:
+        epoch, consumed: the position of the next batch.
+        begun: whether a batch was delivered since the position was set.
+        passes: how many passes have begun; the last of them goes on.
+        in_flight: the position of the batch that the engine makes next.
+        requests: what this rank delivers (`Requests`); None: its rank was not looked up yet.
+    """
+
+    epoch: int = 0
+    consumed: int = 0
+    begun: bool = False
+    passes: int = 0
+    in_flight: tuple[int, int] = (0, 0)
+    requests: Any = None
+    engine: Engine | None = None
+    stats: Stats = field(default_factory=Stats)
+
+    def copy(self) -> Progress:
+        """Return this position, with nothing that runs."""
+        if self.engine is not None:
+            raise TypeError("a running Loader has workers, which cannot be pickled: pickle its state_dict(), or close() it first")
+        return replace(self, requests=None, stats=replace(self.stats))
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.epoch, self.consumed
+
+    def move_to(self, epoch: int, consumed: int) -> None:
+        """Set the next batch. A pass that has delivered batches ends; one that has not begins there."""
+        self.epoch, self.consumed = epoch, consumed
+        self.passes += self.begun
+        self.begun = False
+
+    def end_epoch(self) -> None:
+        if self.consumed >= self.requests.counts.epoch_stop:  # the next epoch's first batches are in flight
+            self.in_flight = (self.epoch + 1, 0)
+        self.epoch, self.consumed, self.begun = self.epoch + 1, 0, False
+
+    def deliver(self, start: Callable[[], Engine], outdated: Callable[[], bool]) -> Iterator[Any]:
+        """Return an iterator over the rest of the epoch.
+
+        Args:
+            start: returns a new engine.
+            outdated: returns whether the engine has to make way for a new one.
+        """
+        self.passes += 1
+        return self._deliver(self.passes, start, outdated)
+
+    def _deliver(self, this_pass: int, start: Callable[[], Engine], outdated: Callable[[], bool]) -> Iterator[Any]:
+        while self._has_next(this_pass):
+            if outdated():
+                self.close()
+            yield self._receive(start)  # bind it to no name here: dropping the batch must free it
+        self.end_epoch()
+
+    def _has_next(self, this_pass: int) -> bool:
+        if this_pass != self.passes:
+            raise LoaderError(
+                "this pass ended when another one began, or by set_epoch or load_state_dict: a loader delivers one pass at a time"
+            )
+        return bool(self.consumed < self.requests.counts.epoch_stop)
+
+    def _receive(self, start: Callable[[], Engine]) -> Any:
+        started = time.perf_counter()
+        requests: Requests = self.requests
+        try:
+            if self.engine is None or self.in_flight != self.position:
+                requests.restart(*self.position)  # batches in flight are dropped
+            if self.engine is None:
+                self.engine = start()
+                _running.add(self)
+            reply, data = self.engine.receive(requests.generation)
+        except BaseException as error:
+            died = self.engine is not None and self.engine.died(error)
+            self.close()  # the next pass starts new workers
+            if died:
+                position = f"epoch {self.epoch}, batch {self.consumed // requests.counts.global_batch_size}"
+                raise LoaderError(f"{position}: a worker died: {error}; {why_died()}") from error
+            raise
+        self.stats.add(reply, time.perf_counter() - started)
+        request = reply.request
+        self.consumed, self.begun = request.stop, True
+        self.in_flight = self.position
+        rows = request.valid, request.indices, (request.epoch, request.stop)
+        if type(data) in (tuple, list):
+            return Batch.of(data, *rows)
+        if type(data) is torch.Tensor:
+            data.valid, data.ids, data.position = rows  # type: ignore[attr-defined]
+        return data
+
+    def close(self) -> None:
+        """End the engine. The next batch starts another; batches still held keep their memory."""
+        if self.engine is not None:
+            self.engine.close()
+            if self.engine.slots is not None:
+                self.stats.copies += self.engine.slots.copies
+        self.detach()
+
+    def detach(self) -> Engine | None:
+        """Forget the engine and return it."""
+        engine, self.engine = self.engine, None
+        if self.requests is not None:
+            self.requests.end()
+        return engine
+
+
+_running = WeakSet[Progress]()  # those that have started an engine
+_parents_engines = list[Engine | None]()  # kept in a forked child: freeing them would end the parent's workers
+
+
+def _after_fork() -> None:
+    """Let the loaders of a forked child start engines of their own: the workers of those that it has answer the parent."""
+    _parents_engines.extend([progress.detach() for progress in list(_running)])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

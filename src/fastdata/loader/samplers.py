@@ -1,0 +1,103 @@
+"""The samplers that a Loader is given, and those that it shows to other packages."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Sampler, SequentialSampler
+
+from fastdata.data.random import lent_generators, loose_seeds, occurrences
+from fastdata.errors import LoaderError
+
+__all__ = ["EpochSampler", "SequentialEpochSampler", "UserSampler"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SAMPLER_STREAM = 1 << 62  # no sample has this number
+
+
+class UserSampler:
+    """What a user's sampler, or batch sampler, yields in each epoch.
+
+    Args:
+        sampler: yields indices, or lists of them if it is a batch sampler.
+        seed: of the Loader.
+        among: the number of samples that indices choose from; None: the dataset knows what they mean.
+    """
+
+    def __init__(self, sampler: Any, *, is_batch_sampler: bool, seed: int, among: int | None) -> None:
+        self._sampler = sampler
+        self._is_batch_sampler = is_batch_sampler
+        self._seed = seed
+        self._among = among
+        inner = getattr(sampler, "sampler", None)
+        self._with_epoch = next((one for one in (sampler, inner) if hasattr(one, "set_epoch")), None)
+
+    def draw(self, epoch: int, start: int, stop: int, size: int) -> list[Array]:
+        """Return the batches of `size` in [start, stop): indices, and how often each came before in the epoch, int64 [2, n].
+
+        Raises:
+            LoaderError: the sampler yields something else than it should, or not as much as its len() says.
+            IndexError: there is no such sample.
+        """
+        with self._seeded(epoch):
+            lists = [self._indices(each) for each in (self._sampler if self._is_batch_sampler else [self._sampler])]
+        drawn = np.concatenate(lists)
+        batches = np.stack([drawn, occurrences(drawn)])
+        if not self._is_batch_sampler:
+            if len(drawn) < stop:
+                raise LoaderError(f"the sampler ended after {len(drawn)} indices, but its len() is {len(self._sampler)}")
+            return np.split(batches[:, start:stop], range(size, stop - start, size), axis=1)
+        if len(lists) != stop or not all(map(len, lists)):
+            raise LoaderError(f"batch_sampler gave {len(lists)} batches, some perhaps empty, but its len() is {stop}")
+        return np.split(batches, np.cumsum([len(each) for each in lists])[:-1], axis=1)[start:]
+
+    def _indices(self, drawn: Iterable[Any]) -> Array:
+        """Return the indices that are drawn. Negative ones count from the end, as in `dataset[-1]`."""
+        name = "batch_sampler" if self._is_batch_sampler else "sampler"
+        try:
+            found = np.fromiter((operator.index(k) for k in drawn), np.int64)
+        except OverflowError:
+            raise IndexError(f"{name} gave an index that is not below 2^63") from None
+        except TypeError as error:
+            expected = "lists of indices" if self._is_batch_sampler else "indices; lists of them go to batch_sampler="
+            raise LoaderError(f"{name} must give {expected}: {error}") from error
+        among = self._among
+        if among is None:
+            return found
+        if (wrong := found[(found < -among) | (found >= among)]).size:
+            raise IndexError(f"{name} gave the index {wrong[0]}, but the dataset has {among} samples")
+        return np.where(found < 0, found + among, found)
+
+    @contextmanager
+    def _seeded(self, epoch: int) -> Iterator[None]:
+        """Tell the sampler the epoch, and seed the generators that it may use: a resumed epoch has the same list."""
+        if self._with_epoch is not None:
+            self._with_epoch.set_epoch(epoch)
+        with lent_generators() as reseed:
+            reseed(loose_seeds(self._seed, epoch, [SAMPLER_STREAM])[0])
+            yield
+
+
+class EpochSampler(Sampler[int]):
+    """Passes the epoch on to a Loader, which computes the order itself.
+
+    Lightning, timm and torch's examples call `loader.sampler.set_epoch(epoch)` when an epoch begins.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.set_epoch = loader.set_epoch
+
+    def __iter__(self) -> Iterator[int]:
+        raise LoaderError(
+            "a Loader cannot be rebuilt from its sampler, as a DataLoader can: it would lose its crops and position. Resume it "
+            "with load_state_dict; for accelerate's skip_first_batches make it a fastdata.integrations.accelerate.AcceleratedLoader"
+        )
+
+
+class SequentialEpochSampler(EpochSampler, SequentialSampler):
+    """The sampler of a Loader that does not shuffle, which Lightning's overfit_batches checks for."""

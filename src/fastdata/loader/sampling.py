@@ -1,0 +1,204 @@
+"""Which samples each rank gets in each batch, as a Loader's arguments say. Ranks may be known only after the Loader is made."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from fastdata.data.dataset import SlotDataset
+from fastdata.errors import warn_user
+from fastdata.loader.lanes import LaneOrder
+from fastdata.loader.order import EpochOrder, RankShard
+from fastdata.loader.ranks import find_shard
+from fastdata.loader.requests import Counts, Requests
+from fastdata.loader.samplers import UserSampler
+from fastdata.loader.sizes import Sizes
+
+__all__ = ["Sampling", "whole"]
+
+ORDERS = (None, "full", "lanes")
+LAST_EPOCH = (1 << 32) - 1  # that random numbers can tell apart
+PLAIN_SAMPLERS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)  # ignore ranks
+
+
+def whole(name: str, value: Any, least: int = 0, most: float = float("inf")) -> int:
+    """Return an argument as a number of Python, which states and checkpoints hold.
+
+    Raises:
+        TypeError, ValueError: it is not a whole number, or out of range.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r:.60}, but must be a whole number") from None
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {number}, but must be from {least} to {most}")
+    return number
+
+
+@dataclass
+class Sampling:
+    """The arguments of a Loader that decide its batches. With `blocks`, ranks take blocks of a global batch: see RankShard.
+
+    Raises:
+        TypeError: `dataset` is not a map-style dataset, or the seed or a size is not a whole number.
+        ValueError: the seed or the order is wrong, or the samplers exclude other arguments, or lack a length.
+    """
+
+    dataset: Any
+    batch_size: int | None
+    global_batch_size: int | None
+    shuffle: bool
+    order: str | None
+    sampler: Any
+    batch_sampler: Any
+    seed: int
+    drop_last: bool
+    sizes: Sizes
+    rank: int | None
+    world_size: int | None
+    blocks: bool = False
+
+    def __post_init__(self) -> None:
+        dataset = self.dataset
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")) or isinstance(dataset, str | bytes):
+            raise TypeError(f"a Loader takes datasets with len() and [index], such as LMDBDataset(path); got {dataset!r:.80}")
+        self.seed = whole("seed", self.seed, 0, (1 << 64) - 1)
+        for name in ("batch_size", "global_batch_size"):
+            if (size := getattr(self, name)) is not None:
+                setattr(self, name, whole(name, size, 1))
+        self._check_samplers()
+        self._shuffled = self.shuffle and not getattr(dataset, "any_order", False)
+        if self.order is None:
+            self.order = "lanes" if self._shuffled and getattr(dataset, "remote", False) else "full"
+        self._lanes: LaneOrder | None = None
+        own = isinstance(dataset, SlotDataset) or hasattr(dataset, "locate")  # others give their indices a meaning
+        among = len(dataset) if own else None
+        is_batch_sampler = self.batch_sampler is not None
+        self.user_sampler = None
+        if self.any_sampler is not None:
+            self.user_sampler = UserSampler(self.any_sampler, is_batch_sampler=is_batch_sampler, seed=self.seed, among=among)
+
+    @property
+    def any_sampler(self) -> Any:
+        """The sampler or the batch sampler, if any."""
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    def _check_samplers(self) -> None:
+        if self.order not in ORDERS:
+            raise ValueError(f"order is {self.order!r}, but must be one of {', '.join(map(repr, ORDERS))}")
+        if self.order == "lanes" and not self.shuffle:
+            raise ValueError("order is 'lanes', a way to shuffle, but shuffle is False: give shuffle=True, or leave order out")
+        if isinstance(self.sampler, BatchSampler):
+            raise ValueError("sampler is a BatchSampler, which yields lists of indices: pass it as batch_sampler=")
+        if self.any_sampler is None:
+            return
+        excluded = ["shuffle", "order"]
+        if self.batch_sampler is not None:
+            excluded += ["sampler", "batch_size", "global_batch_size", "drop_last"]
+        if given := [name for name in excluded if getattr(self, name) not in (None, False)]:
+            raise ValueError(f"a sampler decides the order, and a batch_sampler the batches too: leave out {', '.join(given)}")
+        if not hasattr(self.any_sampler, "__len__"):
+            raise ValueError("a sampler or batch_sampler needs a len(), the number of its indices or batches")
+
+    def find_shard(self) -> RankShard:
+        """Return what this process takes of each batch. Raises a LoaderError if nothing says which rank this is."""
+        return replace(find_shard(self.rank, self.world_size), blocks=self.blocks)
+
+    def requests(self, shard: RankShard) -> Requests:
+        """Return the requests for the batches of a rank. Raises a ValueError if the arguments do not fit the number of ranks."""
+        counts = self._count(shard)
+        sampler = self.batch_sampler.sampler if type(self.batch_sampler) is BatchSampler else self.sampler
+        if shard.world_size > 1 and type(sampler) in PLAIN_SAMPLERS:
+            warn_user(
+                f"a {type(sampler).__name__} gives each of the {shard.world_size} ranks the same samples: use a "
+                "DistributedSampler, or leave it out, and the Loader splits the samples"
+            )
+        if self.order == "lanes" and self._lanes is None:
+            self._lanes = LaneOrder.of(self.dataset, self.seed)
+        order = self._lanes or EpochOrder(counts.num_samples, self.seed, self._shuffled)
+        requests = Requests(order, shard, counts, self.sizes, self.user_sampler)
+        requests.announce(self.dataset)
+        return requests
+
+    def _count(self, shard: RankShard) -> Counts:
+        """Return the counts; with a sampler, for this rank alone; with a batch sampler, in batches."""
+        ranks, sampler = shard.world_size, self.sampler
+        if self.batch_sampler is not None:
+            if len(self.batch_sampler) == 0:
+                raise ValueError("batch_sampler has no batches")
+            return Counts(len(self.batch_sampler), 1, len(self.batch_sampler))
+        if (self.batch_size is None) == (self.global_batch_size is None):
+            raise ValueError("give batch_size (per rank) or global_batch_size (over all ranks), one of them")
+        total = self.global_batch_size or (self.batch_size or 0) * ranks
+        if total < ranks:
+            raise ValueError(f"global_batch_size is {total}, but must be at least {ranks}, one sample for each rank")
+        if total % ranks and (sampler is not None or shard.blocks):  # a sampler, and what Accelerate gathers, has equal parts
+            raise ValueError(f"global_batch_size is {total}, but must be a multiple of the {ranks} ranks")
+        if total % ranks and shard.rank == 0:
+            warn_user(
+                f"global_batch_size is {total}, which {ranks} ranks do not divide: each gets batches of {-(-total // ranks)}, "
+                "and some repeat a sample in each. fastdata's Trainer leaves repeated rows out; a loop of your own uses the first "
+                "batch.valid rows, and weighs the ranks by that number"
+            )
+        if sampler is not None:
+            total //= ranks
+        num_samples = len(self.dataset if sampler is None else sampler)
+        stop = num_samples - num_samples % total if self.drop_last else num_samples
+        if stop == 0:
+            raise ValueError(f"the dataset has {num_samples} samples, fewer than one batch of {total}")
+        return Counts(num_samples, total, stop)
+
+    def state(self, requests: Requests) -> dict[str, Any]:
+        """Return what a state says of the order and the batches."""
+        return {
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "order": self.order,
+            **(requests.order.state if isinstance(requests.order, LaneOrder) else {}),
+            "num_samples": requests.counts.num_samples,
+            "global_batch_size": requests.counts.global_batch_size,
+            "ranks": requests.shard.world_size,
+            "sampler": "batch_sampler" if self.batch_sampler is not None else self.sampler is not None,
+        }
+
+    def check_state(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        """Check that a loader whose state is `own` can continue from `state`. Warn if its batches will be others.
+
+        Raises:
+            TypeError, ValueError: it cannot.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"load_state_dict takes what a Loader's state_dict returned, found {state!r:.60}")
+        if missing := sorted(set(own) - set(state) - {"lanes", "shards"}):
+            raise ValueError(f"this is not the state of a Loader: it has no {', '.join(missing)}")
+        for name in ("seed", "shuffle", "order", "num_samples", "sampler", "lanes", "shards"):
+            if state.get(name) != own.get(name):
+                raise ValueError(
+                    f"the state was taken with {name} {state.get(name)}, this loader has {own.get(name)}: make them equal "
+                    "(shards: a checksum of how many samples of the store each has)"
+                )
+        for name, most in (("epoch", LAST_EPOCH), ("consumed", own["num_samples"])):
+            is_whole = hasattr(state[name], "__index__") and not isinstance(state[name], bool)
+            if not is_whole or not 0 <= state[name] <= most:
+                raise ValueError(f"the state has {name} {state[name]!r:.40}, which is not a whole number from 0 to {most}")
+        if state["ranks"] != own["ranks"] and state["sampler"] and state["consumed"]:
+            raise ValueError(
+                f"the state was taken in the middle of an epoch with {state['ranks']} ranks, this loader has {own['ranks']}: a "
+                "sampler gives each rank a list of its own, so continue with as many ranks, or leave the sampler out"
+            )
+        if state["global_batch_size"] != own["global_batch_size"] and not state["sampler"]:
+            warn_user(
+                f"the state was taken with {state['global_batch_size']} samples in a batch over all ranks, this loader has "
+                f"{own['global_batch_size']}: give global_batch_size={state['global_batch_size']} to continue with the same batches"
+            )
+        samplers = (self.any_sampler, getattr(self.any_sampler, "sampler", None))
+        generator = any(getattr(one, "generator", None) is not None and not hasattr(one, "set_epoch") for one in samplers)
+        if generator and (state["epoch"] or state["consumed"]):
+            raise ValueError(
+                "the sampler has a generator of its own, whose state was not saved: leave generator out, and the Loader seeds it"
+            )
