@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 import fastdata
-from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, Prefetcher, Ragged, RandomResizedCrop
+from fastdata import LMDBDataset, Loader, MaskDataset, Prefetcher, Ragged, RandomResizedCrop
 from fastdata.gpu import copies
-from fastdata.gpu.copies import Copier, together
+from fastdata.gpu.copies import Copier, group_adjacent
 from paper import PaperGPU, take_over
-from stores import COUNT, SHAPES, folder, sources, store
+from stores import SHAPES, folder, sources, store
 from support import encode, engine_of, under_way
 
 PASSES = 3
@@ -203,24 +203,6 @@ def test_images_and_masks_travel_as_one(gpu):
         assert images._base is masks._base is None, "who changes one in place does not touch what is known of the other"
 
 
-def test_targets_travel_apart(gpu):
-    with fed(0) as loader:
-        images, targets = next(iter(loader))
-        assert sorted(gpu.sent) == [6 * 8, 6 * 16 * 16 * 3]
-        assert images.untyped_storage().data_ptr() != targets.untyped_storage().data_ptr(), "who keeps targets keeps no images"
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_masks_are_what_they_are_on_the_host(gpu, workers):
-    options = {"batch_size": 5, "num_workers": workers}
-    with Loader(MaskDataset(masked(), crop=CenterCrop(31)), **options) as loader:
-        want = [tensor.clone() for batch in loader for tensor in batch]
-    with Loader(MaskDataset(masked(), crop=CenterCrop(31)), device="cpu", **options) as loader:
-        train(loader, gpu)
-    gpu.run()
-    assert len(want) == 2 * -(-COUNT // 5) and all(map(torch.equal, gpu.seen, want))
-
-
 Pair = namedtuple("Pair", "a b")
 
 
@@ -336,7 +318,7 @@ def test_what_lies_side_by_side_travels_together():
     whole = torch.arange(512, dtype=torch.uint8)
     parts = [whole[a:b] for a, b in ((0, 100), (128, 200), (200, 256), (320, 330), (393, 400), (390, 395))]
     parts += [whole[401:409].view(torch.uint8), torch.zeros(4), whole[448:512].view(torch.int64), whole[417:441]]
-    groups = together(parts[k] for k in (3, 7, 0, 4, 2, 1, 5, 6, 8, 9))
+    groups = group_adjacent(parts[k] for k in (3, 7, 0, 4, 2, 1, 5, 6, 8, 9))
     names = [[next(k for k, part in enumerate(parts) if part is tensor) for tensor in group] for group in groups]
     assert sorted(names) == [[0, 1, 2], [3, 5], [4, 6, 9], [7], [8]], "none across 64 bytes, nor on top of one another, nor askew"
 

@@ -419,9 +419,8 @@ class Run:
         size = place.size_under(options)
         samples = [self.kind.sample(k, repeat, options.seed, place.epoch, *size) for k, repeat in rows]
         arrays = [np.stack(columns) for columns in zip(*samples, strict=True)]
-        if not isinstance(batch, dict):  # which has no attributes
-            assert batch.ids.tolist() == [k for k, _ in rows]
-            assert (batch.valid, tuple(batch.position)) == (valid, (place.epoch, stop))
+        assert batch.ids.tolist() == [k for k, _ in rows]
+        assert (batch.valid, tuple(batch.position)) == (valid, (place.epoch, stop))
         self.equal(batch, arrays)
         self.kept.append((batch, arrays))
         place.consumed, place.begun = stop, True

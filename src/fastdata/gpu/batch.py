@@ -1,8 +1,8 @@
-"""Batch: the tuple that a Loader yields, which keeps the ids of its rows wherever it goes."""
+"""Batch: what a Loader yields, which keeps the ids of its rows wherever it goes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fastdata.gpu.ragged import Ragged
 from fastdata.system.torch_private import pytree
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "MappingBatch"]
 
 
 class _Rows(NamedTuple):
@@ -22,8 +22,49 @@ class _Rows(NamedTuple):
     position: tuple[int, int] | None = None
 
 
-class Batch(tuple[Any, ...]):
-    """The tuple that a Loader yields. It unpacks as `images, targets = batch`.
+class _WithRows:
+    """The attributes of a batch, whatever contains its items."""
+
+    valid: int | None
+    ids: Any
+    position: tuple[int, int] | None
+
+    def _set_rows(self, rows: _Rows | None) -> None:
+        if rows is None:  # those of the batch that a tensor came in
+            rows = next(filter(None, map(_ROWS.get, _tensors(self))), _Rows())
+        else:
+            for tensor in _tensors(self):
+                _ROWS[tensor] = rows
+        self.valid, self.ids, self.position = rows
+
+    def like(self, items: Any) -> Any:
+        """Return a batch of other items with the attributes of this one."""
+        return Batch.of(items, self.valid, self.ids, self.position)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Move or convert every tensor, including nested ones, as `Tensor.to` does with these arguments."""
+        return pytree.tree_map_only(  # the offsets of a Ragged stay int64
+            (Tensor, Ragged), lambda part: part.to(*args, **kwargs), self, is_leaf=lambda part: isinstance(part, Ragged)
+        )
+
+    def pin_memory(self) -> Any:
+        """Copy every tensor into page-locked memory."""
+        return pytree.tree_map_only(Tensor, Tensor.pin_memory, self)
+
+    def __reduce__(self) -> Any:
+        return Batch.of, (_plain(self), self.valid, self.ids, self.position)  # so that tensors of a copy have them too
+
+    def __repr__(self) -> str:
+        items = _described(_plain(self))
+        if self.ids is None:
+            return f"Batch({items})"
+        first = ", ".join(map(str, self.ids[:3].tolist()))
+        shown = f"[{first}]" if len(self.ids) <= 3 else f"[{first}, ... {len(self.ids)} in all]"
+        return f"Batch({items}; ids={shown}, valid={self.valid}, position={self.position})"
+
+
+class Batch(_WithRows, tuple[Any, ...]):
+    """The tuple that a Loader yields. It unpacks as `images, targets = batch`. A batch of names is a MappingBatch.
 
     The attributes survive `.to`, copying, pickling, and mapping a function that keeps the number of rows over the batch as a
     pytree, as torchvision's transforms do. A new Batch has them too if at least one of its items is the same tensor.
@@ -35,111 +76,95 @@ class Batch(tuple[Any, ...]):
             `batch_sampler`: (epoch, batches consumed).
     """
 
-    valid: int | None
-    ids: Any
-    position: tuple[int, int] | None
-
-    def __new__(cls, items: Iterable[Any] = ()) -> Batch:
+    def __new__(cls, items: Iterable[Any] = (), rows: _Rows | None = None) -> Batch:
         batch = super().__new__(cls, items)
-        rows = (_ROWS.get(item) for item in _tensors(batch))
-        batch.valid, batch.ids, batch.position = next(filter(None, rows), _Rows())
+        batch._set_rows(rows)
         return batch
 
     @classmethod
-    def of(cls, items: Iterable[Any], valid: int | None, ids: Any, position: tuple[int, int] | None) -> Batch:
-        """Make a batch with these attributes."""
-        batch = super().__new__(cls, items)
-        batch.valid, batch.ids, batch.position = rows = _Rows(valid, ids, position)
-        for item in _tensors(batch):
-            _ROWS[item] = rows
-        return batch
+    def of(cls, items: Any, valid: int | None, ids: Any, position: tuple[int, int] | None) -> Any:
+        """Make a batch with these attributes: a MappingBatch of a mapping."""
+        return (MappingBatch if isinstance(items, Mapping) else cls)(items, _Rows(valid, ids, position))
 
-    def like(self, items: Iterable[Any]) -> Batch:
-        """Return a batch of other items with the attributes of this one."""
-        return Batch.of(items, self.valid, self.ids, self.position)
 
-    def to(self, *args: Any, **kwargs: Any) -> Batch:
-        """Move or convert every tensor, including nested ones, as `Tensor.to` does with these arguments."""
-        moved = pytree.tree_map_only(  # the offsets of a Ragged stay int64
-            (Tensor, Ragged), lambda part: part.to(*args, **kwargs), self, is_leaf=lambda part: isinstance(part, Ragged)
-        )
-        return moved  # type: ignore[no-any-return]
+class MappingBatch(_WithRows, dict[str, Any]):
+    """The dict that a Loader yields where samples are dicts; its attributes are those of a Batch."""
 
-    def pin_memory(self) -> Batch:
-        """Copy every tensor into page-locked memory."""
-        return pytree.tree_map_only(Tensor, Tensor.pin_memory, self)  # type: ignore[no-any-return]
-
-    def __reduce__(self) -> Any:
-        return Batch.of, (tuple(self), self.valid, self.ids, self.position)  # so that tensors of a copy have them too
-
-    def __repr__(self) -> str:
-        rows = "" if self.ids is None else f"; ids={_shortened(self.ids)}, valid={self.valid}, position={self.position}"
-        return f"Batch({', '.join(map(_described, self))}{rows})"
+    def __init__(self, items: Any = (), rows: _Rows | None = None) -> None:
+        super().__init__(items)
+        self._set_rows(rows)
 
 
 _ROWS: Any = WeakTensorKeyDictionary()  # the attributes of the batch that a tensor came in
 
 
 class _Context:
-    """The attributes of a batch in a pytree. All contexts are equal, because they are not part of the tree's structure."""
+    """The names and the attributes of a batch in a pytree. Only the names are part of the tree's structure."""
 
-    def __init__(self, rows: _Rows, lengths: list[int]) -> None:
-        self.rows, self.lengths = rows, lengths
+    def __init__(self, batch: Any) -> None:
+        self.names = list(batch) if isinstance(batch, MappingBatch) else None
+        self.rows, self.lengths = _Rows(batch.valid, batch.ids, batch.position), _lengths(batch)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Context)
+        return isinstance(other, _Context) and self.names == other.names
 
     def __hash__(self) -> int:
         return hash(_Context)
 
 
-def _flatten(batch: Batch) -> tuple[list[Any], _Context]:
-    return list(batch), _Context(_Rows(batch.valid, batch.ids, batch.position), _lengths(batch))
+def _plain(batch: Any) -> Any:
+    return dict(batch) if isinstance(batch, Mapping) else tuple(batch)
 
 
-def _flatten_with_keys(batch: Batch) -> tuple[list[tuple[Any, Any]], _Context]:
-    items, context = _flatten(batch)
-    return [(pytree.SequenceKey(k), item) for k, item in enumerate(items)], context
+def _items(batch: Any) -> list[Any]:
+    return list(batch.values() if isinstance(batch, Mapping) else batch)
 
 
-def _unflatten(items: Iterable[Any], context: _Context) -> Batch:
+def _flatten(batch: Any) -> tuple[list[Any], _Context]:
+    return _items(batch), _Context(batch)
+
+
+def _flatten_with_keys(batch: Any) -> tuple[list[tuple[Any, Any]], _Context]:
+    context = _Context(batch)
+    keys: Any = map(pytree.SequenceKey, range(len(batch))) if context.names is None else map(pytree.MappingKey, context.names)
+    return list(zip(keys, _items(batch), strict=True)), context
+
+
+def _unflatten(items: Iterable[Any], context: _Context) -> Any:
     items = list(items)
     same = _lengths(items) in (context.lengths, [])  # concatenated batches, or means of tensors, have other rows
-    return Batch.of(items, *(context.rows if same else _Rows()))
+    plain = items if context.names is None else dict(zip(context.names, items, strict=True))
+    return Batch.of(plain, *(context.rows if same else _Rows()))
 
 
-def _lengths(items: Iterable[Any]) -> list[int]:
-    """Return the length of each tensor and Ragged among the items."""
-    return [len(leaf) if isinstance(leaf, Ragged) or leaf.dim() else -1 for leaf in _leaves(items)]
+def _lengths(batch: Any) -> list[int]:
+    """Return the length of each tensor and Ragged of a batch."""
+    return [len(leaf) if isinstance(leaf, Ragged) or leaf.dim() else -1 for leaf in _leaves(batch)]
 
 
-def _tensors(items: Iterable[Any]) -> list[Tensor]:
-    """Return the tensors among the items, also those in tuples and dicts."""
-    return [leaf.values if isinstance(leaf, Ragged) else leaf for leaf in _leaves(items)]
+def _tensors(batch: Any) -> list[Tensor]:
+    """Return the tensors of a batch, also those in tuples and dicts."""
+    return [leaf.values if isinstance(leaf, Ragged) else leaf for leaf in _leaves(batch)]
 
 
-def _leaves(items: Iterable[Any]) -> list[Tensor | Ragged]:
+def _leaves(batch: Any) -> list[Tensor | Ragged]:
     """Return each tensor and Ragged. A pytree may hold a Ragged of anything else, while a function is mapped over it."""
-    leaves = pytree.tree_leaves(list(items), is_leaf=lambda item: isinstance(item, Ragged))
+    leaves = pytree.tree_leaves(_items(batch), is_leaf=lambda item: isinstance(item, Ragged))
     return [leaf for leaf in leaves if isinstance(leaf.values if isinstance(leaf, Ragged) else leaf, Tensor)]
 
 
-pytree.register_pytree_node(
-    Batch, _flatten, _unflatten, serialized_type_name="fastdata.Batch", flatten_with_keys_fn=_flatten_with_keys
-)
+for _cls in (Batch, MappingBatch):
+    pytree.register_pytree_node(
+        _cls, _flatten, _unflatten, serialized_type_name=f"fastdata.{_cls.__name__}", flatten_with_keys_fn=_flatten_with_keys
+    )
 
 
-def _described(item: Any) -> str:
+def _described(item: Any, ends: str = "") -> str:
     if isinstance(item, Tensor):
         return f"{str(item.dtype).removeprefix('torch.')} {list(item.shape)}"
     if isinstance(item, dict):
-        return "{" + ", ".join(f"{key}: {_described(value)}" for key, value in item.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_described(value, '()')}" for key, value in item.items()) + "}"
     if isinstance(item, tuple):
-        return f"({', '.join(map(_described, item))})"
+        return f"{ends[:1]}{', '.join(_described(part, '()') for part in item)}{ends[1:]}"
     text = repr(item)
     return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _shortened(ids: Any) -> str:
-    first = ", ".join(map(str, ids[:3].tolist()))
-    return f"[{first}]" if len(ids) <= 3 else f"[{first}, ... {len(ids)} in all]"

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, cuda
 
-from fastdata.gpu.batch import Batch
+from fastdata.gpu.batch import Batch, MappingBatch
 from fastdata.gpu.ragged import Ragged
 
-__all__ = ["Copier", "Copy", "numbered", "rebuilt", "together"]
+__all__ = ["Copier", "Copy", "group_adjacent", "map_tensors", "numbered"]
 
+BATCHES = (Batch, MappingBatch)
 GAP = 64  # bytes: tensors with a smaller gap between them are copied together
 
 
@@ -81,7 +82,7 @@ class Copier:
         """Start to copy a batch. Do not change it until the copy is done; its memory is kept until then."""
         self.reclaim()
         if self._side is None:
-            return Copy(rebuilt(batch, lambda tensor: tensor.to(self.device), self.device), [])
+            return Copy(map_tensors(batch, lambda tensor: tensor.to(self.device), self.device), [])
         grad = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(grad):  # the batch may be used after inference mode ends
             return self._start(batch, self._side)
@@ -89,7 +90,7 @@ class Copier:
     def _start(self, batch: Any, side: cuda.Stream) -> Copy:
         plain = [tensor for tensor in _tensors(batch) if _is_plain(tensor)]  # kept, so that no other tensor gets the same id
         hosts = {id(tensor): self._locked(tensor) for tensor in plain}
-        groups = together(hosts.values())
+        groups = group_adjacent(hosts.values())
         sources = [_bytes(group) for group in groups]
         blocks = [_room(source, self.device) for source in sources]
         copies = {
@@ -107,7 +108,7 @@ class Copier:
                 memory.append(new)
             return new
 
-        data = rebuilt(batch, moved, self.device)
+        data = map_tensors(batch, moved, self.device)
         home = cuda.current_stream(self.device)
         free = cuda.Event()  # type: ignore[no-untyped-call]
         done = cuda.Event()  # type: ignore[no-untyped-call]
@@ -140,7 +141,7 @@ class Copier:
         self.reclaim(lambda: False)
 
 
-def together(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+def group_adjacent(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     """Group tensors that are next to each other in one storage, in order. The tensors must have no holes."""
     groups: list[list[Tensor]] = []
     for tensor in sorted(tensors, key=Tensor.data_ptr):
@@ -189,17 +190,17 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a batch that `rebuilt` changes."""
+    """Yield the tensors of a batch that `map_tensors` changes."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Ragged):
         yield from _tensors((value.values, value.offsets))
-    elif isinstance(value, Batch) or (not hasattr(value, "to") and isinstance(value, Mapping | tuple | list)):
+    elif isinstance(value, BATCHES) or (not hasattr(value, "to") and isinstance(value, Mapping | tuple | list)):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from _tensors(part)
 
 
-def rebuilt(
+def map_tensors(
     value: Any, change: Callable[[Any], Any], device: torch.device, *, is_part: Callable[[Any], bool] = lambda part: False
 ) -> Any:
     """Return the batch with `change` applied to its tensors, and other objects with a `.to` moved to the device.
@@ -208,14 +209,15 @@ def rebuilt(
     """
 
     def again(part: Any) -> Any:
-        return rebuilt(part, change, device, is_part=is_part)
+        return map_tensors(part, change, device, is_part=is_part)
 
     if isinstance(value, Tensor):
         return _like(value, change(value))
     if is_part(value):
         return change(value)
-    if isinstance(value, Batch):
-        return _like(value, value.like(map(again, value)))
+    if isinstance(value, BATCHES):
+        parts = {key: again(part) for key, part in value.items()} if isinstance(value, Mapping) else map(again, value)
+        return _like(value, value.like(parts))
     if isinstance(value, Ragged):
         return Ragged(again(value.values), again(value.offsets))
     if hasattr(value, "to"):

@@ -13,6 +13,7 @@ import torch
 
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
+from fastdata.gpu.batch_transform import transform_batch
 from fastdata.loader.engine import Engine
 from fastdata.loader.requests import Requests
 from fastdata.loader.stats import Stats
@@ -30,7 +31,9 @@ class Progress:
         begun: whether a batch was delivered since the position was set.
         passes: how many passes have begun; the last of them goes on.
         in_flight: the position of the batch that the engine makes next.
+        transforms: what is done to each batch on its device.
         requests: what this rank delivers (`Requests`); None: its rank was not looked up yet.
+        compared: whether these were compared with other ranks.
     """
 
     epoch: int = 0
@@ -38,7 +41,9 @@ class Progress:
     begun: bool = False
     passes: int = 0
     in_flight: tuple[int, int] = (0, 0)
+    transforms: list[Callable[[Any], Any]] = field(default_factory=list)
     requests: Any = None
+    compared: bool = False
     engine: Engine | None = None
     stats: Stats = field(default_factory=Stats)
 
@@ -46,7 +51,7 @@ class Progress:
         """Return this position, with nothing that runs."""
         if self.engine is not None:
             raise TypeError("a running Loader has workers, which cannot be pickled: pickle its state_dict(), or close() it first")
-        return replace(self, requests=None, stats=replace(self.stats))
+        return replace(self, requests=None, compared=False, stats=replace(self.stats))
 
     @property
     def position(self) -> tuple[int, int]:
@@ -109,11 +114,9 @@ class Progress:
         self.consumed, self.begun = request.stop, True
         self.in_flight = self.position
         rows = request.valid, request.indices, (request.epoch, request.stop)
-        if type(data) in (tuple, list):
-            return Batch.of(data, *rows)
-        if type(data) is torch.Tensor:
-            data.valid, data.ids, data.position = rows  # type: ignore[attr-defined]
-        return data
+        if self.transforms:
+            data = transform_batch(_with_rows(data, *rows), self.transforms)
+        return _with_rows(data, *rows)
 
     def close(self) -> None:
         """End the engine. The next batch starts another; batches still held keep their memory."""
@@ -129,6 +132,15 @@ class Progress:
         if self.requests is not None:
             self.requests.end()
         return engine
+
+
+def _with_rows(data: Any, valid: int, ids: Any, position: tuple[int, int]) -> Any:
+    """Return a batch with these attributes."""
+    if type(data) in (tuple, list, dict):
+        return Batch.of(data, valid, ids, position)
+    if type(data) is torch.Tensor:
+        data.valid, data.ids, data.position = valid, ids, position  # type: ignore[attr-defined]
+    return data
 
 
 _running = WeakSet[Progress]()  # those that have started an engine

@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 
 from fastdata.data.dataset import Fixed
 from fastdata.errors import LoaderError
+from fastdata.gpu.batch_transform import as_transforms
 from fastdata.loader.dali import Dali, check_dali
 from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import DevicePrefetchEngine, Engine
@@ -30,6 +31,15 @@ from fastdata.loader.workers import Workers, start_server
 __all__ = ["Loader"]
 
 
+OF_TORCH: dict[str, tuple[Any, str]] = {  # arguments of its DataLoader: the default, and what to do instead of another value
+    "persistent_workers": (False, "workers always stay until close()"),
+    "worker_init_fn": (None, "samples are seeded one by one; open files in the dataset, when they are first read"),
+    "generator": (None, "give seed="),
+    "timeout": (0, "a Loader waits for a batch, and warns after 30 s"),
+    "multiprocessing_context": (None, "call torch.multiprocessing.set_start_method first"),
+    "pin_memory_device": ("", "give device="),
+    "in_order": (True, "batches always come in order"),
+}
 FIXED = "dataset", "batch_size", "shuffle", "seed", "drop_last", "order", "device", "prefetch_factor"
 
 
@@ -41,15 +51,16 @@ class Loader(Fixed, fixed=FIXED):
     sample), `.ids`, the dataset's indices of the rows, and `.position`, (epoch, samples consumed by all ranks).
     A dataset with several crops yields a tuple of images, one for each view; of several images a sample, a dict of them. With
     `fields`, targets are what LMDBDataset says. A MaskDataset yields masks [B, H, W] as targets. A TokenDataset yields one tensor
-    [B, block_size + 1] with these attributes. Other datasets yield what torch's default_collate makes of their items; a dict has no
-    attributes.
+    [B, block_size + 1] with these attributes. Other datasets yield what torch's default_collate makes of their items; dicts have
+    these attributes, too.
 
     Workers write images into shared memory. A batch stays unchanged for as long as this process holds it or a view of it (clone it
     before a fork). A consumer that holds more than three batches gets copies. `stats()` reports this memory, and who is waiting.
 
     The order, the crops and the flips depend on (seed, epoch, sample), never on the number of workers or ranks, nor on an
     interruption. As with torch's DataLoader, each `iter(loader)` begins a new epoch if the last one has delivered a batch, even if
-    that pass was not finished; `set_epoch` and `load_state_dict` override this.
+    that pass was not finished; `set_epoch`, also of a sampler of yours, and `load_state_dict` override this. The first pass
+    compares the ranks of torch.distributed, so all of them have to begin it, unless `split` is False or `rank` is given.
 
     Args:
         dataset: an LMDBDataset, a RAMDataset, or any map-style torch dataset. torch's Subset and ConcatDataset of fastdata's
@@ -60,11 +71,14 @@ class Loader(Fixed, fixed=FIXED):
         shuffle: draw a new order each epoch.
         order: "full" shuffles all samples together. "lanes" uses few shards of the store at a time (docs/loader.md), for stores on
             slow disks and behind a cache. None: "lanes" for a store behind a cache, else "full".
-        sampler: yields this rank's indices, as any torch Sampler. The Loader calls its `set_epoch`, if any, and seeds torch's
-            default generator by (seed, epoch) for it; a generator of its own is left alone. Its list is drawn when a pass begins.
+        sampler: yields this rank's indices, as any torch Sampler. The Loader calls its `set_epoch`, if any, and follows the epoch
+            that the program sets there. torch's default generator is seeded by (seed, epoch) for it, and a generator of its own is
+            left alone. Its list is drawn when a pass begins.
         batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler or a sampler that groups by length;
             excludes batch_size. Epochs and random numbers are as with `sampler`.
         collate_fn: makes a batch of a list of items, for other datasets than fastdata's; None: torch's default_collate.
+        batch_transform: a callable, or a list of them, for each batch on its device, in the stream of the consumer, with torch's
+            generators: GPUNormalize and Augment get the images, NextToken the tokens, any other callable the batch.
         num_workers: processes that make batches; 0: make them in this process; None: one for each core, shared with the other ranks
             of this machine. Batches of tokens are always made in this process.
         device: None for CPU tensors; "cuda" for batches on the GPU, copied while it computes and ready for the stream that is
@@ -78,6 +92,7 @@ class Loader(Fixed, fixed=FIXED):
             boxes and states are the same, pixels differ by a code or two.
         schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, read this stored size and crop to this side;
             None: the dataset's own.
+        split: divide the samples among the ranks. False: deliver every sample, for instance to one rank that evaluates.
         rank, world_size: None: found at `len` and `iter`, from torch.distributed if it is initialized, else from the environment
             (RANK and WORLD_SIZE), else 0 of 1.
 
@@ -85,7 +100,7 @@ class Loader(Fixed, fixed=FIXED):
         ValueError: an argument is wrong.
         MissingExtraError: backend is "dali", and DALI is not installed.
         LoaderError: while iterating, a batch cannot be made, or a worker died; torch.distributed contradicts the environment,
-            or WORLD_SIZE is above 1 and nothing says which rank this is.
+            or WORLD_SIZE is above 1 and nothing says which rank this is; ranks differ in seed, order, epoch or length.
     """
 
     def __init__(
@@ -99,18 +114,28 @@ class Loader(Fixed, fixed=FIXED):
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        batch_transform: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None = None,
         num_workers: int | None = None,
         device: str | torch.device | None = None,
         seed: int = 0,
         drop_last: bool = False,
-        prefetch_factor: int = 2,
+        prefetch_factor: int | None = 2,
         device_prefetch: int = 2,
         pin_memory: bool | None = None,
         backend: str = "torch",
         schedule: Mapping[int, Any] | None = None,
+        split: bool = True,
         rank: int | None = None,
         world_size: int | None = None,
+        **of_torch: Any,
     ) -> None:
+        for name, value in of_torch.items():
+            if name not in OF_TORCH:
+                raise TypeError(f"a Loader takes no argument {name!r}")
+            default, advice = OF_TORCH[name]
+            if value != default:
+                raise ValueError(f"{name} is {value!r:.60}, but a Loader takes torch's default only, {default!r}: {advice}")
+        prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         if device_prefetch < 1:
             raise ValueError(f"device_prefetch is {device_prefetch}, but must be at least 1")
         if (num_workers or 0) < 0 or prefetch_factor < 1:
@@ -145,13 +170,14 @@ class Loader(Fixed, fixed=FIXED):
             seed,
             drop_last,
             sizes,
+            split,
             rank,
             world_size,
         )
         self.order = self._sampling.order
         if backend == "dali":
             check_dali(dataset)
-        self._progress = Progress()
+        self._progress = Progress(transforms=as_transforms(batch_transform))
         with suppress(LoaderError):  # the rank may become known only later
             self._requests()
         if num_workers != 0 and backend != "dali" and not is_direct(dataset):
@@ -165,7 +191,7 @@ class Loader(Fixed, fixed=FIXED):
             if progress.requests is None or progress.requests.shard != shard:
                 requests = self._sampling.requests(shard)
                 self.close()
-                progress.requests = requests
+                progress.requests, progress.compared = requests, False
         found: Requests = progress.requests
         return found
 
@@ -228,9 +254,19 @@ class Loader(Fixed, fixed=FIXED):
     def sampler(self) -> EpochSampler:
         """Passes `set_epoch` on, for packages that call it on a DataLoader's sampler. It yields no indices."""
         ordered = not self.shuffle and self._sampling.any_sampler is None
-        return (SequentialEpochSampler if ordered else EpochSampler)(self)
+        return (SequentialEpochSampler if ordered else EpochSampler)(self, self._count_samples)
 
-    batch_sampler = sampler
+    @property
+    def batch_sampler(self) -> EpochSampler:
+        """As `sampler`; its len() is the number of batches."""
+        return EpochSampler(self, self.__len__)
+
+    def _count_samples(self) -> int:
+        """Return how many samples an epoch has on this rank, repeated rows included."""
+        if self._sampling.batch_sampler is not None:  # as torch's DataLoader says
+            return len(self.dataset)
+        ranks = 1 if self._sampling.sampler is not None else self.part.world_size
+        return -(-self.epoch_stop // ranks)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, from which another process delivers the batch after the last one delivered here."""
@@ -262,10 +298,17 @@ class Loader(Fixed, fixed=FIXED):
     def __iter__(self) -> Iterator[Any]:
         progress = self._progress
         self._requests()
+        sampler = self._sampling.user_sampler
+        if sampler is not None and (epoch := sampler.epoch_set()) is not None:
+            self.set_epoch(epoch)
         if progress.begun:
             progress.end_epoch()
             self._requests()
-        if self._sampling.any_sampler is not None:
+        if not progress.compared:
+            self._sampling.check_ranks({**self.state_dict(), "len": len(self)})
+            progress.compared = True
+        if sampler is not None:
+            sampler.expect(progress.epoch + 1)
             progress.in_flight = (-1, 0)  # the sampler may have changed between passes: draw its list again
         if progress.engine is not None and not progress.engine.alive():
             self.close()  # a worker died since the last batch: start new ones
@@ -284,6 +327,11 @@ class Loader(Fixed, fixed=FIXED):
         if self.device is None:
             return engine
         return DevicePrefetchEngine(engine, self.device, self.device_prefetch, pin=self.pin_memory)
+
+    def forever(self) -> Iterator[Any]:
+        """Yield the batches of epoch after epoch, without end."""
+        while True:
+            yield from self
 
     def close(self) -> None:
         """End the workers. The next pass starts new ones; batches still held keep their memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,18 @@ class UserSampler:
         self._among = among
         inner = getattr(sampler, "sampler", None)
         self._with_epoch = next((one for one in (sampler, inner) if hasattr(one, "set_epoch")), None)
+        self._next_epoch = 0
+
+    def epoch_set(self) -> int | None:
+        """Return the epoch that the program has set on the sampler; None: it has set none, or the one that comes next."""
+        epoch = getattr(self._with_epoch, "epoch", None)
+        return epoch if isinstance(epoch, int) and epoch != self._next_epoch else None
+
+    def expect(self, epoch: int) -> None:
+        """Let the sampler say the epoch that comes next, unless the program sets another one."""
+        self._next_epoch = epoch
+        if self._with_epoch is not None:
+            self._with_epoch.set_epoch(epoch)
 
     def draw(self, epoch: int, start: int, stop: int, size: int) -> list[Array]:
         """Return the batches of `size` in [start, stop): indices, and how often each came before in the epoch, int64 [2, n].
@@ -81,6 +93,7 @@ class UserSampler:
         with lent_generators() as reseed:
             reseed(loose_seeds(self._seed, epoch, [SAMPLER_STREAM])[0])
             yield
+        self.expect(self._next_epoch)
 
 
 class EpochSampler(Sampler[int]):
@@ -89,8 +102,12 @@ class EpochSampler(Sampler[int]):
     Lightning, timm and torch's examples call `loader.sampler.set_epoch(epoch)` when an epoch begins.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, length: Callable[[], int]) -> None:
         self.set_epoch = loader.set_epoch
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length()
 
     def __iter__(self) -> Iterator[int]:
         raise LoaderError(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fastdata.errors import FastDataError
-from fastdata.gpu.copies import rebuilt
+from fastdata.gpu.copies import map_tensors
 from fastdata.gpu.ragged import Ragged
 from fastdata.system.torch_private import pytree
 from fastdata.train.world import World
@@ -79,7 +79,7 @@ class Compute:
             as_image = self.channels_last and isinstance(part, Tensor) and part.dim() == 4
             return part.contiguous(memory_format=torch.channels_last) if as_image else part
 
-        batch = rebuilt(batch, change, self.device, is_part=_has_rows)
+        batch = map_tensors(batch, change, self.device, is_part=_has_rows)
         if ids is not None and hasattr(batch, "__dict__"):
             batch.ids = ids[: valid or len(ids)]
         return batch, valid

@@ -1,0 +1,177 @@
+"""Arguments of the Loader: transforms of batches, torch's own arguments, a sampler's epoch, and ranks that have to agree."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import BatchSampler, DistributedSampler, TensorDataset
+
+import stores
+from corpora import store as corpus
+from fastdata import Augment, Batch, CenterCrop, GPUNormalize, LMDBDataset, Loader, MaskDataset, NextToken, TokenDataset
+from support import run_ranks
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def images(**options: Any) -> Loader:
+    return Loader(LMDBDataset(stores.square(), crop=CenterCrop(8)), 8, **{"num_workers": 0, **options})
+
+
+def negative(image: torch.Tensor) -> torch.Tensor:
+    return 255 - image
+
+
+def halves(batch: Any) -> dict[str, torch.Tensor]:
+    return {"pixel_values": batch[0] / 2, "labels": batch[1]}
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "cpu"}, {"num_workers": 2}])
+def test_a_batch_transform_is_applied_to_each_batch(options: dict[str, Any]) -> None:
+    normalize = GPUNormalize(0.5, 0.25)
+    with images() as plain, images(batch_transform=[Augment(negative), normalize, halves], **options) as loader:
+        for before, batch in zip(plain, loader, strict=True):
+            assert batch["pixel_values"].equal(normalize(255 - before[0]) / 2) and batch["labels"].equal(before[1])
+            assert (batch.valid, batch.position) == (before.valid, before.position) and batch.ids.tolist() == before.ids.tolist()
+    with images() as plain, images(batch_transform=normalize, **options) as loader:
+        for before, batch in zip(plain, loader, strict=True):
+            assert isinstance(batch, Batch) and batch[0].equal(normalize(before[0])) and batch[1].equal(before[1])
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "document"}, {"mode": "sequential", "documents": "mask"}])
+def test_next_token_takes_rows_and_the_numbers_of_their_documents(options: dict[str, Any]) -> None:
+    dataset = TokenDataset(corpus(60), 16, **options)
+    with Loader(dataset, 4) as plain, Loader(dataset, 4, batch_transform=NextToken()) as loader:
+        for before, batch in zip(plain, loader, strict=True):
+            masked = options.get("documents") == "mask"
+            rows = before if isinstance(before, torch.Tensor) else before[0]
+            wanted = NextToken()(rows, before[1]) if masked else NextToken()(rows)
+            assert batch[0].equal(wanted[0]) and batch[1].equal(wanted[1]) and batch.ids.tolist() == before.ids.tolist()
+
+
+def test_transforms_of_masks_and_of_tensors() -> None:
+    dataset = MaskDataset(stores.masked(), crop=CenterCrop(16))
+    with Loader(dataset, 2, num_workers=0, batch_transform=GPUNormalize(0.5, 0.25)) as loader:
+        assert all(batch[0].is_floating_point() and not batch[1].is_floating_point() for batch in loader)
+    with Loader([torch.tensor(k) for k in range(6)], 4, num_workers=0, batch_transform=torch.neg) as loader:  # type: ignore[arg-type]
+        assert [(batch.tolist(), batch.valid) for batch in loader] == [([0, -1, -2, -3], 4), ([-4, -5], 2)]
+    with pytest.raises(TypeError, match="batch_transform is 3"):
+        images(batch_transform=3)
+
+
+def test_a_batch_of_names_keeps_its_attributes() -> None:
+    data = [{"x": torch.tensor([k]), "y": {"z": float(k)}} for k in range(6)]
+    with Loader(data, 4, num_workers=0) as loader:  # type: ignore[arg-type]
+        batch, last = loader
+    assert (last.valid, last.ids.tolist(), last.position) == (2, [4, 5], (0, 6)) and isinstance(batch, dict)
+    for other in (
+        batch.to(torch.float64),
+        pickle.loads(pickle.dumps(batch)),
+        pytree.tree_map(torch.clone, batch),
+        type(batch)({"a": batch["x"]}),
+    ):
+        assert (other.valid, other.ids.tolist(), other.position) == (4, [0, 1, 2, 3], (0, 4))
+    assert pytree.tree_map(torch.sum, batch).ids is None
+    assert [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(batch)[0]] == ["['x']", "['y']['z']"]
+
+
+def test_torch_s_arguments_are_taken_at_their_defaults_and_refused_with_advice_otherwise() -> None:
+    images(persistent_workers=False, worker_init_fn=None, generator=None, timeout=0, in_order=True, prefetch_factor=None).close()
+    wrong = {"persistent_workers": True, "worker_init_fn": print, "generator": torch.Generator(), "timeout": 3.0}
+    for name, value in {**wrong, "multiprocessing_context": "fork", "pin_memory_device": "cuda", "in_order": False}.items():
+        with pytest.raises(ValueError, match=f"{name} is .*torch's default only"):
+            images(**{name: value})
+    with pytest.raises(TypeError, match="no argument 'shufle'"):
+        images(shufle=True)
+
+
+def test_lengths_and_endless_iteration() -> None:
+    dataset = stores.COUNT
+    with images(rank=1, world_size=4) as loader:
+        assert (len(loader), len(loader.batch_sampler), len(loader.sampler)) == (2, 2, -(-dataset // 4))
+        assert loader.collate_fn([1, 2]).tolist() == [1, 2]
+    assert len(images(sampler=range(9)).sampler) == 9
+    batches = [*BatchSampler(range(9), 4, False)]
+    assert len(Loader(TensorDataset(torch.arange(9)), batch_sampler=batches).batch_sampler) == 3
+    with images(shuffle=True) as loader:
+        endless = loader.forever()
+        assert [next(endless).position[0] for _ in range(13)] == [0] * 6 + [1] * 6 + [2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("how", ["sampler", "batch_sampler"])
+def test_the_epoch_that_the_program_sets_on_a_sampler_is_respected(how: str, workers: int) -> None:
+    dataset = TensorDataset(torch.arange(20))
+    sampler, reference = (DistributedSampler(dataset, 2, 1, seed=3) for _ in range(2))
+    sampler.set_epoch(4)
+    given: Any = {"sampler": sampler, "batch_size": 3} if how == "sampler" else {"batch_sampler": BatchSampler(sampler, 3, False)}
+    with Loader(dataset, rank=1, world_size=2, num_workers=workers, **given) as loader:
+        for told, epoch in ((None, 4), (None, 5), (2, 2), (2, 2), (3, 3), (None, 4), (9, 9)):
+            if told is not None:
+                sampler.set_epoch(told)
+            reference.set_epoch(epoch)
+            found = list(loader)
+            assert np.concatenate([batch.ids for batch in found]).tolist() == list(reference)
+            assert {batch.position[0] for batch in found} == {epoch}
+
+
+RANKS = """
+import json, sys
+import torch
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler, TensorDataset
+from fastdata import Loader, LoaderError
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+dataset, odd = TensorDataset(torch.arange(20)), int(rank == size - 1)
+longer = TensorDataset(torch.arange(20 + 9 * odd))
+cases = {
+    "equal": (dataset, {"shuffle": True}),
+    "sampler": (dataset, {"sampler": DistributedSampler(dataset)}),
+    "seed": (dataset, {"shuffle": True, "seed": odd}),
+    "shuffle": (dataset, {"shuffle": bool(odd)}),
+    "num_samples": (longer, {}),
+    "len": (dataset, {"sampler": range(20 + 9 * odd)}),
+    "epoch": (dataset, {}),
+    "every sample": (dataset, {"split": False, "seed": odd}),
+    "given": (dataset, {"rank": rank, "world_size": size, "seed": odd}),
+}
+found = {}
+for name, (data, options) in cases.items():
+    loader = Loader(data, 3, num_workers=0, **options)
+    if name == "epoch":
+        loader.set_epoch(odd)
+    try:
+        found[name] = [k for batch in loader for k in batch.ids[: batch.valid].tolist()]
+        list(loader)  # compared once
+    except LoaderError as error:
+        found[name] = str(error)
+if rank == 0:
+    found["alone"] = sum(len(batch.ids) for batch in Loader(dataset, 3, num_workers=0, split=False))
+with open(f"{sys.argv[1]}/{rank}.json", "w") as file:
+    json.dump(found, file)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_differ_are_an_error_at_the_first_pass(size: int, tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    assert run_ranks(size, sys.executable, tmp_path / "ranks.py", tmp_path) == 0
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
+    assert sorted(k for found in ranks for k in found["equal"]) == [*range(20)]
+    assert {k for found in ranks for k in found["sampler"]} == {*range(20)}
+    for name in ("seed", "shuffle", "num_samples", "len", "epoch"):
+        assert all(found[name].startswith(f"{name} is ") and "the same on all" in found[name] for found in ranks), ranks[0][name]
+    assert all(found["every sample"] == [*range(20)] for found in ranks) and ranks[0]["alone"] == 20
+    assert ranks[0]["given"] == [*range(0, 20, size)]
