@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import WeightedRandomSampler
 
 import fastdata
 from fastdata import Batch, CenterCrop, Crop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
@@ -134,32 +132,6 @@ def test_bytes_in_memory():
     assert same(*both(RAMDataset(store("jpeg"), crop=RandomResizedCrop(48), hflip=0.5)))
     one, two = RAMDataset(store("jpeg"), crop=CenterCrop(40)), LMDBDataset(store("jpeg"), crop=CenterCrop(40))
     assert same(*both(one + two.subset(range(5))), mean=0)
-
-
-@pytest.mark.parametrize("options", [{"drop_last": True}, {"shuffle": False}, {"prefetch_factor": 1}, {"prefetch_factor": 5}])
-def test_options(options):
-    batches, others = both(augmented(), **options)
-    assert same(batches, others) and len(batches) == (10 if "drop_last" in options else 12)
-
-
-def test_a_sampler_that_repeats():
-    sampler = WeightedRandomSampler(np.arange(1.0, COUNT + 1), 30)
-    batches, others = both(augmented(), sampler=sampler, shuffle=False)
-    assert same(batches, others) and len({i for b in batches[:4] for i in b.ids.tolist()}) < 30
-
-
-def test_states_go_from_one_backend_to_the_other():
-    options = {"batch_size": 8, "shuffle": True, "seed": 5}
-    with Loader(augmented(), **options, **WITH_TORCH) as reference:
-        want = [*reference, *reference]
-    for first, second in ((WITH_DALI, WITH_TORCH), (WITH_TORCH, WITH_DALI), (WITH_DALI, WITH_DALI)):
-        with Loader(augmented(), **options, **first) as one, Loader(augmented(), **options, **second) as other:
-            batches = iter(one)
-            assert same([next(batches) for _ in range(3)], want[:3])
-            state = json.loads(json.dumps(one.state_dict()))
-            other.load_state_dict(state)
-            assert same([*other, *other], want[3:])
-            assert same(list(batches), want[3:6])
 
 
 def test_set_epoch_and_a_schedule():

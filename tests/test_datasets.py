@@ -13,7 +13,7 @@ import torch
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RAMDataset, RandomCrop, RandomResizedCrop, Resize, StoreError
 from stores import CLASSES, COUNT, deep, floats, folder, script, sources, store, unlabelled, whole
-from support import encode, picture, write_pictures
+from support import encode, picture
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -141,23 +141,6 @@ def test_a_split_is_disjoint_complete_and_the_same_for_the_same_seed(fraction, s
     assert [other.name(k) for k in range(len(other))] != a
 
 
-def test_a_split_takes_every_sample_equally_often():
-    dataset = LMDBDataset(unlabelled())
-    counts = np.zeros(5)
-    for seed in range(300):
-        counts[dataset.split(0.4, seed=seed)[0].rows(range(2))] += 1
-    assert counts.sum() == 600 and ((counts - 120) ** 2 / 72).sum() < 25
-
-
-def test_classes_too_small_to_stratify_are_told(tmp_path):
-    for name in "abcde":
-        write_pictures(tmp_path / "in" / name, 1)
-    dataset = LMDBDataset(fastdata.prep(tmp_path / "in", tmp_path / "o.fds", size=16, workers=1).out)
-    with pytest.raises(ValueError, match=r"0\.8 of each of 1, 1, 1, 1, 1 samples, rounded, leaves one part empty"):
-        dataset.split(0.8, seed=0, stratify=True)
-    assert list(map(len, dataset.split(0.8, seed=0))) == [4, 1]
-
-
 def test_stratify_needs_classes():
     with pytest.raises(ValueError, match=r"stratify needs classes.*'vector'"):
         LMDBDataset(floats()).split(0.5, seed=0, stratify=True)
@@ -203,18 +186,6 @@ def test_transform_comes_after_crop_and_flips():
     np.testing.assert_array_equal(image.permute(1, 2, 0), np.rot90(255 - plain[5][0].permute(1, 2, 0).numpy())[:, :20])
     batch, _ = dataset.read_batch([5, 6], seed=0, epoch=0)
     assert batch.shape == (2, 30, 20, 3) and np.array_equal(batch[0], image.permute(1, 2, 0).numpy())
-
-
-def test_random_numbers_of_a_transform_belong_to_the_sample():
-    def noise(pixels):
-        return np.random.randint(0, 256, pixels.shape, np.uint8) ^ np.uint8(torch.randint(256, ()))  # noqa: NPY002
-
-    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(8), transform=noise)
-    state = torch.get_rng_state()
-    a = dataset.read_batch([4, 9, 1], seed=3, epoch=0)[0]
-    assert np.array_equal(dataset.read_batch([9], seed=3, epoch=0)[0][0], a[1])
-    assert not np.array_equal(dataset.read_batch([9], seed=3, epoch=1)[0][0], a[1])
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("make", [LMDBDataset, RAMDataset])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import re
 import time
@@ -15,11 +14,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from corpora import store as corpus
-from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop, TokenDataset
+from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop
 from fastdata.loader.engine import DevicePrefetchEngine as Feed
 from fastdata.system.torch_private import arrived
-from stores import COUNT, sha, store
+from stores import sha, store
 from support import ahead_of, engine_of, until, worker_processes
 
 
@@ -184,50 +182,6 @@ def test_looking_changes_nothing_of_other_loaders(options):
 # The Loader
 
 
-def others() -> dict[str, Any]:
-    return {
-        "images": augmented(),
-        "tokens": TokenDataset(corpus(), 16),
-        "tensors": TensorDataset(torch.arange(COUNT) * 2, torch.arange(COUNT)),
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", ["images", "tokens", "tensors"])
-@pytest.mark.parametrize("depth", [1, 3])
-def test_batches_on_a_device_are_those_on_the_host(name, workers, depth):
-    options = {"shuffle": True, "seed": 3, "num_workers": workers}
-
-    def seen(batches: Any) -> list[Any]:
-        return [
-            (b.ids.tolist(), b.valid, b.position, [t.tolist() for t in ([b] if isinstance(b, torch.Tensor) else b)])
-            for b in batches
-        ]
-
-    with Loader(others()[name], 8, **options) as loader:
-        want = [seen(loader) for _ in range(2)]
-    with Loader(others()[name], 8, device="cpu", device_prefetch=depth, **options) as loader:
-        assert [seen(loader) for _ in range(2)] == want
-        assert len(want[0]) == len(loader)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_state_is_that_of_the_batch_that_was_handed_out(workers):
-    options = {"shuffle": True, "seed": 5, "num_workers": workers, "device": "cpu"}
-    with Loader(augmented(), 8, **options) as loader:
-        want, states = [], [loader.state_dict()]
-        for batch in loader:
-            want += sha([batch])
-            states.append(loader.state_dict())
-            time.sleep(0.02)  # for batches to come ahead
-    with Loader(augmented(), 8, **options) as loader:
-        for k, state in enumerate(states[:-1]):
-            loader.load_state_dict(json.loads(json.dumps(state)))
-            assert sha(loader) == want[k:]
-        assert loader.stats().copies == 0
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_slots_come_back_after_passes_that_are_left(workers):
     in_flight = max(1, 2 * workers)
@@ -249,37 +203,6 @@ def test_slots_come_back_after_passes_that_are_left(workers):
     del feeding
     gc.collect()
     assert slots.in_use <= in_flight, "of these, nobody will hear"
-
-
-def fails(pixels: Any) -> Any:
-    if int(pixels.sum()) % 5 == 0:
-        raise OSError("a bad one")
-    return pixels
-
-
-def is_read(k: int) -> bool:
-    try:
-        list(Loader(augmented(transform=fails), 1, sampler=[k], num_workers=0))
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("device", [None, "cpu"])
-def test_a_batch_that_failed_costs_no_slot(device):
-    """An error that was still to come is dropped when the pass begins anew, and the workers live on."""
-    read = [is_read(k) for k in range(COUNT)]
-    before, workers = worker_processes(), set[int]()
-    sampler = [read.index(True)] + [read.index(False)] * 9
-    with Loader(augmented(transform=fails), 1, sampler=sampler, num_workers=1, device=device) as loader:
-        for _ in range(30):
-            next(iter(loader))
-            time.sleep(0.02)  # the next ones fail meanwhile
-            workers |= worker_processes() - before
-            loader.set_epoch(0)
-        assert len(workers) == 1
-        assert loader.stats().copies == 0, "who has no slot left gets copies"
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, TensorDataset
 import fastdata
 import reference
 import stores
-from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, RAMDataset, StoreError, TableDataset, TokenDataset
+from fastdata import ArrayDataset, LMDBDataset, Loader, RAMDataset, StoreError, TableDataset, TokenDataset
 from fastdata.loader.lanes import LaneOrder, number_of_lanes
 from fastdata.loader.order import RankShard
 from fastdata.store.store import Store
@@ -128,16 +128,6 @@ def test_each_rank_takes_neighbours_of_a_batch_that_is_sorted_by_lane(lanes: int
                 assert real == [[*range(begin + rank, begin + size, world)] for rank in range(world)]
             for places, _ in batches:
                 assert len(places) == rows and begin <= min(places) <= max(places) < begin + size
-
-
-@pytest.mark.parametrize(("world", "most"), [(8, 6), (16, 3), (5, 11), (7, 8), (10, 6), (11, 6), (64, 2), (128, 2)])
-@pytest.mark.parametrize("times", [1, 5])
-def test_a_rank_reads_its_share_of_the_lanes_and_few_more(world: int, most: int, times: int) -> None:
-    """If a batch has the same number of samples of each lane, as here: its share, and parts of two others at most."""
-    batch = 48 * times * -(-world // 48)
-    for rank in range(world):
-        places, _ = RankShard(rank, world).places(0, 20 * batch, batch, 48)
-        assert len(np.unique(places % 48)) <= most
 
 
 # --------------------------------------------------------------------------------------------------- datasets of stores
@@ -263,13 +253,6 @@ def test_rows_of_tokens_belong_to_the_shard_that_they_begin_in(documents: str) -
     assert delivered(lanes_of(dataset)) == expected(of_token[starts])
 
 
-def test_workers_deliver_the_same() -> None:
-    dataset, shards = KINDS["images"]()
-    dataset.crop = CenterCrop(8)
-    with Loader(dataset, 7, shuffle=True, order="lanes", num_workers=2, seed=5) as loader:
-        assert [k for batch in loader for k in batch.ids.tolist()] == expected(shards)
-
-
 def test_a_store_behind_a_cache_is_shuffled_by_lanes() -> None:
     class Remote(LMDBDataset):
         remote = True
@@ -330,14 +313,3 @@ def test_a_state_of_other_shards_is_refused() -> None:
     state = lanes_of(LMDBDataset(other)).state_dict()
     with pytest.raises(ValueError, match=r"taken with shards .*make them equal"):
         lanes_of(LMDBDataset(images())).load_state_dict(state)
-
-
-def test_it_continues_anywhere_by_arithmetic() -> None:
-    dataset, shards = KINDS["images"]()
-    for stop in range(9):
-        loader = lanes_of(dataset)
-        batches = iter(loader)
-        before = [k for _ in range(stop) for k in next(batches).ids.tolist()]
-        again = lanes_of(dataset)
-        again.load_state_dict(loader.state_dict())
-        assert before + delivered(again) == expected(shards)

@@ -17,7 +17,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DistributedSampler, RandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import RandomSampler, TensorDataset, WeightedRandomSampler
 
 from fastdata import CodecError, LMDBDataset, Loader, LoaderError, RandomResizedCrop, Resize
 from fastdata.loader import ranks
@@ -154,17 +154,6 @@ def test_a_batch(workers):
     assert (stats.batches, stats.samples) == (6, COUNT) and stats.work_s > 0 and stats.wait_s > 0
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_tensors_and_dicts_of_others(workers):
-    with Loader(TensorDataset(torch.arange(10) * 2, torch.arange(10)), 4, shuffle=True, num_workers=workers) as loader:
-        for a, b in (batches := list(loader)):
-            assert torch.equal(a, b * 2)
-        assert once([batch.ids for batch in batches], 10) and [b[1].tolist() for b in batches] == [b.ids.tolist() for b in batches]
-    with Loader([{"x": k, "name": str(k)} for k in range(5)], 2, num_workers=workers) as loader:
-        found = list(loader)
-    assert [b["x"].tolist() for b in found] == [[0, 1], [2, 3], [4]] and found[2]["name"] == ["4"]
-
-
 # Resume
 
 
@@ -218,19 +207,6 @@ def test_torchs_samplers(workers):
     weighted = WeightedRandomSampler([0.0] * 40 + [1.0, 1.0], 20, generator=torch.Generator().manual_seed(1))
     with Loader(dataset, 8, sampler=weighted, num_workers=workers) as loader:
         assert len(loader) == 3 and {*np.concatenate([b.ids for b in loader]).tolist()} == {40, 41}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_distributed_sampler_is_told_the_epoch(workers):
-    dataset = augmented()
-    mine = [DistributedSampler(dataset, 2, 1, seed=3) for _ in range(2)]
-    with Loader(dataset, 4, sampler=mine[0], rank=1, world_size=2, num_workers=workers) as loader:
-        for epoch in range(3):
-            mine[1].set_epoch(epoch)
-            assert np.concatenate([b.ids for b in loader]).tolist() == list(mine[1])
-        loader.load_state_dict({**loader.state_dict(), "epoch": 1, "consumed": 8})
-        mine[1].set_epoch(1)
-        assert np.concatenate([b.ids for b in loader]).tolist() == list(mine[1])[8:]
 
 
 class Short:

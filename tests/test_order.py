@@ -57,35 +57,6 @@ def test_all_permutations_of_a_few_are_equally_likely(n, vary):
     assert chi2 < (cells - 1) + 4 * math.sqrt(2 * (cells - 1))
 
 
-@pytest.mark.parametrize("n", [1000, 4096, 5000])
-def test_places_and_neighbours_look_random(n):
-    orders = np.stack([whole_order(n, seed, 0) for seed in range(40)])
-    place = np.arange(n)
-    deviation = 1 / math.sqrt(40 * n)
-    assert abs(np.mean([np.corrcoef(place, order)[0, 1] for order in orders])) < 4 * deviation
-    assert abs(np.mean([np.corrcoef(order[:-1], order[1:])[0, 1] for order in orders])) < 4 * deviation
-    fixed = (orders == place).sum()  # Poisson with mean 1 each
-    assert abs(fixed - 40) < 4 * math.sqrt(40)
-    runs = (np.diff(orders) == 1).sum()
-    assert abs(runs - 40) < 4 * math.sqrt(40)
-    coarse = np.zeros((10, 10))
-    np.add.at(coarse, (np.broadcast_to(place * 10 // n, orders.shape), orders * 10 // n), 1)
-    expected = 40 * n / 100
-    assert ((coarse - expected) ** 2 / expected).sum() < 81 + 5 * math.sqrt(2 * 81)
-
-
-def test_epochs_and_seeds_differ_in_all_their_bits():
-    keys = [(0, 0), (1, 0), (0, 1), (1, 1), (2**32, 0), (2**63, 0), (0, 2**31)]
-    orders = [whole_order(1000, *key) for key in keys]
-    for k, a in enumerate(orders):
-        for b in orders[k + 1 :]:
-            assert (a == b).sum() < 12  # one by chance
-
-
-def test_without_shuffle_places_are_samples():
-    np.testing.assert_array_equal(EpochOrder(10, 3, False).at(4, np.array([7, 0, 9])), [7, 0, 9])
-
-
 def test_the_order_stays_what_it_is():
     """A checkpoint of an older version resumes in the same order: a change here needs a note for the users."""
     assert whole_order(10, 0, 0).tolist() == [5, 0, 1, 2, 8, 3, 9, 4, 7, 6]
@@ -128,13 +99,6 @@ def test_ranks_share_each_global_batch_and_see_every_sample_once(n, world, per_r
         seen += real.tolist()
     kept = n - n % batch if drop_last else n
     assert Counter(seen) == Counter(order[:kept].tolist()) and len(seen) == len(set(seen)) == kept
-
-
-def test_ranks_take_turns():
-    ranks = batches(20, 2, 8, shuffle=False)
-    assert [r.indices.tolist() for r in ranks[0]] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
-    assert [r.indices.tolist() for r in ranks[1]] == [[1, 3, 5, 7], [9, 11, 13, 15], [17, 19]]
-    assert [[r.valid for r in requests] for requests in batches(5, 3, 3, shuffle=False)] == [[1, 1], [1, 1], [1, 0]]
 
 
 def test_ranks_take_blocks():

@@ -161,19 +161,6 @@ def test_the_state_is_that_of_the_batch_that_was_handed_out(workers, depth):
         assert subject.state_dict() == states[3] and sha(subject) == want[3:]
 
 
-def test_other_loaders_with_a_state():
-    loader = Counted()
-    subject = Prefetcher(loader, "cpu", depth=4)
-    for k, _ in enumerate(subject):
-        assert subject.state_dict() == {"at": k + 1} and loader.at in (0, min(k + 5, 9))
-        if k == 3:
-            break
-    want = [images for images, _ in Counted()][4:]
-    subject.load_state_dict(subject.state_dict())
-    assert all(map(torch.equal, (images for images, _ in subject), want))
-    assert subject.state_dict() == {"at": 0}
-
-
 @pytest.mark.parametrize("left", ["load_state_dict", "set_epoch", "another pass"])
 def test_a_pass_that_was_left_hands_out_nothing_that_it_had_fetched_ahead(left):
     """Else the state would be that of the old pass, and a resumed run would go on at a wrong place."""

@@ -54,32 +54,6 @@ def test_a_draw_does_not_depend_on_how_many_are_asked_for_or_in_what_company(dra
     np.testing.assert_array_equal(uniforms(9, 1, ids[[31, 4, 4]], draws), full[:draws, [31, 4, 4]])
 
 
-def test_uniforms_fill_the_unit_interval_evenly():
-    u = uniforms(3, 2, np.arange(100_000), 4)
-    assert u.min() >= 0 and u.max() < 1
-    for row in u:
-        counts = np.bincount((row * 1000).astype(int), minlength=1000)
-        chi2 = ((counts - 100) ** 2 / 100).sum()
-        assert 820 < chi2 < 1190  # 999 degrees of freedom, deviation 44.7: four of them
-        assert np.abs(np.sort(row) - np.arange(1, 100_001) / 100_000).max() < 1.95 / np.sqrt(100_000)  # Kolmogorov-Smirnov, 0.1 %
-
-
-@pytest.mark.parametrize("shift", ["sample", "draw", "epoch", "seed", "high seed"])
-def test_neighbours_are_uncorrelated(shift):
-    n = 100_000
-    a = uniforms(7, 4, np.arange(n), 2)
-    other = {
-        "sample": uniforms(7, 4, np.arange(1, n + 1), 2),
-        "draw": a[::-1],
-        "epoch": uniforms(7, 5, np.arange(n), 2),
-        "seed": uniforms(8, 4, np.arange(n), 2),
-        "high seed": uniforms(7 + 2**32, 4, np.arange(n), 2),
-    }[shift]
-    assert abs(np.corrcoef(a[0], other[0])[0, 1]) < 4.5 / np.sqrt(n)
-    table = np.histogram2d(a[0], other[0], bins=10, range=[[0, 1], [0, 1]])[0]
-    assert ((table - n / 100) ** 2 / (n / 100)).sum() < 99 + 5 * np.sqrt(2 * 99)
-
-
 def test_no_ids_give_no_numbers():
     assert uniforms(0, 0, np.array([], np.int64), 5).shape == (5, 0)
 

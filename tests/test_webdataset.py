@@ -117,19 +117,6 @@ def test_we_read_every_kind_of_image_that_it_encodes_or_copies(ending: str, tmp_
     equal(whole(made.path), decoded)
 
 
-def test_there_and_back_through_its_reader_and_writer(tmp_path: Path) -> None:
-    export(store("jpeg"), tmp_path / "a", size=64, to="webdataset")
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "classes.json").write_bytes((tmp_path / "a" / "classes.json").read_bytes())
-    with wds.ShardWriter(f"{tmp_path}/b/shard-%06d.tar", maxcount=9, verbose=0) as sink:
-        for sample in read(tmp_path / "a"):
-            sink.write(sample)
-    one, two = (Store(prep(tmp_path / name, tmp_path / f"{name}.fds", codec="rgb", workers=1).out) for name in "ab")
-    equal(whole(two.path), whole(one.path))
-    assert one.manifest.labels == two.manifest.labels == Store(store("jpeg")).manifest.labels
-    assert np.array_equal(one.samples["label"], two.samples["label"])
-
-
 def test_its_compressed_shards_are_refused_with_a_way_out(tmp_path: Path) -> None:
     with wds.TarWriter(str(tmp_path / "a.tar.gz")) as sink:
         sink.write({"__key__": "0", "png": picture(0, 9, 9), "cls": 1})
