@@ -80,25 +80,6 @@ loader.close()
 """,
         [True],
     ),
-    "a Prefetcher that the parent has begun goes on there, and is refused in the child": (
-        """
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-def work():
-    try:
-        next(batches)
-    except RuntimeError as error:
-        return str(error)
-
-batches = iter(fastdata.Prefetcher(DataLoader(TensorDataset(torch.arange(42)), 8, num_workers=2), "cpu"))
-values = next(batches)[0].tolist()
-found = ["begun by another process" in child(work)]
-for (more,) in batches:
-    values += more.tolist()
-found.append(values == list(range(42)))
-""",
-        [True, True],
-    ),
     "a daemonic child is told that it may have no workers": (
         """
 def work():

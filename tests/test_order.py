@@ -68,7 +68,7 @@ def batches(n, world, batch, *, drop_last=False, shuffle=True, epoch_start=(0, 0
     stop = n - n % batch if drop_last else n
     found = []
     for rank in range(world):
-        requests = Requests(EpochOrder(n, 7, shuffle), RankShard(rank, world, blocks), Counts(n, batch, stop), Sizes.of(None))
+        requests = Requests(EpochOrder(n, 7, shuffle), RankShard(rank, world, blocks), Counts(n, batch, stop), Sizes.of(None, None))
         requests.restart(*epoch_start)
         found.append(list(islice(requests, epochs * -(-stop // batch))))
     return found

@@ -31,10 +31,8 @@ SPLIT_EPOCH = 0xFFFFFFFF  # no real epoch, so that a split is independent of the
 LOOSE_STREAM = 0xFFFFFFFE  # separates the seeds of users' code from our random numbers
 
 
-def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, Any]) -> tuple[Array, Array, Array, Array]:
+def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
     """Compute Philox4x32-10: four 32-bit words of four counter words and two key words; all uint64 with values below 2^32.
-
-    The second key word is a number, or an array of the counter's shape.
 
     The words are stored as two pairs, so that a round is six calls of numpy: for a batch the calls cost more than the arithmetic.
     """
@@ -42,7 +40,7 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, Any]) -> tuple[Ar
     even, odd = np.empty((2, *shape), np.uint64), np.empty((2, *shape), np.uint64)
     even[0], odd[0], even[1], odd[1] = counter
     even, odd = even.reshape(2, -1), odd.reshape(2, -1)
-    for round_key in _round_keys(*key) if isinstance(key[1], int) else _round_keys_of_each(*key):
+    for round_key in _round_keys(*key):
         product = even * MULTIPLIERS
         even = (product >> SHIFT)[::-1]
         even ^= odd
@@ -57,15 +55,6 @@ def _round_keys(k0: int, k1: int) -> Array:
     """Return the keys of all rounds, uint64 [10, 2, 1]."""
     keys = [[[(k + n * weyl) & 0xFFFFFFFF] for k, weyl in zip((k0, k1), WEYL, strict=True)] for n in range(ROUNDS)]
     return np.array(keys, np.uint64)
-
-
-def _round_keys_of_each(k0: int, k1: Array) -> Iterator[Array]:
-    """Yield the keys of each round for an array of second key words, uint64 [2, n]."""
-    keys = np.empty((2, k1.size), np.uint64)
-    keys[0], keys[1] = k0, k1.reshape(-1)
-    for _ in range(ROUNDS):
-        yield keys
-        keys = keys + np.array([WEYL], np.uint64).T & LOW
 
 
 def occurrences(rows: Array) -> Array:

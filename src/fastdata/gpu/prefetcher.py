@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,9 +26,6 @@ def set_epoch(loader: Any, epoch: int) -> None:
         if hasattr(place, "set_epoch"):
             place.set_epoch(epoch)
             return
-
-
-_parents_batches = list[Iterator[Any]]()  # kept in a forked child: freeing them would end the parent's workers
 
 
 class Prefetcher:
@@ -60,7 +56,6 @@ class Prefetcher:
 
     Raises:
         ValueError: if `depth` is below 1, or there is no such GPU.
-        RuntimeError: while iterating, if a forked child goes on with a pass of its parent.
     """
 
     def __init__(self, loader: Any, device: str | torch.device, *, depth: int = 2) -> None:
@@ -87,18 +82,12 @@ class Prefetcher:
         ahead = Ahead[tuple[Copy, Any]](self.depth)
         self._pass = this_pass = object()
         copier = self._copier = self._copier or Copier(self.device)
-        process = os.getpid()
 
         def draw() -> tuple[Copy, Any]:
             return copier.start(next(batches)), self.loader.state_dict() if self._stateful else None
 
         try:
             while True:
-                if os.getpid() != process:
-                    _parents_batches.append(batches)
-                    raise RuntimeError(
-                        "this pass was begun by another process, to which its workers answer: begin one in this process"
-                    )
                 try:
                     copy, state = ahead.take(draw, lambda: arrived(batches) is not False)
                 except StopIteration:

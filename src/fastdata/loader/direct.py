@@ -28,9 +28,8 @@ class Direct(Engine):
 
     Args:
         dataset: has `locate(indices, seed=, epoch=, repeats=)`, which returns an array with one row per sample, and
-            `gather(rows, pin=)`, which returns the batch. `epoch` is a number, or an array with that of each sample. If it has
-            `at_once`, that many rows are gathered for several batches, which are views of them; `gather` then returns a tensor or
-            a tuple of tensors.
+            `gather(rows, pin=)`, which returns the batch. If it has `at_once`, that many rows are gathered for several batches,
+            which are views of them; `gather` then returns a tensor or a tuple of tensors.
         requests: the requests, in order.
         pin: page-lock the batches.
     """
@@ -68,10 +67,7 @@ class Direct(Engine):
         first = requests[0]
         indices = np.concatenate([request.indices for request in requests])
         repeats = None if first.repeats is None else np.concatenate([request.repeats for request in requests])
-        epoch: Any = first.epoch
-        if requests[-1].epoch != epoch:
-            epoch = np.repeat(*np.array([(request.epoch, len(request.indices)) for request in requests]).T)
-        located: Array = self._dataset.locate(indices, seed=first.seed, epoch=epoch, repeats=repeats)
+        located: Array = self._dataset.locate(indices, seed=first.seed, epoch=first.epoch, repeats=repeats)
         return located
 
     def ready(self) -> bool:

@@ -19,7 +19,7 @@ from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import DevicePrefetchEngine, Engine
 from fastdata.loader.epoch import Progress
 from fastdata.loader.order import RankShard
-from fastdata.loader.ranks import default_workers
+from fastdata.loader.ranks import Ranks, default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.samplers import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sampling import Sampling, whole
@@ -158,21 +158,10 @@ class Loader(Fixed, fixed=FIXED):
         self.backend = backend
         self.collate_fn = collate_fn or default_collate
         self._num_workers = num_workers
-        sizes = Sizes.of(schedule).check(dataset)
+        sizes = Sizes.of(schedule, dataset)
+        ranks = Ranks(split, rank, world_size)
         self._sampling = Sampling(
-            dataset,
-            batch_size,
-            global_batch_size,
-            shuffle,
-            order,
-            sampler,
-            batch_sampler,
-            seed,
-            drop_last,
-            sizes,
-            split,
-            rank,
-            world_size,
+            dataset, batch_size, global_batch_size, shuffle, order, sampler, batch_sampler, seed, drop_last, sizes, ranks
         )
         self.order = self._sampling.order
         if backend == "dali":
@@ -305,7 +294,7 @@ class Loader(Fixed, fixed=FIXED):
             progress.end_epoch()
             self._requests()
         if not progress.compared:
-            self._sampling.check_ranks({**self.state_dict(), "len": len(self)})
+            self._sampling.ranks.compare({**self.state_dict(), "len": len(self)})
             progress.compared = True
         if sampler is not None:
             sampler.expect(progress.epoch + 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 
@@ -10,43 +12,75 @@ from fastdata.errors import LoaderError
 from fastdata.loader.order import RankShard
 from fastdata.system.machine import available_cores
 
-__all__ = ["default_workers", "find_shard"]
+__all__ = ["Ranks", "default_workers"]
 
 
-def find_shard(rank: int | None, world_size: int | None) -> RankShard:
-    """Return this process's rank and the number of ranks.
+class Ranks(NamedTuple):
+    """The arguments of a Loader that say which rank it reads for."""
 
-    They come from the arguments, else from torch.distributed if it is initialized, else from the environment: RANK and WORLD_SIZE,
-    as torchrun and Accelerate set them. The default is rank 0 of 1.
+    split: bool
+    rank: int | None
+    world_size: int | None
 
-    Raises:
-        ValueError: the arguments are out of range, or only one of them is given.
-        LoaderError: torch.distributed contradicts the environment, or nothing says which of several ranks this is.
-    """
-    if (rank is None) != (world_size is None):
-        raise ValueError("give both rank and world_size, or neither")
-    if rank is not None and world_size is not None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank is {rank} of world_size {world_size}, but ranks count from 0")
-        return RankShard(rank, world_size)
-    size = _number("WORLD_SIZE") or 1
-    number = _number("RANK")
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        found = RankShard(torch.distributed.get_rank(), torch.distributed.get_world_size())
-        if "WORLD_SIZE" in os.environ and number is not None and (number, size) != (found.rank, found.world_size):
+    def find(self) -> RankShard:
+        """Return this process's rank and the number of ranks.
+
+        They come from the arguments, else from torch.distributed if it is initialized, else from the variables RANK and WORLD_SIZE
+        of the environment, as torchrun and Accelerate set them. The default is rank 0 of 1.
+
+        Raises:
+            ValueError: the arguments are out of range, or only one of them is given.
+            LoaderError: torch.distributed contradicts the environment, or nothing says which of several ranks this is.
+        """
+        rank, world_size = self.rank, self.world_size
+        if not self.split:
+            return RankShard(0, 1)
+        if (rank is None) != (world_size is None):
+            raise ValueError("give both rank and world_size, or neither")
+        if rank is not None and world_size is not None:
+            if not 0 <= rank < world_size:
+                raise ValueError(f"rank is {rank} of world_size {world_size}, but ranks count from 0")
+            return RankShard(rank, world_size)
+        size = _number("WORLD_SIZE") or 1
+        number = _number("RANK")
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            found = RankShard(torch.distributed.get_rank(), torch.distributed.get_world_size())
+            if "WORLD_SIZE" in os.environ and number is not None and (number, size) != (found.rank, found.world_size):
+                raise LoaderError(
+                    f"torch.distributed says that this is rank {found.rank} of {found.world_size}, but RANK and WORLD_SIZE in the "
+                    f"environment say rank {number} of {size}: give the Loader rank= and world_size="
+                )
+            return found
+        if number is None and size > 1:
             raise LoaderError(
-                f"torch.distributed says that this is rank {found.rank} of {found.world_size}, but RANK and WORLD_SIZE in the "
-                f"environment say rank {number} of {size}: give the Loader rank= and world_size="
+                f"WORLD_SIZE is {size}, but nothing says which rank this process is, and all would read the same samples. "
+                "Initialize torch.distributed before the loader is used, set RANK, or give the Loader rank= and world_size="
             )
-        return found
-    if number is None and size > 1:
-        raise LoaderError(
-            f"WORLD_SIZE is {size}, but nothing says which rank this process is, and all would read the same samples. "
-            "Initialize torch.distributed before the loader is used, set RANK, or give the Loader rank= and world_size="
-        )
-    if not 0 <= (number or 0) < size:
-        raise LoaderError(f"the environment says RANK {number} and WORLD_SIZE {size}, but ranks count from 0 to WORLD_SIZE - 1")
-    return RankShard(number or 0, size)
+        if not 0 <= (number or 0) < size:
+            raise LoaderError(f"the environment says RANK {number} and WORLD_SIZE {size}, but ranks count from 0 to WORLD_SIZE - 1")
+        return RankShard(number or 0, size)
+
+    def compare(self, state: Mapping[str, Any]) -> None:
+        """Check that all ranks of torch.distributed have the same order, epoch and length: each calls this with its state.
+
+        Raises:
+            LoaderError: they differ.
+        """
+        dist = torch.distributed
+        if not self.split or self.rank is not None or not dist.is_available() or not dist.is_initialized():
+            return
+        group = None if "gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
+        states: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(states, state, group=group)
+        if group is not None:
+            dist.destroy_process_group(group)
+        for name in [name for name in state if name != "num_samples" or not state["sampler"]]:
+            values = [each.get(name) for each in states]
+            if len(set(values)) > 1:
+                raise LoaderError(
+                    f"{name} is {', '.join(map(str, values))} on the ranks of torch.distributed, but has to be the same on all: "
+                    "give their Loaders the same arguments, or split=False for a Loader that some ranks use by themselves"
+                )
 
 
 def _number(name: str) -> int | None:

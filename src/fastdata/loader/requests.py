@@ -72,7 +72,6 @@ class Requests:
         self.generation += 1
         self._restarted_at = epoch, start
         self._epoch, self._start = epoch, start
-        self._fills = 1
         self._ready: deque[Request] = deque()
         self._drawn: list[Array] | None = None  # what the sampler yields from `_start` on
         if self._schedule is not None:
@@ -117,19 +116,10 @@ class Requests:
             yield request if self.slots is None else request._replace(slot=self.slots.take())
 
     def take(self) -> list[Request]:
-        """Return the next requests, one or more, without slots.
-
-        They may be of several epochs, if these are small: more each time, until the next restart. What a sampler draws is of one.
-        """
-        taken, samples = list[Request](), 0
-        fills = self._fills if self._sampler is None else 1
-        while not taken or (fills > 0 and samples < AHEAD // 2):
-            self.fill()
-            samples += sum(len(request.indices) for request in self._ready)
-            taken += self._ready
-            self._ready.clear()
-            fills -= 1
-        self._fills = min(2 * self._fills, AHEAD)
+        """Return the next requests, one or more of one epoch, without slots."""
+        self.fill()
+        taken = list(self._ready)
+        self._ready.clear()
         return taken
 
     def fill(self) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from fastdata.data.dataset import SlotDataset
-from fastdata.errors import LoaderError, warn_user
+from fastdata.errors import warn_user
 from fastdata.loader.lanes import LaneOrder
 from fastdata.loader.order import EpochOrder, RankShard
-from fastdata.loader.ranks import find_shard
+from fastdata.loader.ranks import Ranks
 from fastdata.loader.requests import Counts, Requests
 from fastdata.loader.samplers import UserSampler
 from fastdata.loader.sizes import Sizes
@@ -60,9 +59,7 @@ class Sampling:
     seed: int
     drop_last: bool
     sizes: Sizes
-    split: bool
-    rank: int | None
-    world_size: int | None
+    ranks: Ranks
     blocks: bool = False
 
     def __post_init__(self) -> None:
@@ -109,9 +106,7 @@ class Sampling:
 
     def find_shard(self) -> RankShard:
         """Return what this process takes of each batch. Raises a LoaderError if nothing says which rank this is."""
-        if not self.split:
-            return RankShard(0, 1)
-        return replace(find_shard(self.rank, self.world_size), blocks=self.blocks)
+        return replace(self.ranks.find(), blocks=self.blocks)
 
     def requests(self, shard: RankShard) -> Requests:
         """Return the requests for the batches of a rank. Raises a ValueError if the arguments do not fit the number of ranks."""
@@ -169,29 +164,6 @@ class Sampling:
             "ranks": requests.shard.world_size,
             "sampler": "batch_sampler" if self.batch_sampler is not None else self.sampler is not None,
         }
-
-    def check_ranks(self, state: Mapping[str, Any]) -> None:
-        """Check that all ranks of torch.distributed have the same order, epoch and length: each calls this with its state.
-
-        Raises:
-            LoaderError: they differ.
-        """
-        dist = torch.distributed
-        if not self.split or self.rank is not None or not dist.is_available() or not dist.is_initialized():
-            return
-        on_hosts = "gloo" in dist.get_backend_config()
-        group = None if on_hosts else dist.new_group(backend="gloo")
-        states: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(states, state, group=group)
-        if group is not None:
-            dist.destroy_process_group(group)
-        for name in [name for name in state if name != "num_samples" or not state["sampler"]]:
-            values = [each.get(name) for each in states]
-            if len(set(values)) > 1:
-                raise LoaderError(
-                    f"{name} is {', '.join(map(str, values))} on the ranks of torch.distributed, but has to be the same on all: "
-                    "give their Loaders the same arguments, or split=False for a Loader that some ranks use by themselves"
-                )
 
     def check_state(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         """Check that a loader whose state is `own` can continue from `state`. Warn if its batches will be others.

@@ -20,34 +20,25 @@ class Size(NamedTuple):
 class Sizes(tuple[tuple[int, Size], ...]):
     """Pairs of an epoch and the size from then on, in order; the first epoch is 0."""
 
-    def at(self, epoch: int) -> Size:
-        return next(size for first, size in reversed(self) if first <= epoch)
-
     @classmethod
-    def of(cls, schedule: Mapping[int, Any] | None) -> Sizes:
+    def of(cls, schedule: Mapping[int, Any] | None, dataset: Any) -> Sizes:
         """Make sizes of a user's {epoch: stored size, or (stored size, crop)}; either may be None.
 
         Raises:
-            ValueError: `schedule` has another form.
+            ValueError: `schedule` has another form, or as `sized` does if the dataset lacks a size.
         """
-        steps = {0: Size()} | {
-            epoch: Size(*value) if isinstance(value, tuple | list) and len(value) <= 2 else Size(value)
-            for epoch, value in (schedule or {}).items()
-        }
-        numbers = [*steps, *(n for size in steps.values() for n in size if n is not None)]
+        sizes = {0: Size()}
+        for epoch, value in (schedule or {}).items():
+            sizes[epoch] = Size(*value) if isinstance(value, tuple | list) and len(value) <= 2 else Size(value)
+        numbers = [*sizes, *(n for size in sizes.values() for n in size if n is not None)]
         if not all(type(n) is int and n >= 0 for n in numbers):
             raise ValueError(f"schedule is {schedule!r}, but must be {{epoch: size}} or {{epoch: (size, crop)}}, whole numbers")
-        return cls(sorted(steps.items()))
-
-    def check(self, dataset: Any) -> Sizes:
-        """Return these sizes, or raise as `sized` does if the dataset lacks one of them."""
-        for _, size in self:
+        for size in sizes.values():
             sized(dataset, size)
-        return self
+        return cls(sorted(sizes.items()))
 
-    def largest(self, dataset: SlotDataset) -> int:
-        """Return the bytes of the largest sample of any size."""
-        return int(max(sized(dataset, size).sample_bytes() for _, size in self))
+    def at(self, epoch: int) -> Size:
+        return next(size for first, size in reversed(self) if first <= epoch)
 
 
 def sized(dataset: Any, size: Size) -> Any:

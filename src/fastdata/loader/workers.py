@@ -24,6 +24,7 @@ from fastdata.errors import LoaderError, lacking, warn_user
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
 from fastdata.loader.requests import Requests
+from fastdata.loader.sizes import sized
 from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.system.children import end_with_parent
 from fastdata.system.shared_memory import SharedArray
@@ -154,7 +155,8 @@ class Workers(Engine):
         if count:
             start_server()
         if isinstance(dataset, SlotDataset) and SharedArray.possible():
-            size = requests.rows() * requests.sizes.largest(dataset) + ALIGN * (dataset.arrays_per_batch - 1)
+            largest = max(sized(dataset, size).sample_bytes() for _, size in requests.sizes)
+            size = requests.rows() * largest + ALIGN * (dataset.arrays_per_batch - 1)
             ahead = 0 if device is None else loader.device_prefetch
             self.slots = Slots(max(1, count * loader.prefetch_factor), size, held=HELD + ahead)
         self._pin = loader.pin_memory and not on_gpu and torch.cuda.is_available()

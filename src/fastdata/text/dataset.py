@@ -168,11 +168,8 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         batch = self.gather(self._locate(np.array([index % len(self)]), u))
         return tuple(value[0] for value in batch) if isinstance(batch, tuple) else batch[0]
 
-    def locate(self, indices: Array, *, seed: int, epoch: int | Array, repeats: Array | None = None) -> Array:
-        """Return the places of samples in the stream, for `gather`: one row for each sample.
-
-        epoch: of all samples, or of each.
-        """
+    def locate(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> Array:
+        """Return the places of samples in the stream, for `gather`: one row for each sample."""
         ids, count = np.asarray(indices, np.int64), len(self)
         low, high = ids.min(initial=0), ids.max(initial=0)
         if not -count <= low <= high < count:
@@ -315,7 +312,7 @@ def _ends(store: Store) -> Array:
     return ends
 
 
-def _fractions(seed: int, epoch: int | Array, keys: Array) -> Array:
+def _fractions(seed: int, epoch: int, keys: Array) -> Array:
     """Draw a number in [0, 1) for each key, with 53 random bits: a store may have more than 2^32 tokens."""
     ids = keys.astype(np.uint64)
     high, low, _, _ = philox((ids & LOW, ids >> SHIFT, 0, seed >> 32), (seed & 0xFFFFFFFF, epoch))
