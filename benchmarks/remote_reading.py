@@ -84,7 +84,7 @@ def read(path: str | Path, workers: int = 2, epochs: int = 1, **options: object)
     started = time.perf_counter()
     dataset = LMDBDataset(path, crop=RandomResizedCrop(224), **options)
     first = 0.0
-    with Loader(dataset, 32, shuffle=True, order="lanes", num_workers=workers) as loader:
+    with Loader(dataset, 32, shuffle=True, order="interleaved", num_workers=workers) as loader:
         for _ in range(epochs):
             count, began = 0, time.perf_counter() if first else started
             for batch in loader:

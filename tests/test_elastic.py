@@ -61,7 +61,7 @@ def ranks_of(world: int, n: int, batch: int, order: str, *, drop_last: bool) -> 
     st.integers(16, 300),
     st.integers(16, 40),
     st.lists(st.tuples(st.integers(1, 16), st.integers(0, 12)), min_size=1, max_size=5),
-    st.sampled_from(["full", "lanes"]),
+    st.sampled_from(["full", "interleaved"]),
     st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
@@ -213,7 +213,8 @@ def test_torchrun_goes_on_with_fewer_ranks_after_one_is_lost(tmp_path: Path) -> 
     """Three agents of torchrun have a rank each; one is killed with its rank, and the others begin again as two. 3 do not divide
     10 samples, so ranks repeat some, which do not count.
     """
-    job = {"data": "loader", "store": str(store()), "together": 10, "accumulate": 2, "order": "lanes", "dropout": 0, "epochs": 3}
+    job = {"data": "loader", "store": str(store()), "together": 10, "accumulate": 2, "order": "interleaved", "dropout": 0}
+    job |= {"epochs": 3}
     lost = {**job, "dir": str(tmp_path / "run"), "log": str(tmp_path / "log"), "at": 4, "do": "end agent", "agent": "2"}
     alone = {**job, "dir": str(tmp_path / "alone")}
     assert agents(tmp_path, alone, 1) == [0]

@@ -185,7 +185,7 @@ def delivered(loader: Loader) -> list[int]:
 
 
 def lanes_of(dataset: Any, **options: Any) -> Loader:
-    return Loader(dataset, 7, shuffle=True, order="lanes", num_workers=0, seed=5, **options)
+    return Loader(dataset, 7, shuffle=True, order="interleaved", num_workers=0, seed=5, **options)
 
 
 def expected(shards: Array, epoch: int = 0, seed: int = 5) -> list[int]:
@@ -204,7 +204,7 @@ def test_every_kind_of_store(kind: str) -> None:
     assert max(shards) > 8
     assert dataset.shards_of(np.arange(len(dataset))).tolist() == shards.tolist()
     loader = lanes_of(dataset)
-    assert loader.order == "lanes"
+    assert loader.order == "interleaved"
     assert delivered(loader) == expected(shards)
     assert delivered(loader) == expected(shards, epoch=1)
 
@@ -258,7 +258,7 @@ def test_a_store_behind_a_cache_is_shuffled_by_lanes() -> None:
         remote = True
 
     dataset = Remote(images())
-    assert Loader(dataset, 7, shuffle=True, num_workers=0).order == "lanes"
+    assert Loader(dataset, 7, shuffle=True, num_workers=0).order == "interleaved"
     assert Loader(dataset, 7, num_workers=0).order == "full" and delivered(Loader(dataset, 7, num_workers=0)) == [*range(61)]
     assert Loader(dataset, 7, shuffle=True, order="full", num_workers=0).order == "full"
     assert Loader(dataset, 7, sampler=range(61), num_workers=0).order == "full"
@@ -271,8 +271,8 @@ def test_a_store_behind_a_cache_is_shuffled_by_lanes() -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"order": "lane", "shuffle": True}, "order is 'lane', but must be one of None, 'full', 'lanes'"),
-        ({"order": "lanes"}, "order is 'lanes', a way to shuffle, but shuffle is False"),
+        ({"order": "lane", "shuffle": True}, "order is 'lane', but must be one of None, 'full', 'interleaved'"),
+        ({"order": "interleaved"}, "order is 'interleaved', a way to shuffle, but shuffle is False"),
         ({"order": "full", "sampler": range(5)}, "a sampler decides the order.*leave out order"),
     ],
 )
@@ -297,10 +297,11 @@ def test_datasets_without_shards_are_refused() -> None:
 def test_a_state_of_another_order_is_refused() -> None:
     dataset, _ = KINDS["images"]()
     lanes, full = lanes_of(dataset), Loader(dataset, 7, shuffle=True, num_workers=0, seed=5)
-    assert lanes.state_dict()["order"] == "lanes" and lanes.state_dict()["lanes"] == 8 and full.state_dict()["order"] == "full"
-    with pytest.raises(ValueError, match="taken with order lanes, this loader has full"):
+    state = lanes.state_dict()
+    assert (state["order"], state["lanes"], full.state_dict()["order"]) == ("interleaved", 8, "full")
+    with pytest.raises(ValueError, match="taken with order interleaved, this loader has full"):
         full.load_state_dict(lanes.state_dict())
-    with pytest.raises(ValueError, match="taken with order full, this loader has lanes"):
+    with pytest.raises(ValueError, match="taken with order full, this loader has interleaved"):
         lanes.load_state_dict(full.state_dict())
     with pytest.raises(ValueError, match="taken with lanes 16, this loader has 8"):
         lanes.load_state_dict({**lanes.state_dict(), "lanes": 16})

@@ -25,7 +25,7 @@ OPTIONS = ("--size", "24", "--shard-samples", "4", "--workers", "2")
 def remote_loading(rng: Random, folder: Path) -> None:
     """The process that fetches, one that loads, or a worker gets a signal; the next one loads all, and leaves nothing."""
     local = LMDBDataset(small_shards(), crop=RandomCrop(24))
-    expected = two_epochs(Loader(local, 4, shuffle=True, num_workers=0, seed=5, order="lanes"))
+    expected = two_epochs(Loader(local, 4, shuffle=True, num_workers=0, seed=5, order="interleaved"))
     workers = rng.choice((0, 2))
     with remote(small_shards(), rate=RATE) as store:
 

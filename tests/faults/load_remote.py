@@ -100,7 +100,7 @@ def remote_epochs(size: float) -> None:
             assert store.used() <= store.least, "more in the cache than it may hold"
 
         flat(part, lambda: downloaders(store.cache))
-        local = store.loader(LMDBDataset(small_shards(), crop=RandomCrop(24)), order="lanes")
+        local = store.loader(LMDBDataset(small_shards(), crop=RandomCrop(24)), order="interleaved")
         for one in (loader, local):
             one.set_epoch(7)
         assert stores.sha(loader) == stores.sha(local), "other batches"

@@ -37,7 +37,7 @@ def placed(name: str) -> Iterator[tuple[str, Path, dict[str, str], dict[str, str
         served = folder()
         fastdata.publish(merged(), f"file://{served}/photos.fds")
         with serving(served) as server:
-            yield f"{server.url}/photos.fds", merged(), {"FASTDATA_CACHE": str(folder())}, {"order": "lanes"}
+            yield f"{server.url}/photos.fds", merged(), {"FASTDATA_CACHE": str(folder())}, {"order": "interleaved"}
             assert server.requests["photos.fds/64/shard-00002.mdb"], "it was read from here"
     else:
         local = merged() if name == "merged" else store()

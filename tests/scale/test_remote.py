@@ -52,7 +52,7 @@ def batches(dataset: Any, **options: Any) -> list[str]:
 def hashes(dataset: Any, **options: Any) -> list[Any]:
     """What identifies the batches of an epoch; a shuffled one is in the order that remote stores have."""
     if options.get("shuffle") and not dataset.remote:
-        options["order"] = "lanes"
+        options["order"] = "interleaved"
     with Loader(dataset, **{"batch_size": 8, "seed": 3, "num_workers": 2} | options) as loader:
         return stores.sha(loader)
 

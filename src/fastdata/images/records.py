@@ -316,7 +316,7 @@ class FileImages(_Holdable):
     num_shards = 0
 
     def shards_of(self, rows: Array) -> NoReturn:
-        raise StoreError("order is 'lanes', which follows the shards of a store, but image files have none: leave order out")
+        raise StoreError("order is 'interleaved', which follows the shards of a store, but image files have none: leave order out")
 
     def uses(self, ids: Array) -> list[Use]:
         return []

@@ -116,12 +116,12 @@ def _by_shard(dataset: Any) -> tuple[Array, Array | None]:
     """Return how many samples of a dataset lie in each shard, and its indices sorted by shard; None: they are sorted already."""
     if getattr(dataset, "any_order", False):
         raise ValueError(
-            "order is 'lanes', but each row of this dataset begins anywhere in the store (mode='random'): leave order out, or use "
-            "mode='sequential' or 'document'"
+            "order is 'interleaved', but each row of this dataset begins anywhere in the store (mode='random'): leave order out, or "
+            "use mode='sequential' or 'document'"
         )
     if not hasattr(dataset, "shards_of"):
         raise ValueError(
-            f"order is 'lanes', which follows the shards of a store, but a {type(dataset).__name__} has none: leave order out"
+            f"order is 'interleaved', which follows the shards of a store, but a {type(dataset).__name__} has none: leave order out"
         )
     n = len(dataset)
     parts = [dataset.shards_of(np.arange(k, min(k + CHUNK, n))).astype(np.int32) for k in range(0, n, CHUNK)]

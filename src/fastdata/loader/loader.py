@@ -69,8 +69,8 @@ class Loader(Fixed, fixed=FIXED):
         global_batch_size: samples per batch over all ranks, instead of `batch_size`, to resume on another number of ranks. If they
             do not divide it, some ranks repeat a sample in each batch, and `batch.valid` says so.
         shuffle: draw a new order each epoch.
-        order: "full" shuffles all samples together. "lanes" uses few shards of the store at a time (docs/loader.md), for stores on
-            slow disks and behind a cache. None: "lanes" for a store behind a cache, else "full".
+        order: "full" shuffles all samples together. "interleaved" uses few shards of the store at a time (docs/loader.md), for
+            stores on slow disks and behind a cache. None: "interleaved" for a store behind a cache, else "full".
         sampler: yields this rank's indices, as any torch Sampler. The Loader calls its `set_epoch`, if any, and follows the epoch
             that the program sets there. torch's default generator is seeded by (seed, epoch) for it, and a generator of its own is
             left alone. Its list is drawn when a pass begins.

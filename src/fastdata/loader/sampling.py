@@ -20,7 +20,7 @@ from fastdata.loader.sizes import Sizes
 
 __all__ = ["Sampling", "whole"]
 
-ORDERS = (None, "full", "lanes")
+ORDERS = (None, "full", "interleaved")
 LAST_EPOCH = (1 << 32) - 1  # that random numbers can tell apart
 PLAIN_SAMPLERS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)  # ignore ranks
 
@@ -73,7 +73,7 @@ class Sampling:
         self._check_samplers()
         self._shuffled = self.shuffle and not getattr(dataset, "any_order", False)
         if self.order is None:
-            self.order = "lanes" if self._shuffled and getattr(dataset, "remote", False) else "full"
+            self.order = "interleaved" if self._shuffled and getattr(dataset, "remote", False) else "full"
         self._lanes: LaneOrder | None = None
         own = isinstance(dataset, SlotDataset) or hasattr(dataset, "locate")  # others give their indices a meaning
         among = len(dataset) if own else None
@@ -90,8 +90,8 @@ class Sampling:
     def _check_samplers(self) -> None:
         if self.order not in ORDERS:
             raise ValueError(f"order is {self.order!r}, but must be one of {', '.join(map(repr, ORDERS))}")
-        if self.order == "lanes" and not self.shuffle:
-            raise ValueError("order is 'lanes', a way to shuffle, but shuffle is False: give shuffle=True, or leave order out")
+        if self.order == "interleaved" and not self.shuffle:
+            raise ValueError("order is 'interleaved', a way to shuffle, but shuffle is False: give shuffle=True")
         if isinstance(self.sampler, BatchSampler):
             raise ValueError("sampler is a BatchSampler, which yields lists of indices: pass it as batch_sampler=")
         if self.any_sampler is None:
@@ -117,7 +117,7 @@ class Sampling:
                 f"a {type(sampler).__name__} gives each of the {shard.world_size} ranks the same samples: use a "
                 "DistributedSampler, or leave it out, and the Loader splits the samples"
             )
-        if self.order == "lanes" and self._lanes is None:
+        if self.order == "interleaved" and self._lanes is None:
             self._lanes = LaneOrder.of(self.dataset, self.seed)
         order = self._lanes or EpochOrder(counts.num_samples, self.seed, self._shuffled)
         requests = Requests(order, shard, counts, self.sizes, self.user_sampler)
