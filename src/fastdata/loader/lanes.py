@@ -46,9 +46,6 @@ class LaneOrder:
         seed: 0 to 2^64 - 1.
         lanes: the number of lanes; None: `number_of_lanes` of the shards that have samples.
         samples: the dataset's indices in the order of their shards, int64 [n]; None: they are in this order already.
-
-    Raises:
-        ValueError: there are more lanes than samples.
     """
 
     def __init__(self, counts: Array, seed: int, lanes: int | None = None, samples: Array | None = None) -> None:
@@ -56,8 +53,6 @@ class LaneOrder:
         self.n = int(self.counts.sum())
         self.seed = seed
         self.lanes = min(number_of_lanes(int(np.count_nonzero(counts))), self.n) if lanes is None else lanes
-        if not 1 <= self.lanes <= self.n:
-            raise ValueError(f"lanes is {self.lanes}, but must be from 1 to the number of samples, {self.n}")
         self._samples = samples
         self._firsts = np.cumsum(self.counts) - self.counts
         bits = np.frexp(self.counts - 1)[1]  # of counts - 1
@@ -90,14 +85,10 @@ class LaneOrder:
     def _locate(self, layout: _Layout, places: Array) -> tuple[Array, Array]:
         """Return the shard of each place, and the number of the sample among those that are read of this shard."""
         step, lane = np.divmod(np.asarray(places, np.int64), self.lanes)
-        row = self._lane_starts(lane) + step
+        length, longer = divmod(self.n, self.lanes)  # the first `longer` lanes are longer by one
+        row = lane * length + np.minimum(lane, longer) + step
         slot = np.searchsorted(layout.starts, row, "right") - 1
         return layout.shards[slot], row - layout.starts[slot]
-
-    def _lane_starts(self, lane: Array) -> Array:
-        """Return where lanes begin in the row of all samples. The first n % L lanes are longer by one."""
-        length, longer = divmod(self.n, self.lanes)
-        return lane * length + np.minimum(lane, longer)
 
     def _layout(self, epoch: int) -> _Layout:
         layouts = self._layouts
@@ -116,8 +107,8 @@ def _by_shard(dataset: Any) -> tuple[Array, Array | None]:
     """Return how many samples of a dataset lie in each shard, and its indices sorted by shard; None: they are sorted already."""
     if getattr(dataset, "any_order", False):
         raise ValueError(
-            "order is 'interleaved', but each row of this dataset begins anywhere in the store (mode='random'): leave order out, or "
-            "use mode='sequential' or 'document'"
+            "order is 'interleaved', but each row of this dataset begins anywhere in the store (mode='random'): use another mode, "
+            "or leave order out"
         )
     if not hasattr(dataset, "shards_of"):
         raise ValueError(
