@@ -417,16 +417,6 @@ def die(victim):
     time.sleep(5)
 
 
-def test_the_garbage_collector_is_left_as_it_was():
-    for frozen in (False, True):
-        gc.freeze() if frozen else gc.unfreeze()
-        before = gc.get_freeze_count()
-        with Loader(augmented(), 8, num_workers=1) as loader:
-            next(iter(loader))
-            assert gc.get_freeze_count() > 0 if frozen else gc.get_freeze_count() == before == 0
-        gc.unfreeze()
-
-
 STUCK = """
 import json, multiprocessing, os, sys, time
 import fastdata.loader.workers as workers
