@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastdata.data.random import lent_generators, loose_seeds, philox, uniforms
+from fastdata.data.random import isolated_global_rngs, philox, seeds_for_user_code, uniforms
 from reference import ONES
 from reference import philox as philox_by_hand
 
@@ -52,11 +52,11 @@ def test_no_ids_give_no_numbers():
 
 
 def test_seeds_for_users_code_are_64_bits_and_apart_from_our_own_numbers():
-    seeds = loose_seeds(3, 1, np.arange(20_000))
+    seeds = seeds_for_user_code(3, 1, np.arange(20_000))
     assert len(set(seeds)) == 20_000 and all(0 <= seed < 2**64 for seed in seeds) and max(seeds) > 2**63
     ours = {int(u) for u in (uniforms(3, 1, np.arange(2000), 24) * 2**32).ravel()}
     assert len(ours & {seed >> 32 for seed in seeds}) < 5  # by chance 0.2
-    assert len({loose_seeds(*key, [7])[0] for key in ((3, 1), (3, 2), (4, 1), (3 + 2**32, 1))}) == 4
+    assert len({seeds_for_user_code(*key, [7])[0] for key in ((3, 1), (3, 2), (4, 1), (3 + 2**32, 1))}) == 4
 
 
 def draw() -> tuple[float, ...]:
@@ -67,17 +67,17 @@ def states() -> tuple[object, ...]:
     return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
 
 
-def test_lent_generators_are_seeded_and_given_back_as_they_were(monkeypatch):
+def test_isolated_global_rngs_are_seeded_and_given_back_as_they_were(monkeypatch):
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPUs' generators belong to the training"))
     before = states()
-    with lent_generators() as reseed:
+    with isolated_global_rngs() as reseed:
         reseed(2**64 - 5)
         first = draw()
         reseed(2**64 - 5)
         assert draw() == first
         reseed(6)
         assert draw() != first
-    with pytest.raises(KeyError), lent_generators() as reseed:
+    with pytest.raises(KeyError), isolated_global_rngs() as reseed:
         reseed(1)
         raise KeyError
     assert states() == before

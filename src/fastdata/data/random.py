@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-__all__ = ["lent_generators", "loose_seeds", "philox", "uniforms"]
+__all__ = ["isolated_global_rngs", "philox", "seeds_for_user_code", "uniforms"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,7 +79,7 @@ def uniforms(seed: int, epoch: int, ids: Array, draws: int) -> Array:
     return np.stack(words, axis=1).reshape(4 * len(blocks), len(ids))[:draws] * 2.0**-32
 
 
-def loose_seeds(seed: int, epoch: int, ids: Any, view: int = 0) -> list[int]:
+def seeds_for_user_code(seed: int, epoch: int, ids: Any, view: int = 0) -> list[int]:
     """Return a 64-bit seed for a view of each id, for users' code that draws from generators of its choice."""
     ids = np.asarray(ids).astype(np.uint64)
     words = philox((ids & LOW, ids >> SHIFT, LOOSE_STREAM - view, seed >> 32), (seed & 0xFFFFFFFF, epoch))
@@ -87,7 +87,7 @@ def loose_seeds(seed: int, epoch: int, ids: Any, view: int = 0) -> list[int]:
 
 
 @contextmanager
-def lent_generators() -> Iterator[Callable[[int], None]]:
+def isolated_global_rngs() -> Iterator[Callable[[int], None]]:
     """Yield a function that seeds the generators that users' code may use: random, numpy, and torch on the CPU. Restore them after.
 
     torch.manual_seed is slower, and would reset the GPUs' generators, which the training uses.

@@ -11,7 +11,7 @@ import torch
 
 from fastdata.data.choice import checked
 from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_one_line
-from fastdata.data.random import ROW_MASK, lent_generators, loose_seeds, repeated, uniforms
+from fastdata.data.random import ROW_MASK, isolated_global_rngs, repeated, seeds_for_user_code, uniforms
 from fastdata.data.targets import Item, to_tensors
 from fastdata.errors import StoreError
 from fastdata.images.crops import Crop
@@ -152,8 +152,8 @@ class ImageDataset(SlotDataset):
         if all(view.transform is None for view in self.views):
             images = self._render(rows, plans, allocate, timing)
         else:
-            seeds = [loose_seeds(seed, epoch, keys, view) for view in range(len(plans))]
-            with lent_generators() as reseed:
+            seeds = [seeds_for_user_code(seed, epoch, keys, view) for view in range(len(plans))]
+            with isolated_global_rngs() as reseed:
 
                 def seed_sample(view: int, k: int) -> None:
                     reseed(seeds[view][k])

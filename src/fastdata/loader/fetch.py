@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import default_collate, get_worker_info
 
 from fastdata.data.dataset import SlotDataset, Timing
-from fastdata.data.random import lent_generators, loose_seeds, repeated
+from fastdata.data.random import isolated_global_rngs, repeated, seeds_for_user_code
 from fastdata.errors import LoaderError
 from fastdata.loader.sizes import Size, sized
 from fastdata.loader.slots import ALIGN, Place, Span
@@ -151,8 +151,8 @@ class Fetch(torch.utils.data.Dataset[Any]):
 
     def _items(self, request: Request) -> tuple[Reply, Any]:
         indices = request.indices.tolist()
-        seeds = loose_seeds(request.seed, request.epoch, repeated(request.indices, request.repeats))
-        with lent_generators() as reseed:
+        seeds = seeds_for_user_code(request.seed, request.epoch, repeated(request.indices, request.repeats))
+        with isolated_global_rngs() as reseed:
             if hasattr(self._dataset, "__getitems__"):  # one call, so random numbers depend on the batch
                 reseed(seeds[0])
                 items = self._dataset.__getitems__(indices)

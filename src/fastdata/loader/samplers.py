@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler, SequentialSampler
 
-from fastdata.data.random import lent_generators, loose_seeds, occurrences
+from fastdata.data.random import isolated_global_rngs, occurrences, seeds_for_user_code
 from fastdata.errors import LoaderError
 
 __all__ = ["EpochSampler", "SequentialEpochSampler", "UserSampler"]
@@ -90,8 +90,8 @@ class UserSampler:
         """Tell the sampler the epoch, and seed the generators that it may use: a resumed epoch has the same list."""
         if self._with_epoch is not None:
             self._with_epoch.set_epoch(epoch)
-        with lent_generators() as reseed:
-            reseed(loose_seeds(self._seed, epoch, [SAMPLER_STREAM])[0])
+        with isolated_global_rngs() as reseed:
+            reseed(seeds_for_user_code(self._seed, epoch, [SAMPLER_STREAM])[0])
             yield
         self.expect(self._next_epoch)
 
