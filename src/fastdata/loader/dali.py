@@ -229,9 +229,10 @@ def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[s
     fast = crop is not None and crop.fast
     inputs = dict[str, Input | None]()
 
-    def source(name: str, make: Input | None) -> Any:
-        inputs[name] = make
-        return fn.external_source(name=name, no_copy=make is None)
+    def source(name: str, of_each: Callable[[Any, Any], Any] | None, dtype: Any = np.int32) -> Any:
+        """Add an input: a value for each JPEG and sample, or the JPEGs themselves."""
+        inputs[name] = of_each and (lambda jpegs, plan: np.array([*map(of_each, jpegs, plan)], dtype))
+        return fn.external_source(name=name, no_copy=of_each is None)
 
     jpeg = source("jpeg", None)
     options = {
@@ -244,37 +245,20 @@ def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[s
     if crop is None:
         images = fn.decoders.image(jpeg, **options)
     else:
-        start = source("start", _starts)
-        shape = source("shape", _shapes)
+        start = source("start", lambda jpeg, sample: (sample.window.top - jpeg.top, sample.window.left - jpeg.left))
+        shape = source("shape", lambda jpeg, sample: sample.window[2:4])
         images = fn.decoders.image_slice(jpeg, start, shape, axis_names="HW", **options)
     if crop is not None and crop.reaches_outside:
-        box = {"start": source("offset", _offsets), "shape": source("size", _sizes), "axes": (0, 1)}
-        images = fn.slice(images, **box, out_of_bounds_policy="pad", fill_values=0)
+        # below 0 where the box reaches outside the image
+        offset = source("offset", lambda _, sample: (sample.box[0] - sample.window.top, sample.box[1] - sample.window.left))
+        size = source("size", lambda _, sample: sample.box[2:])
+        images = fn.slice(images, start=offset, shape=size, axes=(0, 1), out_of_bounds_policy="pad", fill_values=0)
     elif crop is not None and crop.resizes:
-        size = source("sides", lambda jpegs, plan: np.array([sample.shape for sample in plan], np.float32))
+        size = source("sides", lambda _, sample: sample.shape, np.float32)
         images = fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=crop.antialias)
     if view.hflip or view.vflip:
-        across = source("across", lambda jpegs, plan: np.array([sample.flip[0] for sample in plan], np.int32))
-        down = source("down", lambda jpegs, plan: np.array([sample.flip[1] for sample in plan], np.int32))
+        across = source("across", lambda _, sample: sample.flip[0])
+        down = source("down", lambda _, sample: sample.flip[1])
         images = fn.flip(images, horizontal=across, vertical=down)
     pipe.set_outputs(images)
     return inputs
-
-
-def _starts(jpegs: Sequence[Any], plan: Sequence[Any]) -> Array:
-    """Return where the windows begin in the JPEGs."""
-    pairs = [(s.window.top - j.top, s.window.left - j.left) for j, s in zip(jpegs, plan, strict=True)]
-    return np.array(pairs, np.int32)
-
-
-def _shapes(jpegs: Sequence[Any], plan: Sequence[Any]) -> Array:
-    return np.array([sample.window[2:4] for sample in plan], np.int32)
-
-
-def _offsets(jpegs: Sequence[Any], plan: Sequence[Any]) -> Array:
-    """Return where the boxes begin in the windows: below 0 where they reach outside the image."""
-    return np.array([(s.box[0] - s.window.top, s.box[1] - s.window.left) for s in plan], np.int32)
-
-
-def _sizes(jpegs: Sequence[Any], plan: Sequence[Any]) -> Array:
-    return np.array([sample.box[2:] for sample in plan], np.int32)
