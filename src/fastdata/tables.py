@@ -38,6 +38,7 @@ Names = str | Sequence[str]
 PARQUETS, ARROWS, TEXTS = (".parquet", ".pq"), (".arrow", ".feather", ".ipc"), (".csv", ".tsv")
 INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64")  # torch computes with int16, not with uint16
 FLOATS = ("float16", "float32", "float64")
+NARROWED = ("int", "uint", "halffloat", "float", "double", "decimal")  # the beginnings of Arrow's types of numbers
 MASK = ".missing"  # a batch has a column's mask under its name and this
 TARGET = "target"  # a field of a row; c0, c1 and so on are columns and masks
 WORD_BYTES = 8  # a row is a whole number of words, so that it can be gathered as int64
@@ -54,24 +55,18 @@ class TableColumn:
 
     Attributes:
         name: its name in the table.
-        kind: what a value is. "integer", "float" and "bool": itself. "category": the place of a name in `names`. "decimal": the
-            number times 10^scale. "date", "timestamp", "time" and "duration": the count of `unit` since 1970, midnight, or 0.
-            "empty": all values are missing.
+        type: the widest Arrow type of such values, which says what they mean, such as "int64", "timestamp[us]" (a count since
+            1970), "decimal128(38, 2)" (the number times 100), or "string" (the place of a name in `names`).
         dtype: numpy's name of the dtype.
         missing: how many values are missing; None: none is, and there is no mask.
-        names: the names of a category, in the order of its codes.
-        unit, scale: of times ("D", "s", "ms", "us" or "ns"), and of decimals.
-        zone: the time zone of a timestamp; empty: local times.
+        names: the names of a category, in the order of its codes; None: it is none.
     """
 
     name: str
-    kind: str
-    dtype: str = ""
+    type: str
+    dtype: str
     missing: int | None = None
-    names: tuple[str, ...] = ()
-    unit: str = ""
-    zone: str = ""
-    scale: int = 0
+    names: tuple[str, ...] | None = None
 
 
 class TableDataset(RowsDataset):
@@ -99,7 +94,7 @@ class TableDataset(RowsDataset):
         shared: hold it once for all processes of this machine, see RAMDataset; False: for this process and its children.
 
     Attributes:
-        columns: dict of each column's description: kind, dtype, missing, names, unit, zone, scale.
+        columns: dict of each column's description: type, dtype, missing, names.
         categories: dict of each category's names, in the order of its codes.
         missing: dict of the number of missing values in each column with a mask.
         classes: names of the classes, or of the columns of float targets.
@@ -129,7 +124,7 @@ class TableDataset(RowsDataset):
         labels = _labels(described, wanted["target"])
         self._described: dict[str, TableColumn] = {c.name: c for c in described}
         self.columns = {c.name: c for c in described if c.name not in wanted["target"]}
-        self.categories = {name: list(c.names) for name, c in self.columns.items() if c.kind == "category"}
+        self.categories = {name: list(c.names) for name, c in self.columns.items() if c.names is not None}
         self.missing = {name: c.missing for name, c in self.columns.items() if c.missing is not None}
         targets = [arrays.pop(name) for name in wanted["target"]]
         self._fields = {name: f"c{k}" for k, name in enumerate(arrays)}  # of a row, by the names in a batch
@@ -242,17 +237,14 @@ def _contiguous(part: Array, pin: bool) -> torch.Tensor:
 def _labels(columns: Sequence[TableColumn], targets: Sequence[str]) -> Labels:
     """Return what the targets mean: names and booleans are classes, a whole number is itself, other numbers are float vectors."""
     found = [next(column for column in columns if column.name == name) for name in targets]
-    kinds = {column.kind for column in found}
     if not found:
         return Labels("none")
-    if len(found) == 1 and kinds <= {"category", "bool"}:
+    if len(found) == 1 and (found[0].names is not None or found[0].type == "bool"):
         return Labels("class", found[0].names or ("false", "true"))
     for column in found:
-        if column.kind not in ("integer", "float", "decimal", "bool"):
-            raise ValueError(
-                f"target {column.name!r} holds {column.kind} values: one target is names or numbers, several are numbers"
-            )
-    if len(found) > 1 or kinds != {"integer"}:
+        if not column.type.startswith((*NARROWED, "bool")):
+            raise ValueError(f"target {column.name!r} holds {column.type} values: one is names or numbers, several are numbers")
+    if len(found) > 1 or "int" not in found[0].type:
         return Labels("vector", tuple(targets))
     if found[0].dtype == "uint64":
         raise ValueError(f"target {targets[0]!r} exceeds int64: to take its numbers as classes, give category={targets[0]!r}")
@@ -381,26 +373,20 @@ def _is_text(kind: Any) -> bool:
     return kind in (_arrow().string(), _arrow().large_string()) or str(kind) == "string_view"
 
 
-def _describe(name: str, kind: Any) -> tuple[TableColumn, Any]:
-    """Return what a column of a type holds, and the widest type for such values: a dictionary for text, in order if it was one."""
+def _widest(name: str, kind: Any) -> Any:
+    """Return the widest type of values of a type: for text dictionaries, in order if it was one."""
     pa, types = _arrow(), _arrow().types
     value = kind.value_type if types.is_dictionary(kind) else kind
-    unit, zone, scale = getattr(value, "unit", ""), getattr(value, "tz", None) or "", getattr(value, "scale", 0)
-    known = [
-        (_is_text, TableColumn(name, "category"), pa.dictionary(pa.int32(), pa.string(), types.is_dictionary(kind))),
-        (types.is_integer, TableColumn(name, "integer"), pa.uint64() if value == pa.uint64() else pa.int64()),
-        (types.is_floating, TableColumn(name, "float"), value),
-        (types.is_decimal, TableColumn(name, "decimal", scale=scale), pa.decimal128(38, scale)),
-        (types.is_date, TableColumn(name, "date", "int32", unit="D"), pa.date32()),
-        (types.is_timestamp, TableColumn(name, "timestamp", "int64", unit=unit, zone=zone), value),
-        (types.is_time, TableColumn(name, "time", "int64", unit=unit), value),
-        (types.is_duration, TableColumn(name, "duration", "int64", unit=unit), value),
-        (types.is_boolean, TableColumn(name, "bool", "bool"), value),
-        (types.is_null, TableColumn(name, "empty", "uint8"), value),
-    ]
-    for fits, column, wide in known:
-        if fits(value):
-            return column, wide
+    if _is_text(value):
+        return pa.dictionary(pa.int32(), pa.string(), types.is_dictionary(kind))
+    if types.is_integer(value):
+        return pa.uint64() if value == pa.uint64() else pa.int64()
+    if types.is_decimal(value):
+        return pa.decimal128(38, value.scale)
+    if types.is_date(value):
+        return pa.date32()
+    if types.is_floating(value) or types.is_temporal(value) or types.is_boolean(value) or types.is_null(value):
+        return value
     what = "nested values" if types.is_nested(value) else "bytes" if "binary" in str(value) else "values that have no dtype"
     raise StoreError(f"column {name!r} holds {what} ({value}): leave it out (drop={name!r}), or make numbers or names of it first")
 
@@ -500,11 +486,11 @@ def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[s
             values, missing = values[rows], missing[rows]
         if not len(values):
             raise StoreError(f"{name} has no rows{'' if rows is None else ' with a target'}")
-        dtype = column.dtype or _narrowest(values)
+        dtype = _narrowest(values) if column.type.startswith(NARROWED) else column.dtype
         count = None if each in wanted["target"] else int(missing.sum()) or None
         columns.append(replace(column, dtype=dtype, missing=count))
-        if each in wanted["target"] and column.scale:
-            values, dtype = values / 10.0**column.scale, "float64"
+        if each in wanted["target"] and column.type.startswith("decimal"):
+            values, dtype = values / 10.0 ** int(column.type[:-1].rpartition(", ")[2]), "float64"
         arrays[each] = np.ascontiguousarray(values, dtype)
         if count is not None:
             if each + MASK in chosen:
@@ -521,23 +507,22 @@ def _values(name: str, parts: Sequence[_Part], *, names: bool, other: TableColum
     pa, chunks = _arrow(), []
     types = [pa.string()] if names else [part.schema.field(name).type for part in parts]
     with _reading(f"{parts[-1].name}, column {name!r}"):
-        schemas = [pa.schema([(name, _describe(name, kind)[1])]) for kind in types]
+        schemas = [pa.schema([(name, _widest(name, kind))]) for kind in types]
         joint = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
-        column, wide = _describe(name, joint)
-        kind = joint if pa.types.is_dictionary(joint) else wide
+        kind = joint if pa.types.is_dictionary(joint) else _widest(name, joint)
         for part in parts:
             with _reading(f"{part.name}, column {name!r}"):
                 array = part.read(name)
                 chunks += (_as_names(array, kind) if pa.types.is_dictionary(kind) else array.cast(kind)).chunks
         values, missing, texts = _to_numpy(pa.chunked_array(chunks, kind))
-    if column.kind == "category":
-        digits = all(each.isascii() and each.isdigit() for each in texts)
-        ordered = texts if kind.ordered else sorted(texts, key=lambda each: (int(each) if digits else 0, each))
-        if other is not None and other.kind == "category":
-            ordered = other.names
-            if unknown := sorted({*texts} - {*ordered}):
-                raise ValueError(f"column {name!r} has names that classes lacks: {', '.join(map(repr, unknown[:5]))}")
-        codes = {each: k for k, each in enumerate(ordered)}
-        values = np.array([*(codes[each] for each in texts), len(codes)])[values]
-        column = replace(column, names=tuple(ordered), dtype=_narrowest(np.array([len(codes)])))
-    return column, values, missing
+    if not pa.types.is_dictionary(kind):
+        return TableColumn(name, str(kind), values.dtype.name), values, missing
+    digits = all(each.isascii() and each.isdigit() for each in texts)
+    ordered = texts if kind.ordered else sorted(texts, key=lambda each: (int(each) if digits else 0, each))
+    if other is not None and other.names is not None:
+        ordered = other.names
+        if unknown := sorted({*texts} - {*ordered}):
+            raise ValueError(f"column {name!r} has names that classes lacks: {', '.join(map(repr, unknown[:5]))}")
+    codes = {each: k for k, each in enumerate(ordered)}
+    values = np.array([*(codes[each] for each in texts), len(codes)])[values]
+    return TableColumn(name, "string", _narrowest(np.array([len(codes)])), names=tuple(ordered)), values, missing
