@@ -62,13 +62,7 @@ def _arrow() -> Any:
 def column_of(name: str, kind: Any, names: tuple[str, ...] = ()) -> Column:
     """Return the column that suits an Arrow type: fixed-size lists of numbers become arrays, other lists of them lists.
 
-    Args:
-        name: of the column.
-        kind: the type.
-        names: of the classes that whole numbers stand for.
-
-    Raises:
-        PrepError: no column holds such values.
+    names: of the classes that whole numbers stand for. Raise PrepError if no column holds such values.
     """
     if kind.__class__.__name__ == "DictionaryType":
         kind = kind.value_type

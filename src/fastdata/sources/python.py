@@ -95,12 +95,7 @@ class Items:
         return item[0], item[1]
 
     def image(self, index: int) -> bytes:
-        """Return an image file with the pixels of an item.
-
-        Raises:
-            CodecError: the item is no image, or reading it fails; `reason` is "unsupported" if it has the wrong type.
-            OSError: a file cannot be read.
-        """
+        """Return an image file with the pixels of an item. Raise CodecError or OSError if it is no image, or reading it fails."""
         try:
             return _image_file(self.read(index)[0], f"item {index} of source")
         except (CodecError, MemoryError):
@@ -356,12 +351,7 @@ def _call(match: re.Match[str], folder: Path) -> Any:
 
 @contextmanager
 def share(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the path of SOURCE, and the labels that are not in it. That of a sequence is for workers of this machine, meanwhile.
-
-    Raises:
-        TypeError: the source is neither a path nor a sequence.
-        ValueError: it is a sequence, and `out` is None, or the number of labels is not that of the items.
-    """
+    """Yield the path of SOURCE, and the labels that are not in it. That of a sequence is for workers of this machine, meanwhile."""
     if isinstance(source, str | os.PathLike):
         yield source, labels
         return
