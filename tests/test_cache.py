@@ -16,8 +16,6 @@ from fastdata.remote.cache import ShardCache
 from fastdata.remote.prefetch import Schedule, Schedules
 from fastdata.remote.url import is_url, parse_bytes
 
-XXH3 = "0123456789abcdef" * 2
-
 
 def never(path: Path) -> float:
     return float("inf")
@@ -35,7 +33,7 @@ def put(cache: ShardCache, name: str, size: int, next_use=never, use: float = -1
     if descriptor is None:
         return False
     os.pwrite(descriptor, b"x" * size, 0)
-    cache.finish(descriptor, path, XXH3)
+    cache.finish(descriptor, path, whole=True)
     return True
 
 
@@ -81,7 +79,7 @@ def test_a_shard_that_another_downloader_writes_is_left_to_it(tmp_path: Path) ->
     assert descriptor is not None and caches[1].begin(path, 300, never) is None
     assert not put(caches[1], "b", 400)  # its bytes count from the beginning
     caches[1].sweep()
-    caches[0].finish(descriptor, path, XXH3)
+    caches[0].finish(descriptor, path, whole=True)
     assert names(caches[1]) == {"a"}
 
 

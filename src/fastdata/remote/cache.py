@@ -16,7 +16,7 @@ from fastdata.errors import StoreError, lacking
 from fastdata.store.files import write_atomic
 from fastdata.words import human_bytes
 
-__all__ = ["ShardCache", "is_whole", "map_evictions", "mark_whole"]
+__all__ = ["ShardCache", "map_evictions"]
 
 MARK = "CACHEDIR.TAG"
 TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Delete it when no program uses it.\n"
@@ -28,22 +28,6 @@ DISK_RESERVE_BYTES = 1 << 20  # of a full disk, for all other files
 SHARDS = "*/*/shard-*"
 
 NextUse = Callable[[Path], float]  # when a shard is used next; inf: nobody knows of a use
-
-
-def mark_whole(descriptor: int, xxh3: str) -> None:
-    """Give a file the time that stands for its checksum as that of its last change, and flush it. To change it changes that."""
-    os.utime(descriptor, ns=(time.time_ns(), _time_of(xxh3)))
-    os.fsync(descriptor)
-
-
-def is_whole(found: os.stat_result, xxh3: str, size: int) -> bool:
-    """Return whether a file has the size of a shard, and was not changed since `mark_whole`."""
-    return found.st_size == size and found.st_mtime_ns == _time_of(xxh3)
-
-
-def _time_of(xxh3: str) -> int:
-    """Return one of 2^29 times, in ns, that any file system can store: even seconds, before 2038."""
-    return (10**9 + 2 * (int(xxh3[:8], 16) >> 3)) * 10**9
 
 
 def map_evictions(folder: Path) -> memoryview:
@@ -123,12 +107,12 @@ class ShardCache:
             os.close(descriptor)
             return None
 
-    def finish(self, descriptor: int, path: Path, xxh3: str | None) -> None:
-        """Flush a shard and give it its name; without a checksum, remove it."""
+    def finish(self, descriptor: int, path: Path, *, whole: bool) -> None:
+        """Flush a file and give it its name; remove it unless it is whole."""
         temporary = path.with_name(f"{path.name}.tmp")
         try:
-            if xxh3 is not None:
-                mark_whole(descriptor, xxh3)
+            if whole:
+                os.fsync(descriptor)
                 temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

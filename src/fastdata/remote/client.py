@@ -109,25 +109,20 @@ class Session:
         """Return the path of a new file of this reader."""
         return self._folder / f"{self._name}.{next(self._numbers)}{suffix}"
 
-    def manifest(self) -> bytes:
-        """Return the manifest of the store, as `ask` does."""
-        return str(self._ask([None])[0]["manifest"]).encode("latin-1")
+    def ask(self, *files: RemoteFile | None) -> list[dict[str, Any]]:
+        """Wait until these files are in the cache; None: return the {"manifest": text, of a character for each byte}.
 
-    def ask(self, *files: RemoteFile) -> None:
-        """Wait until these files are in the cache. The downloader is started if there is none, and again if it was killed.
+        The downloader is started if there is none, and again if it was killed.
 
         Raises:
             FastDataError: what went wrong there.
             RemoteError: there is no downloader, and none can be started, or files or memory ran out.
             MissingExtraError: obstore is not installed.
         """
-        self._ask(list(files))
-
-    def _ask(self, requests: list[RemoteFile | None]) -> list[dict[str, Any]]:
-        asked = [self.path(REQUEST) for _ in requests]
+        asked = [self.path(REQUEST) for _ in files]
         try:
-            for path, request in zip(asked, requests, strict=True):
-                write_atomic(path, json.dumps(request).encode(), durable=False)
+            for path, file in zip(asked, files, strict=True):
+                write_atomic(path, json.dumps(file).encode(), durable=False)
             answers: list[dict[str, Any]] = [self._wait(path.with_suffix(ANSWER)) for path in asked]
         except OSError as error:
             raise RemoteError(f"the downloader of {self._cache} cannot be asked: {lacking(error) or error}") from error

@@ -17,7 +17,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastdata.errors import FastDataError, lacking
 from fastdata.remote.bucket import Bucket
@@ -35,19 +35,14 @@ WATCH_S = 0.005  # between two looks at the folder
 LIVES_S = 0.25  # between two looks whether readers live
 GRACE_S = 2.0  # without readers
 FIRST_S = 30.0  # for the first reader to come
-LEFT_S = 60.0  # after which a file of no reader is not that of one that begins
 WAIT_S = 30.0  # for room in the cache, while a reader waits
 ROOM_S = 0.02, 0.1  # between two looks for room: for a file that a reader waits for, and for others
 LOOK_S = 0.5  # between two looks at the schedules
 AGAIN_S = 5.0  # until a shard that could not be fetched ahead is tried again
 
 
-@dataclass
-class Reader:
-    """A store that a process reads, as its file says.
-
-    Attributes: as in `Session`, but for the descriptor of the file, which the process locks.
-    """
+class Reader(NamedTuple):
+    """A store that a process reads, as its file says: see `Session`. descriptor: of the file, which the process locks."""
 
     descriptor: int
     process: str
@@ -70,12 +65,12 @@ class Download:
 
 def fill(cache: ShardCache, bucket: Bucket, file: RemoteFile, descriptor: int, pool: Executor) -> None:
     """Fetch a file into what `ShardCache.begin` has opened, check it, flush it, and give it its name."""
-    xxh3 = None
+    whole = False
     try:
         bucket.fetch(file.name, FileSum(file.bytes, file.xxh3_128), descriptor, pool)
-        xxh3 = file.xxh3_128
+        whole = True
     finally:
-        cache.finish(descriptor, cache.folder / file.path, xxh3)
+        cache.finish(descriptor, cache.folder / file.path, whole=whole)
 
 
 class Downloader:
@@ -88,7 +83,6 @@ class Downloader:
         self._threads = ThreadPoolExecutor(2 * FILES_AT_ONCE)  # for files, and for manifests
         self._readers: dict[str, Reader] = {}
         self._asked = set[str]()  # requests that are known
-        self._schedule_files: dict[str, tuple[int, int]] = {}
         self._schedules = Schedules()
         self._buckets: dict[str, Bucket] = {}
         self._manifests: dict[Future[bytes], Path] = {}  # and the answer
@@ -120,15 +114,6 @@ class Downloader:
             for path in self._running:
                 path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
 
-    def sweep(self) -> None:
-        """Remove what killed readers and downloaders have left."""
-        self._cache.sweep()
-        for path in self._folder.iterdir():
-            name, dot, _ = path.name.partition(".")
-            with suppress(FileNotFoundError):
-                if dot and not (self._folder / f"{name}{READER}").exists() and path.stat().st_mtime < time.time() - LEFT_S:
-                    path.unlink()
-
     def _watch(self) -> None:
         """Look for files that are new."""
         entries = {entry.name: entry for entry in os.scandir(self._folder)}
@@ -144,11 +129,11 @@ class Downloader:
             if name.endswith(SCHEDULE):
                 with suppress(OSError, ValueError, KeyError, FastDataError):  # its reader has ended
                     info = entry.stat()
-                    if self._schedule_files.get(name) != (info.st_ino, info.st_mtime_ns):
-                        self._load_schedule(name)
-                        self._schedule_files[name] = info.st_ino, info.st_mtime_ns
+                    stamp = info.st_ino, info.st_mtime_ns
+                    if name not in self._schedules or self._schedules[name].stamp != stamp:
+                        self._load_schedule(name, stamp)
         for name in self._schedules.keys() - entries.keys():
-            del self._schedules[name], self._schedule_files[name]
+            del self._schedules[name]
 
     def _add_reader(self, name: str) -> None:
         descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -204,11 +189,11 @@ class Downloader:
         except Exception as error:  # noqa: BLE001  the reader waits for an answer, whatever happens
             self._answer(answer, self._described(error))
 
-    def _load_schedule(self, name: str) -> None:
+    def _load_schedule(self, name: str, stamp: tuple[int, int]) -> None:
         body = json.loads((self._folder / name).read_bytes())
         bucket = self._bucket(self._readers[name.partition(".")[0]])
-        uses = {self._cache.folder / file[1]: (Download(bucket, RemoteFile(*file)), uses) for file, uses in body["uses"]}
-        self._schedules[name] = Schedule(self._folder / body["clock"], uses)
+        uses = {self._cache.folder / shard[1]: (Download(bucket, RemoteFile(*shard)), uses) for shard, uses in body["uses"]}
+        self._schedules[name] = Schedule(self._folder / body["clock"], uses, stamp)
         self._look = 0.0
 
     def _answer(self, answer: Path, body: dict[str, Any]) -> None:
@@ -301,9 +286,9 @@ def main(cache: str, folder: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise_file_limit()
     try:
-        downloader = Downloader(ShardCache(Path(cache)), Path(cache) / "readers" / folder)
-        downloader.sweep()
-        downloader.run()
+        shards = ShardCache(Path(cache))
+        shards.sweep()
+        Downloader(shards, Path(cache) / "readers" / folder).run()
     except FileNotFoundError:
         pass  # somebody has deleted the cache
     except Exception:  # noqa: BLE001  the log has it

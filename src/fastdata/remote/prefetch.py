@@ -165,9 +165,11 @@ class Schedule:
     """What one Loader will read of one store, as its downloader knows it.
 
     shards: for each file in the cache, the shard, and the first and last sample of each stretch in which it is used, in order.
+    stamp: of the file that says so, the inode and the time.
     """
 
-    def __init__(self, clock: Path, shards: dict[Path, tuple[Any, list[tuple[int, int]]]]) -> None:
+    def __init__(self, clock: Path, shards: dict[Path, tuple[Any, list[tuple[int, int]]]], stamp: tuple[int, int] = (0, 0)) -> None:
+        self.stamp = stamp
         with clock.open("rb") as file:
             self._clock = memoryview(mmap.mmap(file.fileno(), CLOCK_BYTES, prot=mmap.PROT_READ)).cast("q")
         self.shards = shards
