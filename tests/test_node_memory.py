@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import gc
-import json
 import os
 import random
 import re
@@ -14,8 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,109 +28,6 @@ from stores import COUNT, masked, masked_arrays, script, store
 from support import Array, memory_of, records_of, until
 
 PATIENT = 60.0  # seconds, for a machine that is busy
-
-# A rank of its own: it opens a store, says which memory it has, and lives until it is told to end.
-RANK = """
-import hashlib, json, os, sys, time
-from fastdata import RAMDataset
-from fastdata.system import node_memory
-from support import memory_of
-path, options, slow = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
-make = node_memory._make
-def slowly(key, size, fill):
-    print("loads", flush=True)
-    def fill_slowly(memory):
-        fill(memory)
-        time.sleep(slow)
-    return make(key, size, fill_slowly)
-node_memory._make = slowly
-dataset = RAMDataset(path, **options)
-memory = memory_of(dataset)
-print("has", hashlib.sha256(memory.tobytes()).hexdigest(), flush=True)
-for line in sys.stdin:
-    print("still", hashlib.sha256(memory.tobytes()).hexdigest(), flush=True)
-"""
-
-
-class Rank:
-    """A process that holds a store. slow: seconds that it takes longer to load it."""
-
-    def __init__(self, path: Path, options: dict[str, Any] | None = None, slow: float = 0.0) -> None:
-        paths = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
-        command = [sys.executable, "-W", "error", "-c", RANK, str(path), json.dumps(options or {}), str(slow)]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
-        )
-        self.pid = self.process.pid
-        self.said: list[list[str]] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said.append(line.split())
-
-    def begins(self) -> None:
-        """Wait until it loads."""
-        until(lambda: ["loads"] in self.said or self.process.poll() is not None, PATIENT)
-
-    @property
-    def loaded(self) -> bool:
-        return ["loads"] in self.said
-
-    def sum(self) -> str:
-        """Wait until it has the memory, and return the checksum of it."""
-        found = until(lambda: [s for s in self.said if s[0] == "has"] or self.process.poll() is not None, PATIENT)
-        assert found is not True, self.process.stderr and self.process.stderr.read()
-        return str(found[0][1])
-
-    def inode(self) -> int:
-        """The memory that it maps."""
-        (found,) = {int(line.split()[4]) for line in self._maps() if "/memfd:fastdata-" in line}
-        return found
-
-    def _maps(self) -> list[str]:
-        return Path(f"/proc/{self.pid}/maps").read_text().splitlines()
-
-    def still(self) -> str:
-        """Let it read its memory again."""
-        assert self.process.stdin is not None
-        before = len(self.said)
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        until(lambda: len(self.said) > before, PATIENT)
-        return self.said[-1][1]
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        self.process.send_signal(number)
-        if number == signal.SIGKILL:
-            self.process.wait()
-            self._reader.join()
-            for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-                with suppress(BrokenPipeError):
-                    assert stream is not None
-                    stream.close()
-
-
-@contextmanager
-def ranks() -> Iterator[Any]:
-    """Yield what starts ranks, all of which end in the end; then nothing of theirs may be left."""
-    started: list[Rank] = []
-
-    def start(*arguments: Any, **options: Any) -> Rank:
-        started.append(Rank(*arguments, **options))
-        return started[-1]
-
-    try:
-        yield start
-    finally:
-        for rank in started:
-            rank.kill()
-        pids = {rank.pid for rank in started}
-        until(lambda: not {pid for _, pid in names()} & pids)
-    assert not [path.name for path in Path("/dev/shm").iterdir() if "fastdata" in path.name]
 
 
 def own_names() -> list[tuple[str, int]]:
@@ -163,27 +57,47 @@ def fresh(root: Path) -> Path:
     return fastdata.prep(root / "in", root / "o.fds", codec="rgb", workers=1).out
 
 
-def stored_sum(path: Path) -> str:
-    """The checksum of all records of a store of rgb, one after the other, read without the datasets."""
-    import hashlib
-
-    return hashlib.sha256(b"".join(image.tobytes() for image in stores.whole(path))).hexdigest()
-
-
 # Sharing
 
+RANK = """
+import os, sys, time
+from fastdata.system import node_memory
 
-@pytest.mark.slow
-def test_a_rank_that_waits_takes_over_when_the_maker_dies_while_it_loads(copy: Path) -> None:
-    with ranks() as start:
-        maker = start(copy, slow=1000)
-        maker.begins()
-        waiting = [start(copy) for _ in range(3)]
-        time.sleep(0.5)
-        assert not any(["has"] == said[:1] for rank in waiting for said in rank.said)
-        maker.kill()
-        assert {rank.sum() for rank in waiting} == {stored_sum(copy)}
-        assert sum(rank.loaded for rank in waiting) == 1 and len({rank.inode() for rank in waiting}) == 1
+def fill(memory):
+    time.sleep(float(sys.argv[2]))
+    memory[:] = 7
+
+found = node_memory.once(sys.argv[1], 1 << 20, "u1", fill, "")
+for _ in (None, *sys.stdin):
+    print(found.array.sum(), os.fstat(found._descriptor).st_ino, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_kills_at_random_moments(seed: int) -> None:
+    """The first of some ranks dies while it loads, others later: who lives has one memory of right bytes, and nothing is left."""
+    key, rng = f"kills {seed} {os.getpid()}", random.Random(seed)
+
+    def start(seconds: float) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", RANK, key, str(seconds)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    ranks = [start(1000), *(start(rng.random()) for _ in range(5))]
+    alive = list(ranks)
+    for k in range(8):
+        time.sleep(rng.random() * 0.5)
+        alive.pop(0 if not k else rng.randrange(len(alive))).kill()
+        alive.append(start(rng.random()))
+        ranks.append(alive[-1])
+    said = [rank.stdout.readline() for rank in alive if rank.stdout]
+    assert said[0].startswith(f"{7 << 20} ") and len({*said}) == 1, said
+    assert [rank.communicate("again\n", timeout=PATIENT)[0] for rank in alive] == said
+    for rank in ranks:
+        rank.kill()
+        rank.communicate()
+    until(lambda: not {pid for _, pid in names()} & {rank.pid for rank in ranks})
+    again = start(0)
+    assert again.communicate(timeout=PATIENT)[0].split()[0] == str(7 << 20)
 
 
 def test_a_maker_that_fails_leaves_its_error_to_itself(copy: Path) -> None:
@@ -208,29 +122,6 @@ def test_a_maker_that_fails_leaves_its_error_to_itself(copy: Path) -> None:
     found = node_memory.once("failing", 100, np.uint8, lambda memory: memory.fill(7), "")
     thread.join()
     assert [str(error) for error in errors] == ["no disk"] and found.array.tolist() == [7] * 100
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
-def test_kills_at_random_moments(seed: int, tmp_path: Path) -> None:
-    """Of eight ranks that come and go; whoever lives has the right bytes, no two memories at once, and nothing is left."""
-    copy, rng = fresh(tmp_path), random.Random(seed)
-    want = stored_sum(copy)
-    with ranks() as start:
-        alive = [start(copy, slow=rng.random()) for _ in range(8)]
-        for _ in range(14):
-            time.sleep(rng.random() * 0.5)
-            rng.choice(alive).kill()
-            alive = [rank for rank in alive if rank.process.poll() is None]
-            alive.append(start(copy, slow=rng.random()))
-        assert {rank.sum() for rank in alive} == {want}
-        assert len({rank.inode() for rank in alive}) == 1
-        assert {rank.still() for rank in alive} == {want}
-        for rank in alive:
-            rank.kill()
-        until(lambda: not {pid for _, pid in names()} & {rank.pid for rank in alive})
-        again = start(copy)
-        assert again.sum() == want and again.loaded, "the memory has gone with its last user"
 
 
 # What is shared, and what is not
@@ -358,35 +249,6 @@ def test_a_name_that_leads_to_other_memory_is_not_believed(copy: Path) -> None:
     assert torch.equal(dataset[0][0], LMDBDataset(copy)[0][0])
     for descriptor in (other, reader, writer):
         os.close(descriptor)
-
-
-AS_NOBODY = """
-import json, os
-from fastdata.system import node_memory
-os.setgid(65534)
-os.setuid(65534)
-found = node_memory.once("of whom", 4096, "u1", lambda memory: memory.fill(2), "")
-seen = int(found.array[0])
-with open("/proc/net/unix") as names:
-    mine = [line.split()[-1] for line in names if "@fastdata-" in line and line.count("/") >= 3]
-opened = []
-for name in mine:
-    _, pid, fd, *_ = name.split("/")
-    if int(pid) == os.getppid():
-        try:
-            opened.append(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY))
-        except OSError as error:
-            opened.append(error.errno)
-print(json.dumps([seen, opened]))
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
-def test_no_other_user_can_attach() -> None:
-    mine = node_memory.once("of whom", 4096, np.uint8, lambda memory: memory.fill(1), "")
-    found = script(AS_NOBODY)
-    assert found[0] == 2 and found[1] and set(found[1]) == {13}, "permission denied"
-    assert mine.array[0] == 1
 
 
 IN_A_NAMESPACE = """

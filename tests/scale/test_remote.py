@@ -20,15 +20,13 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from msgspec import to_builtins
 
 import fastdata
 import stores
 from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, RemoteError, StoreError
-from fastdata.store.files import file_sum, index_file
+from fastdata.store.files import file_sum
 from fastdata.store.manifest import read_manifest
 from fastdata.store.store import Store
-from fastdata.store.writer import ShardWriter
 from faults import LIES, FaultServer, serving, storing
 from reference import lanes
 from servers import google
@@ -124,28 +122,6 @@ def test_tokens_need_room_for_all_of_them(tmp_path: Path) -> None:
     dataset = LMDBDataset(f"{url}2", cache=tmp_path / "other", cache_size=100)
     with pytest.raises(StoreError, match=r"cache_size is 100, but one shard takes \d+ bytes"):
         dataset[0]
-
-
-CTRL_C = """
-import os, signal, sys, threading, time
-from fastdata import LMDBDataset
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
-dataset = LMDBDataset(sys.argv[1], cache=sys.argv[2])
-threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-try:
-    dataset[0]
-except KeyboardInterrupt:
-    print("interrupted")
-print(dataset[100][0].sum().item(), dataset[0][0].sum().item())
-"""
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_waiting_mixes_up_nothing(many: Path, server: FaultServer, tmp_path: Path) -> None:
-    server.always = {"shard-00000": "late"}
-    out, _ = start(CTRL_C, server.url + "/many.fds", tmp_path / "cache").communicate(timeout=180)
-    local = LMDBDataset(many)
-    assert out.split() == ["interrupted", str(local[100][0].sum().item()), str(local[0][0].sum().item())]
 
 
 @pytest.mark.scale
@@ -273,44 +249,6 @@ def test_answers_that_are_not_what_was_asked_for(lie: str, many: Path, server: F
         assert found == hashes(LMDBDataset(many), shuffle=True)
     valid(tmp_path / "cache", many, tmp_path)
     assert server.made[lie]
-    server.always, server.chance = {"": lie}, 0.0
-    if lie == "whole":
-        with pytest.raises(RemoteError, match="does not answer with the range that it was asked for"):
-            LMDBDataset(server.url + "/many.fds", cache=tmp_path / "other")
-        return
-    with suppress(RemoteError, FormatError):
-        assert LMDBDataset(server.url + "/many.fds", cache=tmp_path / "other")[7][0].equal(LMDBDataset(many)[7][0])
-    valid(tmp_path / "other", many, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_manifest_that_changes_between_two_readings(many: Path, published: Path, tmp_path: Path) -> None:
-    """A store that is replaced while it is opened: all of the old one, all of the new one, or an error."""
-    for name in ("old", "new"):
-        shutil.copytree(published / "many.fds", tmp_path / "bucket" / name / "x.fds")
-    fastdata.publish(stores.store("jpeg", size=128), f"file://{tmp_path}/bucket/fresh/x.fds")
-    root = tmp_path / "bucket" / "now"
-    root.symlink_to("old")
-    wanted = [LMDBDataset(store)[7][0] for store in (many, stores.store("jpeg", size=128))]
-    with serving(tmp_path / "bucket") as server:
-        server.delay_s = 0.01
-        for turn in range(6):
-            (root.parent / "link").symlink_to("old")
-            (root.parent / "link").replace(root)
-
-            def swap() -> None:
-                (root.parent / "link").symlink_to("fresh")
-                (root.parent / "link").replace(root)
-
-            timer = threading.Timer(0.02 * turn, swap)
-            timer.start()
-            try:
-                image = LMDBDataset(server.url + "/now/x.fds", cache=tmp_path / f"cache{turn}")[7][0]
-            except (RemoteError, FormatError):
-                pass
-            else:
-                assert any(image.shape == one.shape and image.equal(one) for one in wanted)
-            timer.join()
 
 
 @pytest.mark.slow
@@ -547,45 +485,6 @@ def test_a_key_is_text(name: str, many: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "bucket").iterdir()] == [name.partition("/")[0]]
 
 
-TRAINER = """
-import sys, time
-from fastdata import LMDBDataset, Loader
-loader = Loader(LMDBDataset(sys.argv[1], cache=sys.argv[2]), 2, num_workers=2)
-for batch in loader:
-    print(len(batch.ids), flush=True)
-    time.sleep(0.2)
-"""
-
-
-@pytest.mark.slow
-def test_the_downloader_ends_with_a_trainer_that_is_killed(many: Path, server: FaultServer, tmp_path: Path) -> None:
-    server.rate = 2_000_000
-    trainer = start(TRAINER, server.url + "/many.fds", tmp_path / "cache", start_new_session=True)
-    assert trainer.stdout is not None and trainer.stdout.readline() == "2\n"
-    assert len(downloaders(tmp_path / "cache")) == 1
-    os.killpg(trainer.pid, signal.SIGKILL)
-    trainer.communicate()
-    end = time.monotonic() + 20
-    while downloaders(tmp_path / "cache") and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not downloaders(tmp_path / "cache")
-    valid(tmp_path / "cache", many, tmp_path)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_downloader_that_is_ended_leaves_no_part_of_a_file(number: int, server: FaultServer, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    server.delay_s = 0.2
-    with Loader(LMDBDataset(server.url + "/many.fds", cache=cache), 4, num_workers=0) as loader:
-        batches = iter(loader)
-        next(batches)
-        until(lambda: [*cache.glob("*/*/*.tmp")])  # which is fetched ahead
-        (process,) = downloaders(cache)
-        os.kill(process, number)
-        until(lambda: not downloaders(cache))
-        assert not [*cache.glob("*/*/*.tmp")]
-
-
 @pytest.mark.slow
 def test_a_downloader_that_is_killed_is_replaced(many: Path, server: FaultServer, tmp_path: Path) -> None:
     server.rate = 2_000_000
@@ -652,76 +551,6 @@ def test_a_record_that_rots_in_the_cache_is_fetched_again(many: Path, server: Fa
         os.utime(path, ns=times)
         with pytest.warns(UserWarning, match=r"shard-00000.* is not what was written there: it is fetched again"):
             assert LMDBDataset(url, cache=tmp_path / "cache", check=check)[0][0].equal(expected)
-
-
-def test_a_record_that_does_not_fit_is_named_with_the_url(tmp_path: Path) -> None:
-    """The first of its shard has zeros, and the checksums of the store say so too."""
-    url, out = f"file://{tmp_path}/bucket/x.fds", Path(shutil.copytree(stores.store("jpeg", size=64), tmp_path / "x.fds"))
-    store = Store(out, kind=None)
-    (variant,) = store.manifest.variants
-    reader, shard = store.reader(variant), store.shard(variant, 0)
-    writer = ShardWriter(tmp_path / "shard.mdb")
-    for k in range(store.manifest.shard_records(variant)[0]):
-        writer.append(bytes(reader.get(k)) if k else bytes(len(reader.get(k))))
-    total, rows = writer.finish()
-    (tmp_path / "shard.mdb").replace(shard)
-    index = np.load(out / index_file(variant.name))
-    index[: len(rows)] = rows
-    np.save(out / index_file(variant.name), index)
-    body = json.loads((out / "manifest.json").read_bytes())
-    body["variants"][0]["shards"][0] = {"bytes": total.bytes, "xxh3_128": total.xxh3_128}
-    body["files"][index_file(variant.name)] = to_builtins(file_sum(out / index_file(variant.name)))
-    (out / "manifest.json").write_text(json.dumps(body))
-    fastdata.publish(out, url)
-    with pytest.raises(FormatError, match=f"^sample 0 of {url}: .* run fastdata verify {url}$"):
-        _ = fastdata.open(url, cache=tmp_path / "cache")[0]
-
-
-def test_what_a_store_lacks_is_said_of_the_url(tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/bucket/x.fds"
-    fastdata.publish(stores.store(), url)
-    with pytest.raises(StoreError, match=f"^{url} has no size 7; it has"):
-        fastdata.open(url, cache=tmp_path / "cache", size=7)
-
-
-READER = """
-import os, resource, sys
-import fastdata
-
-dataset = fastdata.open(sys.argv[1], cache=sys.argv[2])
-dataset[0]
-most = max(map(int, os.listdir("/proc/self/fd"))) + 1
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-held = []
-while True:
-    try:
-        held.append(os.dup(0))
-    except OSError:
-        break
-
-def attempt(function):
-    try:
-        function()
-    except fastdata.FastDataError as error:
-        print(type(error).__name__, error)
-
-attempt(lambda: dataset[119])
-attempt(lambda: fastdata.open(sys.argv[1], cache=sys.argv[2]))
-attempt(lambda: fastdata.RAMDataset(sys.argv[1], cache=sys.argv[2]))
-for one in held:
-    os.close(one)
-print(len(dataset[119]))
-"""
-
-
-def test_a_reader_that_may_open_no_more_files_says_so(server: FaultServer, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", READER, f"{server.url}/many.fds", tmp_path / "cache"], capture_output=True, text=True, timeout=120
-    )
-    *errors, last = done.stdout.splitlines()
-    assert len(errors) == 3 and last == "2" and not done.stderr, done
-    for error in errors:
-        assert "too many files are open" in error and "ulimit -n" in error and "damaged" not in error
 
 
 @pytest.mark.slow

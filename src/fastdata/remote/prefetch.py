@@ -46,29 +46,21 @@ class ScheduleWriter:
     """
 
     def __init__(self, uses: Callable[[int, Array], Sequence[Use]], chunk: Chunks) -> None:
-        self._uses = uses
-        self._chunk = chunk
-        self._files: dict[RemoteStore, _ScheduleFile] = {}
-        self._at = 0, 0
-        self._scheduled = self._drawn = self._at_once = 0
-        self._fresh = True
+        self._uses, self._chunk = uses, chunk
+        self.restart(0, 0)
 
     def restart(self, epoch: int, start: int) -> None:
         """Begin a new schedule at a position of an epoch; `extend` writes it."""
+        self._files: dict[RemoteStore, _ScheduleFile] = {}
         self._at = epoch, start
-        self._scheduled = self._drawn = 0
-        self._fresh = True
+        self._scheduled = self._drawn = self._at_once = 0
 
     def extend(self, epoch: int, at_once: int) -> None:
         """Write more of the schedule, or the beginning of a new one: a million samples, or what is left of this epoch and the next.
 
         All workers read so many samples `at_once`. A StoreError says that the cache is too small for that.
         """
-        self._at_once = at_once
-        fresh, self._fresh = self._fresh, False
-        if fresh:
-            for file in self._files.values():
-                file.uses = {}
+        self._at_once, is_new = at_once, not self._scheduled
         until = min(self._scheduled + SAMPLES_MORE, self._drawn + MOST_SAMPLES)
         while self._scheduled < until and self._at[0] <= epoch + 1:
             ids, *after = self._chunk(*self._at)
@@ -83,7 +75,7 @@ class ScheduleWriter:
             self._at = after[0], after[1]
         self._tick()
         for file in self._files.values():
-            if fresh:
+            if is_new:
                 file.check_room(at_once)
             file.write(self._drawn - self._at_once)
 
@@ -105,15 +97,13 @@ class _ScheduleFile:
     """What one Loader will read of one store, written for its downloader. The files go with the object."""
 
     def __init__(self, store: RemoteStore) -> None:
-        self._store = store
-        self._session = store.session  # whose files are removed with it
-        self._path, clock = self._session.path(SCHEDULE), self._session.path(CLOCK)
-        clock.write_bytes(bytes(CLOCK_BYTES))
-        with clock.open("r+b") as file:
+        self._store, self._session = store, store.session  # whose files are removed with it
+        self._path, self._clock_path = self._session.path(SCHEDULE), self._session.path(CLOCK)
+        self._clock_path.write_bytes(bytes(CLOCK_BYTES))
+        with self._clock_path.open("r+b") as file:
             self.clock = memoryview(mmap.mmap(file.fileno(), CLOCK_BYTES)).cast("q")
-        self._clock_name = clock.name
         self.uses: dict[str, Array] = {}
-        weakref.finalize(self, _remove, os.getpid(), self._path, clock)
+        weakref.finalize(self, _remove, os.getpid(), self._path, self._clock_path)
 
     def add(self, variant: str, samples: Array, shards: Array, gap: int) -> None:
         """Add the shards of some samples. Uses of a shard up to `gap` samples apart are one."""
@@ -142,7 +132,7 @@ class _ScheduleFile:
         for variant, uses in self.uses.items():
             for shard, first, last in uses.tolist():
                 stretches.setdefault(self._store.shards[variant][shard], []).append((first, last))
-        body = {"clock": self._clock_name, "uses": list(stretches.items())}
+        body = {"clock": self._clock_path.name, "uses": list(stretches.items())}
         write_atomic(self._path, json.dumps(body).encode(), durable=False)
 
 
