@@ -24,7 +24,7 @@ import click
 from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.errors import FastDataError, PrepError
-from fastdata.options import OptionInfo, as_option, options_of
+from fastdata.options import as_option, options_of
 from fastdata.remote.url import is_url, parse_bytes, parse_storage
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ GROUPS: dict[str, str] = {}  # -> the title above it in help
 for _kind in KINDS:
     for _key, _field in options_of(_kind.options).items():
         FIELDS.setdefault(_key, _field)
-        GROUPS.setdefault(_key, _field.metadata["said"].group or _kind.options.__doc__ or _kind.name)
+        GROUPS.setdefault(_key, _field.metadata["group"] or _kind.options.__doc__ or _kind.name)
 TITLES = ("Images", "Labels", "Masks", "Text", "Arrays", "The run")
 
 
@@ -119,18 +119,19 @@ TYPES: dict[str, Any] = {
 }
 
 
-def _click_option(key: str, info: OptionInfo, default: Any) -> Callable[[Any], Any]:
+def _click_option(key: str, field: Any) -> Callable[[Any], Any]:
     """Return click's option for one of a kind of data."""
-    if info.type == "flag":
+    info, default = field.metadata, field.default
+    if info["type"] == "flag":
         opposite = f"/{as_option(f'no_{key}')}" if default else ""
-        return click.option(as_option(key) + opposite, is_flag=True, default=default, help=info.help)
+        return click.option(as_option(key) + opposite, is_flag=True, default=default, help=info["help"])
     return click.option(
         as_option(key),
-        type=click.Choice(list(info.choices)) if info.choices and info.type == "text" else TYPES[info.type],
-        default=None if info.several else default,
-        multiple=info.several,
-        metavar=info.metavar,
-        help=info.help,
+        type=click.Choice(list(info["choices"])) if info["choices"] and info["type"] == "text" else TYPES[info["type"]],
+        default=None if info["several"] else default,
+        multiple=info["several"],
+        metavar=info["metavar"],
+        help=info["help"],
     )
 
 
@@ -139,7 +140,7 @@ def _planned(command: Any) -> Any:
     options = [
         click.argument("source", type=click.Path()),
         click.argument("out", type=click.Path(), required=False),
-        *(_click_option(key, one.metadata["said"], one.default) for key, one in FIELDS.items()),
+        *(_click_option(key, field) for key, field in FIELDS.items()),
         click.option("--kind", type=click.Choice(kinds.NAMES), help="Kind of data. Default: found from the files."),
         click.option("--limit", type=int, help="Prepare only so many inputs: of images and arrays, evenly spaced ones."),
         click.option("--overwrite", is_flag=True, help="Replace a store once the new one is whole. Not at a URL."),

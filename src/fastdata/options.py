@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, field, fields
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from fastdata.errors import FastDataError
 
-__all__ = ["OptionInfo", "as_arguments", "as_option", "build", "option", "options_of"]
+__all__ = ["as_arguments", "as_option", "build", "option", "options_of"]
 
 OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 COMMAND = "fastdata-prep "  # a line that contains it is a command, and is not translated
@@ -22,36 +22,34 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class OptionInfo:
-    """What describes an option besides its name and its default.
+def option(
+    help: str,
+    default: Any = None,
+    *,
+    type: str = "",
+    choices: tuple[Any, ...] = (),
+    several: bool = False,
+    metavar: str | None = None,
+    group: str | None = None,
+) -> Any:
+    """Make a field of a dataclass of options, with these as its metadata.
 
-    Attributes:
+    Args:
         help: a sentence.
-        type: "text", "int", "flag", "file", "folder" (both must exist), "path" or "sides".
+        type: "text", "int", "flag", "file", "folder" (both must exist), "path" or "sides"; empty: that of the default, or text.
         choices: the allowed values; empty: any.
         several: whether it may repeat.
         metavar: the placeholder of the value in help.
         group: the title above it in help; None: that of its class.
     """
-
-    help: str
-    type: str
-    choices: tuple[Any, ...] = ()
-    several: bool = False
-    metavar: str | None = None
-    group: str | None = None
-
-
-def option(help: str, default: Any = None, *, type: str = "", several: bool = False, **info: Any) -> Any:
-    """Make a field of a dataclass of options. The type defaults to that of the default, or text."""
     type = type or {bool: "flag", int: "int"}.get(default.__class__, "text")
-    return field(default=default, metadata={"said": OptionInfo(help, type, several=several, **info)})
+    info = {"help": help, "type": type, "choices": choices, "several": several, "metavar": metavar, "group": group}
+    return field(default=default, metadata=info)
 
 
 def options_of(cls: type[Any]) -> dict[str, Field[Any]]:
     """Return the fields of a dataclass that are options, by name."""
-    return {one.name: one for one in fields(cls) if "said" in one.metadata}
+    return {one.name: one for one in fields(cls) if "help" in one.metadata}
 
 
 def build(cls: type[R], arguments: Mapping[str, Any]) -> R:
@@ -63,15 +61,15 @@ def build(cls: type[R], arguments: Mapping[str, Any]) -> R:
     """
     known = options_of(cls)
     used = {name: value for name, value in arguments.items() if name in known and value is not None}
-    return cls(**{name: _checked(name, value, known[name].metadata["said"]) for name, value in used.items()})
+    return cls(**{name: _checked(name, value, **known[name].metadata) for name, value in used.items()})
 
 
-def _checked(name: str, value: Any, info: OptionInfo) -> Any:
-    if info.several:
+def _checked(name: str, value: Any, *, type: str, choices: tuple[Any, ...], several: bool, **_: Any) -> Any:
+    if several:
         return (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
-    if info.choices and value not in info.choices:
-        raise ValueError(f"{as_option(name)} is {value}, but must be one of {', '.join(map(str, info.choices))}")
-    expected = {"int": int, "flag": bool, "text": str}.get(info.type)
+    if choices and value not in choices:
+        raise ValueError(f"{as_option(name)} is {value}, but must be one of {', '.join(map(str, choices))}")
+    expected = {"int": int, "flag": bool, "text": str}.get(type)
     if expected and not (isinstance(value, expected) or (expected is int and hasattr(value, "__index__"))):
         raise TypeError(f"{as_option(name)} is {value!r}, but must be {'an' if expected is int else 'a'} {expected.__name__}")
     return value

@@ -26,9 +26,7 @@ def _with_options() -> tuple[inspect.Signature, str]:
             if name not in taken:
                 taken.add(name)
                 named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default))
-                lines += textwrap.wrap(
-                    f"{name}: {option.metadata['said'].help}", 130, initial_indent="    ", subsequent_indent=" " * 8
-                )
+                lines += textwrap.wrap(f"{name}: {option.metadata['help']}", 130, initial_indent="    ", subsequent_indent=" " * 8)
     return signature.replace(parameters=named), "\n".join(lines)
 
 

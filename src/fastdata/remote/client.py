@@ -73,8 +73,7 @@ class RemoteFile(NamedTuple):
     xxh3_128: str
 
 
-_sessions = weakref.WeakSet["Session"]()
-_starting = set[int]()  # locks of downloaders that are being started
+_locks = set[int]()  # descriptors of sessions, and of downloaders that are being started
 
 
 class Session:
@@ -95,7 +94,7 @@ class Session:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             temporary = self._folder / f"{self._name}.tmp"
             self.descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            _sessions.add(self)
+            _locks.add(self.descriptor)
             weakref.finalize(self, _end, self.process, self.descriptor, self._folder, self._name)
             fcntl.flock(self.descriptor, fcntl.LOCK_EX)
             process, _, _ = self._name.rpartition("-")
@@ -158,15 +157,15 @@ def _end(process: int, descriptor: int, folder: Path, name: str) -> None:
     if process == os.getpid():  # and not a process that was forked from it
         for path in folder.glob(f"{name}.*"):
             path.unlink(missing_ok=True)
+        _locks.discard(descriptor)
         os.close(descriptor)
 
 
 def _after_fork() -> None:
     """Close the locks that a child inherits: they are its parent's."""
-    for descriptor in (*_starting, *(session.descriptor for session in _sessions)):
+    for descriptor in _locks:
         os.close(descriptor)
-    _starting.clear()
-    _sessions.clear()
+    _locks.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -177,7 +176,7 @@ def _start_downloader(cache: Path, folder: Path) -> bool:
     if sys.platform != "linux":
         raise StoreError("reading from object storage needs Linux")
     lock = os.open(folder / DOWNLOADER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    _starting.add(lock)
+    _locks.add(lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if find_spec("obstore") is None:
@@ -200,5 +199,5 @@ def _start_downloader(cache: Path, folder: Path) -> bool:
     except BlockingIOError:
         return False
     finally:
-        _starting.discard(lock)
+        _locks.discard(lock)
         os.close(lock)
