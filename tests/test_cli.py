@@ -35,9 +35,6 @@ def store(small: Path) -> Path:
     return small.parent / "o.fds"
 
 
-# ------------------------------------------------------------------------------------------------------------- options
-
-
 @pytest.mark.parametrize("command", [(), *((name,) for name in cli.commands)])
 def test_help_never_imports_torch(command: tuple[str, ...]) -> None:
     code = (
@@ -61,9 +58,6 @@ def test_version_and_both_names_of_prep(small: Path, tmp_path: Path) -> None:
     assert run(*MAIN, "prep", small, tmp_path / "a.fds").returncode == 0
     assert run(*PREP, small, tmp_path / "b.fds").returncode == 0
     assert tree(tmp_path / "a.fds") == tree(tmp_path / "b.fds")
-
-
-# ------------------------------------------------------------------------------------------- exit codes and messages
 
 
 @pytest.mark.parametrize(
@@ -123,27 +117,21 @@ def test_many_rejects_exit_with_3(tmp_path: Path) -> None:
     assert len(Store(tmp_path / "o.fds")) == 9
 
 
-def test_ctrl_c_names_the_command_of_the_other_name_too(large: Path, tmp_path: Path) -> None:
-    process = start(*MAIN, "prep", large, tmp_path / "o.fds", "--size", "99", "--gray", stderr=subprocess.PIPE)
+@pytest.mark.parametrize(
+    ("name", "number", "to_all"),  # a scheduler's goes to the group, `kill PID` to the parent alone
+    [("fastdata prep", signal.SIGINT, True), ("fastdata-prep", signal.SIGTERM, False), ("fastdata-prep", signal.SIGTERM, True)],
+)
+def test_an_interruption_names_the_command_that_continues(
+    large: Path, tmp_path: Path, name: str, number: int, to_all: bool
+) -> None:
+    command = [*MAIN, "prep"] if name == "fastdata prep" else PREP
+    process = start(*command, large, tmp_path / "o.fds", "--size", "99", "--gray", stderr=subprocess.PIPE)
     until(lambda: tables(tmp_path / "o.fds"))
-    os.killpg(process.pid, signal.SIGINT)
-    errors = process.communicate(timeout=90)[1].decode()
-    assert process.returncode == 130
-    assert f"To continue: fastdata-prep {large} {tmp_path}/o.fds --size 99 --gray\n" in errors
-
-
-@pytest.mark.parametrize("to_all", [False, True])  # a scheduler's goes to the group, `kill PID` to the parent alone
-def test_sigterm_is_as_ctrl_c(large: Path, tmp_path: Path, to_all: bool) -> None:
-    process = start(*PREP, large, tmp_path / "o.fds", "--size", "99", stderr=subprocess.PIPE)
-    until(lambda: tables(tmp_path / "o.fds"))
-    for _ in range(2):  # `timeout` sends it twice
-        (os.killpg if to_all else os.kill)(process.pid, signal.SIGTERM)
+    for _ in range(2 if number == signal.SIGTERM else 1):  # `timeout` sends it twice
+        (os.killpg if to_all else os.kill)(process.pid, number)
     errors = process.communicate(timeout=90)[1].decode()
     assert process.returncode == 130 and "Traceback" not in errors
-    assert f"interrupted; finished work is kept. To continue: fastdata-prep {large} {tmp_path}/o.fds --size 99\n" in errors
-
-
-# ------------------------------------------------------------------------------------------------- what is printed
+    assert f"To continue: fastdata-prep {large} {tmp_path}/o.fds --size 99 --gray\n" in errors
 
 
 def test_summary_and_a_finished_store(tmp_path: Path) -> None:
@@ -171,9 +159,6 @@ def test_verify_and_export(store: Path, tmp_path: Path) -> None:
     assert run(*MAIN, "verify", store, "--quick").stdout == f"{store}: sizes, tables and structure are as written\n"
     assert run(*MAIN, "export", store, tmp_path / "out").stdout == f"20 files in {tmp_path / 'out'}\n"
     assert len(list((tmp_path / "out").rglob("*.jpg"))) == 20
-
-
-# ------------------------------------------------------------------------------------------------------------- dry run
 
 
 def test_a_dry_run_writes_nothing(small: Path, tmp_path: Path) -> None:

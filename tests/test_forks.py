@@ -38,16 +38,6 @@ time.sleep(0.3)  # until its threads wait for work: only then a child waits for 
 """
 
 WORKS: dict[str, tuple[str, Any]] = {
-    "setNumThreads, as others call it in worker_init_fn": (
-        """
-def work():
-    cv2.setNumThreads(1)
-    return cv2.getNumThreads()
-
-found = child(work)
-""",
-        1,
-    ),
     "torch's DataLoader over a dataset of ours": (
         """
 from torch.utils.data import DataLoader
