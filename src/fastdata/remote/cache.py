@@ -16,7 +16,7 @@ from fastdata.errors import StoreError, lacking
 from fastdata.store.files import write_atomic
 from fastdata.words import human_bytes
 
-__all__ = ["ShardCache", "map_evictions"]
+__all__ = ["EVICTIONS", "ShardCache", "map_number"]
 
 MARK = "CACHEDIR.TAG"
 TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Delete it when no program uses it.\n"
@@ -30,22 +30,15 @@ SHARDS = "*/*/shard-*"
 NextUse = Callable[[Path], float]  # when a shard is used next; inf: nobody knows of a use
 
 
-def map_evictions(folder: Path) -> memoryview:
-    """Return the count of a cache's evictions, which all processes share; uint64 [1].
-
-    Raises:
-        StoreError: the cache cannot be used.
-    """
+def map_number(path: Path, flags: int = OPENING) -> memoryview:
+    """Return a number in a file, which all processes share that map it; int64 [1]."""
+    descriptor = os.open(path, os.O_RDWR | flags, 0o666)
     try:
-        descriptor = os.open(folder / EVICTIONS, os.O_RDWR | OPENING, 0o666)
-        try:
-            if os.fstat(descriptor).st_size < 8:
-                os.ftruncate(descriptor, 8)
-            return memoryview(mmap.mmap(descriptor, 8)).cast("Q")
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise StoreError(f"the cache {folder} cannot be used: {lacking(error) or error.strerror}") from error
+        if os.fstat(descriptor).st_size < 8:
+            os.ftruncate(descriptor, 8)
+        return memoryview(mmap.mmap(descriptor, 8)).cast("q")
+    finally:
+        os.close(descriptor)
 
 
 class ShardCache:
@@ -67,9 +60,9 @@ class ShardCache:
                         f"cache={os.fspath(folder)!r} holds other files ({', '.join(names[:3])}): give an empty or a new folder"
                     )
                 write_atomic(folder / MARK, TAG, durable=False)
+            self._evictions = map_number(folder / EVICTIONS)
         except OSError as error:
-            raise StoreError(f"the cache {folder} cannot be used: {lacking(error) or error.strerror}") from None
-        self._evictions = map_evictions(folder)
+            raise StoreError(f"the cache {folder} cannot be used: {lacking(error) or error.strerror}") from error
 
     def used(self) -> int:
         """Return the bytes of all shards, those that are being written included."""
@@ -141,9 +134,12 @@ class ShardCache:
         """
         if self.limit is not None and size > self.limit:
             raise StoreError(f"cache_size is {self.limit}, but one shard takes {size} bytes: make cache_size larger")
+        free = shutil.disk_usage(self.folder).free - DISK_RESERVE_BYTES
+        if self.limit is None and size <= free:
+            return True
         shards = self._shards()
         used = sum(shard[1] for shard in shards)
-        disk = used + self._still_mapped() + shutil.disk_usage(self.folder).free - DISK_RESERVE_BYTES
+        disk = used + self._still_mapped() + free
         limit = disk if self.limit is None else min(self.limit, disk)
         missing = used + self._still_mapped(PATIENCE_S) + size - limit
         ranked = sorted((next_use(path), -last_read, bytes, path) for path, bytes, last_read in shards if path.suffix == ".mdb")
@@ -156,7 +152,7 @@ class ShardCache:
         for _, _, bytes, path in victims:
             self._evict(path)
             used -= bytes
-        self._evictions[0] = (self._evictions[0] + len(victims)) & ((1 << 64) - 1)
+        self._evictions[0] = (self._evictions[0] + len(victims)) % (1 << 62)
         return used + self._still_mapped() + size <= limit
 
     def _evict(self, path: Path) -> None:

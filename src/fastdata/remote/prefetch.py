@@ -8,7 +8,6 @@ Loader changes in place: how many samples its workers have read.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import StoreError
+from fastdata.remote.cache import map_number
 from fastdata.remote.client import CLOCK, SCHEDULE, RemoteFile
 from fastdata.remote.reader import RemoteStore
 from fastdata.store.files import write_atomic
@@ -32,7 +32,6 @@ Chunks = Callable[[int, int], tuple[Array, int, int]]
 SAMPLES_MORE = 1 << 16  # scheduled before the first batch, and each time that more batches are made
 MOST_SAMPLES = 1 << 20  # scheduled ahead
 GAPS_PER_CHUNK = 4  # at most, between the uses of a shard
-CLOCK_BYTES = 8
 INF = float("inf")
 
 
@@ -99,9 +98,7 @@ class _ScheduleFile:
     def __init__(self, store: RemoteStore) -> None:
         self._store, self._session = store, store.session  # whose files are removed with it
         self._path, self._clock_path = self._session.path(SCHEDULE), self._session.path(CLOCK)
-        self._clock_path.write_bytes(bytes(CLOCK_BYTES))
-        with self._clock_path.open("r+b") as file:
-            self.clock = memoryview(mmap.mmap(file.fileno(), CLOCK_BYTES)).cast("q")
+        self.clock = map_number(self._clock_path)
         self.uses: dict[str, Array] = {}
         weakref.finalize(self, _remove, os.getpid(), self._path, self._clock_path)
 
@@ -160,8 +157,7 @@ class Schedule:
 
     def __init__(self, clock: Path, shards: dict[Path, tuple[Any, list[tuple[int, int]]]], stamp: tuple[int, int] = (0, 0)) -> None:
         self.stamp = stamp
-        with clock.open("rb") as file:
-            self._clock = memoryview(mmap.mmap(file.fileno(), CLOCK_BYTES, prot=mmap.PROT_READ)).cast("q")
+        self._clock = map_number(clock, 0)
         self.shards = shards
 
     def next_use(self, path: Path) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from fastdata.errors import FormatError, RemoteError, StoreError, lacking, warn_user
-from fastdata.remote.cache import ShardCache, map_evictions
+from fastdata.remote.cache import EVICTIONS, ShardCache, map_number
 from fastdata.remote.client import RemoteFile, Session
 from fastdata.remote.url import Storage, is_url, local_path, parse_bytes, scheme
 from fastdata.store.files import MANIFEST, FileSum, file_sum, shard_file, sum_of
@@ -57,29 +57,22 @@ class RemoteStore(Place):
             raise
         raw = answer["manifest"].encode("latin-1")
         manifest = parse_manifest(raw, f"{self.url}/{MANIFEST}")
-        root = self.cache / manifest.fingerprint / xxhash.xxh3_64_hexdigest(raw)
+        folder = f"{manifest.fingerprint}/{xxhash.xxh3_64_hexdigest(raw)}"
         for files in (manifest.files, {MANIFEST: sum_of(raw)}):
-            self.session.ask(
-                *(self.file(root / name, name, total) for name, total in files.items() if not _has(root / name, total))
-            )
-        return root
-
-    def file(self, path: Path, name: str, total: FileSum) -> RemoteFile:
-        """Return what a session asks for. path: in the cache."""
-        return RemoteFile(name, os.fspath(path.relative_to(self.cache)), total.bytes, total.xxh3_128)
+            wanted = [name for name, total in files.items() if not _has(self.cache / folder / name, total)]
+            self.session.ask(*(RemoteFile(name, f"{folder}/{name}", files[name].bytes, files[name].xxh3_128) for name in wanted))
+        return self.cache / folder
 
     @cached_property
     def shards(self) -> dict[str, list[RemoteFile]]:
         """The shards of each variant."""
-        return {
-            variant.name: [
-                self.file(
-                    self.root.parent / variant.name / f"shard-{k:05d}.{total.xxh3_128}.mdb", shard_file(variant.name, k), total
-                )
-                for k, total in enumerate(variant.shards)
-            ]
-            for variant in read_manifest(self.root).variants
-        }
+        shards = dict[str, list[RemoteFile]]()
+        for variant in read_manifest(self.root).variants:
+            for k, total in enumerate(variant.shards):
+                path = f"{self.root.parent.name}/{variant.name}/shard-{k:05d}.{total.xxh3_128}.mdb"
+                file = RemoteFile(shard_file(variant.name, k), path, total.bytes, total.xxh3_128)
+                shards.setdefault(variant.name, []).append(file)
+        return shards
 
     @property
     def session(self) -> Session:
@@ -218,7 +211,7 @@ class CachedReader(ShardReader):
     def __init__(self, shards: CachedShards, index: RecordIndex, *, check: bool = False) -> None:
         super().__init__(index, shards, check=check)
         self._cached = shards
-        self._evictions = map_evictions(shards.store.cache)
+        self._evictions = map_number(shards.store.cache / EVICTIONS)
         self._seen = self._evictions[0]
         _readers.add(self)
 
