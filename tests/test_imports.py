@@ -172,11 +172,6 @@ def test_workers_load_no_kind_of_data_before_they_know_theirs() -> None:
     assert not [name for name in _loaded_by("import fastdata.prepare.worker") if name.startswith(rooms)]
 
 
-@pytest.mark.slow
-def test_the_probe_sees_torch() -> None:
-    assert "torch" in _loaded_by("import fastdata; fastdata.Loader")
-
-
 def test_public_names() -> None:
     assert {*fastdata.__all__, "open"} == set(fastdata._HOMES) < set(dir(fastdata))
     for name in fastdata._HOMES:

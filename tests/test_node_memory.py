@@ -60,7 +60,7 @@ def fresh(root: Path) -> Path:
 # Sharing
 
 RANK = """
-import os, sys, time
+import itertools, os, sys, time
 from fastdata.system import node_memory
 
 def fill(memory):
@@ -68,7 +68,7 @@ def fill(memory):
     memory[:] = 7
 
 found = node_memory.once(sys.argv[1], 1 << 20, "u1", fill, "")
-for _ in (None, *sys.stdin):
+for _ in itertools.chain([None], sys.stdin):
     print(found.array.sum(), os.fstat(found._descriptor).st_ino, flush=True)
 """
 

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import xxhash
 
@@ -43,10 +42,10 @@ def publish(
     opened = Store(store, kind=None)
     manifest, bucket = opened.manifest, Bucket(url, storage, create=True)
     sizes = dict(bucket.list())
-    shards = [(opened.shard(v, k), shard_file(v.name, k), total) for v in manifest.variants for k, total in enumerate(v.shards)]
-    tables = [(opened.path / name, name, total) for name, total in manifest.files.items()]
+    files = {shard_file(v.name, k): total for v in manifest.variants for k, total in enumerate(v.shards)} | manifest.files
 
-    def send(path: Path, name: str, total: FileSum) -> int:
+    def send(name: str) -> int:
+        path, total = opened.path / name, files[name]
         check_sum(path, total)
         if sizes.get(name) != total.bytes or not _has(bucket, name, total):
             bucket.put(name, path, replace=True)
@@ -55,7 +54,7 @@ def publish(
     if fingerprint_of(read_object(bucket, MANIFEST)) not in (None, manifest.fingerprint):
         raise RemoteError(f"{url} holds another store: give a URL where nothing is, or delete what is there")
     with ThreadPoolExecutor(REQUESTS) as pool:
-        for size in pool.map(lambda file: send(*file), [*shards, *tables]):
+        for size in pool.map(send, files):
             tick(size)
     bucket.put(MANIFEST, manifest.to_json(), replace=True)
 
