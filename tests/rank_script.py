@@ -20,11 +20,10 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from fastdata import FastDataError, Loader, Trainer
-from fastdata.optim.rates import cosine
 from fastdata.train.evaluate import evaluate
 from fastdata.train.metrics import Metrics
 from support import step_of
-from training import Batch, Switch, cut, data, net, summed, trainer, values
+from training import Batch, cut, data, net, summed, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
 SHARDS = ((5, 2, 3), (1, 6, 3), (4, 4, 4), (2, 1, 7), (3, 5, 1))  # rows of each rank, batch by batch
@@ -58,28 +57,6 @@ def train(rank: int, size: int) -> dict[str, Any]:
             trainer(model, MOMENTUM, accumulate=accumulate).fit(loader(n), epochs=1)
             found[f"loader {n} {accumulate}"] = values(model)
     return found
-
-
-def masked(rank: int, size: int) -> torch.Tensor:
-    """Losses with masks, of which each rank has others, and one rank none that count."""
-    model = net()
-
-    def loss_fn(called: Any, batch: Batch) -> Any:
-        losses = nn.functional.cross_entropy(called(batch[0]), batch[1], reduction="none")
-        return losses, batch[1] != -100
-
-    trainer(model, MOMENTUM, loss_fn, accumulate=2).fit(ignoring(rank, size), epochs=1)
-    return values(model)
-
-
-def ignoring(rank: int, size: int) -> list[Batch]:
-    """This rank's batches, with targets that are ignored: all of rank 0's second, and every third else."""
-    made = [(x, y.clone()) for x, y in labelled(rank, size)]
-    for k, (_, y) in enumerate(made):
-        y[(torch.arange(len(y)) + k) % 3 == 0] = -100
-        if rank == 0 and k == 1:
-            y.fill_(-100)
-    return made
 
 
 def exchanges(rank: int, size: int) -> dict[str, Any]:
@@ -141,20 +118,6 @@ def infinite(rank: int, size: int, kind: str, fused: bool, precision: str) -> di
     state = run.optimizer.state_dict()["state"]
     scale = scale_of(run)
     return {"weights": weights, "average": average[:2], "skipped": skipped, "state": state, "scale": scale}
-
-
-def rates(rank: int, size: int) -> list[list[float]]:
-    found = []
-    for accumulate in (1, 4):
-        for bad in (None, 2):
-            model, seen = net(torch.float32), list[float]()
-            optimizer, switch = MOMENTUM(model.parameters()), Switch(model[0].weight)
-            optimizer.register_step_pre_hook(lambda o, args, kwargs, seen=seen: seen.append(o.param_groups[0]["lr"]))
-            run = trainer(model, optimizer, accumulate=accumulate, scheduler=cosine(6, warmup=2))
-            for update in run.steps(loader(6 * accumulate * 4 * size, torch.float32)):
-                switch.on = update == bad
-            found.append(seen)
-    return found
 
 
 class Unsized:
@@ -294,8 +257,7 @@ def main(size: int, root: Path, rank: int) -> None:
         for kind in ("sgd", "adamw"):
             for fused in (True, False):
                 found[f"inf {kind} {fused} {precision}"] = infinite(rank, size, kind, fused, precision)
-    found["rates"], found["statistics"] = rates(rank, size), statistics(rank, size)
-    found["masked"], found["unequal"] = masked(rank, size), unequal(rank, size)
+    found["statistics"], found["unequal"] = statistics(rank, size), unequal(rank, size)
     found["logged"], found["metrics"] = logged(rank, size), metrics(rank, size)
     found |= {f"sharded {precision}": sharded(rank, size, precision) for precision in ("fp32", "fp16")}
     torch.save(found, root / f"{rank}.pt")

@@ -298,11 +298,6 @@ def step_of(run: Any) -> Any:
     return run._step
 
 
-def place_of(run: Any) -> Any:
-    """Where a Trainer stands in its data, to be moved as if it had been there all the time."""
-    return run._pass
-
-
 def last_saved(run: Any) -> Any:
     """What a Trainer's last checkpoint is of: it saves nothing twice."""
     return run._saved

@@ -18,8 +18,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from fastdata import FastDataError, Loader
-from fastdata.optim.rates import cosine
-from rank_script import AVERAGES, MOMENTUM, SHARDS, SIZES, ignoring, labelled
+from rank_script import AVERAGES, MOMENTUM, SHARDS, SIZES, labelled
 from stores import folder
 from training import cut, data, net, plain, trainer, values
 
@@ -78,16 +77,6 @@ def test_ranks_that_have_nothing_left_add_nothing(size, accumulate):
 
 
 @RANKS
-def test_losses_with_masks_are_the_mean_over_all_ranks(size):
-    """Two batches make an update; torch's mean is over targets that are not ignored."""
-    model, shards = net(), [ignoring(rank, size) for rank in range(size)]
-    windows = [[shard[k] for k in ks for shard in shards] for ks in ((0, 1), (2, 3), (4,))]
-    plain(model, MOMENTUM(model.parameters()), [tuple(map(torch.cat, zip(*window, strict=True))) for window in windows])
-    for rank in found(size):
-        assert (rank["masked"] - values(model)).abs().max() < 1e-12
-
-
-@RANKS
 def test_ranks_with_different_numbers_of_batches_say_so_and_do_not_wait(size):
     counts = ", ".join(str(5 - rank) for rank in range(size))
     for rank in found(size):
@@ -128,13 +117,6 @@ def test_a_gradient_that_is_infinite_on_one_rank_is_skipped_by_all(size, kind, f
         assert torch.equal(before, skipped) and not torch.equal(skipped, after) and after.isfinite().all()
         assert torch.equal(*rank["average"]) and rank["skipped"] == 1
         assert rank["scale"] == (32768 if precision == "fp16" else 1)
-
-
-@RANKS
-def test_rates_depend_on_the_update_only(size):
-    shape = cosine(6, warmup=2)
-    for rank in found(size):
-        assert rank["rates"] == [[0.1 * shape(update) for update in range(6)]] * 4
 
 
 @RANKS

@@ -19,8 +19,8 @@ import torch
 
 import runs
 import stores
-from fastdata import Loader, Trainer
-from support import place_of, run, run_ranks
+from fastdata import Trainer
+from support import run, run_ranks
 
 SCRIPT = Path(runs.__file__)
 RANDOM = {"plateau": 1, "precision": "fp16", "eval_every": 2}
@@ -145,39 +145,9 @@ def test_on_other_numbers_of_ranks_the_batches_are_the_same(root: Path) -> None:
             assert torch.allclose(state["model"][name], weight, rtol=0, atol=1e-6), name
 
 
-class Ten(torch.utils.data.Dataset[Any]):
-    """Ten million samples, which tell who asks for them."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def __len__(self) -> int:
-        return 10_000_000
-
-    def __getitem__(self, k: int) -> tuple[torch.Tensor, int]:
-        self.asked.append(k)
-        return torch.full((3,), k % 7.0), k % 3
-
-
 def linear(folder: Path, **options: Any) -> Trainer:
     model = torch.nn.Linear(3, 3)
     return Trainer(model, runs.loss, torch.optim.SGD(model.parameters(), lr=0.1), dir=folder, **options)
-
-
-def test_at_90_percent_of_ten_million_only_what_is_used_is_read(tmp_path: Path) -> None:
-    first, loader = linear(tmp_path), Loader(Ten(), 100, shuffle=True, num_workers=0)
-    loader.load_state_dict({**loader.state_dict(), "consumed": 9_000_000})
-    next(first.steps(loader))
-    place_of(first).used = 90_001
-    first.save()
-    first.close()
-    again, data = linear(tmp_path), Ten()
-    again.fit(Loader(data, 100, shuffle=True, num_workers=0), max_steps=3)
-    assert again.update == 3 and again.epoch == 0
-    assert len(data.asked) == 200
-    order = Loader(Ten(), 100, shuffle=True, num_workers=0)
-    order.load_state_dict({**order.state_dict(), "consumed": 9_000_100})
-    assert data.asked == [k for _, batch in zip(range(2), order, strict=False) for k in batch.ids.tolist()]
 
 
 def test_a_handler_of_sigterm_is_put_back(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 __all__ = ["Curve", "cosine", "linear", "onecycle", "scale_lr"]
@@ -20,23 +21,25 @@ class Curve:
     """A factor of the rate that spans all updates of a run.
 
     Args:
+        name: of the function that made it.
         factor: factor(update, total, **arguments).
         total: updates of the run. None: not known yet; calling the curve then raises a ValueError.
     """
 
-    def __init__(self, factor: Callable[..., float], total: int | None, **arguments: Any) -> None:
+    def __init__(self, name: str, factor: Callable[..., float], total: int | None, **arguments: Any) -> None:
         need(total is None or _whole(total, 1), "total", total, "a whole number of updates, from 1 on")
         warmup = arguments.get("warmup", 0)
         need(_whole(warmup, 0) and (total is None or warmup < total), "warmup", warmup, f"a whole number below total, {total}")
-        for name in ("start", "final"):
-            need(0 <= arguments.get(name, 0) < math.inf, name, arguments.get(name), "a factor of the rate from 0 on")
+        for key in ("start", "final"):
+            need(0 <= arguments.get(key, 0) < math.inf, key, arguments.get(key), "a factor of the rate from 0 on")
         self.total = total
+        self._name = name
         self._factor = factor
         self._arguments = arguments
 
     def over(self, total: int) -> Curve:
         """Return the same curve over another total."""
-        return Curve(self._factor, total, **self._arguments)
+        return Curve(self._name, self._factor, total, **self._arguments)
 
     def __call__(self, update: int) -> float:
         if self.total is None:
@@ -45,7 +48,7 @@ class Curve:
 
     def __repr__(self) -> str:
         arguments = self._arguments if self.total is None else {"total": self.total, **self._arguments}
-        return f"{self._factor.__name__.strip('_')}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+        return f"{self._name}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
 
 
 def cosine(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
@@ -54,26 +57,19 @@ def cosine(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> 
     Here t = (update - warmup) / (total - warmup). The factor is `final` from `total` on. Without warm-up it equals torch's
     CosineAnnealingLR with T_max=total.
     """
-    return Curve(_cosine, total, warmup=warmup, final=final)
+    return Curve("cosine", partial(_annealed, lambda t: (1 + math.cos(math.pi * t)) / 2), total, warmup=warmup, final=final)
 
 
 def linear(total: int | None = None, *, warmup: int = 0, final: float = 0.0) -> Curve:
     """Return a line from 1 to `final`: ``1 - (1 - final) * t``, with t as in `cosine`. Without warm-up: torch's LinearLR from 1."""
-    return Curve(_linear, total, warmup=warmup, final=final)
+    return Curve("linear", partial(_annealed, lambda t: 1 - t), total, warmup=warmup, final=final)
 
 
-def _cosine(update: int, total: int, *, warmup: int, final: float) -> float:
+def _annealed(shape: Callable[[float], float], update: int, total: int, *, warmup: int, final: float) -> float:
     if update < warmup:
         return (update + 1) / (warmup + 1)
-    left = (1 + math.cos(math.pi * min(1.0, (update - warmup) / (total - warmup)))) / 2
+    left = shape(min(1.0, (update - warmup) / (total - warmup)))
     return left + (1 - left) * final
-
-
-def _linear(update: int, total: int, *, warmup: int, final: float) -> float:
-    if update < warmup:
-        return (update + 1) / (warmup + 1)
-    passed = min(1.0, (update - warmup) / (total - warmup))
-    return 1 - passed + passed * final
 
 
 def onecycle(total: int | None = None, *, peak_at: float = 0.3, start: float = 1 / 25, final: float = 1 / 25 / 1e4) -> Curve:
@@ -83,7 +79,7 @@ def onecycle(total: int | None = None, *, peak_at: float = 0.3, start: float = 1
     ``peak_at * total - 1``, and the factor is `final` from update total - 1 on. The momentum stays; to cycle it, use torch's.
     """
     need(0 <= peak_at < 1, "peak_at", peak_at, "a part of total, from 0 on and below 1")
-    return Curve(_onecycle, total, peak_at=peak_at, start=start, final=final)
+    return Curve("onecycle", _onecycle, total, peak_at=peak_at, start=start, final=final)
 
 
 def _onecycle(update: int, total: int, *, peak_at: float, start: float, final: float) -> float:

@@ -65,6 +65,7 @@ class Step:
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
         kinds = {(p.device, p.dtype) for p in self._trained}
         self._alike = len(kinds) == 1 and not any(isinstance(p, DTensor) for p in self._trained)
+        self._needs_no_norm = clip_norm is None and self._alike and self._trained[0].is_floating_point()
         self._last: tuple[Tensor, Any] | None = None
         self._stepped = False
         self._one = torch.ones((), device=compute.device)
@@ -149,10 +150,11 @@ class Step:
                 torch._foreach_mul_(group, factor.to(group[0]) if isinstance(factor, Tensor) else factor)
         skip = torch.zeros((), device=self._compute.device)
         norm = None
-        if self._clip_norm is None and self._alike and grads:
+        if self._needs_no_norm and grads:
             find_not_finite(grads, skip, self._one)
         else:
-            norm = get_total_norm(grads)
+            quick = self._alike and grads  # get_total_norm spends 25 us on grouping by device
+            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if quick else get_total_norm(grads)
             norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
             skip += (norm * 0 != 0).to(skip.device)
         self._world.max(skip)
