@@ -210,8 +210,6 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
     assert choose_kind(tmp_path / "arrays", {}).name == "arrays" and choose_kind(tmp_path / "mixed", {}).name == "images"
     made = fastdata.prep(tmp_path / "mixed", tmp_path / "i.fds", workers=1)
     assert made.kind == "images" and made.skipped == {".npy": 1}
-    with pytest.raises(ValueError, match=r"size is about images, but SOURCE .* is arrays here"):
-        fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", size=64)
     with pytest.raises(ValueError, match=r"chunk is 64,64, but the arrays have 1 axes"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", chunk=(64, 64))
     with pytest.raises(PrepError, match=r"nothing in .* can be read; the first input: a/1.npy: it is damaged"):

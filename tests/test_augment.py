@@ -89,18 +89,6 @@ def test_a_loaders_batch_knows_ids_and_epoch():
     assert torch.equal(torch.stack([found[k] for k in range(42)]), subject(batch[0], batch.ids, 4))
 
 
-def test_keys_are_splitmix64():
-    def reference(x):
-        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
-        return x ^ (x >> 31)
-
-    numbers = [0, 1, 0x9E3779B97F4A7C15, 2**63, 2**64 - 1, 12345678901234567890]
-    found = augment._mixed(torch.cat([augment._whole(n) for n in numbers]))
-    assert [n % 2**64 for n in found.tolist()] == [reference(n) for n in numbers]
-    assert reference(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF  # the first number of the published generator from seed 0
-
-
 @on_each_device
 def test_numbers_are_uniform_normal_and_independent(device):
     keys = augment._mixed(torch.arange(400))
@@ -123,10 +111,8 @@ def test_numbers_are_uniform_normal_and_independent(device):
     [
         (lambda: Augment(noise, seed=-1), ValueError, "seed is -1, but must be from 0"),
         (lambda: Augment(noise)(images()), TypeError, "a batch of a Loader, or images with ids= and epoch="),
-        (lambda: Augment(noise)(images(), IDS), TypeError, "with ids= and epoch="),
         (lambda: Augment(noise)(images(), IDS[1:], 0), ValueError, "12 ids for 13 images"),
         (lambda: Augment(noise)(images().float(), IDS, 0), TypeError, "found torch.float32 .*: augment before GPUNormalize"),
-        (lambda: Augment(noise)(images()[0], IDS[:3], 0), TypeError, r"found torch.uint8 \[3, 32, 32\]"),
     ],
 )
 def test_wrong_calls(call, error, says):

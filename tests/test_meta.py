@@ -84,15 +84,3 @@ def test_augment_sends_nothing_to_the_device_for_a_function_that_draws_nothing()
     with Crossings() as crossings:
         out = Augment(lambda image: image.flip(-1))(batch, ids=np.arange(4), epoch=0)
     assert layouts(out) == layouts(images(torch.uint8, 4, 3, 8, 8, last=True)) and crossings.count == 0
-
-
-@pytest.mark.parametrize("call", [NextToken(), lambda tokens: ragged(tokens.view(-1, 1)[:14], torch.tensor([0, 3, 3, 14]))])
-def test_they_compile_for_any_shape_without_a_break(call: Callable[..., Any]) -> None:
-    """By dynamo and AOTAutograd; `test_normalize_gpu.py` has what inductor generates for GPUNormalize."""
-    torch._dynamo.reset()
-    compiled = torch.compile(call, backend="aot_eager", fullgraph=True, dynamic=True)
-    for rows, columns in ((2, 9), (5, 7)):
-        tokens = torch.arange(rows * columns, dtype=torch.int64).view(rows, columns).to(torch.uint16)
-        for a, b in zip(pytree.tree_leaves(compiled(tokens)), pytree.tree_leaves(call(tokens)), strict=True):
-            assert torch.equal(a, b) and a.dtype == b.dtype
-    torch._dynamo.reset()

@@ -76,5 +76,11 @@ def test_compiled_it_rounds_once_and_keeps_the_layout(last: bool, dtype: torch.d
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 def test_one_kernel(mode: str, last: bool, size: tuple[int, ...], dtype: torch.dtype, kind: torch.dtype, marks: None) -> None:
     module, x = GPUNormalize(*IMAGENET, dtype=dtype).cuda(), image(3, kind, last=last, size=size).cuda()
-    found = kernels(module if mode == "eager" else torch.compile(module, fullgraph=True), x)
+    call = module if mode == "eager" else torch.compile(module, fullgraph=True)
+    found = kernels(call, x)
     assert len(found) == 1, found
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        call(x)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

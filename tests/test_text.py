@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import fastdata
-from corpora import as_bytes, documents, jsonl, lines, sentences, store, tokenizer, tokens
-from fastdata.errors import FastDataError, PrepError, StoreError
+from corpora import as_bytes, documents, jsonl, lines, sentences, tokenizer, tokens
+from fastdata.errors import FastDataError, PrepError
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from fastdata.text.documents import Cutting
 from fastdata.text.documents import documents as read_documents
 from fastdata.text.planning import list_text
-from support import PREP, kill_group, run, start, tables, tree, until
+from support import PREP, run, tree
 
 TEXTS = sentences(60)
 
@@ -82,12 +82,6 @@ def test_every_source_gives_the_same_tokens(kind: str, tmp_path: Path) -> None:
     assert found.samples["tokens"].tolist() == [len(text.encode()) + 1 for text in TEXTS]
     assert [found.names()[k] for k in found.samples["source"]] == [found.names()[0]] * 60 or kind == "files"
     assert list(verify(tmp_path / "o.fds")) == []
-
-
-def test_a_whole_file_is_one_document(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\n".join(TEXTS))
-    fastdata.prep(tmp_path / "a.txt", tmp_path / "o.fds", tokenizer="bytes")
-    assert np.array_equal(tokens(tmp_path / "o.fds"), as_bytes(["\n".join(TEXTS)]))
 
 
 @settings(max_examples=200, deadline=None)
@@ -323,6 +317,7 @@ def test_a_file_with_nothing_in_it_has_no_documents(tmp_path: Path) -> None:
         ({"tokenizer": "bytes", "train_bpe": 300}, "not both"),
         ({"tokenizer": "bytes", "split_lines": True, "split_on": "x"}, "or neither"),
         ({"kind": "tokens"}, "is text, which needs a tokenizer"),
+        ({"tokenizer": "bytes", "split_on": "\\n\\n"}, "has a backslash and an n"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -332,22 +327,6 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str, tmp_pa
 
 
 # ------------------------------------------------------------------------------------------------- resume, verify, info
-
-
-@pytest.mark.slow
-def test_kill_9_and_again_is_the_same(tmp_path: Path) -> None:
-    jsonl(tmp_path / "large.jsonl", sentences(150_000))
-    options = (tmp_path / "large.jsonl", "--tokenizer", "bytes", "--workers", "2")
-    assert run(*PREP, options[0], tmp_path / "whole.fds", *options[1:]).returncode == 0
-    for finished in (0, 1, 2):
-        out = tmp_path / f"{finished}.fds"
-        process = start(*PREP, options[0], out, *options[1:])
-        until(lambda out=out, finished=finished: list(out.glob("work/*.tmp")) and len(tables(out)) >= finished)
-        kill_group(process)
-        with pytest.raises(StoreError, match="is not finished"):
-            Store(out, "tokens")
-        assert run(*PREP, options[0], out, *options[1:]).returncode == 0
-        assert tree(out) == tree(tmp_path / "whole.fds")
 
 
 def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
@@ -363,7 +342,7 @@ def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
         "import os, signal, sys\n"
         "if 'fastdata.prepare.worker' in ' '.join(sys.orig_argv):\n"
         "    import fastdata.text.shards as t\n"
-        "    documents, encoded = t.documents, t._encoded\n"
+        "    documents, encoded = t.readable_documents, t._encoded\n"
         "    def read(*a):\n"
         "        for at, text in documents(*a):\n"
         "            text == 'crash the reader' and os.kill(os.getpid(), signal.SIGSEGV)\n"
@@ -372,21 +351,10 @@ def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
         "        if not skip and any(text == 'crash the tokenizer' for _, text in batch):\n"
         "            os.kill(os.getpid(), signal.SIGSEGV)\n"
         "        return encoded(engine, batch, skip)\n"
-        "    t.documents, t._encoded = read, encode\n"
+        "    t.readable_documents, t._encoded = read, encode\n"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = run(*PREP, root, tmp_path / "o.fds", "--tokenizer", "bytes", "--split-lines", env=env)
     assert done.returncode == 3, done.stderr
     assert rejects(tmp_path / "o.fds") == [("1.txt", "crashed"), *[("2.txt", "crashed")] * 3]
     assert np.array_equal(tokens(tmp_path / "o.fds"), as_bytes([*sentences(50, seed=0), *sentences(50, seed=3)]))
-
-
-def test_the_format_s_second_opinion(tmp_path: Path) -> None:
-    done = run(PREP[0], Path(__file__).parents[1] / "tools" / "check_format.py", store())
-    assert done.returncode == 0, done.stdout
-
-
-def test_a_separator_that_the_shell_has_not_turned_into_a_line_end_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n\ntwo")
-    with pytest.raises(ValueError, match="has a backslash and an n"):
-        fastdata.prep(tmp_path, tmp_path / "x.fds", tokenizer="bytes", split_on="\\n\\n")

@@ -13,6 +13,7 @@ from corpora import documents, lines, tokenizer, tokens
 from fastdata.errors import PrepError
 from fastdata.store.export import export
 from fastdata.store.store import Store
+from support import Array
 
 RNG = np.random.default_rng(5)
 DOCUMENTS = [RNG.integers(1, 50_000, n).astype(np.uint16) for n in (5, 1, 700, 3, 90)]
@@ -50,12 +51,6 @@ def test_tokens_of_any_vocabulary_are_not_taken_for_uint32(largest: int, tmp_pat
     assert np.array_equal(tokens(tmp_path / "o.fds"), ids)
 
 
-def test_tokens_of_uint32_without_a_header_are_a_reject(tmp_path: Path) -> None:
-    np.arange(5, 100_000, 999, dtype=np.uint32).tofile(tmp_path / "train.bin")
-    with pytest.raises(PrepError, match=r"wrong-dtype 1.*every second number is small, as in a file of uint32"):
-        fastdata.prep(tmp_path / "train.bin", tmp_path / "o.fds", workers=1)
-
-
 def test_a_file_that_lost_a_byte_is_a_reject_and_the_others_are_kept(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.bin").write_bytes(WHOLE.tobytes()[:-1])
@@ -65,10 +60,17 @@ def test_a_file_that_lost_a_byte_is_a_reject_and_the_others_are_kept(tmp_path: P
     assert Store(tmp_path / "o.fds", "tokens").rejects()[0]["name"] == "a.bin"
 
 
-def test_ids_beyond_the_vocabulary_are_a_reject(tmp_path: Path) -> None:
-    WHOLE.tofile(tmp_path / "a.bin")
-    with pytest.raises(PrepError, match=r"none of 1 inputs can be used \(id-out-of-range 1\)"):
-        fastdata.prep(tmp_path / "a.bin", tmp_path / "o.fds", tokenizer="bytes")
+@pytest.mark.parametrize(
+    ("ids", "options", "said"),
+    [
+        (np.arange(5, 100_000, 999, dtype=np.uint32), {}, r"wrong-dtype 1.*every second number is small, as in a file of uint32"),
+        (WHOLE, {"tokenizer": "bytes"}, "id-out-of-range 1"),
+    ],
+)
+def test_other_numbers_are_rejects(ids: Array, options: dict[str, str], said: str, tmp_path: Path) -> None:
+    ids.tofile(tmp_path / "train.bin")
+    with pytest.raises(PrepError, match=said):
+        fastdata.prep(tmp_path / "train.bin", tmp_path / "o.fds", workers=1, **options)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fastdata import Loader, NextToken, RAMDataset, TokenDataset
 from fastdata.data.random import occurrences
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.files import file_sum
-from fastdata.text.memory import RowCopier, Runs
+from fastdata.text.memory import RowCopier
 from stores import folder, once, script
 from stores import store as image_store
 from support import Array, documents_of
@@ -295,22 +295,6 @@ def test_many_small_epochs_are_those_that_new_loaders_begin_with(mode: str, drop
             assert (batch.position, batch.ids.tolist()) == (expected.position, expected.ids.tolist())
 
 
-@pytest.mark.parametrize("pieces", [3, 50, 3000])
-@pytest.mark.parametrize("length", [1, 30])
-def test_places_in_memory_are_those_of_a_plain_search(pieces: int, length: int) -> None:
-    """Runs of all lengths, also none, and many within a stretch of the table."""
-    rng = np.random.default_rng(pieces)
-    lengths = rng.integers(0, 3, pieces) * rng.integers(0, 100, pieces) + np.where(np.arange(pieces) % 25 == 0, 9000, 0)
-    places = rng.permutation(pieces) * 20_000
-    runs = Runs(np.append(0, np.cumsum(lengths)), places)
-    expected = np.full(len(runs) + 1, -1)
-    for start, place, count in zip(runs.starts.tolist(), places.tolist(), lengths.tolist(), strict=False):
-        for k in range(max(count - length + 1, 0)):
-            expected[start + k] = place + k
-    starts = rng.permutation(len(expected))
-    assert np.array_equal(runs.find(starts, length), expected[starts]) and (expected >= 0).any()
-
-
 def test_one_thread_copies_the_same_rows_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
     data = np.random.default_rng(0).integers(0, 1 << 32, 5000, np.uint32)
     copier, ways = RowCopier(data, 1001), set[str]()
@@ -323,15 +307,6 @@ def test_one_thread_copies_the_same_rows_as_several(monkeypatch: pytest.MonkeyPa
         rows = copier(places, pin=False)
         assert np.array_equal(rows, np.lib.stride_tricks.sliding_window_view(data, 1001)[places]) and rows.dtype == torch.uint32
     assert ways == {"_one", "_several"}
-
-
-def test_documents_mask_and_document_are_pairs() -> None:
-    with Loader(TokenDataset(store(), 16, documents="mask"), 8) as loader:
-        rows, numbers = batch = next(iter(loader))
-    assert rows.shape == numbers.shape == (8, 17) and batch.valid == 8 and numbers.dtype == torch.uint16
-    with Loader(TokenDataset(store(), 16, mode="document"), 8) as loader:
-        rows, lengths = next(iter(loader))
-    assert rows.shape == (8, 17) and lengths.dtype == torch.int64 and lengths.shape == (8,)
 
 
 @pytest.mark.slow

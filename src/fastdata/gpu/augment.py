@@ -22,20 +22,17 @@ ACROSS = ("MixAugmentationBase", "RandomMotionBlur")  # kornia's: they mix sampl
 class Augment(nn.Module):
     """Applies a kornia or torchvision (v2) transform to integer batches on their device.
 
-    A sample's random numbers depend on (seed, epoch, id) only: not on its batch, the batch size, its place in the batch, the number
-    of ranks, or interruptions. torch's own generators stay unchanged.
+    A sample's random numbers depend on (seed, epoch, id) only: not on its batch, its place in it, or the number of ranks. torch's
+    own generators stay unchanged.
 
     Kornia's augmentations get the whole batch as floats from 0 to 1, and draw for all samples at once. What they draw once per
-    batch (the order of ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once per epoch. Augmentations that
-    mix samples are refused. The result is rounded to integers again for `GPUNormalize`, so no float batch is kept.
+    batch (the order of ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once per epoch. The result is rounded
+    to integers again for `GPUNormalize`. Any other transform gets one image at a time, integers [C, H, W], with torch's generators
+    seeded for it, because torchvision draws one set of numbers per call. Its kernels run once per sample.
 
-    Any other transform gets one image at a time, integers [C, H, W], with torch's generators seeded for it, because torchvision
-    draws one set of numbers per call. Its kernels run once per sample.
-
-    For a Loader's batch with masks, the result is a batch of images and of masks that moved with them. Kornia's and torchvision's
-    transforms can do that; others are refused. For other batches the result is the images; labels do not change, and boxes and
-    keypoints do not follow transforms that move pixels. For several views, the result is a tuple, and each view has random numbers
-    of its own. A sample that occurs twice in an epoch looks the same both times.
+    For a Loader's batch with masks, the result is a batch of images and of masks that moved with them. For other batches it is the
+    images; boxes and keypoints do not follow transforms that move pixels. For several views, it is a tuple, and each view has
+    random numbers of its own.
 
     Args:
         transform: a module of kornia.augmentation, or an `ImageSequential`, `AugmentationSequential` (of images) or `nn.Sequential`
@@ -81,8 +78,6 @@ class Augment(nn.Module):
     def forward(self, images: Any, ids: Any = None, epoch: int | None = None) -> Any:
         """Return the augmented images in the same dtype on the same device, [B, C, H, W] in channels_last.
 
-        For a batch with masks, return a batch of the images and the masks, [B, H, W]. For a tuple of views, return a tuple.
-
         Args:
             images: a Loader's batch, which has ids and epoch, or a tensor of images, or a tuple of those.
             ids: ids of the samples, integers [B].
@@ -103,9 +98,10 @@ class Augment(nn.Module):
         """Return the images of one view, and their masks."""
         if not isinstance(images, Tensor) or images.dtype not in LARGEST or images.dim() != 4:
             found = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-            each = "give one image of each sample: augment(batch[0][NAME], batch.ids, batch.position[0])"
-            advice = each if isinstance(images, dict) else "augment before GPUNormalize"
-            raise TypeError(f"images must be uint8 or uint16 [B, C, H, W], found {found}: {advice}")
+            raise TypeError(
+                f"images must be uint8 or uint16 [B, C, H, W], found {found}: augment before GPUNormalize, and of several images "
+                "one at a time, as augment(batch[0][NAME], batch.ids, batch.position[0])"
+            )
         if len(ids) != len(images):
             raise ValueError(f"there are {len(ids)} ids for {len(images)} images: give one for each")
         common = _mixed(_mixed(_whole(self.seed)) + _whole(epoch))
@@ -174,7 +170,7 @@ class Augment(nn.Module):
         return [tv_tensors.Mask(mask) for mask in (masks if masks.dtype == torch.uint8 else masks.to(torch.int32))]
 
     def extra_repr(self) -> str:
-        return f"seed={self.seed}" + ("" if isinstance(self.transform, nn.Module) else f", transform={self.transform!r}")
+        return f"seed={self.seed}"
 
 
 def _masks(batch: Any, images: Tensor) -> Tensor | None:

@@ -16,28 +16,20 @@ _OUTPUT = (torch.float32, torch.bfloat16, torch.float16)
 class GPUNormalize(nn.Module):
     """Computes ``y = (x / max_value - mean) / std`` for a uint8 or uint16 batch, on the batch's device.
 
-    On a GPU, one kernel reads the integers and writes the floats; nothing is copied and the host never waits. (On a CPU, they are
-    made float32 first, then changed in place.) The arithmetic is float32, rounded once
-    to `dtype`; autocast does not change it. Nothing is learned: the output does not require grad.
+    On a GPU, one kernel reads the integers and writes the floats; nothing is copied and the host never waits. The arithmetic is
+    float32, rounded once to `dtype`; autocast does not change it. Nothing is learned: the output does not require grad.
 
     Shapes: [C, H, W], [B, C, H, W] or a volume [B, C, D, H, W]. The output has the same shape and layout (contiguous,
     channels_last). Clips [B, T, C, H, W] would be taken for volumes: pass ``clips.flatten(0, 1)``.
 
-    Errors: let p = x / (max_value * std), q = abs(mean) / std and E = 2**-24 * (2 * p + q + abs(y)). The following holds for a
-    mean of 0 or above 1e-30, so that float32 does not underflow, with or without fused multiply-add.
-
-    - float32 is within E of the exact y. Measured: 3e-7 * max(1, abs(y)) for all uint8 codes with the mean and std of
-      ImageNet or CIFAR-10, 0.5 / 0.5 or 0 / 1; 1e-6 for 2,000 random channels (mean in [0, 1], std in [0.05, 1]).
-    - bfloat16 and float16 are the exact y rounded once, for all 256 uint8 codes, if float32 constants within three units in the
-      last place give it: so for ImageNet, CIFAR-10, 0.5 / 0.5 and 0 / 1, and for all but 6 (bfloat16) or 26 (float16) of 2,000
-      random channels, where one or two codes differ.
-    - Otherwise, and for uint16: y rounded once, or the other neighbour if a midpoint between two values of the dtype is within E
-      of y. It is off by more than one unit only if x / max_value and mean nearly cancel (uint16 with the four pairs above:
-      abs(y) < 2**-11); there the error of at most E is small, but not relative to y.
+    Errors: let p = x / (max_value * std), q = abs(mean) / std and E = 2**-24 * (2 * p + q + abs(y)). For a mean of 0 or above
+    1e-30, with or without fused multiply-add, float32 is within E of the exact y. bfloat16 and float16 are the exact y rounded
+    once, for all 256 uint8 codes, if float32 constants within three units in the last place give it: so for ImageNet, CIFAR-10,
+    0.5 / 0.5 and 0 / 1, and for all but 26 of 2,000 random channels. Otherwise, and for uint16, they are y rounded once, or the
+    other neighbour if a midpoint between two values of the dtype is within E of y.
 
     The buffers stay float32 through ``.half()`` or ``.to(torch.bfloat16)`` on this module or a model around it. They are not in the
-    state_dict, because the arguments define them: checkpoints of a model without this module still load, and none can replace them.
-    (As the first module of an ``nn.Sequential`` it shifts the numbers of the others: wrap the model instead.)
+    state_dict: checkpoints of a model without this module still load, and none can replace them.
 
     Args:
         mean: one number per channel, or one for all channels, in units of x / max_value; at most 1 if `max_value` is None.
