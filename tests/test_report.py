@@ -123,7 +123,7 @@ def test_every_kind_has_a_page(name: str, pictures: int | None, chart: str, bars
 def test_text_is_shown(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(["tea & <milk>", "tea", "ünï ☕" * 40]))
     page = report(prep(tmp_path / "a.txt", tmp_path / "o.fds", tokenizer="bytes", split_on="\n\n", workers=1).out)
-    shown = "".join(page.texts["span"])
+    shown = "".join(page.texts["div"])
     assert "tea & <milk>" in shown and "ünï ☕" in shown, "also letters of several tokens"
 
 

@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader
 import fastdata
 from corpora import documents, store, tokens
 from fastdata import Loader, NextToken, RAMDataset, TokenDataset
-from fastdata.data.random import occurrences
 from fastdata.errors import FormatError, StoreError
 from fastdata.store.files import file_sum
 from fastdata.text.memory import RowCopier
@@ -253,46 +252,6 @@ def test_rows_of_many_batches_at_once_are_slices_also_where_they_cross_runs(bloc
     located = dataset.locate(np.arange(180), seed=4, epoch=0)
     assert (located[:, 0] == -1).any() or (block == 1000 and part is None)
     assert np.array_equal(rows_of(batches), np.stack([stream[start : start + block + 1] for start in located[:, 1]]))
-
-
-@pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("count", [1, 13, 40])
-def test_a_pass_left_in_the_middle_of_what_was_copied_at_once_goes_on_there(count: int, sampled: bool) -> None:
-    dataset = TokenDataset(wide(), 1000)
-    indices = np.random.default_rng(0).integers(0, len(dataset), 1001)
-    rows, repeats = (indices, occurrences(indices)) if sampled else (np.arange(len(dataset)), None)
-    located = dataset.locate(rows, seed=1, epoch=0, repeats=repeats)
-    expected = np.lib.stride_tricks.sliding_window_view(tokens(wide()), 1001)[located[:, 1]]
-
-    def make() -> Loader:
-        return Loader(dataset, 8, seed=1, sampler=indices.tolist() if sampled else None)
-
-    with make() as first, make() as second:
-        assert np.array_equal(rows_of(taken(first, count)), expected[: 8 * count])
-        state = first.state_dict()
-        assert state["consumed"] == 8 * count
-        second.load_state_dict(state)
-        assert np.array_equal(rows_of(list(second)), expected[8 * count :])
-        first.set_epoch(0)
-        assert np.array_equal(rows_of(taken(first, 2)), expected[:16])
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("mode", ["random", "sequential", "document"])
-def test_many_small_epochs_are_those_that_new_loaders_begin_with(mode: str, drop_last: bool) -> None:
-    rows = TokenDataset(store(), 50, mode=mode)
-    options: dict[str, Any] = {"batch_size": len(rows) // 5 + 1, "shuffle": True, "drop_last": drop_last, "seed": 3}
-    loader = Loader(rows, **options)
-    for epoch in range(20):
-        if epoch == 12:
-            next(iter(loader))  # a pass that ends early: the next one begins anew
-            continue
-        new = Loader(rows, **options)
-        new.set_epoch(epoch)
-        for batch, expected in zip(loader, new, strict=True):
-            found, wanted = ([each] if isinstance(each, torch.Tensor) else [*each] for each in (batch, expected))
-            assert all(map(torch.equal, found, wanted))
-            assert (batch.position, batch.ids.tolist()) == (expected.position, expected.ids.tolist())
 
 
 def test_one_thread_copies_the_same_rows_as_several(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,17 +15,10 @@ from msgspec import Struct
 
 from fastdata.errors import CodecError, FastDataError, PrepError, needs
 
-__all__ = ["FILES", "LIBRARIES", "Engine", "Spec", "character_file", "characters_in", "find_tokenizer", "load"]
+__all__ = ["FILES", "Engine", "Spec", "character_file", "characters_in", "find_tokenizer", "load"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LIBRARIES: dict[str, tuple[str, ...]] = {
-    "none": (),
-    "bytes": (),
-    "chars": (),
-    "tokenizers": ("tokenizers",),
-    "tiktoken": ("tiktoken",),
-}
 FILES = {"tokenizers": "tokenizer.json", "chars": "characters.json"}  # inside a store
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")  # a tokenizer.json does not name its end token
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
@@ -77,6 +70,10 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True):
     engine: str
     name: str
     sha256: str
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        return (self.engine,) if self.engine in ("tokenizers", "tiktoken") else ()
 
     @property
     def file(self) -> str:
@@ -256,10 +253,10 @@ def load(spec: Spec, data: bytes) -> Engine:
         PrepError: if the tokens came without a tokenizer, or its file is damaged.
         MissingExtraError: if its library is not installed.
     """
-    if spec.engine not in LIBRARIES or spec.engine == "none":
-        raise PrepError("these tokens came without their tokenizer, so they cannot be turned into text")
     if spec.engine == "bytes":
         return _Bytes()
     if spec.engine == "chars":
         return _Characters(data)
+    if not spec.libraries:
+        raise PrepError("these tokens came without their tokenizer, so they cannot be turned into text")
     return _HuggingFace(spec.name, data) if spec.engine == "tokenizers" else _Tiktoken(spec.name)

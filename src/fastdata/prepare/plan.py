@@ -25,7 +25,6 @@ from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
 from fastdata.store.info import plain_values
 from fastdata.store.manifest import Labels
-from fastdata.tokenizer import LIBRARIES
 
 __all__ = ["Plan", "Work", "describe_difference", "freeze", "machine_of", "make_plan", "version_of"]
 
@@ -172,7 +171,7 @@ def freeze(
     options: Any, labels: Labels, sources: Sequence[Any], bounds: tuple[int, ...], *, roots: Iterable[AnyPath], **more: Any
 ) -> Plan:
     """Make a plan with its fingerprint. more: its other attributes."""
-    tokenizers = [name for column in more.get("columns", ()) if column.tokens for name in LIBRARIES[column.tokens.tokenizer.engine]]
+    tokenizers = [name for column in more.get("columns", ()) if column.tokens for name in column.tokens.tokenizer.libraries]
     libraries = {name: version_of(name) for name in ("fastdata", "lmdb", "numpy", *options.libraries, *tokenizers)}
     amounts = tuple(
         sum(max(s.size, 0) for s in sources[begin:end]) if options.unit == "B" else end - begin for begin, end in pairwise(bounds)

@@ -68,7 +68,7 @@ def _cell(preview: Preview) -> Image:
     for k, pixels in enumerate(preview.pictures):
         picture = fitted(pixels, TILE)
         cell.paste(picture, (k * TILE + (TILE - picture.width) // 2, (TILE - picture.height) // 2))
-    text = "".join(preview.pieces)
+    text = preview.text
     for k in range(TEXT_LINES if text else 0):
         text = _write(cell, (4, k * LINE), text)
     if preview.pictures:

@@ -28,13 +28,13 @@ class Preview:
         title: its label or its text; may be empty.
         note: where it came from.
         pictures: uint8 RGB [H, W, 3] each, which belong side by side.
-        pieces: its text, token by token.
+        text: its own.
     """
 
     title: str
     note: str
     pictures: Sequence[Array] = ()
-    pieces: Sequence[str] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True)

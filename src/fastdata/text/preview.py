@@ -36,7 +36,7 @@ def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
         document = store.samples[row]
         ids = _read_tokens(store, int(document["start"]), min(FIRST, int(document["tokens"])))
         note = f"{row}: {names[int(document['source'])]}, {number_of(int(document['tokens']), 'token')}{problem}"
-        yield Preview("", note, pieces=list(_pieces(decode, ids.tolist())))
+        yield Preview("", note, text=decode(ids.tolist()))
 
 
 def _decoder(store: Store) -> tuple[Callable[[Sequence[int]], str], str]:
@@ -46,17 +46,7 @@ def _decoder(store: Store) -> tuple[Callable[[Sequence[int]], str], str]:
     try:
         return load(spec, (store.path / spec.file).read_bytes() if spec.file else b"").decode, ""
     except FastDataError as error:  # there is no tokenizer, or its library is not installed
-        return lambda ids: " ".join(map(str, ids)) + " ", f", shown as ids: {error}"
-
-
-def _pieces(decode: Callable[[Sequence[int]], str], ids: list[int]) -> Iterator[str]:
-    """Yield the text of each token; of tokens that are parts of a character, the text of all of them."""
-    start = 0
-    for end in range(1, len(ids) + 1):
-        text = decode(ids[start:end])
-        if "\ufffd" not in text or end - start > 3 or end == len(ids):
-            yield text
-            start = end
+        return lambda ids: " ".join(map(str, ids)), f", shown as ids: {error}"
 
 
 def _read_tokens(store: Store, start: int, count: int) -> Array:

@@ -19,7 +19,7 @@ from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, format_of, read_tokens, readable_documents
 from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
-from fastdata.tokenizer import LIBRARIES, Engine, Spec, load
+from fastdata.tokenizer import Engine, Spec, load
 
 __all__ = ["TokenRecipe", "make_shard", "tables"]
 
@@ -53,7 +53,7 @@ class TokenRecipe:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        return LIBRARIES[self.tokenizer.engine]
+        return self.tokenizer.libraries
 
     @property
     def dtype(self) -> str:
