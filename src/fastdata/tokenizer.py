@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -246,8 +246,9 @@ def characters_in(data: bytes) -> list[str]:
     return characters
 
 
+@cache
 def load(spec: Spec, data: bytes) -> Engine:
-    """Load a tokenizer. data: the bytes of its file.
+    """Load a tokenizer, once in each process. data: the bytes of its file.
 
     Raises:
         PrepError: if the tokens came without a tokenizer, or its file is damaged.

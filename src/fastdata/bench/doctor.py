@@ -115,11 +115,11 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"doctor measures a DataLoader, a Loader or another iterable of batches, found a {type(loader).__name__}")
     unit, cores = seconds / TOTAL_S, available_cores()
-    dataset: Any = loader.dataset if isinstance(loader, Loader | DataLoader) else None
-    own = getattr(loader, "device", None)
-    device = torch.device(device or own or ("cuda" if torch.cuda.is_available() else "cpu"))
+    known = isinstance(loader, Loader | DataLoader)
+    dataset: Any = loader.dataset if known else None
+    device = torch.device(device or getattr(loader, "device", None) or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = None if step is None else _training(step, device)
-    remade = isinstance(loader, Loader | DataLoader) and not is_direct(dataset)
+    remade = known and not is_direct(dataset)
     workers = loader.num_workers if remade else 0
     rates = {}
     for count in sorted({1, 2, cores, workers} - {0} if remade else (), reverse=True):
@@ -166,13 +166,11 @@ def loader_rate(loader: Any, workers: int, seconds: float) -> float:
 
 def _training(step: Any, device: torch.device) -> Callable[[Any], Any]:
     """Return a step of training as a function of a batch."""
-    if not isinstance(step, tuple | list):
-        if not callable(step):
-            raise TypeError(f"a step is a function of a batch, or (model, loss_fn); found a {type(step).__name__}")
+    if callable(step):
         return step  # type: ignore[no-any-return]
+    if not isinstance(step, tuple | list) or len(step) != 2 or not isinstance(step[0], nn.Module):
+        raise TypeError(f"a step is a function of a batch, or (model, loss_fn); found {step!r:.100}")
     model, loss_fn = step
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"a step is a function of a batch, or (model, loss_fn); found a pair with a {type(model).__name__}")
     model.to(device)
 
     def train(batch: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.store.column import Column, ColumnTokens
-from fastdata.tokenizer import Engine, Spec, find_tokenizer, load
+from fastdata.tokenizer import find_tokenizer, load
 
 __all__ = ["decode_tokens", "encode_columns", "with_tokens"]
 
@@ -60,11 +59,6 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
     return tuple(found.values()), files
 
 
-@cache
-def _engine(spec: Spec, data: bytes) -> Engine:
-    return load(spec, data)
-
-
 def encode_columns(columns: Sequence[Column], values: Sequence[Any], files: Mapping[str, bytes], counts: Counter[str]) -> list[Any]:
     """Return the values of a sample with texts as tokens.
 
@@ -83,7 +77,7 @@ def encode_columns(columns: Sequence[Column], values: Sequence[Any], files: Mapp
 
 
 def _encode(column: Column, tokens: ColumnTokens, value: Any, data: bytes, counts: Counter[str]) -> Array:
-    engine, texts = _engine(tokens.tokenizer, data), [value] if isinstance(value, str) else value
+    engine, texts = load(tokens.tokenizer, data), [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise CodecError(f"column {column.name}: {value!r:.60} is neither text nor a list of texts", "bad-field")
     length = column.shape[0] if column.shape else None
@@ -105,4 +99,4 @@ def decode_tokens(root: Path, column: Column, tokens: Sequence[int]) -> str:
     while ids and ids[-1] == column.tokens.pad:
         ids.pop()
     file = column.tokenizer_file
-    return _engine(column.tokens.tokenizer, (root / file).read_bytes() if file else b"").decode(ids)
+    return load(column.tokens.tokenizer, (root / file).read_bytes() if file else b"").decode(ids)

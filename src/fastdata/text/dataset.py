@@ -21,7 +21,6 @@ from fastdata.store.store import Store
 from fastdata.system.shared_memory import SharedArray
 from fastdata.text.memory import RowCopier, Runs, TokenMemory
 from fastdata.text.sections import Tokens
-from fastdata.tokenizer import Spec, load
 
 __all__ = ["RAMTokens", "TokenDataset"]
 
@@ -115,25 +114,25 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         self.dtype = np.dtype(np.uint32) if self._section.largest == width else self._memory.dtype
         self._no_token = int(np.iinfo(self.dtype).max)
         self._torch_dtype = torch.from_numpy(np.empty(0, self.dtype)).dtype
-        if not self._has_rows():
+        self._length = self._count_rows()
+        if not self._length:
             raise ValueError(
                 f"{self.path} has {self.num_tokens} tokens in {self.num_documents} documents, which do not make a row of "
                 f"{self.block_size} inputs and a target: choose a smaller block_size"
             )
 
-    def _has_rows(self) -> bool:
-        if self.mode == "document":
-            return self.num_documents > 0
-        if self.documents == "align":
-            return bool(self._rows[-1] > 0)
-        return self.num_tokens > (self.block_size if self.mode == "random" else 1)
-
-    def __len__(self) -> int:
+    def _count_rows(self) -> int:
+        tokens, block, aligned = self.num_tokens, self.block_size, self.documents == "align"
         if self.mode == "document":
             return self.num_documents
+        if aligned and (self.mode == "sequential" or not self._rows[-1]):
+            return int(self._rows[-1])
         if self.mode == "random":
-            return max(self.num_tokens // self.block_size, 1)
-        return int(self._rows[-1]) if self.documents == "align" else -(-(self.num_tokens - 1) // self.block_size)
+            return max(tokens // block, 1) if aligned or tokens > block else 0
+        return -(-(tokens - 1) // block) if tokens > 1 else 0
+
+    def __len__(self) -> int:
+        return self._length
 
     @property
     def num_tokens(self) -> int:
@@ -278,9 +277,8 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
 
     def decode(self, tokens: Any) -> str:
         """Return the text of ids, decoded with the store's tokenizer."""
-        spec = Spec(self._section.engine, self._section.name, self._section.sha256)
         ids = [k for k in np.asarray(tokens).reshape(-1).tolist() if k != self._no_token]
-        return load(spec, (self.path / spec.file).read_bytes() if spec.file else b"").decode(ids)
+        return self._section.load_tokenizer(self.path).decode(ids)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_copy", "_bounds", "_rows")} | {"_stream": None}

@@ -10,8 +10,7 @@ import numpy as np
 from fastdata.errors import FastDataError
 from fastdata.store.preview import Preview
 from fastdata.store.store import Store
-from fastdata.text.sections import RECORD_BYTES
-from fastdata.tokenizer import Spec, load
+from fastdata.text.sections import RECORD_BYTES, Tokens
 from fastdata.words import number_of
 
 __all__ = ["facts", "previews"]
@@ -41,10 +40,9 @@ def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
 
 def _decoder(store: Store) -> tuple[Callable[[Sequence[int]], str], str]:
     """Return what makes text of ids; and, if it shows the ids themselves, why."""
-    section = store.manifest.section("tokens")
-    spec = Spec(section.engine, section.name, section.sha256)
+    section: Tokens = store.manifest.section("tokens")
     try:
-        return load(spec, (store.path / spec.file).read_bytes() if spec.file else b"").decode, ""
+        return section.load_tokenizer(store.path).decode, ""
     except FastDataError as error:  # there is no tokenizer, or its library is not installed
         return lambda ids: " ".join(map(str, ids)), f", shown as ids: {error}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fastdata.errors import FormatError
 from fastdata.store.files import Count, Entry
 from fastdata.store.manifest import Form, Manifest
 from fastdata.store.store import Store
+from fastdata.tokenizer import Engine, Spec, load
 
 __all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "TYPES", "Tokens", "check", "merge", "reads", "samples_dtype"]
 
@@ -44,6 +46,11 @@ class Tokens(Entry, frozen=True):
     end: Count | None
     largest: Count
     counts: tuple[Count, ...]
+
+    def load_tokenizer(self, folder: Path) -> Engine:
+        """Load the tokenizer of a store in this folder."""
+        spec = Spec(self.engine, self.name, self.sha256)
+        return load(spec, (folder / spec.file).read_bytes() if spec.file else b"")
 
 
 TYPES = {"tokens": Tokens}

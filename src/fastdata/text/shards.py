@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import repeat
 from typing import Any, ClassVar
 
@@ -66,14 +65,9 @@ class TokenRecipe:
 PLAN_TYPES = TokenRecipe, (Piece, Head)
 
 
-@cache
-def _engine(spec: Spec, data: bytes) -> Engine:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
-    return load(spec, data)
-
-
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
     """Tokenize the pieces of a task, one after another."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
     shard = _Shard(job, task, writers, progress)
     for number, piece in enumerate(task.sources, task.first):
         counts = shard.copy(number, piece) if format_of(piece.name)[0] == "bin" else shard.tokenize(number, piece)
@@ -114,7 +108,7 @@ class _Shard:
         Those that cannot be read or tokenized become rejects; those before and after are kept.
         """
         options, counts, size, done = self._options, list[int](), max(piece.size, 0), 0
-        engine = _engine(options.tokenizer, self._files.get(options.tokenizer.file, b""))
+        engine = load(options.tokenizer, self._files.get(options.tokenizer.file, b""))
         end = np.array([] if options.end is None else [options.end], self._record.dtype)
         batches = _batches(readable_documents(self._root, piece, options.cutting, options.max_bytes))
         while True:
