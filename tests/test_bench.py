@@ -9,8 +9,7 @@ import pytest
 
 import fastdata
 import stores
-from fastdata.bench import harness
-from fastdata.bench.harness import Run, interleave, summarize
+from fastdata.bench.harness import Run, summarize
 from support import MAIN, run, write_pictures
 
 COUNT = 40
@@ -27,23 +26,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # The harness
-
-
-def test_contestants_take_turns_and_the_warm_up_does_not_count() -> None:
-    calls: list[str] = []
-    counts = iter(range(1, 100))
-
-    def measure(name: str) -> harness.Measure:
-        def take(seconds: float) -> Run:
-            assert seconds == 0.5
-            calls.append(name)
-            return Run(next(counts), seconds, 0.1)
-
-        return take
-
-    runs = interleave({"a": measure("a"), "b": measure("b")}, seconds=0.5, repeats=3)
-    assert calls == ["a", "b"] * 4
-    assert [[r.images for r in runs[name]] for name in "ab"] == [[3, 5, 7], [4, 6, 8]]
 
 
 def test_medians_and_ratios_within_a_round() -> None:

@@ -448,7 +448,7 @@ def doctor(path: str | None, as_json: bool, **options: Any) -> None:
     ImageFolder in torch's DataLoader would, and 300 images are prepared, to be read by the Loader. For your own loader, give
     --loader, and for your model --model.
     """
-    from fastdata.bench.doctor_command import examine
+    from fastdata.bench.doctor import examine
 
     found = examine(path, **options)
     click.echo(found.json() if as_json else str(found))

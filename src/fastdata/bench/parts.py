@@ -24,7 +24,7 @@ __all__ = ["measure_parts"]
 
 QUEUED = Path("/proc/thread-self/schedstat")
 KNOWN = {  # what reads, decodes and resizes images for most people, if it is imported
-    "fastdata.bench.doctor_command:read_source": "read",
+    "fastdata.bench.doctor:read_source": "read",
     "torchvision.io.image:read_file": "read",
     "PIL.Image:open": "decode",
     "PIL.Image:Image.convert": "decode",
