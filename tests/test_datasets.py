@@ -12,7 +12,7 @@ import torch
 
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RAMDataset, RandomCrop, RandomResizedCrop, Resize, StoreError
-from stores import CLASSES, COUNT, deep, floats, folder, script, sources, store, unlabelled, whole
+from stores import CLASSES, COUNT, floats, folder, script, sources, store, unlabelled, whole
 from support import encode, picture
 
 pytestmark = [
@@ -35,25 +35,6 @@ def test_samples_are_the_stored_images_with_their_targets(make, codec):
         assert type(target) is int and target == k // 14
         error = np.abs(image.permute(1, 2, 0).numpy().astype(int) - pixels)
         assert error.mean() < 4 if codec == "jpeg" else error.max() == 0
-
-
-def test_gray_and_16_bit_images():
-    image, _ = LMDBDataset(store(gray=True), crop=CenterCrop(20))[3]
-    assert image.dtype == torch.uint8 and image.shape == (1, 20, 20)
-    image, _ = LMDBDataset(deep(), crop=CenterCrop(20))[3]
-    assert image.dtype == torch.uint16 and image.shape == (3, 20, 20) and int(image.to(torch.int32).max()) > 255
-
-
-def test_an_index_counts_from_either_end_and_no_further():
-    dataset = LMDBDataset(store(), size=64)
-    assert torch.equal(dataset[-1][0], dataset[COUNT - 1][0]) and torch.equal(dataset[-COUNT][0], dataset[0][0])
-    assert dataset.name(-1) == dataset.name(COUNT - 1)
-    for index in (COUNT, -COUNT - 1):
-        with pytest.raises(IndexError, match=f"index {index}, but the dataset has {COUNT} samples"):
-            dataset[index]
-        with pytest.raises(IndexError, match=f"{COUNT} samples"):
-            dataset.name(index)
-    assert sum(1 for _ in dataset) == COUNT  # Python's own iteration ends at the IndexError
 
 
 @pytest.mark.parametrize("make", [LMDBDataset, RAMDataset])

@@ -18,7 +18,7 @@ from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop
 from fastdata.loader.engine import DevicePrefetchEngine as Feed
 from fastdata.system.torch_private import arrived
 from stores import sha, store
-from support import ahead_of, engine_of, until, worker_processes
+from support import engine_of, until, worker_processes
 
 
 def augmented(**options: Any) -> LMDBDataset:
@@ -34,7 +34,7 @@ class Engine:
     slots = None
 
     def __init__(self, made: int = 1 << 30, bad: Any = None) -> None:
-        self.made, self.bad, self.given, self.closed = made, bad or {}, list[int](), False
+        self.made, self.bad, self.given = made, bad or {}, list[int]()
 
     def receive(self, generation: int) -> Any:
         k = len(self.given)
@@ -52,9 +52,6 @@ class Engine:
     def died(self, error: BaseException) -> bool:
         return "died" in str(error)
 
-    def close(self) -> None:
-        self.closed = True
-
 
 def feed(engine: Any, depth: int = 2) -> Feed:
     return Feed(engine, torch.device("cpu"), depth, pin=False)
@@ -62,14 +59,6 @@ def feed(engine: Any, depth: int = 2) -> Feed:
 
 def number(subject: Feed, generation: int = 0) -> int:
     return int(subject.receive(generation)[1][0])
-
-
-@pytest.mark.parametrize("depth", [1, 2, 5])
-def test_no_more_than_depth_batches_are_fetched_ahead(depth):
-    engine = Engine()
-    subject = feed(engine, depth)
-    for k in range(10):
-        assert number(subject) == k and len(engine.given) == k + 1 + depth
 
 
 def test_a_batch_is_not_held_back_by_one_that_is_not_made():
@@ -83,19 +72,6 @@ def test_a_batch_is_not_held_back_by_one_that_is_not_made():
     assert [number(subject) for _ in range(4)] == [5, 6, 7, 8] and len(engine.given) == 9
 
 
-def test_an_error_comes_after_the_batches_before_it():
-    subject = feed(Engine(bad={3: OSError("the fourth")}), depth=5)
-    assert [number(subject) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(OSError, match="the fourth"):
-        number(subject)
-
-
-def test_an_interrupt_comes_at_once():
-    subject = feed(Engine(bad={2: KeyboardInterrupt()}))
-    with pytest.raises(KeyboardInterrupt):
-        number(subject)
-
-
 def test_another_generation_drops_batches_and_the_errors_of_batches_but_not_a_death():
     subject = feed(Engine(bad={2: OSError("of an old batch")}))
     assert number(subject, 0) == 0 and number(subject, 1) == 3 and number(subject, 1) == 4
@@ -104,14 +80,6 @@ def test_another_generation_drops_batches_and_the_errors_of_batches_but_not_a_de
     assert number(subject, 0) == 0
     with pytest.raises(RuntimeError, match="died"):
         number(subject, 1)
-
-
-def test_closing_forgets_the_batches_and_closes_the_engine():
-    engine = Engine()
-    subject = feed(engine)
-    number(subject)
-    subject.close()
-    assert engine.closed and not len(ahead_of(subject))
 
 
 # What is there already, of torch's DataLoader
@@ -249,6 +217,3 @@ def test_a_worker_that_dies_is_an_error_after_what_was_made_and_the_next_pass_wo
                 found.append(int(batch))
         assert found == list(range(len(found))) and (len(found) == 4 or not isinstance(caught.value, LoaderError))
         assert not re.search("killed", str(caught.value))
-
-
-# The Trainer

@@ -132,19 +132,6 @@ def test_what_does_not_fit_into_a_slot_comes_in_memory_of_its_own(workers):
         assert loader.stats().slots_in_use <= max(1, 2 * workers)
 
 
-def test_slots_are_aligned_to_pages_and_apart_from_each_other():
-    slots = Slots(2, 5000)
-    assert slots.count == 6 and slots.nbytes == 6 * 8192
-    arrays = [slots.place.array(slots.take(), Span(0, (50, 100), np.dtype(np.uint8))) for _ in range(4)]
-    for k, array in enumerate(arrays):
-        assert array.ctypes.data % 4096 == 0
-        array[...] = k
-    assert [int(array.max()) for array in arrays] == [0, 1, 2, 3] == [int(array.min()) for array in arrays]
-    assert slots.place.array(0, Span(0, (50, 200), np.dtype(np.uint8))) is None
-    assert slots.place.array(0, Span(0, (2048, 2), np.dtype(np.uint16))).nbytes == 8192
-    assert slots.place.array(0, Span(64, (2048, 2), np.dtype(np.uint16))) is None
-
-
 def test_the_arrays_of_a_batch_lie_in_one_slot_at_multiples_of_64_bytes():
     dataset = MaskDataset(masked(), crop=CenterCrop(15))
     with Loader(dataset, 1, num_workers=0) as loader:

@@ -53,7 +53,7 @@ def disambiguate(keys: Array) -> Array:
     return rows | occurrences(rows) << ROW_BITS
 
 
-def check_split(fraction: Any, seed: Any, stratify: Any = False) -> None:
+def check_split(fraction: Any, seed: Any) -> None:
     """Raise a TypeError or a ValueError for a wrong argument of `split`."""
     if not isinstance(fraction, int | float | np.number):
         raise TypeError(f"fraction is {fraction!r}, but must be a number between 0 and 1, the share of the first part")
@@ -61,8 +61,6 @@ def check_split(fraction: Any, seed: Any, stratify: Any = False) -> None:
         raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1: 0.8 puts 80 % of the samples into the first part")
     if not 0 <= operator.index(seed) < 1 << 64:
         raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
-    if not isinstance(stratify, bool):
-        raise TypeError(f"stratify is {stratify!r}, but must be True, for the same fraction of every class, or False")
 
 
 def part_of(fraction: float, seed: int, keys: Array, groups: Array | None) -> Array:

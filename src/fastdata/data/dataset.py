@@ -152,7 +152,7 @@ class RowsDataset(Dataset[Any]):
         Raises:
             TypeError, ValueError: an argument is wrong, or one part would be empty.
         """
-        check_split(fraction, seed, stratify)
+        check_split(fraction, seed)
         first = part_of(fraction, seed, self._keys(np.arange(len(self))), self._strata() if stratify else None)
         return self.subset(first), self.subset(~first)
 

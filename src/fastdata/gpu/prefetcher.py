@@ -33,21 +33,14 @@ class Prefetcher:
 
         for images, targets in Prefetcher(DataLoader(dataset, 256, num_workers=8, pin_memory=True), "cuda"):
 
-    A batch is any nest of tuples, lists and mappings of tensors. Types, attributes and values that are not tensors stay; other
-    objects with a `.to` are moved by it. The copies run on their own stream. The stream that is current when a batch is returned
-    waits for its copy; the host does not. The tensors belong to that stream: keep, change or free them like any other. To use them
-    on another stream, call `record_stream`, as for all tensors of torch.
-
-    Page-lock the batches in the loader (`pin_memory=True`), where another thread can do it. Batches that are not page-locked are
-    copied through page-locked memory here.
+    A batch is any nest of tuples, lists and mappings of tensors, which keep their types and attributes; other objects with a `.to`
+    are moved by it. The stream that is current when a batch is returned waits for its copy; the host does not. The tensors belong
+    to that stream, as any tensor of torch does. Batches that the loader did not page-lock (`pin_memory=True`) are page-locked here.
 
     From a torch DataLoader with workers, only finished batches are fetched ahead, so that no batch waits for a later one; without
-    workers, nothing is fetched ahead. From other loaders, `depth` batches are drawn ahead, with their random numbers.
-
-    An error of the loader is raised after the batches before it are returned. `load_state_dict` ends the current pass, because
-    batches fetched ahead belong to another place of the run. All other attributes are the loader's own, and may be ahead.
-
-    A loader that reuses the memory of the previous batch cannot be read ahead: let it make new tensors.
+    workers, nothing is fetched ahead. From other loaders, `depth` batches are drawn ahead, with their random numbers; they have to
+    make new tensors for each. An error comes after the batches before it. `load_state_dict` ends the current pass. All other
+    attributes are the loader's own, and may be ahead.
 
     Args:
         loader: any iterable of batches. A fastdata Loader does the same by itself: `Loader(..., device="cuda")`.
