@@ -84,8 +84,6 @@ def find_cells(
     """Return the fewest cells that decode, inside the box, to exactly the pixels of the whole JPEG.
 
     Args:
-        data: a JPEG with the index of docs/format.md.
-        top, left, height, width: the box, inside the image and not empty.
         of: (height, width) that the image should have.
         exact: False: for a decoder that repeats samples of colour instead of interpolating them; slightly fewer cells.
 

@@ -96,11 +96,7 @@ def decode_window(
 ) -> Region:
     """Decode as little of a record as contains the window. Pixels equal those of decoding the whole at that scale.
 
-    Args:
-        data: the record.
-        form, height, width: as for `decode_record`.
-        window: the part that is needed.
-        scratch: returns flat uint8 memory of at least a size, which the result may use.
+    `scratch` returns flat uint8 memory of at least a size, which the result may use.
 
     Raises:
         CodecError: if the bytes are damaged, or have an image of another size.

@@ -54,12 +54,7 @@ class Fields:
 
     @classmethod
     def of(cls, names: str | Sequence[str] | None, images: Images, min_visible: float = 0.0) -> Fields | None:
-        """Return the fields of these names; None: no fields.
-
-        Raises:
-            StoreError: if the images lack one of them.
-            ValueError: if there is no name, or one twice, or `min_visible` is not a share.
-        """
+        """Return the fields of these names; None: no fields. Raise StoreError or ValueError if an argument is wrong."""
         if names is None:
             if min_visible:
                 raise ValueError(f"min_visible is {min_visible}, but drops boxes from fields: give fields too")
@@ -92,12 +87,7 @@ class Fields:
         return list(dict.fromkeys([*self.names, *boxes]))
 
     def batch(self, columns: Values, rows: Array, move: Move) -> Any:
-        """Return the targets of these rows, int64 [n].
-
-        Args:
-            columns: all columns of the images.
-            move: returns where points of the files come to lie in the outputs, and the sizes of these, for `move_boxes`.
-        """
+        """Return the targets of these rows, int64 [n]. `move` returns where points come to lie, as `move_columns` takes it."""
         names = self._read(columns)
         found = {name: columns[name].batch(rows) for name in names}
         if any(columns[name].column.geometry for name in names):

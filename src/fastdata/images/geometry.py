@@ -62,9 +62,7 @@ def target_shapes(sides: Array, size: int | None, mode: str, *, upscale: bool) -
 def placement(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple[Placement, Array]:
     """Return where points of the prepared files lie in the stored images, and the sizes of these, (height, width), int64 [n, 2].
 
-    Args:
-        sides: (height, width) of the files, int [n, 2].
-        size, mode, upscale: as for `target_shapes`.
+    The arguments are those of `target_shapes`.
     """
     shapes = target_shapes(sides, size, mode, upscale=upscale)
     stored, corner = shapes, np.zeros_like(shapes)
@@ -88,7 +86,6 @@ def move_columns(
     """Move the boxes and keypoints among values of columns, and drop instances whose boxes are gone from all of their group.
 
     Args:
-        columns: what the values are.
         values: of each column, by its name, as `ColumnReader.read` returns them. They are replaced.
         placed, sizes, min_visible: as for `move_boxes`.
         areas: whether the areas of instances change as those of their boxes do.
@@ -125,12 +122,10 @@ def _areas(boxes: Array) -> Array:
 
 
 def move_boxes(boxes: Array, of: Array, placed: Placement, sizes: Array, min_visible: float) -> tuple[Array, Array]:
-    """Move boxes, clip them to the outputs, and say which remain.
+    """Move boxes, x1, y1, x2, y2 [total, 4], clip them to the outputs, and say which remain.
 
     Args:
-        boxes: x1, y1, x2, y2 in pixels of the files, [total, 4].
         of: the image of each box, int64 [total].
-        placed: where points come to lie.
         sizes: of the outputs, (width, height), [n, 2].
         min_visible: the share of a box's area that must remain inside.
 
@@ -145,15 +140,9 @@ def move_boxes(boxes: Array, of: Array, placed: Placement, sizes: Array, min_vis
 
 
 def move_keypoints(points: Array, of: Array, placed: Placement, sizes: Array, names: Sequence[str]) -> Array:
-    """Move keypoints. Those outside of the output become (0, 0, 0), as COCO writes keypoints that are not labelled.
+    """Move keypoints, x, y, visibility [total, ..., 3]. Those outside of the output become (0, 0, 0), as unlabelled ones of COCO.
 
-    Args:
-        points: x, y, visibility, [total, ..., 3].
-        of, placed, sizes: as for `move_boxes`.
-        names: of the keypoints along the last but one axis. Where an image is mirrored, "left_..." and "right_..." change places.
-
-    Returns:
-        float32, of the same shape.
+    names: of the keypoints along the last but one axis. Where an image is mirrored, "left_..." and "right_..." change places.
     """
     axes = (slice(None),) + (None,) * (points.ndim - 2)
     moved = points[..., :2] * placed.scale[of][axes] + placed.shift[of][axes]

@@ -60,12 +60,9 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
 
 
 def encode_columns(columns: Sequence[Column], values: Sequence[Any], files: Mapping[str, bytes], counts: Counter[str]) -> list[Any]:
-    """Return the values of a sample with texts as tokens.
+    """Return the values of a sample, one for each column, with texts as tokens.
 
-    Args:
-        values: one for each column, before tokenizing.
-        files: of the tokenizers.
-        counts: counts the texts that were longer than their row, under "cut" and the column's name.
+    `counts` counts the texts that were longer than their row, under "cut" and the column's name.
 
     Raises:
         CodecError: a value is no text, or has a character that the tokenizer lacks.
