@@ -160,21 +160,18 @@ def MultiCrop(
     num_local: int = 8,
     scale: tuple[float, float] = (0.4, 1.0),
     local_scale: tuple[float, float] = (0.05, 0.4),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
-    antialias: bool = True,
-    fast: bool = False,
+    **options: Any,
 ) -> tuple[RandomResizedCrop, ...]:
     """Return the crops of DINO: `num_global` large views of an image, then `num_local` small ones. Give it to a dataset as `crop`.
 
     The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), whose resampling is bicubic.
-    The arguments are those of RandomResizedCrop, for global and for local views.
+    The others are arguments of RandomResizedCrop: `scale` of global and `local_scale` of local views, `options` of both.
 
     Examples:
         >>> [crop.size for crop in MultiCrop(224, 96, num_local=3)]
         [224, 224, 96, 96, 96]
     """
-    large = RandomResizedCrop(size, scale=scale, ratio=ratio, antialias=antialias, fast=fast)
-    small = RandomResizedCrop(local_size, scale=local_scale, ratio=ratio, antialias=antialias, fast=fast)
+    large, small = RandomResizedCrop(size, scale=scale, **options), RandomResizedCrop(local_size, scale=local_scale, **options)
     return (large,) * num_global + (small,) * num_local
 
 

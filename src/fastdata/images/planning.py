@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.images.masks import MaskRecipe, is_binary, mask_values, read_palette
-from fastdata.images.options import ImageOptions
+from fastdata.images.options import CODECS, ImageOptions
 from fastdata.images.prepare import ImageRecipe
 from fastdata.images.sections import NamedImage
 from fastdata.images.tokens import with_tokens
@@ -26,7 +26,7 @@ from fastdata.sources.yolo import with_yolo
 __all__ = ["plan_images"]
 
 PROBED_MASKS = 32
-IMAGE = re.compile(r"([A-Za-z0-9_]{1,100})=(.+?)(?::(jpeg|original|rgb|png))?(?::(8|16))?(:gray)?")
+IMAGE = re.compile(rf"([A-Za-z0-9_]{{1,100}})=(.+?)(?::({'|'.join(CODECS)}))?(?::(8|16))?(:gray)?")
 IMAGE_FORM = "NAME=WHERE[:CODEC][:BITS][:gray], such as left=left or depth=depth:png:16:gray"
 
 

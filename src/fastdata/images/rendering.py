@@ -138,7 +138,15 @@ def _union(one: Window, other: Window) -> Window:
 def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Timing) -> Iterator[tuple[int, Region | None]]:
     """Yield the number of each window, in any order, and a region that contains it; None: it is empty."""
     with _scratch_memory() as scratch:
-        batches, alone, records = _in_batches(images, rows, windows, timing) if images.indexed else ([], list(range(len(rows))), [])
+        batches, alone, records = list[JpegBatch](), list(range(len(rows))), list[memoryview]()
+        if images.indexed:
+            started = perf_counter()
+            records = [images.get(row) for row in rows.tolist()]
+            read = perf_counter()
+            heights, widths = (sides.tolist() for sides in images.sides(rows))
+            batches, alone = jpeg_batches(records, list(zip(heights, widths, strict=True)), windows)
+            timing.read_s += read - started
+            timing.decode_s += perf_counter() - read
         for batch in batches:
             started = perf_counter()
             joined = batch.join()  # waits for the disk
@@ -161,20 +169,6 @@ def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Tim
             timing.read_s += read - started
             timing.decode_s += perf_counter() - read
             yield k, region
-
-
-def _in_batches(
-    images: Images, rows: Array, windows: Sequence[Window], timing: Timing
-) -> tuple[list[JpegBatch], list[int], list[memoryview]]:
-    """Return the windows to decode together, those to decode alone, and all records."""
-    started = perf_counter()
-    records = [images.get(row) for row in rows.tolist()]
-    read = perf_counter()
-    heights, widths = (sides.tolist() for sides in images.sides(rows))
-    batches, alone = jpeg_batches(records, list(zip(heights, widths, strict=True)), windows)
-    timing.read_s += read - started
-    timing.decode_s += perf_counter() - read
-    return batches, alone, records
 
 
 class _Scratch:
