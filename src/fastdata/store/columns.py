@@ -35,7 +35,7 @@ class Lists(NamedTuple):
         return Lists(self.values[chosen], np.concatenate([[0], np.cumsum(counts)]))
 
     def items(self) -> list[Array]:
-        return np.split(self.values, self.offsets[1:-1])
+        return np.split(self.values, self.offsets[1:-1]) if len(self.offsets) > 1 else []
 
 
 def save_values(columns: Sequence[Column], rows: Sequence[Sequence[Any]], path: Path) -> FileSum:
