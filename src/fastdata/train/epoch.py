@@ -36,14 +36,11 @@ class Epoch:
     again and dropped, while the generators of torch, numpy, Python and the loader are set as they were then. Afterwards the first
     three are restored.
 
+    All ranks need as many batches: if loaders have no len(), this is checked with each batch.
+
     Args:
-        loader: any iterable.
         number: the epoch's number, for `set_epoch` of the loader or of its sampler.
         place: a result of `state()`, to continue from there. None: start the epoch.
-        world: the ranks, all of which need as many batches.
-
-    Raises:
-        FastDataError: the ranks have different numbers of batches. If loaders have no len(), this is found when the first one ends.
 
     Attributes:
         used: batches used so far.

@@ -57,11 +57,7 @@ def lay_out(
     recompute: Iterable[type[nn.Module]] = (),
     wrap: Callable[[nn.Module], nn.Module] | None = None,
 ) -> tuple[nn.Module, nn.Module, EMA | None]:
-    """Prepare a model for training.
-
-    Returns the model with the keys of its state_dict unchanged, the (possibly wrapped) module to call, and the average of the
-    weights, or None without `ema`; all on their devices.
-    """
+    """Return the model with the keys of its state_dict unchanged, the (wrapped) module to call, and the average, if any."""
     if names := [name for name, _ in dead_biases(model)]:
         text = f"convolutions whose bias the following BatchNorm cancels: {len(names)}, the first is {names[0]}"
         warnings.warn(f"{text}. drop_dead_bias(model) removes these biases, with the same output", stacklevel=3)

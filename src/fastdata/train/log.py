@@ -81,10 +81,7 @@ class Log:
     """Appends records to log.jsonl and to TensorBoard's curves, if tensorboard is installed.
 
     A file that cannot be written, for example on a full disk, causes one warning; the run continues. The log is tried again with
-    the next record; TensorBoard's file ends with its first error.
-
-    Args:
-        folder: the folder of the files; None: no files.
+    the next record; TensorBoard's file ends with its first error. Without a folder there are no files.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -126,18 +123,14 @@ class Log:
         self._board.flush()
 
     def close(self) -> None:
-        board, self._board = self._board, None
-        if board is not None:
-            with suppress(OSError):
-                board.close()
+        with suppress(OSError):
+            if self._board is not None:
+                self._board.close()
+        self._board = None
 
 
 class Progress:
-    """A progress bar on a terminal, one line per epoch, and one per minute where there is no terminal.
-
-    Args:
-        shown: False on ranks other than 0.
-    """
+    """A progress bar on a terminal, one line per epoch, and one per minute where there is no terminal. Rank 0 has it `shown`."""
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown

@@ -34,9 +34,6 @@ class Step:
     A gradient that is not finite on any rank changes neither the weights nor the optimizer's state nor the average of the weights.
     Fused optimizers read the flag on the device (`found_inf`, as with torch's GradScaler). For others, and until the first update
     that is not skipped, the host reads it once per update.
-
-    Args:
-        graphs: sees the losses of each micro-batch, before its backward pass.
     """
 
     def __init__(
@@ -86,8 +83,7 @@ class Step:
     def add(self, batch: Any, *, valid: int | None, last: bool, check: bool) -> None:
         """Run forward and backward of one micro-batch. The ranks exchange gradients on the last one of an update.
 
-        Args:
-            check: also check the values that loss_fn returns, for which the host waits.
+        With `check`, the host waits for the values that loss_fn returns, and checks them.
         """
         if self._set_sync is not None:
             self._set_sync(last)
