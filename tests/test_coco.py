@@ -204,6 +204,8 @@ def test_a_box_stays_on_what_it_surrounds(tmp_path: Path) -> None:
 
 def test_what_is_stored(stores: dict[str, Path], body: Any) -> None:
     dataset = LMDBDataset(stores["short"], fields=("image_id", "source_size", "boxes", "category"))
+    assert dataset.columns.names("category") == ("person", "dog", "tree")  # in the order of their ids
+    assert dataset.columns.names("keypoints") == tuple(POINTS) and dataset.columns.names("boxes") == ()
     assert [column["id"] for column in body["images"]] == sorted(
         (dataset[k][1]["image_id"] for k in range(len(dataset))), reverse=True
     )
@@ -216,14 +218,6 @@ def test_what_is_stored(stores: dict[str, Path], body: Any) -> None:
     several = dataset.subset([len(boxes) > 1 for boxes in dataset.columns["boxes"]])
     assert 0 < len(several) < len(dataset)
     assert LMDBDataset(stores["short"], fields="category")[3][1].dtype == torch.int64
-
-
-def test_names_of_categories_and_keypoints(stores: dict[str, Path]) -> None:
-    columns = LMDBDataset(stores["short"]).split(0.5, seed=0)[0].columns
-    assert columns.names("category") == ("person", "dog", "tree")  # in the order of their ids
-    assert columns.names("keypoints") == tuple(POINTS) and columns.names("boxes") == ()
-    with pytest.raises(KeyError, match="no column kind; there are image_id, source_size, boxes"):
-        columns.names("kind")
 
 
 def test_what_a_table_does_not_name_is_a_note(folder: Path, body: Any, tmp_path: Path) -> None:
@@ -257,12 +251,17 @@ def test_nothing_vanishes(folder: Path, body: Any, tmp_path: Path) -> None:
     images[0]["file_name"] = "elsewhere.png"
     images[1]["height"] += 1
     extra = {"image_id": images[2]["id"], "id": 900, "category_id": 3, "bbox": [-5, 1, 30, 9]}
+    outline = {"image_id": images[2]["id"], "id": 902, "category_id": 3, "segmentation": [[1, 1, 9, 1, 9, 9]]}
     flat = {"image_id": images[2]["id"], "id": 901, "category_id": 3, "bbox": [5, 1, 0, 9]}
-    path = write(tmp_path / "a.json", {**body, "images": images[:-1], "annotations": [*keep(body, images[:-1]), extra, flat]})
+    path = write(
+        tmp_path / "a.json", {**body, "images": images[:-1], "annotations": [*keep(body, images[:-1]), extra, flat, outline]}
+    )
     summary = prep(folder / "images", tmp_path / "o.fds", size=32, coco=path, workers=1)
     assert summary.rejected == {"missing": 1, "annotated-size": 1, "not-annotated": 2}
     assert any(note.startswith("1 box reached outside") for note in summary.notes)
     assert any(note.startswith("1 box without area") for note in summary.notes)
+    assert "1 annotation with neither a box nor a caption was left out" in summary.notes
+    assert "segmentations are not stored: --masks stores masks" in summary.notes
 
 
 def keep(body: Any, images: Any) -> Any:
@@ -330,11 +329,3 @@ def test_a_transform_that_boxes_would_not_follow_is_refused(stores: dict[str, Pa
     boxes = LMDBDataset(stores["short"], fields="boxes")
     with pytest.raises(ValueError, match="boxes would not follow"):
         boxes.transform = np.flip
-
-
-def test_what_is_not_stored_is_told(folder: Path, body: Any, tmp_path: Path) -> None:
-    first = {"id": 1, "image_id": 1000, "category_id": 3, "segmentation": [[1, 1, 9, 1, 9, 9]]}
-    path = write(tmp_path / "a.json", {**body, "annotations": [first, *body["annotations"]]})
-    notes = prep(folder / "images", tmp_path / "o.fds", size=32, coco=path, workers=1, limit=4).notes
-    assert "1 annotation with neither a box nor a caption was left out" in notes
-    assert "segmentations are not stored: --masks stores masks" in notes

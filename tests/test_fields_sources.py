@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from archives import png, write_tar
 from fastdata import LMDBDataset, Loader, PrepError, prep
+from fastdata.sources.fields import fit
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions
-from fastdata.sources.values import fit
 from fastdata.store.column import NUMBERS, Column
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from support import PREP, Array, encode, kill_group, run, start, tables, tree, until, write_pictures
+from support import Array, tree, write_pictures
 
 COUNT = 20
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -111,7 +111,7 @@ def write_paths(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".ndjson", ".parquet"])
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
 def test_tables_of_paths(folder: Path, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"t{ending}"
     if ending == ".parquet":
@@ -139,18 +139,6 @@ def test_the_table_of_labels_has_columns(folder: Path, tmp_path: Path) -> None:
     assert columns["views"].tolist() == [2**40 + k for k in sorted(order)]
     labelled = prep(folder, tmp_path / "l.fds", labels=path, fields="caption", regression="views", workers=1)
     assert Store(labelled.out).samples["label"][:, 0].tolist() == [float(np.float32(2**40 + k)) for k in sorted(order)]
-
-
-def test_columns_of_labels_leave_the_classes_of_folders(tmp_path: Path) -> None:
-    for k, name in enumerate(("cat", "dog")):
-        write_pictures(tmp_path / "images" / name, 3, seed=k)
-    rows = [{"file_name": f"{name}/{k:02d}.png", "text": f"{name} {k}"} for name in ("dog", "cat") for k in range(3)]
-    path = write_jsonl(tmp_path / "metadata.jsonl", rows)
-    dataset = LMDBDataset(prep(tmp_path / "images", tmp_path / "o.fds", labels=path, fields="text", workers=1).out, fields="text")
-    assert dataset.classes == ["cat", "dog"] and dataset.columns["label"].tolist() == [0, 0, 0, 1, 1, 1]
-    assert [dataset[k][1] for k in range(6)] == [f"{name} {k}" for name in ("cat", "dog") for k in range(3)]
-    none = prep(tmp_path / "images", tmp_path / "n.fds", labels=path, fields="text", label_column="none", workers=1)
-    assert Store(none.out).manifest.labels.kind == "none"
 
 
 scalars = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(width=32) | st.text(max_size=8)
@@ -190,7 +178,6 @@ def test_values_of_any_type_come_back_or_are_refused(folder: Path, values: list[
         assert column.type == {bool: "bool", int: "int64", float: "float32", str: "text"}.get(kinds.pop(), column.type)
 
 
-LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
 numbers = st.integers(-(2**40), 2**40) | st.integers(-300, 300) | st.floats(allow_nan=False) | st.floats(-70000, 70000)
 
 
@@ -199,7 +186,8 @@ numbers = st.integers(-(2**40), 2**40) | st.integers(-300, 300) | st.floats(allo
 def test_a_number_fits_its_type_or_is_refused(type: str, values: list[Any], scalar: bool, make: Any) -> None:
     """By Python's own numbers: whole ones are held exactly, others up to the largest of the type."""
     if type.startswith("float"):
-        fits = [abs(one) <= LARGEST[type] or abs(one) == float("inf") for one in values]
+        with np.errstate(over="ignore"):
+            fits = [np.isfinite(np.float64(one).astype(type)) or abs(one) == float("inf") for one in values]
     else:
         signed, bits = not type.startswith("u"), int(type.lstrip("uint"))
         low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
@@ -265,7 +253,7 @@ def test_what_the_cells_of_a_parquet_lack_is_rejected(tmp_path: Path) -> None:
         (
             "x.parquet/000003-3.png",
             "bad-field",
-            "column vector of x.parquet/000003-3.png: 1 numbers, but vector holds 2 for each sample",
+            "column vector of x.parquet/000003-3.png: an array of [1], but vector holds [2] for each sample",
         ),
     ]
 
@@ -399,7 +387,7 @@ def test_what_is_missing_or_does_not_fit_is_rejected_by_name(write: Any, tmp_pat
     assert {k: reason for k, (reason, _) in rejects.items()} == {3: "missing-field"} | dict.fromkeys(range(4, 10), "bad-field")
     assert rejects[3][1] == f"{prefix}03.txt is not there"
     assert rejects[4][1].startswith(f"{prefix}04.txt: 'utf-8' codec can't decode")
-    assert rejects[5][1] == f"{prefix}05.npy: 4 numbers, but embedding holds 3 for each sample"
+    assert rejects[5][1] == f"{prefix}05.npy: an array of [4], but embedding holds [3] for each sample"
     assert rejects[6][1].startswith(f"{prefix}06.npy: it is no .npy file of numbers")
     assert rejects[7][1].startswith(f"{prefix}07.json: Expecting value")
     assert rejects[8][1].startswith(f"{prefix}08.cls: invalid literal for int")
@@ -437,16 +425,6 @@ def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
         prep(source, tmp_path / "o.fds", fields="caption=txt:bytes", workers=1)
 
 
-def test_a_changed_cell_is_noticed(folder: Path, tmp_path: Path) -> None:
-    for views in (1, 2):
-        path = write_jsonl(tmp_path / "t.jsonl", [{"path": "00.png", "views": 7}, {"path": "01.png", "views": views}])
-        options: dict[str, Any] = {"fields": "views", "root": folder, "label_column": "none", "workers": 1}
-        if views == 1:
-            prep(path, tmp_path / "o.fds", **options)
-    with pytest.raises(PrepError, match="was made, or begun, with other options or inputs"):
-        prep(path, tmp_path / "o.fds", **options)
-
-
 def test_columns_and_files_of_one_store(folder: Path, tmp_path: Path) -> None:
     """A table's columns come from the plan, files from the workers."""
     source = as_folder(tmp_path / "data")
@@ -475,31 +453,3 @@ def test_damaged_lines_are_named(folder: Path, tmp_path: Path, lines: list[str],
     options = {"label_column": "label"} if "label" in lines[0] else {"label_column": "none"}
     with pytest.raises(PrepError, match=message):
         prep(tmp_path / "t.jsonl", tmp_path / "o.fds", fields="v", root=folder, **options)
-
-
-@pytest.mark.slow
-def test_bytes_do_not_depend_on_workers_or_interruptions(tmp_path: Path) -> None:
-    """Of noise that makes several shards, with values that workers read."""
-    noise = np.random.default_rng(0)
-    files = [
-        (f"{k:02d}.{ending}", data)
-        for k in range(24)
-        for ending, data in (
-            ("png", encode(noise.integers(0, 256, (420, 420, 3), np.uint8), ".png")),
-            ("txt", b"caption" * k),
-            ("npy", npy(np.arange(k % 5))),
-        )
-    ]
-    source = write_tar(tmp_path / "x.tar", files)
-    options = ["--size", "256", "--tokenize", "caption=bytes:16", "--label-column", "none"]
-    options += [text for field in ("caption=txt", "ids=npy:int64[]") for text in ("--fields", field)]
-    assert run(*PREP, source, tmp_path / "one.fds", *options, "--workers", "1").returncode == 0
-    whole = tree(tmp_path / "one.fds")
-    assert len([name for name in whole if name.endswith(".mdb")]) > 2
-    out = tmp_path / "killed.fds"
-    process = start(*PREP, source, out, *options, "--workers", "2")
-    until(lambda: len(tables(out)) > 0)
-    kill_group(process)
-    assert not (out / "manifest.json").exists()
-    assert run(*PREP, source, out, *options, "--workers", "3").returncode == 0
-    assert tree(out) == whole

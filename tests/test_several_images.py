@@ -162,8 +162,7 @@ def test_an_upright_image_counts_by_its_upright_size(tmp_path: Path) -> None:
         (["left=left", "depth=depth:16"], "16 bits do not fit into codec jpeg: give rgb or png"),
         (["left=left", "right=rihgt"], "--images right=rihgt: there is no such folder, neither in SOURCE"),
         (["left=lfet", "right=rihgt"], "there is no folder lfet"),
-        (["left=left", "right=left"], "lies in .*left, that of left; give two"),
-        (["all=.", "right=right"], "lies in .*, that of all; give two"),
+        (["left=left", "right=left"], "two of them are in .*left; give each a folder of its own"),
         (["left=left", "right=right/a"], "no right in .* belongs to an image: the first image is a/00.png"),
     ],
 )

@@ -48,15 +48,6 @@ def test_order_and_labels_are_those_of_image_folder(tmp_path: Path) -> None:
     assert found.skipped == {".txt": 17}
 
 
-def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
-    for name in ("b.jpg", "a.png", "C.JPEG", "without-ending", ".hidden.jpg", "x.txt"):
-        _put(tmp_path / name)
-    (tmp_path / "empty folder").mkdir()
-    found = list_sources(tmp_path)
-    assert [s.name for s in found.sources] == ["C.JPEG", "a.png", "b.jpg", "without-ending"]
-    assert found.labels.kind == "none" and {s.label for s in found.sources} == {-1}
-
-
 def test_hidden_images_are_counted(tmp_path: Path) -> None:
     for name in ("cat/a.jpg", "dog/b.jpg", "cat/.x.jpg", "cat/.c/deep/y.jpg", ".c/z.jpg", "__MACOSX/a.jpg"):
         _put(tmp_path / "in" / name)
@@ -64,10 +55,10 @@ def test_hidden_images_are_counted(tmp_path: Path) -> None:
         _put(tmp_path / "in" / name, b"")
     found = list_sources(tmp_path / "in")
     assert [s.name for s in found.sources] == ["cat/a.jpg", "dog/b.jpg"] and found.labels.names == ("cat", "dog")
-    notes = ("skipped 5 hidden files or folders: .c, .git, __MACOSX, cat/.c, cat/.x.jpg",)
+    notes = ("skipped 5 hidden names: .c, .git, __MACOSX, cat/.c, cat/.x.jpg",)
     assert found.notes == notes
     assert set(notes) < set(prep(tmp_path / "in", tmp_path / "o.fds", workers=1).notes)
-    with pytest.raises(PrepError, match=r"no images in .*; skipped 1 hidden file or folder: \.x\.jpg"):
+    with pytest.raises(PrepError, match=r"no images in .*; skipped 1 hidden name: \.x\.jpg"):
         shutil.rmtree(tmp_path / "in/cat/.c")
         (tmp_path / "in/cat/a.jpg").unlink()
         list_sources(tmp_path / "in/cat")
@@ -88,7 +79,7 @@ def test_links_to_folders_above_are_left_out_and_counted(tmp_path: Path, target:
         assert [s.name for s in found.sources] == [
             "cat/a.jpg", "dog/deep/b.jpg", "dog/wanted/e.jpg", "else/c.jpg", "else/in/d.jpg"
         ]  # fmt: skip
-        assert found.notes == ("skipped 1 link that leads to a folder above, whose files are here already: dog/loop",)
+        assert found.notes == ("skipped 1 link to a folder above: dog/loop",)
 
 
 def test_files_beside_class_folders_are_listed_as_without_a_label(tmp_path: Path) -> None:
@@ -102,36 +93,25 @@ def test_files_beside_class_folders_are_listed_as_without_a_label(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "labels", "message"),
     [
-        ("", "has no rows"),
-        ("path,label\n", "has no rows"),
-        ("path,label\nb.jpg\n", "row 2: 1 column, the first row has 2"),
-        ("a.jpg,1\nb.jpg,3\n", r"has no column of paths, .* it has a.jpg, 1"),
+        ("", False, "has no rows"),
+        ("path,label\n", False, "has no rows"),
+        ("path,label\nb.jpg\n", False, "row 2: 1 column, the first row has 2"),
+        ("a.jpg,1\nb.jpg,3\n", False, r"has no column of paths, .* it has a.jpg, 1"),
+        ("path,x\nc.jpg,2\n", True, r"names no image of .*: its first path is 'c.jpg', but .* such as 'a.jpg'"),
+        ("path\na.jpg\n", True, "none of its columns path holds labels"),
+        ("path,x\na.jpg,1\n./a.jpg,2\n", True, "'a.jpg' more than once"),
     ],
 )
-def test_wrong_tables_are_errors(tmp_path: Path, text: str, message: str) -> None:
-    _put(tmp_path / "a.jpg")
-    _put(tmp_path / "b.jpg")
-    (tmp_path / "t.csv").write_text(text)
+def test_wrong_tables_are_errors(tmp_path: Path, text: str, labels: bool, message: str) -> None:
+    for name in ("a.jpg", "b.jpg"):
+        _put(tmp_path / "in" / name)
+    table = tmp_path / "in/t.csv"
+    table.write_text(text)
+    source, options = (tmp_path / "in", {"labels": table}) if labels else (table, {})
     with pytest.raises(PrepError, match=message):
-        list_sources(tmp_path / "t.csv")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("path,x\nb.png,2\na/c.png,3\n", r"names no image of .*: its first path is 'b.png', but .* such as 'a/00.png'"),
-        ("path\na/00.png\n", "none of its columns path holds labels"),
-        ("path,x\na/00.png,1\na//00.png,2\n", "'a/00.png' more than once"),
-        ("", "has no rows"),
-    ],
-)
-def test_wrong_label_files_are_errors(tmp_path: Path, text: str, message: str) -> None:
-    write_pictures(tmp_path / "in/a", 2)
-    (tmp_path / "labels.csv").write_text(text)
-    with pytest.raises(PrepError, match=message):
-        prep(tmp_path / "in", tmp_path / "o.fds", labels=tmp_path / "labels.csv")
+        prep(source, tmp_path / "o.fds", **options)
     assert not (tmp_path / "o.fds").exists()
 
 

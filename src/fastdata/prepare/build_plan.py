@@ -13,9 +13,9 @@ from fastdata.options import as_option, build, options_of
 from fastdata.prepare.plan import Plan, Work
 from fastdata.prepare.upload import place_of, upload_folder
 from fastdata.remote.url import Storage, is_url
+from fastdata.sources.base import locate
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import UnpackedWholeError
-from fastdata.sources.patterns import locate
 from fastdata.sources.urls import is_inside, to_path, versions_of
 from fastdata.store.files import is_store
 

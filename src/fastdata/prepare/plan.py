@@ -19,7 +19,7 @@ from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.prepare.upload import Upload
 from fastdata.remote.url import Storage
-from fastdata.sources.inputs import FieldSource, Source, SourceList
+from fastdata.sources.inputs import Field, Source, SourceList
 from fastdata.sources.packed import Packed, shuffled
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
@@ -65,7 +65,7 @@ class Plan:
     fingerprint: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()
-    fields: tuple[FieldSource, ...] = ()
+    fields: tuple[Field, ...] = ()
     roots: tuple[str, ...] = ()
     skipped: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

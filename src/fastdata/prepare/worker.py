@@ -26,7 +26,7 @@ from fastdata import kinds
 from fastdata.errors import LACKS_MEMORY, CodecError, PrepError, RemoteError, StoreError, lacking, may_pass
 from fastdata.remote.url import Storage
 from fastdata.sources.base import release
-from fastdata.sources.inputs import FieldSource
+from fastdata.sources.inputs import Field
 from fastdata.sources.urls import read_planned
 from fastdata.store.column import Column
 from fastdata.store.columns import save_values
@@ -74,7 +74,7 @@ class Job:
     options: Any
     fingerprint: str
     columns: tuple[Column, ...]
-    fields: tuple[FieldSource, ...]
+    fields: tuple[Field, ...]
     files: dict[str, bytes]
     versions: dict[str, tuple[int, str]]
     mark: str

@@ -9,38 +9,21 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from itertools import accumulate, islice
 from pathlib import PurePosixPath
 from typing import Any
 
 from fastdata.errors import CodecError, PrepError, RemoteError, needs
-from fastdata.sources.base import (
-    ArchiveColumns,
-    Container,
-    Folder,
-    Selection,
-    Table,
-    ends_in,
-    even_sizes,
-    files_in,
-    list_tables,
-    open_once,
-    unreadable,
-)
+from fastdata.sources.base import ENDINGS, ArchiveColumns, Selection, Table, even_sizes, list_tables, open_once, unreadable
 from fastdata.sources.columns import choose_label
 from fastdata.sources.fields import field_error, make_column
-from fastdata.sources.inputs import Source, SourceList, SplitsError
+from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import NUMBERS, Column
 
-__all__ = ["CONTAINERS", "column_of", "holds_images", "is_text", "read_arrow"]
+__all__ = ["cell", "column", "column_of", "holds_images", "is_text", "list_inputs", "read", "read_arrow"]
 
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
-CACHES = "cache-"  # how the files begin that `map` of Hugging Face's datasets writes next to those they were computed from
-SPLITS_FILE = "dataset_dict.json"  # next to the folders of the splits, if datasets saved several
-ENDINGS = {"parquet": (".parquet",), "arrow": (".arrow", ".feather")}
 END_OF_STREAM = bytes([255] * 4 + [0] * 4)
 BATCH_ROWS = 16  # of Parquet that are in memory at once
 
@@ -155,7 +138,7 @@ class _File:
 
     def __init__(self, path: AnyPath) -> None:
         self._path, self._ends = path, [0]
-        self._table = None if path.suffix.lower() in ENDINGS["parquet"] else read_arrow(path)
+        self._table = None if ENDINGS[path.suffix.lower()] == "parquet" else read_arrow(path)
         if self._table is not None:
             self._ends.append(len(self._table))
             self.schema = self._table.schema
@@ -213,11 +196,11 @@ class _File:
 # The interface of archives
 
 
-def _inputs(kind: str, root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
+def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     """List the rows of files, with the names of the files that they were made from."""
 
     def table(path: AnyPath, name: str, selection: Selection) -> Table:
-        file = open_once(path, _File)
+        file, kind = open_once(path, _File), ENDINGS[path.suffix.lower()]
         columns, sizes = _columns(file.schema, path, selection), even_sizes(path, len(file))
         paths = file.column(columns.image, "path") if columns.has_path else [None] * len(file)
         bases = [PurePosixPath(one).name if isinstance(one, str) else "" for one in paths]
@@ -230,7 +213,8 @@ def _inputs(kind: str, root: AnyPath, files: list[AnyPath], selection: Selection
     return list_tables(table, root, files, selection, (OSError, ValueError, _arrow().ArrowException))
 
 
-def _cell(path: AnyPath, name: str, image: str, row: int) -> Any:
+def cell(path: AnyPath, name: str, image: str, row: int) -> Any:
+    """Return the value of a column in a row. Raise CodecError if it is damaged."""
     try:
         file = open_once(path, _File)
     except (ValueError, _arrow().ArrowException) as error:  # it was whole when it was listed
@@ -238,9 +222,9 @@ def _cell(path: AnyPath, name: str, image: str, row: int) -> Any:
     return file.cell(name, row)
 
 
-def _read(path: AnyPath, column: str, row: int) -> bytes:
+def read(path: AnyPath, column: str, row: int) -> bytes:
     """Return the image file of a row. Raise CodecError if it holds none, or is damaged."""
-    image = _cell(path, column, column, row)
+    image = cell(path, column, column, row)
     if isinstance(image, dict):
         if image.get("bytes") is None and image.get("path"):
             raise CodecError(
@@ -253,30 +237,9 @@ def _read(path: AnyPath, column: str, row: int) -> bytes:
     return bytes(image)
 
 
-def _column(path: AnyPath, name: str, *_: Any) -> Column:
+def column(path: AnyPath, name: str, *_: Any) -> Column:
+    """Return the column of the store that suits one of the file. Raise PrepError if there is none."""
     schema = open_once(path, _File).schema
     if name not in schema.names:
         raise field_error(name, f"{path} has no such column; it has {', '.join(schema.names)}")
     return column_of(name, schema.field(name).type, _class_names(schema, name))
-
-
-def _inside(endings: tuple[str, ...], folder: Folder) -> list[AnyPath]:
-    """Return the files in a folder of nothing else, without the caches of `map`."""
-    if SPLITS_FILE in folder.files and len(folder.folders) > 1:
-        raise SplitsError(folder.path, {name: str(folder.path / name) for name in folder.folders})
-    return files_in(replace(folder, files=tuple(name for name in folder.files if not name.startswith(CACHES))), *endings)
-
-
-CONTAINERS = {
-    name: Container(
-        name,
-        ends_in(*endings),
-        partial(_inputs, name),
-        _read,
-        partial(_inside, endings),
-        has_columns=True,
-        column=_column,
-        cell=_cell,
-    )
-    for name, endings in ENDINGS.items()
-}

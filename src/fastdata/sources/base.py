@@ -1,72 +1,62 @@
-"""Containers of inputs: the interface of their kinds, which of them SOURCE is, its list of inputs, and the bytes of each.
+"""Archives, which hold many inputs in one file: which kind of them SOURCE is, and the bytes of each input.
 
-A new kind is a module with CONTAINERS, and an entry of MODULES.
+A kind is a module of this package, and its endings in ENDINGS. It has `list_inputs`, and `read`, which returns the bytes of an
+image file, from the archive's path and the rest of a `place`. If it has columns, `column` and `cell` return the column of the store
+that suits one, and its value for an input, from the path, the name, and the rest of a `place`.
 """
 
 from __future__ import annotations
 
+import glob
 import importlib
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError, is_image, look
-from fastdata.sources.labels import Value, encode_labels, read_classes
+from fastdata.sources.labels import Value, read_classes, with_labels
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
 from fastdata.sources.packed import Packed
-from fastdata.sources.patterns import expand, function_of, locate, split_key
-from fastdata.sources.urls import AnyPath, UrlPath, join, to_path
+from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, join, look_at_all, to_path
 from fastdata.store.column import Column
+from fastdata.store.manifest import Labels
 
-__all__ = ["ArchiveColumns", "Container", "Folder", "Selection", "Table", "cell_of", "column_of", "damaged_file", "ends_in"]
-__all__ += ["even_sizes", "files_in", "label_value", "list_archives", "list_tables", "make_list", "open_once", "pointer_of"]
-__all__ += ["read_range", "read_source", "release", "unreadable"]
+__all__ = ["FUNCTION", "INDEX", "ArchiveColumns", "Selection", "Table", "cell_of", "column_of", "damaged_file", "even_sizes"]
+__all__ += ["expand", "function_of", "label_value", "list_archives", "list_tables", "locate", "make_list", "open_once"]
+__all__ += ["pointer_of", "read_range", "read_source", "release", "unreadable"]
 
-POINTER_BYTES = 200
-POINTERS = (
-    (re.compile(rb"version https://git-lfs"), "Git LFS", "git lfs pull"),
-    (re.compile(rb"/?annex/objects/"), "git-annex", "git annex get"),
-)
-FEW = 1 << 20  # inputs that an archive may have whatever its size: empty images take no bytes where they are compressed
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A folder given as SOURCE, and the names of its entries."""
-
-    path: AnyPath
-    files: tuple[str, ...]
-    folders: tuple[str, ...]
+ENDINGS = {".tar": "tar", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".python": "python"}
+ENDINGS |= dict.fromkeys((".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst"), "tar")  # refused with advice
+INDEX = "index.json"  # of a dataset of MosaicML Streaming or LitData
+SAVED_SPLITS = "dataset_dict.json"  # next to the folders of the splits, if Hugging Face's datasets saved several
+CACHE = re.compile(r"cache-.*\.arrow")  # what `map` of Hugging Face's datasets writes next to the files it was computed from
+# what SOURCE may be, beside a path: module:function, a pattern, or a file and the column of its images
+FUNCTION = re.compile(r"(?P<module>[^\W\d][\w.]*):(?P<name>[^\W\d][\w.]*)")
+SPECIAL = re.compile(r"[*?\[]|\{[^{}]*(?:,|\.\.)[^{}]*\}")
+KEYED = re.compile(r"(.+\.(?:parquet|arrow|feather))::(.+)", re.IGNORECASE | re.DOTALL)
+POINTER = b"version https://git-lfs"
+MIN_LIMIT = 1 << 20  # inputs that an archive may have whatever its size: empty images take no bytes where they are compressed
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What the caller named in an archive.
+    """What the caller named in an archive."""
 
-    Attributes:
-        key: the text after `::`, or "".
-        label: the label column, NO_LABELS, or "".
-        fields, endings: other columns, and members of a sample, to store.
-        images: the endings of the images of a sample, if it has several.
-        classes: the names of the classes, if the caller gives them.
-        regression: the columns of numbers to predict, whose first is `label`.
-    """
-
-    key: str = ""
-    label: str = ""
-    fields: tuple[str, ...] = ()
-    endings: tuple[str, ...] = ()
-    images: tuple[str, ...] = ()
+    key: str = ""  # the text after `::`
+    label: str = ""  # the label column, or NO_LABELS
+    fields: tuple[str, ...] = ()  # other columns to store
+    endings: tuple[str, ...] = ()  # of members of a sample to store
+    images: tuple[str, ...] = ()  # the endings of the images of a sample, if it has several
     classes: tuple[str, ...] | None = None
-    regression: tuple[str, ...] = ()
+    regression: tuple[str, ...] = ()  # the columns of numbers to predict, whose first is `label`
 
 
 class ArchiveColumns(NamedTuple):
@@ -82,42 +72,8 @@ class ArchiveColumns(NamedTuple):
 Table = tuple[ArchiveColumns, list[Source], list[Any]]  # the columns, the inputs and their labels, of a file
 
 
-def _no_column(path: AnyPath, name: str, *where: Any) -> Any:
-    raise PrepError(f"{path} has no column {name}")
-
-
-@dataclass(frozen=True)
-class Container:
-    """A kind of container.
-
-    Attributes:
-        name: the first entry of the `place` of its inputs.
-        takes: tells from an existing path whether it is such an archive.
-        inputs: lists the inputs of archives below a root, which is the first argument.
-        read: returns the bytes of an image file, from the archive's path and the rest of a `place`.
-        inside: returns the archives of this kind that make up a folder. Raises PrepError if it holds several splits.
-        has_columns: whether the caller can name a label column.
-        column, cell: return the column of the store that suits a column of the archive, and its value for an input, from the
-            archive's path, the name, and the rest of a `place`.
-    """
-
-    name: str
-    takes: Callable[[AnyPath], bool]
-    inputs: Callable[[AnyPath, list[AnyPath], Selection], SourceList]
-    read: Callable[..., bytes]
-    inside: Callable[[Folder], list[AnyPath]] = lambda folder: []
-    has_columns: bool = False
-    column: Callable[..., Any] = _no_column
-    cell: Callable[..., Any] = _no_column
-
-
 Opened = TypeVar("Opened")  # with a method `close`
 _cached: list[tuple[Any, Any]] = []  # the stamp and the archive that this process has open; at most one
-
-
-def ends_in(*endings: str) -> Callable[[AnyPath], bool]:
-    """Make a function that tells whether a path is a file with one of these endings."""
-    return lambda path: path.is_file() and path.suffix.lower() in endings
 
 
 def open_once(path: AnyPath, opener: Callable[[AnyPath], Opened], key: str = "") -> Opened:
@@ -156,14 +112,14 @@ def read_range(path: AnyPath, offset: int, length: int) -> bytes:
 def even_sizes(path: AnyPath, count: int) -> list[int]:
     """Divide the bytes of an archive that does not tell the size of an input into `count` nearly equal parts."""
     total = path.stat().st_size  # a few bytes may claim any number of inputs, and each costs memory when it is listed
-    if not 0 <= count <= max(total, FEW):
+    if not 0 <= count <= max(total, MIN_LIMIT):
         raise PrepError(f"{path} claims to hold {count} images in {total} bytes: it is damaged, or is no archive of images")
     return [(k + 1) * total // count - k * total // count for k in range(count)]
 
 
 def make_list(
     root: AnyPath,
-    inputs: Iterable[Source],
+    inputs: Sequence[Source],
     labels: Sequence[Value],
     names: Sequence[str] = (),
     skipped: Counter[str] | None = None,
@@ -172,24 +128,11 @@ def make_list(
     selection: Selection,
     notes: tuple[str, ...] = (),
 ) -> SourceList:
-    """Make the list of inputs from those without a label, and their labels.
-
-    Args:
-        names: of the classes, if they are known.
-        by: what the labels were read from.
-        selection: which labels the caller asked for.
-    """
-    meaning, encode = encode_labels(
-        [] if selection.label == NO_LABELS else labels,
-        "numbers" if selection.regression else "values",
-        selection.classes,
-        names=names or selection.regression,
-        by=by,
-        sure=bool(selection.label),
-    )
-    encoded = zip(inputs, map(encode, labels), strict=True)
-    sources = Packed(replace(source, label=label, problem=source.problem or unlabelled) for source, (label, unlabelled) in encoded)
-    return SourceList(root, meaning, sources, skipped or Counter(), by, notes)
+    """Make the list of inputs from those without a label, and their labels. names: of the classes. by: what tells the labels."""
+    values = [None] * len(labels) if selection.label == NO_LABELS else labels
+    listed = SourceList(root, Labels("none"), inputs, skipped or Counter(), notes=notes)
+    names = names or selection.regression
+    return with_labels(listed, values, "numbers" if selection.regression else "values", selection.classes, names=names, by=by)
 
 
 def list_tables(
@@ -199,12 +142,7 @@ def list_tables(
     selection: Selection,
     errors: tuple[type[Exception], ...] = (OSError, ValueError),
 ) -> SourceList:
-    """Make the list of the inputs of files that have the same columns.
-
-    Args:
-        read_table: reads the path of each, its name, and the selection.
-        errors: what it raises for a file that cannot be read.
-    """
+    """Make the list of the inputs of files that have the same columns. errors: what `read_table` raises for one that is damaged."""
     inputs, labels, first = Packed[Source](), Packed[Value](), None
     for path in files:
         try:
@@ -236,27 +174,6 @@ def label_value(value: Any, column: str) -> Value:
     return value if value is None or isinstance(value, int | float) else str(value)
 
 
-def files_in(folder: Folder, *endings: str) -> list[AnyPath]:
-    """Return the files with these endings in a folder that holds no image and no other folder; else an empty list.
-
-    Raises:
-        SplitsError: words in the names of the files are those of several splits.
-    """
-    files = [name for name in folder.files if name.lower().endswith(endings)]
-    if not files or folder.folders or any(map(is_image, folder.files)):
-        return []
-    words = [next((word for word in re.split(r"[-_.\d]", name) if word.lower() in SPLITS), "") for name in files]
-    splits = {
-        word: str(folder.path / (f"{word}[-_.0-9]*" if name.startswith(word) else f"*{word}*")) + os.path.splitext(name)[1]
-        for name, word in zip(files, words, strict=True)
-        if word
-    }
-    if len(splits) > 1:
-        beside = next((name for name, word in zip(files, words, strict=True) if not word), "")
-        raise SplitsError(folder.path, splits, beside=beside)
-    return [folder.path / name for name in files]
-
-
 def unreadable(path: AnyPath, error: Exception) -> PrepError:
     """Make the error for a file that cannot be read at all."""
     if isinstance(error, OSError) and error.strerror:
@@ -271,31 +188,106 @@ def damaged_file(path: AnyPath, why: str) -> PrepError:
     with suppress(OSError, ValueError):  # ValueError: a damaged index names it
         if not look(path)[1]:  # reading a pipe might never end
             with path.open("rb") as file:
-                pointer = pointer_of(file.read(POINTER_BYTES))
+                pointer = pointer_of(file.read(len(POINTER)))
     return PrepError(f"{path} is {pointer}" if pointer else f"{path} {why}; copy it again")
 
 
 def pointer_of(begin: bytes) -> str:
     """Return what the first bytes of a file point to, if they are a pointer instead of its contents; else ""."""
-    for pattern, program, command in POINTERS:
-        if pattern.match(begin):
-            return f"a pointer of {program}, and not the file itself: fetch it, as `{command}` does"
-    return ""
+    return "a pointer of Git LFS, and not the file itself: fetch it, as `git lfs pull` does" if begin.startswith(POINTER) else ""
+
+
+# SOURCE as it is typed
+
+
+def function_of(source: StrPath) -> re.Match[str] | None:
+    """Return the module and the name that SOURCE gives as `module:function`; None: it is a path."""
+    match = FUNCTION.fullmatch(str(source))
+    return None if match is None or Path(source).exists() else match
+
+
+def split_key(source: StrPath) -> tuple[AnyPath, str]:
+    """Return the path, and the text after `::`."""
+    path = to_path(source)
+    match = None if path.exists() else KEYED.fullmatch(str(path))
+    return (_like(path, match[1]), match[2]) if match else (path, "")
+
+
+def _like(path: AnyPath, text: str) -> AnyPath:
+    """Return the path of this text, in the same place."""
+    return path.at(text) if isinstance(path, UrlPath) else Path(text)
+
+
+def expand(source: StrPath) -> list[AnyPath]:
+    """Return the files that a path or a pattern stands for. A path that exists is never a pattern.
+
+    Braces expand in the order of their numbers; `*`, `?` and `[...]` expand in the order of the names.
+
+    Raises:
+        PrepError: a file that braces expand to is missing, or nothing matches a pattern.
+    """
+    path = to_path(source)
+    text = str(path)
+    if path.exists() or not SPECIAL.search(text):
+        return [path] if path.exists() else []
+    names = [text]
+    if "{" in text:
+        from braceexpand import braceexpand
+
+        with suppress(ValueError):  # unbalanced braces
+            names = [*braceexpand(text, escape=False)]
+    paths = [_like(path, name) for name in names]
+    look_at_all(paths[0].parent, [one.name for one in paths if one.parent == paths[0].parent])
+    matches = [[one] if one.exists() else _matching(one) for one in paths]
+    if missing := [name for name, files in zip(names, matches, strict=True) if not files]:
+        raise PrepError(
+            f"SOURCE {text}: {len(missing)} of {len(names)} are not there: {', '.join(missing[:5])}{' ...' * (len(missing) > 5)}"
+            f"{explain_missing(path)}"
+        )
+    return [file for files in matches for file in files]
+
+
+def _matching(pattern: AnyPath) -> list[AnyPath]:
+    """Return what matches `*`, `?` and `[...]`, in the order of the names."""
+    if isinstance(pattern, Path):  # Path.glob takes no absolute patterns
+        return [Path(name) for name in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207
+    folder = re.split(r"[*?\[]", pattern.url)[0].rpartition("/")[0]
+    root = pattern.at(folder)
+    return [*root.glob(pattern.url[len(folder) + 1 :])] if root.is_dir() else []
+
+
+def locate(source: StrPath) -> tuple[AnyPath, str]:
+    """Return the folder that names are relative to, and the default name of a store of SOURCE, without ".fds"."""
+    if match := function_of(source):
+        return Path(), match["name"].rpartition(".")[2]
+    path, key = split_key(source)
+    text = str(path)
+    special = None if path.exists() else SPECIAL.search(text)
+    if special is None and path.is_dir():
+        return path, _absolute(path).name
+    name, root = _absolute(path).stem, path.parent
+    if special is not None:
+        folder, start = os.path.split(text[: special.start()])
+        root = _like(path, folder)
+        name = start.rstrip("-_. ") or _absolute(root).name or "archives"
+    return root, name + (f"-{key.strip('/').replace('/', '-')}" if key else "")
+
+
+def _absolute(path: AnyPath) -> AnyPath:
+    """Return the absolute path without resolving links, so that a link keeps its name."""
+    return Path(os.path.abspath(path)) if isinstance(path, Path) else path
 
 
 # The kinds
 
-MODULES = {"tar": "tar", "parquet": "arrow", "arrow": "arrow", "python": "python", "streamed": "streamed"}  # of this package
+
+def _module(kind: str | int) -> Any:
+    return importlib.import_module(f"fastdata.sources.{'arrow' if kind == 'parquet' else kind}")
 
 
-@cache
-def _find(name: str) -> Container:
-    container: Container = importlib.import_module(f"fastdata.sources.{MODULES[name]}").CONTAINERS[name]
-    return container
-
-
-def _kind_that_takes(path: AnyPath) -> Container | None:
-    return next((kind for kind in map(_find, MODULES) if kind.takes(path)), None)
+def _kind_of(name: str) -> str:
+    """Return the name of the kind of the archives with such a name; "" if it is that of none."""
+    return next((kind for ending, kind in ENDINGS.items() if name.lower().endswith(ending)), "")
 
 
 def list_archives(
@@ -309,63 +301,85 @@ def list_archives(
 
     Args:
         options: which labels to take.
-        fields, endings: other columns, and members of a sample, that are wanted.
-        images: the endings of the images of a sample, if it has several.
+        fields, endings, images: as in Selection.
     """
     path, key = split_key(source)
-    kind: Container | None
-    files = expand(path)
-    if function_of(path):
-        kind, files = _find("python"), [path]
-    else:
-        found = list(map(_kind_that_takes, files))
-        kind = found[0] if found else None
-        if found == [None] and files[0].is_dir():
-            kind, files = _inside(files[0])
-        elif None in found and files != [path]:
-            raise PrepError(
-                f"{files[found.index(None)]} is not a known archive: several files at once may be .tar, .parquet or .arrow; for "
-                "images give their folder, or a .csv file of paths"
-            )
-        elif len(set(found)) > 1:
-            names = " and ".join(sorted({one.name for one in found if one}))
-            raise PrepError(f"SOURCE mixes {names}; prepare each kind by itself")
-    if kind is None:
+    kind, files = ("python", [path]) if function_of(path) else _archives(path)
+    if not kind:
         return None
     if len(options.regression) > 1:
         raise PrepError(f"--regression {' and '.join(options.regression)}: an archive has one label column; give only one")
     elsewhere = options.labels is not None or options.label_from is not None
     column = NO_LABELS if elsewhere else "".join(options.regression) or options.label_column or ""
-    if column not in ("", NO_LABELS, *options.regression) and not kind.has_columns:
+    if column not in ("", NO_LABELS, *options.regression) and kind == "tar":
         raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
-    if images and kind.name != "tar":
-        raise PrepError(f"--images: SOURCE {source} is {kind.name}, but several images come from folders or from WebDataset tars")
+    if images and kind != "tar":
+        raise PrepError(f"--images: SOURCE {source} is {kind}, but several images come from folders or from WebDataset tars")
     asked = (None, ()) if column == NO_LABELS else (read_classes(options.classes), options.regression)
-    return kind.inputs(locate(source)[0], files, Selection(key, column, tuple(fields), tuple(endings), tuple(images), *asked))
+    selection = Selection(key, column, tuple(fields), tuple(endings), tuple(images), *asked)
+    inputs: SourceList = _module(kind).list_inputs(locate(source)[0], files, selection)
+    return inputs
 
 
-def _inside(path: AnyPath) -> tuple[Container | None, list[AnyPath]]:
-    """Return the archives in a folder that holds nothing else, and their kind."""
+def _archives(path: AnyPath) -> tuple[str, list[AnyPath]]:
+    """Return the name of the kind of the archives that SOURCE stands for, and these; "" if it is a single path and none."""
+    files = expand(path)
+    if len(files) == 1 and files[0].is_dir():
+        return _inside(files[0])
+    kinds = [_kind_of(file.name) if file.is_file() else "" for file in files]
+    if "" in kinds and files != [path]:
+        raise PrepError(
+            f"{files[kinds.index('')]} is not a known archive: several files at once may be .tar, .parquet or .arrow; for images "
+            "give their folder, or a .csv file of paths"
+        )
+    if len(names := sorted(set(kinds))) > 1:
+        raise PrepError(f"SOURCE mixes {' and '.join(names)}; prepare each kind by itself")
+    return "".join(names), files
+
+
+def _inside(path: AnyPath) -> tuple[str, list[AnyPath]]:
+    """Return the archives in a folder that holds no image and no other folder, and their kind.
+
+    Raises:
+        SplitsError: they belong to several splits, by the words in their names.
+    """
     try:
-        listed = [(entry.name, entry.is_dir()) for entry in list_entries(path) if not entry.name.startswith(".")]
+        entries = [entry for entry in list_entries(path) if not entry.name.startswith(".") and not CACHE.fullmatch(entry.name)]
+        folders = [entry.name for entry in entries if entry.is_dir()]
     except (OSError, PrepError):  # listing it as a folder of images reports this better
-        return None, []
-    folder = Folder(path, tuple(name for name, is_dir in listed if not is_dir), tuple(name for name, is_dir in listed if is_dir))
-    found = ((kind, kind.inside(folder)) for kind in map(_find, MODULES))
-    return next(((kind, files) for kind, files in found if files), (None, []))
+        return "", []
+    found = defaultdict[str, list[str]](list)
+    for name in (entry.name for entry in entries if entry.name not in folders):
+        found["image" if is_image(name) else name if name in (INDEX, SAVED_SPLITS) else _kind_of(name)].append(name)
+    if found[SAVED_SPLITS] and len(folders) > 1:
+        raise SplitsError(path, {name: str(path / name) for name in folders})
+    if found[INDEX] and _module("streamed").is_dataset(path):
+        return "streamed", [path]
+    kind = next((kind for kind in ENDINGS.values() if found[kind]), "")
+    if not kind or folders or found["image"]:
+        return "", []
+    words = [next((word for word in re.split(r"[-_.\d]", name) if word.lower() in SPLITS), "") for name in found[kind]]
+    splits = {
+        word: str(path / (f"{word}[-_.0-9]*" if name.startswith(word) else f"*{word}*")) + os.path.splitext(name)[1]
+        for name, word in zip(found[kind], words, strict=True)
+        if word
+    }
+    if len(splits) > 1:
+        raise SplitsError(path, splits, beside=found[kind][words.index("")] if "" in words else "")
+    return kind, [path / name for name in found[kind]]
 
 
 def column_of(root: AnyPath, source: Source, name: str) -> Column:
     """Return the column of the store that suits a column of the archive that an input lies in. Raise PrepError if there is none."""
     kind, file, *where = source.place
-    column: Column = _find(str(kind)).column(root / str(file), name, *where)
+    column: Column = _module(kind).column(root / str(file), name, *where)
     return column
 
 
 def cell_of(root: AnyPath, source: Source, name: str) -> Any:
     """Return the value of a column of the archive for an input. Raise CodecError if it is damaged."""
     kind, file, *where = source.place
-    return _find(str(kind)).cell(root / str(file), name, *where)
+    return _module(kind).cell(root / str(file), name, *where)
 
 
 def read_source(root: StrPath, source: Source) -> bytes:
@@ -377,5 +391,6 @@ def read_source(root: StrPath, source: Source) -> bytes:
     """
     if not source.place:
         return join(to_path(root), source.name).read_bytes()
-    name, file, *where = source.place
-    return _find(str(name)).read(to_path(root) / str(file), *where)
+    kind, file, *where = source.place
+    data: bytes = _module(kind).read(to_path(root) / str(file), *where)
+    return data

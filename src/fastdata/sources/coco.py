@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,10 +15,11 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
+from fastdata.sources.inputs import Field, Source, SourceList, read_bytes
 from fastdata.sources.instances import annotated, category_column, instance_column, with_annotations
 from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed
+from fastdata.sources.pairs import FileIndex
 from fastdata.sources.urls import AnyPath
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column
 from fastdata.words import number_of, was
@@ -79,14 +79,11 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
         annotations[one.image_id].append(one)
     fields = _fields(path, file)
     categories = {one.id: k for k, one in enumerate(file.categories)}
-    by_name = {os.path.normpath(source.name): source for source in inputs.sources}
-    composed = {unicodedata.normalize("NFC", name): name for name in by_name if not name.isascii()}
+    index = FileIndex(inputs.sources, os.path.normpath)
     sources, absent, empty = Packed[Source](), list[str](), 0
     for image in file.images:
-        key = os.path.normpath(image.file_name)
-        source = by_name.pop(key if key in by_name else composed.get(unicodedata.normalize("NFC", key), key), None)
-        own = annotations.pop(image.id, [])
-        if source is None and inputs.selected:
+        found, own = index.find(image.file_name), annotations.pop(image.id, [])
+        if not found and inputs.selected:
             absent.append(image.file_name)
             continue
         empty += not own
@@ -94,9 +91,11 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
             values, problem = _values(fields, image, own, categories), ""
         except (ValueError, TypeError, IndexError) as error:
             values, problem = [], f"bad-annotation: {error}"
-        sources.append(annotated(source or Source(image.file_name, -1, -1, "missing"), values, problem))
-    sources.extend(annotated(source, (), "not-annotated") for source in by_name.values())
-    if len(by_name) == len(inputs.sources):
+        found = found or [Source(image.file_name, -1, -1, "missing")]
+        sources.extend(annotated(source, values, problem) for source in found)
+    unlisted = index.unpaired()
+    sources.extend(annotated(source, (), "not-annotated") for source in unlisted)
+    if len(unlisted) == len(inputs.sources):
         raise PrepError(
             f"--coco {path} lists none of the images in {inputs.root}: its first file_name is {file.images[0].file_name}, "
             f"the first image is {inputs.sources[0].name}; give as SOURCE the folder that file_name is relative to"
@@ -126,29 +125,27 @@ def _refuse_repeated(path: AnyPath, what: str, found: Iterable[object]) -> None:
         raise PrepError(f"--coco {path} lists {what}{repeated[0]} more than once")
 
 
-def _fields(path: AnyPath, file: _File) -> list[FieldSource]:
+def _fields(path: AnyPath, file: _File) -> list[Field]:
     """Return the fields for what the annotations hold."""
-    fields = [FieldSource(Column("image_id", "int64"), True), FieldSource(SOURCE_SIZE, True)]
+    fields = [Field(Column("image_id", "int64"), True), Field(SOURCE_SIZE, True)]
     if any(one.bbox is not UNSET for one in file.annotations):
         fields += [
-            FieldSource(instance_column("boxes", "xywh"), True, layout="xywh"),
-            FieldSource(category_column([one.name for one in file.categories], [one.id for one in file.categories]), True),
-            FieldSource(Column("area", "float32", many=True, group=INSTANCES), True),
-            FieldSource(Column("crowd", "bool", many=True, group=INSTANCES), True),
+            Field(instance_column("boxes", "xywh"), True, layout="xywh"),
+            Field(category_column([one.name for one in file.categories], [one.id for one in file.categories]), True),
+            Field(Column("area", "float32", many=True, group=INSTANCES), True),
+            Field(Column("crowd", "bool", many=True, group=INSTANCES), True),
         ]
     points = {one.keypoints for one in file.categories if one.keypoints}
     if len(points) > 1:
         raise PrepError(f"--coco {path}: {len(points)} categories have different keypoints; prepare each by itself")
     for names in points:
-        fields.append(FieldSource(instance_column("keypoints", "xy", (len(names),), names), True, layout="xy"))
+        fields.append(Field(instance_column("keypoints", "xy", (len(names),), names), True, layout="xy"))
     if any(one.caption is not UNSET for one in file.annotations):
-        fields.append(FieldSource(Column("captions", "json"), True))
+        fields.append(Field(Column("captions", "json"), True))
     return fields
 
 
-def _values(
-    fields: Sequence[FieldSource], image: _Image, annotations: Sequence[_Annotation], categories: Mapping[int, int]
-) -> list[Any]:
+def _values(fields: Sequence[Field], image: _Image, annotations: Sequence[_Annotation], categories: Mapping[int, int]) -> list[Any]:
     """Return the value of each field for an image. Workers check the numbers."""
     instances = [one for one in annotations if one.bbox is not UNSET]
     if unknown := [one for one in instances if one.category_id not in categories]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path, PurePosixPath
 
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError, is_image, look
@@ -16,6 +17,7 @@ from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.manifest import Labels
+from fastdata.words import number_of
 
 __all__ = ["Walk", "list_entries", "list_folder", "some_names", "walk_files", "walk_images"]
 
@@ -39,11 +41,10 @@ class Walk:
     def notes(self) -> tuple[str, ...]:
         """Return notes on what was left out of the folders walked so far."""
         notes = []
-        if hidden := len(self._hidden):
-            notes.append(f"skipped {hidden} hidden file{'s' * (hidden > 1)} or folder{'s' * (hidden > 1)}: {listed(self._hidden)}")
-        if loops := len(self._loops):
-            what = "links that lead to folders" if loops > 1 else "link that leads to a folder"
-            notes.append(f"skipped {loops} {what} above, whose files are here already: {listed(self._loops)}")
+        if self._hidden:
+            notes.append(f"skipped {number_of(len(self._hidden), 'hidden name')}: {listed(self._hidden)}")
+        if self._loops:
+            notes.append(f"skipped {number_of(len(self._loops), 'link')} to a folder above: {listed(self._loops)}")
         return tuple(notes)
 
     def files(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
@@ -52,39 +53,35 @@ class Walk:
             if not _hidden(entry.name) and not _is_folder(entry):
                 yield _join(folder, entry.name), *look(entry)
 
-    def folders(self) -> Iterator[tuple[str, Iterator[str]]]:
-        """Yield each folder in the root, with the folder itself and all below it. Sorted, these have the order of ImageFolder."""
-        root = str(self._root.resolve())
-        for name, paths in self._inner("", (root,)):
-            yield name, self._below(name, paths)
-
-    def _below(self, folder: str, paths: tuple[str, ...]) -> Iterator[str]:
-        yield folder
-        for name, inner in self._inner(folder, paths):
-            yield from self._below(name, inner)
-
-    def _inner(self, folder: str, paths: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield the folders in a folder. paths: of this folder and those above it on the way, with links resolved."""
+    def folders(self, folder: str = "") -> Iterator[str]:
+        """Yield the folders in a folder."""
         for entry in list_entries(self._root / folder):
             name = _join(folder, entry.name)
             if _hidden(entry.name):
                 if _is_folder(entry) or (self._wanted(name) and not entry.name.startswith("._")):  # macOS' metadata of others
                     self._hidden.append(name)
             elif _is_folder(entry):
-                path = os.path.realpath(entry) if entry.is_symlink() else f"{paths[-1]}/{entry.name}"
-                if entry.is_symlink() and any(f"{above}/".startswith(f"{path.rstrip('/')}/") for above in paths):
+                if entry.is_symlink() and self._is_above(Path(entry), folder):
                     self._loops.append(name)
                 else:
-                    yield name, (*paths, path)
+                    yield name
+
+    def _is_above(self, link: Path, folder: str) -> bool:
+        """Return whether a link leads to a folder above it, also on the way through other links."""
+        way = (folder, *map(str, PurePosixPath(folder).parents))
+        return any(Path(str(self._root), one).resolve().is_relative_to(link.resolve()) for one in way)
+
+    def below(self, folder: str) -> list[str]:
+        """Return a folder and all folders below it, in the order of ImageFolder."""
+        return sorted([folder, *chain.from_iterable(map(self.below, self.folders(folder)))])
 
 
 def walk_files(root: AnyPath, walk: Walk | None = None) -> Iterator[tuple[str, int, str]]:
     """Yield the (name, size, problem) of every file in a folder and all folders below it."""
     walk = walk or Walk(root)
     yield from walk.files()
-    for _, inner in walk.folders():
-        for folder in sorted(inner):
-            yield from walk.files(folder)
+    for folder in walk.folders():
+        yield from chain.from_iterable(map(walk.files, walk.below(folder)))
 
 
 def walk_images(root: AnyPath) -> Iterator[tuple[str, int, str]]:
@@ -132,27 +129,24 @@ def some_names(path: AnyPath) -> Iterator[str]:
 def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceList:
     """List the files of a folder that have one of the endings, or none. Each folder in it is a class."""
     walk = Walk(root, lambda name: _ending(name) in endings)
-    folders = list(walk.folders())
-    splits = {name: str(root / name) for name, _ in folders if name.lower() in SPLITS}
+    names = tuple(walk.folders())
+    splits = {name: str(root / name) for name in names if name.lower() in SPLITS}
     if len(splits) > 1:
-        above = chain(
-            walk.files(), (file for name, below in folders if name not in splits for one in below for file in walk.files(one))
-        )
-        raise SplitsError(root, splits, beside=next((name for name, _, _ in above if _ending(name) in endings), ""))
+        others = chain([""], *(walk.below(name) for name in names if name not in splits))
+        beside = (file for folder in others for file, _, _ in walk.files(folder) if _ending(file) in endings)
+        raise SplitsError(root, splits, beside=next(beside, ""))
     skipped: Counter[str] = Counter()
     top = Packed(Source(n, -1, s, p) for n, s, p in _images(walk, "", skipped, endings))
     inner = (
         Source(n, label, s, p)
-        for label, (_, below) in enumerate(folders)
-        for folder in sorted(below)
+        for label, name in enumerate(names)
+        for folder in walk.below(name)
         for n, s, p in _images(walk, folder, skipped, endings)
     )
     sources = Packed(chain(inner, (replace(stray, problem="no-label") for stray in top)))
-    notes = walk.notes()
     if len(sources) == len(top):
-        return SourceList(root, Labels("none"), top, skipped, FOLDERS, notes)
-    names = tuple(name for name, _ in folders)
-    return SourceList(root, Labels("class", names), sources, skipped, FOLDERS, notes)
+        return SourceList(root, Labels("none"), top, skipped, FOLDERS, walk.notes())
+    return SourceList(root, Labels("class", names), sources, skipped, FOLDERS, walk.notes())
 
 
 def _ending(name: str) -> str:

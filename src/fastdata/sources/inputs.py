@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import stat
-import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.column import Column
 from fastdata.store.manifest import Labels
 
-__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "FieldSource", "Label", "Place", "Source", "SourceList", "SplitsError"]
+__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Field", "Label", "Place", "Source", "SourceList", "SplitsError"]
 __all__ += ["have_commas", "is_image", "is_number", "look", "read_bytes"]
 
 EXTENSIONS = frozenset(
@@ -38,25 +37,19 @@ Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class FieldSource:
-    """Where the values of a field of the samples come from.
+class Field:
+    """What belongs to each input as a column of the store, and where its values come from. Text is what `--fields` has of it."""
 
-    Attributes:
-        column: what is stored of them, before text becomes tokens.
-        listed: whether the inputs have the values, in `values`. If not, a worker reads them, so that they are not in the plan.
-        ending: of the file, or the member of a tar, that holds an input's value; its name is otherwise that of the image. "": the
-            values are a column of the archive.
-        path: the names of that column, and of what is nested in it.
-        layout: how boxes and keypoints are given: "xyxy", "xywh", "cxcywh" or "xy"; "" for other values.
-        fractions: whether they are fractions of the sides of the upright image, not pixels.
-    """
+    column: Column  # what is stored, before text becomes tokens
+    listed: bool = False  # whether the inputs have the values, in `values`; if not, a worker reads them: they are not in the plan
+    ending: str = ""  # of the file, or the member of a tar, with an input's name, that holds the value
+    path: tuple[str, ...] = ()  # else the names of the column of a table or archive that does, and of what is nested in it
+    layout: str = ""  # how boxes and keypoints are given: "xyxy", "xywh", "cxcywh" or "xy"
+    fractions: bool = False  # whether they are fractions of the sides of the upright image, not pixels
+    typed: bool = True  # whether the caller gave the type; if not, `column` is JSON until one is inferred
 
-    column: Column
-    listed: bool = False
-    ending: str = ""
-    path: tuple[str, ...] = ()
-    layout: str = ""
-    fractions: bool = False
+    def __str__(self) -> str:
+        return ".".join(self.path) + (f"={self.ending}" if self.ending else "")
 
 
 @dataclass(frozen=True)
@@ -90,24 +83,16 @@ class Source:
 
 @dataclass(frozen=True)
 class SourceList:
-    """All inputs, in the order of the store, and the meaning of their labels.
-
-    Attributes:
-        skipped: count of files with other extensions, by extension.
-        labelled_by: what the labels were read from.
-        notes: lines to show to the user.
-        fields: what belongs to each input.
-        selected: whether a table names the inputs, so that what belongs to others is no reject.
-    """
+    """All inputs, in the order of the store, and the meaning of their labels."""
 
     root: AnyPath
     labels: Labels
     sources: Sequence[Source]
-    skipped: Counter[str] = field(default_factory=Counter)
-    labelled_by: str = ""
-    notes: tuple[str, ...] = ()
-    fields: tuple[FieldSource, ...] = ()
-    selected: bool = False
+    skipped: Counter[str] = field(default_factory=Counter)  # how many files have other extensions, by extension
+    labelled_by: str = ""  # what the labels were read from
+    notes: tuple[str, ...] = ()  # lines to show to the user
+    fields: tuple[Field, ...] = ()  # what belongs to each input
+    selected: bool = False  # whether a table names the inputs, so that what belongs to others is no reject
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -138,20 +123,16 @@ def look(path: StrPath) -> tuple[int, str]:
     """Return the size of a file in bytes and ""; or -1 and why it cannot be used."""
     if isinstance(path, UrlPath):
         return path.look()
-    for pause_s in (0.1, 1.0, 4.0, None):
-        try:
-            info = os.stat(path)
-            break
-        except FileNotFoundError:
-            return -1, "broken-link" if os.path.islink(path) else "missing"
-        except ValueError:  # a name in a table with a zero byte
+    try:
+        info = os.stat(path)
+    except FileNotFoundError:
+        return -1, "broken-link" if os.path.islink(path) else "missing"
+    except ValueError:  # a name in a table with a zero byte
+        return -1, "unreadable"
+    except OSError as error:
+        if not may_pass(error):
             return -1, "unreadable"
-        except OSError as error:
-            if not may_pass(error):
-                return -1, "unreadable"
-            if pause_s is None:
-                raise PrepError(f"{path} cannot be examined: {error.strerror}: is its disk there?") from error
-            time.sleep(pause_s)
+        raise PrepError(f"{os.fspath(path)} cannot be examined: {error.strerror}: is its disk there?") from error
     return (info.st_size, "") if stat.S_ISREG(info.st_mode) else (-1, "not-a-file")  # reading a pipe might never end
 
 
@@ -170,10 +151,6 @@ class SplitsError(PrepError):
         column: whether a column of a table names the splits, so that --split chooses one.
         classes: whether there may be classes, which all splits must share.
         beside: an input that belongs to no split, or "".
-
-    Attributes:
-        splits: as given, train first.
-        stem: what the names of the stores begin with.
     """
 
     def __init__(

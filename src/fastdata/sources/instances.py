@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import structs
 
 from fastdata.errors import CodecError
-from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
+from fastdata.sources.inputs import Field, Source, SourceList, read_bytes
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
 from fastdata.store.manifest import Labels
 from fastdata.words import number_of, was
@@ -50,9 +50,7 @@ def annotated(source: Source, values: Iterable[Any], problem: str = "") -> Sourc
     return replace(source, label=-1, problem=own or problem, values=(*source.values, *values))
 
 
-def with_annotations(
-    inputs: SourceList, fields: Iterable[FieldSource], sources: Sequence[Source], notes: Iterable[str]
-) -> SourceList:
+def with_annotations(inputs: SourceList, fields: Iterable[Field], sources: Sequence[Source], notes: Iterable[str]) -> SourceList:
     """Return the list of annotated inputs. fields, notes: what the annotations add."""
     fields, notes = (*inputs.fields, *fields), (*inputs.notes, *notes)
     return replace(inputs, labels=Labels("none"), labelled_by="", sources=sources, fields=fields, notes=notes)
@@ -103,7 +101,7 @@ def with_meanings(inputs: SourceList) -> SourceList:
     except (OSError, ValueError, RecursionError):
         return inputs
 
-    def named(field: FieldSource) -> FieldSource:
+    def named(field: Field) -> Field:
         names, column = known.get(field.column.name) if isinstance(known, dict) else None, field.column
         if column.names or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return field
@@ -126,11 +124,11 @@ def with_groups(inputs: SourceList) -> SourceList:
         for k, one in enumerate(fields):
             if one.column.many and one.column.group is None:
                 fields[k] = replace(one, column=structs.replace(one.column, group=INSTANCES))
-        fields.insert(first - 1, FieldSource(SOURCE_SIZE))
+        fields.insert(first - 1, Field(SOURCE_SIZE))
     return replace(inputs, fields=tuple(fields), notes=(*inputs.notes, *notes))
 
 
-def in_pixels(fields: Sequence[FieldSource], values: Sequence[Any], size: tuple[int, int], counts: Counter[str]) -> list[Any]:
+def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, int], counts: Counter[str]) -> list[Any]:
     """Return the values of an image with boxes and keypoints in pixels of the upright file.
 
     Boxes are clipped to the image. Instances whose boxes have no area inside of it are dropped from all columns of their group.

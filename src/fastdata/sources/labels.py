@@ -10,24 +10,21 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import repeat
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import LARGEST_FLOAT, Label, Source, SourceList, have_commas, is_number
-from fastdata.sources.options import NO_LABELS, StrPath
+from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
 from fastdata.store.manifest import Labels, read_current
 
 __all__ = ["Encode", "NoClassesError", "UnknownClassError", "Value", "encode_labels", "read_classes", "relabelled"]
-__all__ += ["with_folder_classes", "with_pattern", "without_labels"]
+__all__ += ["with_folder_classes", "with_labels", "with_pattern", "without_labels"]
 
 Value = bool | int | float | str | Sequence[float] | None  # as a source has it; None: the input has no label
 Encode = Callable[[Value], tuple[Label, str]]  # returns the label and the problem of the input
 
-CAPTION_WORDS, CAPTION_CHARS = 4, 40  # captions reach one of these medians
 MAX_CLASS = 65_534  # the largest class number that is kept
 CLASSES_PER_USED_CLASS = 10  # a class number may be so many times the count of those that occur
 WHOLE, BELOW = re.compile(r"0|[1-9][0-9]*"), re.compile(r"-[1-9][0-9]*")
@@ -48,25 +45,19 @@ def encode_labels(
     *,
     names: Sequence[str] = (),
     by: str = "",
-    sure: bool = False,
 ) -> tuple[Labels, Encode]:
-    """Decide what the labels of a store mean, from those of all inputs.
+    """Return what the labels of a store mean, and a function from a value to the label and the problem of its input.
 
     Names that the source gives (`names`) or the caller (`classes`) win: a whole number is the index of one of `names`. Without
     them, whole numbers without sign and leading zeros are class numbers, also as text; other text becomes classes in sorted order.
+    The problem is "no-label" where others have one, and "not-finite" for a number that float32 does not hold.
 
     Args:
         values: the label of each input, or each label that occurs. None, empty text, NaN and, beside `names`, numbers below 0 mean
             no label.
         type: "folders": text that is sorted as names whatever it is; "values": see above; "numbers": float32 targets.
-        classes: the names of the classes of the store, such as those that another store has.
         names: of the classes that whole numbers stand for; or of the numbers of a target.
         by: what the labels were read from, for messages.
-        sure: the caller named the labels, so that long texts and numbers with commas are names.
-
-    Returns:
-        The meaning of the labels, and a function from a value to the label and the problem of its input: "no-label" where others
-        have one, and "not-finite" for a number that float32 does not hold.
     """
     by = by or "the source"
     if type == "numbers":
@@ -95,8 +86,6 @@ def encode_labels(
     if names:
         named, order = _named_by_source(used, tuple(names), by), tuple(names)
     else:
-        if type == "values" and not sure and isinstance(used[0], str):
-            _refuse_sentences(values, list(map(str, used)), by)
         named = {value: str(value) for value in used}
         order = _ordered(named, by, whole=type == "values") if classes is None else ()
     order = order if classes is None else tuple(classes)
@@ -139,23 +128,6 @@ def _no_classes(by: str, value: object) -> PrepError:
     )
 
 
-def _refuse_sentences(values: Iterable[Value], used: Sequence[str], by: str) -> None:
-    """Raise PrepError if text looks like captions, which are long and rarely repeat, or like numbers with a comma."""
-    if have_commas(used):
-        raise PrepError(
-            f"{by}: the labels are numbers with a comma, such as {used[0]!r}: write them as 1.5 or 1234567; if they are names of "
-            "classes, name their column with --label-column"
-        )
-    count = sum(isinstance(value, str) for value in map(_clean, values))
-    long = median(len(name.split()) for name in used) >= CAPTION_WORDS or median(map(len, used)) >= CAPTION_CHARS
-    if 1 < len(used) and 2 * len(used) > count and long:
-        raise PrepError(
-            f'{by} holds {len(used)} different texts in {count} rows, such as "{used[0]:.60}": they look like captions, and each '
-            "would become a class. Name the column of labels with --label-column (this one too, if these are classes), or prepare "
-            f"without labels: --label-column {NO_LABELS}"
-        )
-
-
 def _named_by_source(used: Iterable[object], names: tuple[str, ...], by: str) -> dict[object, str]:
     """Return the name of each label, which is one of the names, or the index of one."""
     named, known = dict[object, str](), set(names)
@@ -179,7 +151,8 @@ def _ordered(named: dict[object, str], by: str, *, whole: bool) -> tuple[str, ..
                 "their names in order: --classes FILE, with a name on each line, or a store that has them"
             )
         return tuple(map(str, range(count)))
-    if whole and all(map(is_number, texts)) and not all(text.isascii() and text.isdigit() for text in texts):
+    numbers = all(map(is_number, texts)) and not all(text.isascii() and text.isdigit() for text in texts)
+    if whole and (numbers or have_commas(texts)):
         raise _no_classes(by, min(value for value, text in named.items() if not text.isdigit()))  # type: ignore[type-var]
     return tuple(sorted(texts))
 
@@ -257,23 +230,31 @@ def with_pattern(inputs: SourceList, pattern: str, classes: Sequence[str] | None
     if not any(found):
         example = f", such as {inputs.sources[0].name}" if inputs.sources else ""
         raise PrepError(f"{option} finds a class in none of {len(found)} paths{example}")
-    return _with_labels(inputs, found, encode_labels(found, "values", classes, by=option, sure=True), option)
+    return with_labels(inputs, found, "values", classes, by=option)
 
 
 def with_folder_classes(inputs: SourceList, classes: Sequence[str]) -> SourceList:
     """Number the class folders as `classes` does. A folder without inputs need not be among them."""
     names = [inputs.labels.names[one.label] if isinstance(one.label, int) and one.label >= 0 else None for one in inputs.sources]
-    encoded = encode_labels(names, "folders", classes, by=f"SOURCE {inputs.root}")
-    return _with_labels(inputs, names, encoded, inputs.labelled_by)
+    return replace(with_labels(inputs, names, "folders", classes, by=f"SOURCE {inputs.root}"), labelled_by=inputs.labelled_by)
 
 
 def without_labels(inputs: SourceList) -> SourceList:
     """Remove the labels, so that no input needs one."""
-    return _with_labels(inputs, repeat(None, len(inputs.sources)), encode_labels((), "values"), "")
+    return with_labels(inputs, [None] * len(inputs.sources), "values")
 
 
-def _with_labels(inputs: SourceList, values: Iterable[Value], encoded: tuple[Labels, Encode], by: str) -> SourceList:
-    labels, encode = encoded
+def with_labels(
+    inputs: SourceList,
+    values: Sequence[Value],
+    type: Literal["folders", "values", "numbers"],
+    classes: Sequence[str] | None = None,
+    *,
+    names: Sequence[str] = (),
+    by: str = "",
+) -> SourceList:
+    """Return the inputs with the labels of these values, one for each. The other arguments are those of `encode_labels`."""
+    labels, encode = encode_labels(values, type, classes, names=names, by=by)
     sources = Packed(relabelled(source, *encode(value)) for source, value in zip(inputs.sources, values, strict=True))
     return replace(inputs, labels=labels, sources=sources, labelled_by=by)
 

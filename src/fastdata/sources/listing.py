@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import list_archives
-from fastdata.sources.fields import Field, parse_fields, with_fields
+from fastdata.sources.fields import parse_fields, with_fields
 from fastdata.sources.folder import list_folder
-from fastdata.sources.inputs import FOLDERS, SourceList
+from fastdata.sources.inputs import FOLDERS, Field, SourceList
 from fastdata.sources.labels import read_classes, with_folder_classes, with_pattern, without_labels
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.pairs import refuse_mask_folders
@@ -36,10 +36,10 @@ def list_sources(
     path, options = to_path(source), options or LabelOptions()
     chosen = parse_fields(fields)
     named = [field for field in chosen if not field.ending]
-    names, endings = [field.path[0] for field in named], [field.ending for field in chosen if field.ending]
+    endings = [field.ending for field in chosen if field.ending]
     if is_path_table(path, options.path_column) and not images:
         inputs, named = list_table(path, options, named), []
-    elif (archived := list_archives(source, options, names, endings, images)) is not None:
+    elif (archived := list_archives(source, options, [field.path[0] for field in named], endings, images)) is not None:
         inputs = archived
     elif images:
         raise PrepError(

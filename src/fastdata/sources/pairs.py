@@ -6,10 +6,9 @@ import os
 import re
 import shlex
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
-from itertools import chain
 
 from fastdata.errors import PrepError
 from fastdata.sources.folder import walk_images
@@ -17,16 +16,13 @@ from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.notes import detail_of, listed, reason_of
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
-from fastdata.sources.urls import AnyPath, is_inside, to_path
+from fastdata.sources.urls import AnyPath, to_path
 from fastdata.words import number_of
 
 __all__ = ["FileIndex", "image_folders", "refuse_mask_folders", "stem_of", "with_companion", "with_files"]
 
-IMAGES = re.compile(r"(images?|imgs?|jpegimages|leftimg8bit)([_-]?\w{2,5})?", re.IGNORECASE)
+IMAGES = re.compile(r"^(images?|imgs?|jpegimages|leftimg8bit)([_-]?\w{2,5})?$", re.IGNORECASE)
 MASKS = re.compile(r"mask|annot|label|segm|ground.?truth|^gt", re.IGNORECASE)
-MAX_FOLDERS = 8  # among more, a name that contains "mask" may well be a class, such as oxygen_mask
-TRIED_IMAGES = 8  # how many images to look for in the names of masks, or a few more
-MAX_SUFFIXES = 4  # how many of what masks add there to try: the shortest, since what is added to a longer name is longer
 
 
 def stem_of(name: str) -> str:
@@ -66,18 +62,20 @@ class FileIndex:
     def __len__(self) -> int:
         return sum(map(len, self._files.values()))
 
-    def refuse_unpaired(self, inputs: SourceList, called: str, folder: AnyPath) -> None:
-        """Raise PrepError if no file belongs to an input."""
-        if not any(self.find(source.name) for source in inputs.sources):
+    def notes(self, inputs: SourceList, called: str, folder: AnyPath) -> list[str]:
+        """Return a note on the files that belong to none of the inputs, which were asked for. Raise PrepError if none does."""
+        if len(self._unpaired) == len(self._files):
             first = next((files[0].name for files in self._files.values()), "nothing")
             raise PrepError(
                 f"no {called} in {folder} belongs to an image: the first image is {inputs.sources[0].name}, the first {called} "
                 f"{first}; names must be equal but for the extension, and for what all masks add, such as _mask"
             )
+        unpaired = [file.name for file in self.unpaired()]
+        return [f"{called}: {number_of(len(unpaired), 'file')} of no input: {listed(unpaired)}"] if unpaired else []
 
-    def unpaired(self) -> list[str]:
-        """Return the names of the files that belong to none of the inputs that were asked for."""
-        return sorted(file.name for stem in self._unpaired for file in self._files[stem])
+    def unpaired(self) -> list[Source]:
+        """Return the files that belong to none of the inputs that were asked for."""
+        return [file for stem, files in self._files.items() if stem in self._unpaired for file in files]
 
 
 def _composed(name: str) -> str:
@@ -122,25 +120,24 @@ def with_files(
     files = [Source(name, -1, size, problem) for name, size, problem in walk(folder)]
     suffix = _mask_suffix(inputs, folder, {stem(file.name) for file in files}, stem) if called == "mask" else ""
     index = FileIndex(files, stem, suffix)
-    index.refuse_unpaired(inputs, called, folder)
     sources = Packed(with_companion(source, index.find(source.name), called) for source in inputs.sources)
-    unpaired = index.unpaired()
-    more = [f"{called}: {number_of(len(unpaired), 'file')} of no input: {listed(unpaired)}"] if unpaired else []
-    return replace(inputs, sources=sources, notes=(*inputs.notes, *more))
+    return replace(inputs, sources=sources, notes=(*inputs.notes, *index.notes(inputs, called, folder)))
 
 
 def _mask_suffix(inputs: SourceList, masks: AnyPath, mask_stems: Set[str], stem: Callable[[str], str]) -> str:
-    """Return what all masks add to the names of their images."""
-    if not any(source.place for source in inputs.sources) and is_inside(masks, inputs.root):
-        raise PrepError(f"--masks {masks} lies inside SOURCE {inputs.root}, so masks would be inputs; put it elsewhere")
+    """Return what all masks add to the names of their images: what more than half of them do."""
     stems = {_composed(stem(source.name)) for source in inputs.sources}
-    suffixes = _suffixes(stems, set(map(_composed, mask_stems)), min(len(stems), len(mask_stems)))
-    if len(suffixes) > 1 and "" not in suffixes:
+    counts = Counter[str]()
+    for mask in map(_composed, mask_stems):
+        longest = next((k for k in range(len(mask), 0, -1) if mask[:k] in stems), None)
+        counts.update([] if longest is None else [mask[longest:]])
+    often = [suffix for suffix, count in counts.items() if 2 * count > min(len(stems), len(mask_stems))]
+    if len(often) > 1 and "" not in often:
         raise PrepError(
-            f"--masks {masks} holds more than one mask for an image: their names add {listed(suffixes)}; give a folder that holds "
-            "those of one kind only"
+            f"--masks {masks} holds more than one mask for an image: their names add {listed(sorted(often))}; give a folder that "
+            "holds those of one kind only"
         )
-    return min(suffixes, default="")
+    return min(often, default="")
 
 
 def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[AnyPath]:
@@ -149,42 +146,24 @@ def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[An
     Args:
         images: the name of each image, and where it lies.
     """
-    in_source = [to_path(source) / where for _, where in images] if to_path(source).is_dir() else []
-    choices = zip(in_source, (to_path(where) for _, where in images), strict=False)
-    found = [next((path for path in pair if path.is_dir()), None) for pair in choices]
-    folders = [folder for folder in found if folder is not None]
-    for (name, where), folder in zip(images, found if folders else (), strict=False):
-        if folder is None:
-            raise PrepError(f"--images {name}={where}: there is no such folder, neither in SOURCE {source} nor elsewhere")
-        if inner := next((path for path in folders if path is not folder and is_inside(path, folder)), None):
-            raise PrepError(f"--images: the folder {inner} lies in {folder}, that of {name}; give two that do not")
+    root, found = to_path(source), dict[str, AnyPath | None]()
+    for name, where in images if root.is_dir() else ():
+        found[f"{name}={where}"] = next((path for path in (root / where, to_path(where)) if path.is_dir()), None)
+    folders = [folder for folder in found.values() if folder is not None]
+    if twice := [folder for folder, count in Counter(folders).items() if count > 1]:
+        raise PrepError(f"--images: two of them are in {twice[0]}; give each a folder of its own")
+    if folders and len(folders) < len(images):
+        missing = next(text for text, folder in found.items() if folder is None)
+        raise PrepError(f"--images {missing}: there is no such folder, neither in SOURCE {source} nor elsewhere")
     return folders
 
 
 def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
     """Refuse a folder that holds one of images and one of masks, which would be read as two classes."""
-    names = inputs.labels.names
-    if inputs.labels.kind != "class" or len(names) > MAX_FOLDERS or not any(map(MASKS.search, names)):
-        return
-    stems = defaultdict[str, set[str]](set)
-    for one in inputs.sources:
-        folder, slash, name = one.name.partition("/")
-        stems[folder if slash else ""].add(os.path.splitext(name if slash else folder)[0])
-    for mask in (name for name in names if MASKS.search(name) and stems[name]):
-        for image in (name for name in chain([""], names) if not MASKS.search(name) and stems[name]):
-            if IMAGES.fullmatch(image) or _suffixes(stems[image], stems[mask], len(stems[mask])):
-                images = str(source / (image or "images"))
-                command = ["fastdata-prep", images, f"{source.absolute().name}.fds", "--masks", str(source / mask)]
-                raise PrepError(
-                    f"{source} holds images{f' in {image}/' if image else ''} and what look like their masks in {mask}/, which "
-                    "would become two classes. Put images and masks into two folders, and prepare them as pairs, with your "
-                    f"options:\n  {shlex.join(command)}\nIf they are classes, add --label-from '([^/]+)/'"
-                )
-
-
-def _suffixes(images: Set[str], masks: Set[str], count: int) -> list[str]:
-    """Return what masks add to the names of images, each for more than half of `count` images; "" for equal names."""
-    few = tuple(sorted(images)[:: max(1, len(images) // TRIED_IMAGES)])
-    ends = {mask[len(image) :] for mask in masks if mask.startswith(few) for image in few if mask.startswith(image)}
-    shortest = sorted(ends, key=lambda end: (len(end), end))[:MAX_SUFFIXES]
-    return [end for end in shortest if 2 * sum(image + end in masks for image in images) > count]
+    image, mask = (next(filter(pattern.search, inputs.labels.names), None) for pattern in (IMAGES, MASKS))
+    if image is not None and mask is not None:
+        command = ["fastdata-prep", str(source / image), f"{source.absolute().name}.fds", "--masks", str(source / mask)]
+        raise PrepError(
+            f"{source} holds images in {image}/ and what look like their masks in {mask}/, which would become two classes. Prepare "
+            f"them as pairs, with your options:\n  {shlex.join(command)}\nIf they are classes, add --label-from '([^/]+)/'"
+        )

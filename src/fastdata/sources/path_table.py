@@ -18,10 +18,9 @@ import xxhash
 from fastdata.errors import PrepError
 from fastdata.sources.base import label_value
 from fastdata.sources.columns import INDEX, choose_label, find_column
-from fastdata.sources.fields import Field
 from fastdata.sources.folder import list_entries
-from fastdata.sources.inputs import FieldSource, Source, SourceList, SplitsError, is_image, look
-from fastdata.sources.labels import encode_labels, read_classes, relabelled
+from fastdata.sources.inputs import Field, Source, SourceList, SplitsError, is_image, look
+from fastdata.sources.labels import read_classes, with_labels
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed
@@ -111,8 +110,7 @@ def _with_fields(inputs: SourceList, table: PathTable, rows: Rows, fields: Seque
             return replace(source, problem="not-listed" if source.problem in ("", "no-label") else source.problem)
         return replace(source, values=(*(values[row] for _, values in typed), *source.values))  # the members of a tar come last
 
-    stored = tuple(FieldSource(column, True, layout=one.layout) for one, (column, _) in zip(fields, typed, strict=True))
-    return replace(inputs, sources=Packed(map(with_values, inputs.sources, rows)), fields=stored)
+    return replace(inputs, sources=Packed(map(with_values, inputs.sources, rows)), fields=tuple(field for field, _ in typed))
 
 
 def _with_labels(inputs: SourceList, table: PathTable, rows: Rows, columns: Sequence[str], options: LabelOptions) -> SourceList:
@@ -123,13 +121,10 @@ def _with_labels(inputs: SourceList, table: PathTable, rows: Rows, columns: Sequ
     by = f"{labelled_by}, {table.path}" if columns else str(table.path)
     unasked = not columns and (options.no_labels or options.labels is not None or options.label_from is not None)
     classes = None if unasked else read_classes(options.classes)
-    if options.regression and columns:
-        labels, encode = encode_labels(cells, "numbers", classes, names=columns, by=by)
-    else:
-        labels, encode = encode_labels(cells, "values", classes, by=by, sure=options.label_column is not None)
-    pairs = zip(inputs.sources, rows, strict=True)
-    sources = Packed(relabelled(source, *encode(cells[row] if row >= 0 else None)) for source, row in pairs)
-    return replace(inputs, labels=labels, sources=sources, labelled_by=labelled_by)
+    values = Packed(cells[row] if row >= 0 else None for row in rows)
+    names = columns if options.regression else ()
+    labelled = with_labels(inputs, values, "numbers" if names else "values", classes, names=names, by=by)
+    return replace(labelled, labelled_by=labelled_by)
 
 
 def _refuse_two_labels(table: PathTable, sources: Sequence[Source]) -> None:
@@ -226,4 +221,4 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
     columns, inputs = _label_columns(inputs, table, fields, options, beside=True)
     if not columns and not fields and not options.no_labels:
         raise PrepError(f"--labels {path}: none of its columns {', '.join(table.columns)} holds labels, which are numbers or text")
-    return _with_labels(inputs, table, [*rows, *(-1 for _ in lost)], columns, options) if columns else inputs
+    return _with_labels(inputs, table, [*rows, *(by_file[source.name] for source in lost)], columns, options) if columns else inputs

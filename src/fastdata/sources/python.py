@@ -33,15 +33,15 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.base import Container, Selection, ends_in, make_list, open_once
+from fastdata.sources.base import FUNCTION, Selection, function_of, make_list, open_once
 from fastdata.sources.columns import LABELS, PATHS, choose_label
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.labels import Value
 from fastdata.sources.options import NO_LABELS
-from fastdata.sources.patterns import FUNCTION, function_of
+from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, waiting
 
-__all__ = ["CONTAINERS", "share"]
+__all__ = ["list_inputs", "read", "share"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -259,7 +259,7 @@ def _to_png(pixels: Array) -> bytes:
 _shared = dict[Path, tuple[Any, Sequence[Any] | None]]()  # by the files of `share`: sequences of this process, and their labels
 
 
-def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
+def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     """List the items: labels and class names of all, and the contents of some, which are part of the names of their places."""
     (path,) = files
     match = function_of(path)
@@ -283,7 +283,7 @@ def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> Source
         if labels is None:
             values.append(label)
     name, size = f"{path.name}@{digest.hexdigest()[:16]}", total // max(len(sampled), 1)
-    each = (Source(f"{k:06d}", -1, size, place=("python", name, k)) for k in range(count))
+    each = Packed(Source(f"{k:06d}", -1, size, place=("python", name, k)) for k in range(count))
     encoded, classes = [_value(label, k) for k, label in enumerate(values)], () if selection.regression else items.classes
     return make_list(root, each, encoded, classes, by="source", selection=replace(selection, label=selection.label or "label"))
 
@@ -301,7 +301,8 @@ def _value(label: Any, index: int) -> Value:
 # Reading, in any process
 
 
-def _read(path: AnyPath, index: int) -> bytes:
+def read(path: AnyPath, index: int) -> bytes:
+    """Return the image file of an item."""
     with waiting():  # imports take a while
         items = open_once(path, _open, str(path))
     data: bytes = items.image(index)
@@ -455,6 +456,3 @@ class _RemoteItems:
 
     def close(self) -> None:
         self._file.close()
-
-
-CONTAINERS = {"python": Container("python", ends_in(".python"), _inputs, _read, has_columns=True)}

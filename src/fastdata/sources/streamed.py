@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import PrepError
-from fastdata.sources.base import ArchiveColumns, Container, Selection, Table, list_tables, read_range
+from fastdata.sources.base import INDEX, ArchiveColumns, Selection, Table, list_tables, read_range
 from fastdata.sources.columns import choose_label
 from fastdata.sources.inputs import Source, SourceList, look, read_bytes
 from fastdata.sources.urls import AnyPath
 
-__all__ = ["CONTAINERS"]
+__all__ = ["is_dataset", "list_inputs", "read"]
 
-INDEX = "index.json"
 IMAGES, FILES = ("jpeg", "png"), ("bytes", "file")  # encodings of images, and of files, which are images if no column is one
 NUMBERS = "bool int int8 int16 int32 int64 uint8 uint16 uint32 uint64 float float16 float32 float64".split()
 PAIR_LABEL = "1"  # the other half of a pair
@@ -33,6 +32,14 @@ class _File(NamedTuple):
     samples: int
     columns: dict[str, str]  # the encoding of each cell of a sample
     sizes: list[int]  # of the cells, in bytes; -1: each sample has its own
+
+
+read = read_range
+
+
+def is_dataset(path: AnyPath) -> bool:
+    """Return whether a folder has an index of one of the packages."""
+    return bool(_index(path))
 
 
 def _index(path: AnyPath) -> dict[str, Any]:
@@ -65,7 +72,8 @@ def _files(path: AnyPath) -> Iterator[_File]:
         yield _File(chunk["filename"], int(chunk["chunk_size"]), dict(columns), [-1] * len(encodings))
 
 
-def _inputs(root: AnyPath, paths: list[AnyPath], selection: Selection) -> SourceList:
+def list_inputs(root: AnyPath, paths: list[AnyPath], selection: Selection) -> SourceList:
+    """List the samples of a dataset."""
     (path,) = paths
     try:
         files = {path / file.name: file for file in _files(path)}
@@ -115,8 +123,3 @@ def _samples(path: AnyPath, file: _File) -> Iterator[dict[str, tuple[int, memory
         if bounds != sorted(bounds) or bounds[-1] > end:
             raise ValueError("a sample is larger than its place")
         yield {name: (first, data[first:last]) for name, (first, last) in zip(file.columns, pairwise(bounds), strict=True)}
-
-
-CONTAINERS = {
-    "streamed": Container("streamed", lambda path: path.is_dir() and bool(_index(path)), _inputs, read_range, has_columns=True)
-}

@@ -14,10 +14,10 @@ from typing import Any
 from fastdata.errors import PrepError, needs
 from fastdata.sources.arrow import column_of, holds_images
 from fastdata.sources.columns import LABELS, PATHS, find_column
-from fastdata.sources.fields import Field
+from fastdata.sources.fields import typed_cells
+from fastdata.sources.inputs import Field
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, seekable
-from fastdata.store.column import Column
 from fastdata.words import number_of
 
 __all__ = ["ENCODING_BYTES", "PathTable", "delimiter_of", "is_path_table", "name_encoding", "not_utf8", "read_rows", "read_table"]
@@ -59,13 +59,13 @@ class PathTable:
             raise PrepError(f"{option}: {self.path} has no column {name}; it has {', '.join(self.columns)}")
         return self.columns[name]
 
-    def typed(self, chosen: Field) -> tuple[Column, Sequence[Any]]:
-        """Return the column of a field's cells, and its values. Raise PrepError if it is not there, or a cell does not fit."""
+    def typed(self, chosen: Field) -> tuple[Field, Sequence[Any]]:
+        """Return a field with its type, and its values. Raise PrepError if its column is not there, or a cell does not fit."""
         cells = self.column(chosen.path[0], f"--fields {chosen}")
-        inferred = chosen.column is None or chosen.column.many
-        nested = chosen.layout or len(chosen.path) > 1
-        declared = column_of(chosen.name, self.schema[chosen.name]) if self.schema and inferred and not nested else None
-        return chosen.typed(cells, lambda row: f"{self.path}, row of {self.names[row]!r}", texts=self.texts, declared=declared)
+        plain = bool(self.schema) and not chosen.typed and len(chosen.path) == 1
+        declared = column_of(chosen.column.name, self.schema[chosen.path[0]]) if plain else None
+        where = f"{self.path}, row of "
+        return typed_cells(chosen, cells, lambda row: f"{where}{self.names[row]!r}", texts=self.texts, declared=declared)
 
 
 def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:

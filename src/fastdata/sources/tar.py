@@ -13,14 +13,14 @@ from itertools import groupby
 from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
-from fastdata.sources.base import Container, Folder, Selection, damaged_file, files_in, make_list, read_range, unreadable
+from fastdata.sources.base import Selection, damaged_file, make_list, read_range, unreadable
 from fastdata.sources.inputs import Source, SourceList, is_image, read_bytes
 from fastdata.sources.labels import Value
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_companion
 from fastdata.sources.urls import AnyPath
 
-__all__ = ["CLASSES", "CONTAINERS", "MASK"]
+__all__ = ["CLASSES", "MASK", "list_inputs", "read"]
 
 CLASSES = "classes.json"  # next to the shards: the names of the numbered classes
 MASK = ".mask.png"  # the ending of a sample's mask
@@ -28,25 +28,20 @@ MASK = ".mask.png"  # the ending of a sample's mask
 LABEL_BYTES = 1 << 20  # a longer file is not a label
 END_BYTES = 2 * tarfile.BLOCKSIZE  # zeros at the end of a tar; most programs add more, up to a multiple of tarfile.RECORDSIZE
 FULL_BYTES = END_BYTES + tarfile.RECORDSIZE
-COMPRESSED = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4|Z)|t[gbx]z2?|tzst)$", re.IGNORECASE)
 SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]*)", re.DOTALL)  # as in the package webdataset
 META = re.compile(r"__[^/]*__(/|$)")
 
 Sample = tuple[Source, Value, Sequence[str]]  # an input, its label, and the names of the numbers of that
 
 
-def _takes(path: AnyPath) -> bool:
-    return path.is_file() and (path.suffix.lower() == ".tar" or COMPRESSED.search(path.name) is not None)
+read = read_range
 
 
-def _inside(folder: Folder) -> list[AnyPath]:
-    return files_in(folder, ".tar", ".tar.gz", ".tgz")
-
-
-def _inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
+def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
+    """List the samples of shards."""
     inputs, labels, names, skipped = Packed[Source](), Packed[Value](), list[str](), Counter[str]()
     for path in files:
-        if COMPRESSED.search(path.name):
+        if path.suffix.lower() != ".tar":
             raise PrepError(
                 f"{path} is compressed, so it can only be read from its beginning; decompress it to a .tar (gunzip, unxz, zstd -d)"
             )
@@ -165,26 +160,32 @@ def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[st
     """Return a sample's label, the names of its columns, and the ending of the member that holds it."""
     for ending in (".cls", ".json"):
         member = by_ending.get(ending)
-        if member is not None and not member.problem and member.size <= LABEL_BYTES:
-            file.seek(member.offset)
-            data = file.read(member.size)
-            value, columns = _in_json(data) if ending == ".json" else (data.decode("utf-8-sig", "surrogateescape").strip(), [])
-            if value not in (None, ""):
-                return value, columns, ending
+        if member is None or member.problem or member.size > LABEL_BYTES:
+            continue
+        file.seek(member.offset)
+        data = file.read(member.size)
+        if ending == ".cls":
+            value, names = data.decode("utf-8-sig", "surrogateescape").strip(), list[str]()
+        else:
+            value, names = _in_json(data)
+        if value not in (None, ""):
+            return value, names, ending
     return None, [], ""
 
 
-def _in_json(data: bytes) -> tuple[Value, list[str]]:
+def _in_json(data: bytes) -> tuple[Any, list[str]]:
     try:
-        body: Any = json.loads(data)
+        body = json.loads(data)
         value, names = body.get("label", body.get("cls")), body.get("names")
     except (ValueError, RecursionError, AttributeError):
         return None, []
-    if isinstance(value, str | int | float):
-        return value, []
-    if isinstance(value, list) and value and all(isinstance(v, int | float) for v in value):
-        return tuple(map(float, value)), names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
-    return None, []
+    names = names if _are_names(names) else []
+    is_list = isinstance(value, list) and value and all(isinstance(number, int | float) for number in value)
+    return tuple(map(float, value)) if is_list else value if isinstance(value, str | int | float) else None, names
+
+
+def _are_names(names: Any) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def _class_names(folder: AnyPath, labels: Sequence[Value]) -> list[str]:
@@ -193,9 +194,7 @@ def _class_names(folder: AnyPath, labels: Sequence[Value]) -> list[str]:
         names = json.loads(read_bytes(folder / CLASSES))
     except (OSError, ValueError, RecursionError):
         return []
-    fits = isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
-    numbers = {str(k) for k in range(len(names))} if fits else set()
-    return names if fits and all(label in names or str(label) in numbers for label in labels if label is not None) else []
-
-
-CONTAINERS = {"tar": Container("tar", _takes, _inputs, read_range, _inside)}
+    if not _are_names(names) or len(set(names)) < len(names):
+        return []
+    known = {*names, *map(str, range(len(names)))}
+    return names if all(str(label) in known for label in labels if label is not None) else []

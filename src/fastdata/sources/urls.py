@@ -89,26 +89,18 @@ class Client:
 
     def listing(self, folder: str) -> dict[str, int]:
         """Return the size of each file or FOLDER, by name, in a folder. All below it is listed unless it is known."""
-        if not self._is_listed(folder):
-            if scheme(folder) in WITHOUT_LISTS:
-                return {}
+        if not self._is_listed(folder) and scheme(folder) not in WITHOUT_LISTS:
             bucket, key = self._at(folder)
             below = f"{key}/" if key else ""
-            for name, size in bucket.list(key):
-                if name.startswith(below):  # not an object "photos/", with which some programs mark a folder
-                    self._add(f"{folder}/{name.removeprefix(below)}", size, folder)
+            for path, size in bucket.list(key):
+                if path.startswith(below):  # not an object "photos/", with which some programs mark a folder
+                    above, _, name = f"{folder}/{path.removeprefix(below)}".rpartition("/")
+                    self._folders.setdefault(above, {}).setdefault(name, size)  # one with the name of a folder stands for that
+                    while above != folder:
+                        above, _, name = above.rpartition("/")
+                        self._folders.setdefault(above, {})[name] = FOLDER
             self._listed.append(folder)
         return self._folders.get(folder, {})
-
-    def _add(self, url: str, size: int, root: str) -> None:
-        """Note an object, and the folders that it lies in. One of no bytes that has the name of a folder stands for that."""
-        while url != root:
-            above, _, name = url.rpartition("/")
-            known = self._folders.setdefault(above, {})
-            if known.get(name) == FOLDER:
-                return
-            known[name] = size
-            url, size = above, FOLDER
 
     def _version(self, url: str) -> Version | None:
         bucket, key = self._at(url)
@@ -371,16 +363,10 @@ class UrlPath(os.PathLike[str]):
         return [UrlPath(self._client, f"{self.url}/{name}", size) for name, size in sorted(self._client.listing(self.url).items())]
 
     def glob(self, pattern: str) -> Iterator[UrlPath]:
-        """Yield what matches a pattern, as `glob.glob(recursive=True)` does."""
+        """Yield what matches a pattern of names, in their order."""
         first, _, rest = pattern.partition("/")
-        if first == "**" and rest:
-            yield from self.glob(rest)
         for path in self.scan():
-            if path.name.startswith(".") and not first.startswith("."):
-                continue
-            if first == "**" and path.is_dir():
-                yield from path.glob(pattern)
-            elif fnmatchcase(path.name, first):
+            if fnmatchcase(path.name, first) and path.name.startswith(".") == first.startswith("."):
                 yield from [path] if not rest else path.glob(rest) if path.is_dir() else ()
 
     def read_bytes(self) -> bytes:

@@ -17,9 +17,8 @@ import yaml
 
 from fastdata.errors import PrepError
 from fastdata.sources.folder import Walk, walk_files
-from fastdata.sources.inputs import FieldSource, Source, SourceList, read_bytes
+from fastdata.sources.inputs import Field, Source, SourceList, read_bytes
 from fastdata.sources.instances import annotated, category_column, instance_column, with_annotations
-from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import FileIndex
 from fastdata.sources.urls import AnyPath, is_inside
@@ -63,34 +62,31 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
     walk = Walk(folder, lambda name: name.lower().endswith(".txt"))
     names = (name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(".txt"))
     index = FileIndex(Source(name, -1, -1) for name in names if name.rpartition("/")[2] not in CLASS_FILES)
-    index.refuse_unpaired(inputs, ".txt file", folder)
     if is_inside(folder, inputs.root):
         inputs = replace(inputs, skipped=inputs.skipped - Counter({".txt": len(index)}))
     dataset = _dataset(folder)
     fields = [
-        FieldSource(SOURCE_SIZE),
-        FieldSource(instance_column("boxes", "xyxy"), True, layout="xyxy", fractions=True),
-        FieldSource(category_column(dataset.classes), True),
+        Field(SOURCE_SIZE),
+        Field(instance_column("boxes", "xyxy"), True, layout="xyxy", fractions=True),
+        Field(category_column(dataset.classes), True),
     ]
     if dataset.kpt_shape[0]:
         points = instance_column("keypoints", "xy", dataset.kpt_shape[:1], _point_names(dataset))
-        fields.append(FieldSource(points, True, layout="xy", fractions=True))
+        fields.append(Field(points, True, layout="xy", fractions=True))
     sources, counts = Packed[Source](), Counter[str]()
     for source in inputs.sources:
-        objects, problem = list[_Object](), ""
-        if file := next((file.name for file in index.find(source.name)), ""):
+        files, objects, problem = index.find(source.name), list[_Object](), ""
+        counts["without a"] += not files
+        for file in files[:1]:
             try:
-                objects = [*_objects(folder / file, dataset)]
+                objects = [*_objects(folder / file.name, dataset)]
                 counts["with an empty"] += not objects
             except ValueError as error:
-                problem = f"bad-annotation: {file}: {error}"
-        else:
-            counts["without a"] += 1
+                problem = f"bad-annotation: {file.name}: {error}"
         counts["polygons"] += sum(one[3] for one in objects)
         sources.append(annotated(source, [[one[k] for one in objects] for k in range(len(fields) - 1)], problem))
-    unpaired = index.unpaired()
-    more = [f"{number_of(len(unpaired), '.txt file')} without an image: {listed(unpaired)}"] if unpaired else []
-    return with_annotations(inputs, fields, sources, [*walk.notes(), *_notes(dataset, counts), *more])
+    notes = [*walk.notes(), *_notes(dataset, counts), *index.notes(inputs, ".txt", folder)]
+    return with_annotations(inputs, fields, sources, notes)
 
 
 def _notes(dataset: _Dataset, counts: Counter[str]) -> Iterator[str]:
