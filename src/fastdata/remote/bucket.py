@@ -53,18 +53,10 @@ _users = set[int]()  # this process, and those that it was forked from, if they 
 class Bucket:
     """The objects below a URL. It is safe to use from several threads.
 
-    Args:
-        url: such as s3://bucket/folder; also gs, az, https, http and file.
-        storage: endpoint, region, anonymous, or any option of obstore's client for this service. What is missing comes from the
-            environment.
-        create: make the folder of a file:// URL.
+    storage has endpoint, region, anonymous, or any option of obstore's client for this service; what is missing comes from the
+    environment. A MissingExtraError says that obstore is not installed, a RemoteError that the URL or an option is wrong.
 
-    Attributes:
-        plain: objects may come without TLS, which notices when a byte changes on its way.
-
-    Raises:
-        MissingExtraError: obstore is not installed.
-        RemoteError: the URL or an option is wrong.
+    plain: objects may come without TLS, which notices when a byte changes on its way.
     """
 
     def __init__(self, url: str, storage: Storage | None = None, *, create: bool = False) -> None:
@@ -152,11 +144,7 @@ class Bucket:
         return digest.hexdigest()
 
     def fetch(self, path: str, total: FileSum, descriptor: int, pool: Executor) -> None:
-        """Write an object to the beginning of a file, and compare its checksum.
-
-        Raises:
-            RemoteError: it cannot be read, or its checksum stays wrong.
-        """
+        """Write an object to the beginning of a file, again until it has this checksum, six times at most."""
         for _ in range(CHECKED_TRIES):
             if self.download(path, total.bytes, descriptor, pool) == total.xxh3_128:
                 return

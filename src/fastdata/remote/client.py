@@ -111,12 +111,8 @@ class Session:
     def ask(self, *files: RemoteFile | None) -> list[dict[str, Any]]:
         """Wait until these files are in the cache; None: return the {"manifest": text, of a character for each byte}.
 
-        The downloader is started if there is none, and again if it was killed.
-
-        Raises:
-            FastDataError: what went wrong there.
-            RemoteError: there is no downloader, and none can be started, or files or memory ran out.
-            MissingExtraError: obstore is not installed.
+        The downloader is started if there is none, and again if it was killed. A FastDataError says what went wrong there; a
+        RemoteError, that none can be started, or that files or memory ran out; a MissingExtraError, that obstore is not installed.
         """
         asked = [self.path(REQUEST) for _ in files]
         try:

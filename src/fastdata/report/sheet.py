@@ -27,13 +27,7 @@ def draw_sheet(path: str | os.PathLike[str], out: str | os.PathLike[str], *, siz
 
     Pictures of a sample are side by side: several images, and its mask. Volumes show their middle slice, text its beginning.
 
-    Args:
-        path: the store.
-        out: the PNG to write.
-        size: the stored size of images; None: the largest.
-
-    Returns:
-        The number of samples shown.
+    out: the PNG to write. size: the stored size of images; None: the largest. Returns the number of samples shown.
     """
     from PIL import Image
 

@@ -84,16 +84,9 @@ class NodeArray(SharedArray):
 def once(key: str | None, shape: int | tuple[int, ...], dtype: Any, fill: Callable[[Array], None], advice: str) -> SharedArray:
     """Return an array that all processes of this user on this machine share: one fills it, the others attach to it.
 
-    Args:
-        key: what the bytes are; equal keys mean equal bytes. None: this process and its children have an array of their own.
-        shape: of the array.
-        dtype: of the array.
-        fill: writes the values into the array that it gets, which begins with zeros. It must not keep the array.
-        advice: what to do if there is no memory for it.
-
-    Raises:
-        StoreError: shared memory is not available, or not so much memory is free.
-        Exception: what `fill` raises; a process that waits then fills the memory itself.
+    Equal keys mean equal bytes; without a key, this process and its children have an array of their own. `fill` writes the values
+    into the array that it gets, which begins with zeros, and must not keep it; who waits while it fails fills the memory itself.
+    advice: what to do if there is no memory for it, which is a StoreError.
     """
     shape = (shape,) if isinstance(shape, int) else shape
     dtype = np.dtype(dtype)
