@@ -28,7 +28,7 @@ from fastdata import Loader, Trainer
 from fastdata.store.store import Store
 from support import Array, children, small_shards
 
-UNEVEN = pytest.mark.filterwarnings("ignore:global_batch_size is .* do not divide evenly")
+UNEVEN = pytest.mark.filterwarnings("ignore:global_batch_size is .* do not divide: ")
 
 
 class Sharded(TensorDataset):
