@@ -77,10 +77,7 @@ _cached: list[tuple[Any, Any]] = []  # the stamp and the archive that this proce
 
 
 def open_once(path: AnyPath, opener: Callable[[AnyPath], Opened], key: str = "") -> Opened:
-    """Open an archive, or return it if it is the last one opened and has not changed. Close the last one otherwise.
-
-    key: what tells whether it has changed; "": the state of the file.
-    """
+    """Open an archive, or return it if it is the last one opened, with the same key, or else the same state of the file."""
     info = None if key else path.stat()
     stamp = opener, path, info and (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
     if not _cached or _cached[0][0] != stamp:
@@ -297,12 +294,7 @@ def list_archives(
     endings: Sequence[str] = (),
     images: Sequence[str] = (),
 ) -> SourceList | None:
-    """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist.
-
-    Args:
-        options: which labels to take.
-        fields, endings, images: as in Selection.
-    """
+    """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist."""
     path, key = split_key(source)
     kind, files = ("python", [path]) if function_of(path) else _archives(path)
     if not kind:
@@ -383,12 +375,7 @@ def cell_of(root: AnyPath, source: Source, name: str) -> Any:
 
 
 def read_source(root: StrPath, source: Source) -> bytes:
-    """Read the bytes of an input's image file. The archive stays open until another is read, or `release` is called.
-
-    Raises:
-        CodecError: the archive is damaged there, or holds no image there.
-        OSError: the file cannot be read.
-    """
+    """Read the bytes of an input's image file. Raise CodecError if its archive is damaged, or holds no image there, or OSError."""
     if not source.place:
         return join(to_path(root), source.name).read_bytes()
     kind, file, *where = source.place

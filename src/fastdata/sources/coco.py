@@ -61,17 +61,10 @@ class _File(Struct):
 
 
 def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
-    """Return the images that a COCO file lists, with fields of what it says of them.
+    """Return the images that a COCO file lists, with fields of what it says of them. `file_name` is relative to the inputs' root.
 
     Images of SOURCE that it does not list, and listed images that are not there, remain in the list with that problem, but where a
     table names the inputs: then what it does not name is left out.
-
-    Args:
-        inputs: the images of the folder that `file_name` is relative to.
-        path: the JSON.
-
-    Raises:
-        PrepError: the file cannot be read, or is not consistent.
     """
     file = _read(path)
     annotations = defaultdict[int, list[_Annotation]](list)

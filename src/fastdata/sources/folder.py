@@ -27,9 +27,7 @@ Entry = os.DirEntry[str] | UrlPath
 class Walk:
     """A walk below a root. It leaves out hidden files and folders, and links to a parent folder, which would repeat files.
 
-    Args:
-        root: the folder to walk.
-        wanted: tells from the name of a hidden file whether to note it. Hidden folders are noted without a look into them.
+    Hidden folders are noted without a look into them, and hidden files if `wanted` says so of their names.
     """
 
     def __init__(self, root: AnyPath, wanted: Callable[[str], bool] = is_image) -> None:

@@ -83,12 +83,7 @@ def _composed(name: str) -> str:
 
 
 def with_companion(source: Source, files: Sequence[Source], called: str) -> Source:
-    """Return an input with its only file of this kind. Without one, or with several, it cannot be used.
-
-    Args:
-        files: the files that have its name.
-        called: what such a file is, for the reason.
-    """
+    """Return an input with its only file of those that have its name. Without one, or with several, it cannot be used."""
     problem, file = "", Source("", -1, 0)
     if len(files) == 1:
         (file,) = files
@@ -108,14 +103,10 @@ def with_files(
     walk: Callable[[AnyPath], Iterator[tuple[str, int, str]]] = walk_images,
     stem: Callable[[str], str] = stem_of,
 ) -> SourceList:
-    """Return the inputs, each with the file in another folder that has its path: its mask, or a further image.
+    """Return the inputs, each with the file in another folder that has its path: its mask, or the image that is `called` so.
 
-    Where the names of all masks add something, such as "_mask", that is found.
-
-    Args:
-        called: "mask", or the name of the image.
-        walk: yields the (name, size, problem) of each such file below a folder.
-        stem: removes the extension from a name.
+    Where the names of all masks add something, such as "_mask", that is found. walk: yields the (name, size, problem) of each such
+    file below a folder. stem: removes the extension from a name.
     """
     files = [Source(name, -1, size, problem) for name, size, problem in walk(folder)]
     suffix = _mask_suffix(inputs, folder, {stem(file.name) for file in files}, stem) if called == "mask" else ""
@@ -141,11 +132,7 @@ def _mask_suffix(inputs: SourceList, masks: AnyPath, mask_stems: Set[str], stem:
 
 
 def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[AnyPath]:
-    """Return the folder of each image of a sample, which may lie in SOURCE; [] if there is none of them, as for archives.
-
-    Args:
-        images: the name of each image, and where it lies.
-    """
+    """Return the folders of the images of a sample, from the name and place of each, perhaps in SOURCE; [] if none is there."""
     root, found = to_path(source), dict[str, AnyPath | None]()
     for name, where in images if root.is_dir() else ():
         found[f"{name}={where}"] = next((path for path in (root / where, to_path(where)) if path.is_dir()), None)

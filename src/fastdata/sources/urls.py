@@ -454,12 +454,7 @@ def look_at_all(root: AnyPath, names: Iterable[str]) -> None:
 
 
 def read_ahead(items: Iterable[T], wanted: Callable[[T], Iterable[AnyPath]], size: Callable[[T], int]) -> Iterator[T]:
-    """Yield items in order, each when the objects that it needs are here or have failed; those of the next are on their way.
-
-    Args:
-        wanted: the paths whose bytes are read for an item.
-        size: about how many bytes these are.
-    """
+    """Yield items in order, each when the objects at its wanted paths are here or have failed, and ask for the next."""
     queue = deque[tuple[T, dict[str, Future[bytes]]]]()
     client = _client()
 

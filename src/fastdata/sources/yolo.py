@@ -49,13 +49,6 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
     """Return the images with fields of what YOLO's files say of them. A worker makes pixels of the fractions.
 
     An image without a file shows no object. One whose file is damaged remains in the list with that problem.
-
-    Args:
-        inputs: the images.
-        folder: a .txt for each image, with the same path but for the extension.
-
-    Raises:
-        PrepError: there is no such folder, no file belongs to an image, or the file of names is damaged.
     """
     if not folder.is_dir():
         raise PrepError(f"--yolo {folder} is not a folder; it holds a .txt file for each image, with the same name")
