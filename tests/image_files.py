@@ -140,3 +140,13 @@ def heif(pixels: Array, **options: Any) -> bytes:
     out = io.BytesIO()
     from_pillow(Image.fromarray(pixels)).save(out, quality=100, chroma=444, **options)
     return out.getvalue()
+
+
+def jxl(pixels: Array, **options: Any) -> bytes:
+    pytest.importorskip("pillow_jxl")
+    import pillow_jxl  # noqa: F401
+
+    try:
+        return saved(pixels, "JXL", lossless=True, **options)
+    except NotImplementedError:
+        pytest.skip("this version of pillow-jxl-plugin reads such a file, but writes none")

@@ -21,7 +21,7 @@ from PIL import Image, ImageFile, ImageOps, features
 
 from fastdata.codecs.decode import SourceImage
 from fastdata.errors import CodecError
-from image_files import heif, png_chunk, pnm, saved
+from image_files import heif, jxl, png_chunk, pnm, saved
 from image_files import tiff as _tiff
 from support import PEAK_MEMORY, Array, run
 
@@ -373,7 +373,7 @@ def test_big_tiff(layout: dict[str, Any], order: str) -> None:
 
 
 @pytest.mark.parametrize("orientation", [3, 6, 8])
-def test_turned_avif_and_heic(orientation: int) -> None:
+def test_turned_avif_heic_and_jpegs_in_jpeg_xl(orientation: int, tmp_path: Path) -> None:
     upright = {3: np.rot90(_rgb(), 2), 6: np.rot90(_rgb(), -1), 8: np.rot90(_rgb())}[orientation]
 
     def exif() -> Image.Exif:
@@ -382,10 +382,17 @@ def test_turned_avif_and_heic(orientation: int) -> None:
         return tags
 
     made = [saved(_rgb(), "AVIF", quality=100, subsampling="4:4:4", exif=exif()), heif(_rgb(), exif=exif().tobytes())]
+    pytest.importorskip("pillow_jxl")
+    import pillow_jxl  # noqa: F401
+
+    (tmp_path / "a.jpg").write_bytes(saved(_rgb(), "JPEG", quality=100, subsampling=0, exif=exif()))
+    with Image.open(tmp_path / "a.jpg") as image:
+        made.append(saved(image, "JXL", lossless_jpeg=True))
     for data in made:
         source = SourceImage(data)
         assert (source.height, source.width) == upright.shape[:2]
         assert np.abs(source.decode().astype(int) - upright).mean() < 2
+    assert np.array_equal(SourceImage(made[2]).decode(), SourceImage((tmp_path / "a.jpg").read_bytes()).decode())
 
 
 def test_more_bits_than_are_read_are_refused_for_16_bits() -> None:
@@ -403,10 +410,11 @@ def test_more_bits_than_are_read_are_refused_for_16_bits() -> None:
 
 
 def test_extras_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    ftyp = b"\0\0\0\x18ftypheic" + bytes(12)
+    ftyp, jxl = b"\0\0\0\x18ftypheic" + bytes(12), b"\xff\x0a" + bytes(40)
     deep = _tiff(np.zeros((2, 2, 3), np.uint16), 2)
     for module, data, package in (
         ("pillow_heif", ftyp, "pillow-heif"),
+        ("pillow_jxl", jxl, "pillow-jxl-plugin"),
         ("tifffile", deep, "tifffile"),
     ):
         monkeypatch.setitem(sys.modules, module, None)
@@ -510,6 +518,7 @@ KINDS: dict[str, tuple[Callable[[int], bytes], int]] = {
     "tiff-16": (lambda side: _tiff(np.zeros((side, side, 4), np.uint16), 2, alpha=2), 8),
     "avif": (lambda side: saved(_flat(side, "RGBA"), "AVIF", speed=10), 8),
     "heic": (lambda side: heif(np.asarray(_flat(side, "RGBA"))), 8),
+    "jxl": (lambda side: jxl(np.asarray(_flat(side, "RGBA")), effort=1), 8),
     "jp2": (lambda side: saved(_flat(side, "RGB"), "JPEG2000"), 8),
 }
 

@@ -69,7 +69,7 @@ ARROWS = {
 KINDS = ("images", "text", "arrays")
 OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "zstandard", "pyarrow"}
 OPTIONAL |= {"nibabel", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
-OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif"}
+OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl"}
 
 
 def _room(path: Path) -> str:

@@ -246,6 +246,14 @@ def losing(p: Picture, write: Callable[..., bytes], apart: int, *, alpha: bool) 
     return Made(write(pixels), p.blend(pixels[..., :3], pixels[..., 3:]) if alpha else pixels, apart=apart)
 
 
+def jxl(p: Picture, channels: int, **options: Any) -> Made:
+    if channels == 16:
+        deep = p.values(1, 65535)
+        return Made(image_files.jxl(deep[..., 0], **options), colors(deep), 16)
+    pixels = p.values(channels)
+    return Made(image_files.jxl(pixels, **options), p.blend(pixels[..., :3], pixels[..., 3:]) if channels == 4 else colors(pixels))
+
+
 avif = partial(saved, kind="AVIF", quality=100, subsampling="4:4:4")
 Form = Callable[[Picture], Made]
 PNG: dict[str, Form] = {
@@ -329,6 +337,9 @@ FORMS: dict[str, Form] = {
     "avif-alpha": partial(losing, write=avif, apart=5, alpha=True),
     "heic": partial(losing, write=image_files.heif, apart=5, alpha=False),
     "heic-alpha": partial(losing, write=image_files.heif, apart=6, alpha=True),
+    "jxl": partial(jxl, channels=3),
+    "jxl-boxes": partial(jxl, channels=4, use_container=True),
+    "jxl-16": partial(jxl, channels=16),
 }
 CHECKED = tuple(PNG)  # a checksum for every byte
 
@@ -365,7 +376,7 @@ def check_whole(made: Made) -> Array | None:
     if made.bits == 8:
         luma = made.expected @ [0.299, 0.587, 0.114] if made.gray is None else made.gray
         assert apart(source.decode(gray=True), luma) <= 1 + made.apart
-        if not made.data.startswith(b"\0\0\0"):  # HEIC and AVIF, which may have more bits than are read
+        if not made.data.startswith((b"\0\0\0", b"\xff\x0a")):  # HEIC, AVIF, JPEG XL, which may have more bits than are read
             assert apart(source.decode(bits=16), found.astype(int) * 257) == 0
     else:
         assert apart(source.decode(), np.floor(found / 257 + 0.5)) == 0

@@ -23,6 +23,7 @@ TOOLS = Path(__file__).parent.parent / "tools"
 
 def test_real_files_are_compared_with_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pillow_heif")
+    pytest.importorskip("pillow_jxl")
     monkeypatch.syspath_prepend(str(TOOLS))
     import real_files
 

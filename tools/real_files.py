@@ -39,7 +39,7 @@ LARGEST = 1 << 26  # bytes of a file
 PIXELS = 1 << 25
 SECONDS = 30.0  # for a file, both ways
 TOLERANCE = 2  # codes: Pillow rounds transparency and inks otherwise, and cuts 16 bits to 8 where fastdata rounds
-LIBRARIES = ("pillow", "opencv-python-headless", "simplejpeg", "tifffile", "imagecodecs", "pillow-heif")
+LIBRARIES = ("pillow", "opencv-python-headless", "simplejpeg", "tifffile", "imagecodecs", "pillow-heif", "pillow-jxl-plugin")
 REASONS = (
     (r"\.gif$", "the part of the screen that the first frame leaves free is transparent, so white here; Pillow shows a colour"),
     (r"xmp_tags_orientation|imagemagick_orientation", "an orientation in XMP, or in a PNG's text, is ignored (docs/inputs.md)"),
@@ -86,6 +86,7 @@ def by_fastdata(data: bytes) -> tuple[str, Array | str, str]:
 def by_pillow(data: bytes) -> tuple[str, Array | str]:
     """Return Pillow's name of the format, and upright RGB on white, or the error."""
     import pillow_heif
+    import pillow_jxl  # noqa: F401
     from PIL import Image, ImageOps
 
     pillow_heif.register_heif_opener()

@@ -81,6 +81,7 @@ def modern() -> dict[str, bytes]:
     return {
         "a.heic": image_files.heif(RGB),
         "a.avif": image_files.saved(RGB, "AVIF"),
+        "a.jxl": image_files.jxl(RGB),
         "a.jp2": image_files.saved(RGB, "JPEG2000"),
     }
 

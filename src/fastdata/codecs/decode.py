@@ -38,7 +38,7 @@ class SourceImage:
     """An encoded image of any format.
 
     Attributes:
-        header: what the file declares; its `format` is "jpeg", "png", "webp", "tiff", "heif", or Pillow's name of a plugin.
+        header: what the file declares; its `format` is "jpeg", "png", "webp", "tiff", "jxl", "heif", or Pillow's name of a plugin.
         height, width: upright, that is after EXIF orientation.
     """
 

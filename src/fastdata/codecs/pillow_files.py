@@ -27,8 +27,8 @@ from fastdata.errors import CodecError
 
 __all__ = ["exif_orientation", "extra", "extras", "open_image", "pixels_of", "read_pillow", "strict"]
 
-EXTRAS = ("imagecodecs", "pillow-heif", "tifffile")
-HEIF = "pillow_heif"
+EXTRAS = ("imagecodecs", "pillow-heif", "pillow-jxl-plugin", "tifffile")
+HEIF, JXL = "pillow_heif", "pillow_jxl"
 PLUGINS = (
     (re.compile(rb"RIFF.{4}WEBP", re.S), "WebP"),
     (re.compile(rb"GIF8[79]a"), "Gif"),
@@ -37,6 +37,7 @@ PLUGINS = (
     (re.compile(rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"), "Jpeg2K"),
     (re.compile(rb".{4}ftyp(?:.{4}){0,60}?avi[fs]", re.S), "Avif"),
     (re.compile(rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1)", re.S), HEIF),
+    (re.compile(rb"\0\0\0\x0cJXL |\xff\x0a"), JXL),
 )
 DEEP = re.compile(rb"av1C\x81.[\x40-\x7f\xc0-\xff]|hvcC.{17}[^\xf8]", re.S)  # AV1 and HEVC of more than 8 bits
 CUT = re.compile(
@@ -56,10 +57,11 @@ _lock = threading.RLock()
 @dataclass(frozen=True, kw_only=True)
 class PillowHeader(Header):
     plugin: str
+    decoded: Any = None  # the image, of a plugin that decodes it to learn its size
 
     def pixels(self, data: bytes) -> Pixels:
         with strict(self.format):
-            return pixels_of(open_image(data, self.plugin))
+            return pixels_of(self.decoded or open_image(data, self.plugin))
 
 
 def read_pillow(data: bytes) -> PillowHeader | None:
@@ -67,7 +69,7 @@ def read_pillow(data: bytes) -> PillowHeader | None:
     plugin = next((plugin for pattern, plugin in PLUGINS if pattern.match(data)), None)
     if plugin is None:
         return None
-    name = "heif" if plugin == HEIF else plugin.lower()
+    name = {HEIF: "heif", JXL: "jxl"}.get(plugin, plugin.lower())
     if plugin == "Jpeg2K":
         _check_jp2(data)
     with strict(name):
@@ -78,9 +80,10 @@ def read_pillow(data: bytes) -> PillowHeader | None:
             format=name,
             height=image.height,
             width=image.width,
-            orientation=exif_orientation(image.info.get("exif")),
+            orientation=1 if plugin == JXL and not image.jpeg else exif_orientation(image.info.get("exif")),  # libjxl turns it
             plugin=plugin,
-            deep=plugin in ("Avif", HEIF) and DEEP.search(data, 0, 1 << 16) is not None,
+            decoded=image if plugin == JXL else None,
+            deep=plugin == JXL or (plugin in ("Avif", HEIF) and DEEP.search(data, 0, 1 << 16) is not None),
         )
 
 
@@ -104,6 +107,9 @@ def open_image(data: bytes, plugin: str) -> Any:
     """Open a Pillow image, which reads its header; call inside `strict`. The plugin is known, so `Image.open` need not search."""
     if plugin == HEIF:
         return extra(HEIF, "pillow-heif", "HEIC").HeifImageFile(io.BytesIO(data), "")
+    if plugin == JXL:
+        extra(JXL, "pillow-jxl-plugin", "JPEG XL")
+        return importlib.import_module("pillow_jxl.JpegXLImagePlugin").JXLImageFile(io.BytesIO(data), "")
     module = importlib.import_module(f"PIL.{plugin}ImagePlugin")
     return getattr(module, f"{plugin}ImageFile")(io.BytesIO(data), "")
 
