@@ -205,7 +205,7 @@ def test_samples_are_chosen_by_their_columns(store: Path) -> None:
         ("value:uint8", "256", "row of '01.png': 256 does not fit uint8"),
         ("value:int64", "", "row of '01.png': its cell is empty"),
         ("value:float32", "seven", "row of '01.png'"),
-        ("value:float32[2]", "[1, 2, 3]", "3 numbers, but value holds 2 for each sample"),
+        ("value:float32[2]", "[1, 2, 3]", "an array of [3], but value holds [2] for each sample"),
         ("value:json", "{", "row of '01.png'"),
         ("value:complex64", "1", "has the type complex64, but types are uint8"),
         ("value:text[]", "[]", "holds one value for each sample: use json"),
