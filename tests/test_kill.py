@@ -155,12 +155,6 @@ def test_a_begun_store_refuses_another_plan(begun: Path, large: Path, tmp_path: 
     assert tree(begun) == before
 
 
-def test_overwrite_starts_a_begun_store_again(begun: Path, photos: Path, tmp_path: Path) -> None:
-    prep(photos, begun, size=(32, 16), overwrite=True, workers=2)
-    prep(photos, tmp_path / "fresh.fds", size=(32, 16), workers=2)
-    assert tree(begun) == tree(tmp_path / "fresh.fds")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["start", "workers start", "working", "later"])
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
@@ -318,19 +312,6 @@ def test_a_full_disk_is_an_error_and_space_lets_it_go_on(
     again = run(*PREP, large, out, *OPTIONS)
     assert again.returncode == 0 and "done earlier" in again.stdout
     assert tree(out) == undisturbed[0]
-
-
-@pytest.mark.slow
-def test_an_interrupted_overwrite_goes_on_with_the_same_command(large: Path, tmp_path: Path) -> None:
-    """The message says that finished work is kept; the command that it prints has --overwrite in it."""
-    out = tmp_path / "o.fds"
-    process = start(*PREP, large, out, *OPTIONS, "--overwrite")
-    until(lambda: len(tables(out)) >= 4)
-    kill_group(process)
-    before = _states(out)
-    assert before and not (out / "manifest.json").exists()
-    assert run(*PREP, large, out, *OPTIONS, "--overwrite").returncode == 0
-    assert _is_untouched(before)
 
 
 def test_the_same_bytes_under_any_hash_seed_with_any_workers_and_a_kill(tmp_path: Path) -> None:

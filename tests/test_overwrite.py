@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fastdata
-from fastdata import ArrayDataset, LMDBDataset, Loader, PrepError, RAMDataset, StoreError, TokenDataset
+from fastdata import ArrayDataset, LMDBDataset, PrepError, RAMDataset, StoreError, TokenDataset
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import PREP, encode, kill_group, run, start, tree, until
@@ -117,19 +117,6 @@ def test_a_shard_that_is_gone_or_has_another_size_is_one_of_a_store_that_was_rep
     fastdata.prep(images.new, out, overwrite=True, **{**images.options, **options})
     with pytest.raises(StoreError, match=REPLACED):
         unread[0]
-
-
-def test_workers_of_a_loader_read_on(images: Pair, tmp_path: Path) -> None:
-    out = images.copied(tmp_path)
-    with Loader(LMDBDataset(out), 3, num_workers=1) as loader:
-        passing = iter(loader)
-        assert {int(value) for value in next(passing)[0].unique()} == {OLD}
-        fastdata.prep(images.new, out, overwrite=True, **images.options)
-        with suppress(StoreError):
-            for batch, _ in passing:
-                assert {int(value) for value in batch.unique()} == {OLD}
-        with pytest.raises(StoreError, match=REPLACED):
-            list(loader)
 
 
 _watchers: list[Callable[[], None]] = []

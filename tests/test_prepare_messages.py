@@ -86,12 +86,6 @@ def test_help_and_version_of_prep(command: list[str]) -> None:
     assert __version__ in run(*command, "--version").stdout
 
 
-@pytest.mark.parametrize("command", ["info", "verify", "export", "bench"])
-def test_every_command_has_a_short_help(command: str) -> None:
-    found = run(*MAIN, command, "-h")
-    assert found.returncode == 0 and found.stdout.startswith(f"Usage: fastdata {command}")
-
-
 @pytest.mark.slow
 def test_a_dry_run_ends_as_the_run_would(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import re
 import shutil
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 
 import fastdata
-from fastdata.store.files import file_sum
 from fastdata.store.store import Store
 from stores import store
 from support import PREP, kill_group, members, run, small_shards, start, tree, until, write_pictures
@@ -195,35 +193,6 @@ def test_inputs_are_not_rejected_because_too_many_files_are_open(tmp_path: Path,
     assert not (tmp_path / "o.fds/manifest.json").exists() and not list((tmp_path / "o.fds").rglob("*.tmp"))
     assert run(*PREP, tmp_path / "in", tmp_path / "o.fds", "--workers", "1").returncode == 0
     assert (tmp_path / "o.fds/rejects.jsonl").read_bytes() == b""
-
-
-WRITE = """
-import resource, sys
-from pathlib import Path
-import numpy as np
-from fastdata.store.writer import ShardWriter
-
-if sys.argv[2] == "little":
-    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-writer = ShardWriter(Path(sys.argv[1]))
-rng = np.random.default_rng(0)
-for size in rng.integers(1, 9_000_000, 80).tolist() + [130_000_000] + [10] * 50_000:
-    writer.append(b"x" * size)
-print(writer.finish()[0])
-"""
-
-
-@pytest.mark.slow
-def test_a_shard_has_the_same_bytes_where_address_space_is_limited(tmp_path: Path) -> None:
-    """LMDB's map is usually as large as any shard may become: 1 TiB. 540 MB need several steps of one that grows."""
-    sums = []
-    for space in ("much", "little"):
-        done = run(sys.executable, "-c", WRITE, tmp_path / space, space)
-        assert done.returncode == 0, done.stderr
-        sums.append(done.stdout)
-        assert done.stdout.strip() == str(file_sum(tmp_path / space))
-    assert sums[0] == sums[1]
-    assert filecmp.cmp(tmp_path / "much", tmp_path / "little", shallow=False)
 
 
 # ----------------------------------------------------------------------------------------------------------------- locales

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 import stores
 from fastdata import prep
-from support import MAIN, Array, encode, picture, run
+from support import MAIN, Array, encode, run
 
 TITLE, TILE = 56, 144  # pixels: above the samples, and a side of their pictures
 
@@ -26,12 +25,6 @@ def drawn(store: Path, sheet: Path, *options: Any) -> tuple[int, Array]:
     said = re.search(r"^(\d+) \w+ drawn in", found.stdout, re.M)
     assert said is not None
     return int(said[1]), cv2.cvtColor(cv2.imread(str(sheet)), cv2.COLOR_BGR2RGB)
-
-
-def areas(sheet: Array) -> dict[tuple[int, ...], int]:
-    """How many pixels there are of each colour."""
-    colors, counts = np.unique(sheet.reshape(-1, 3), axis=0, return_counts=True)
-    return {tuple(color): count for color, count in zip(colors.tolist(), counts.tolist(), strict=True)}
 
 
 def differing(one: Array, other: Array) -> list[int]:
@@ -51,7 +44,7 @@ def test_the_sheet_shows_samples_with_their_classes(tmp_path: Path) -> None:
     store = prep(tmp_path / "in", tmp_path / "o.fds", codec="png", workers=1).out
     count, sheet = drawn(store, tmp_path / "s.png")
     assert count == 48
-    assert [areas(sheet)[color] for color in colors.values()] == [24 * TILE * TILE] * 2
+    assert [(sheet == color).all(axis=2).sum() for color in colors.values()] == [24 * TILE * TILE] * 2
     (tmp_path / "in/red").rename(tmp_path / "in/rad")
     _, other = drawn(prep(tmp_path / "in", tmp_path / "p/o.fds", codec="png", workers=1).out, tmp_path / "s.png")
     rows = differing(sheet, other)
@@ -60,46 +53,6 @@ def test_the_sheet_shows_samples_with_their_classes(tmp_path: Path) -> None:
     _, other = drawn(tmp_path / "another name.fds", tmp_path / "s.png")
     rows = differing(sheet, other)
     assert rows and rows[-1] < TITLE, "the store's name stands above them"
-
-
-def test_boxes_keypoints_and_captions(tmp_path: Path) -> None:
-    """A black image of 288 pixels: the sheet shows it at half its size."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.png").write_bytes(encode(np.zeros((288, 288, 3), np.uint8), ".png"))
-    boxes = {"bbox": [40, 60, 80, 100], "category_id": 7, "keypoints": [200, 220, 2, 250, 30, 0]}
-    body: dict[str, Any] = {
-        "images": [{"id": 1, "file_name": "a.png", "height": 288, "width": 288}],
-        "annotations": [{"id": 1, "image_id": 1, **boxes}, {"id": 2, "image_id": 1, "caption": "an\nOWL"}],
-        "categories": [{"id": 7, "name": "bird", "keypoints": ["beak", "tail"]}],
-    }
-    (tmp_path / "coco.json").write_text(json.dumps(body))
-    _, sheet = drawn(prep(tmp_path / "in", tmp_path / "o.fds", coco=tmp_path / "coco.json", codec="png").out, tmp_path / "s.png")
-    (top, *_), (left, *_) = np.nonzero((sheet == 0).all(axis=2))
-    tile = sheet[top : top + TILE, left : left + TILE].max(axis=2) > 100
-    rows, columns = np.nonzero(tile[:, :70])
-    assert (rows.min(), rows.max(), columns.min(), columns.max()) == pytest.approx((30, 80, 20, 60), abs=2)
-    assert not tile[40:70, 30:50].any(), "only the outline is drawn"
-    assert tile[110, 100] and not tile[10:20, 120:130].any(), "a keypoint that is not labelled is not drawn"
-    body["annotations"][1]["caption"], body["categories"][0]["name"] = "a rook", "chess"
-    (tmp_path / "coco.json").write_text(json.dumps(body))
-    _, other = drawn(prep(tmp_path / "in", tmp_path / "p/o.fds", coco=tmp_path / "coco.json", codec="png").out, tmp_path / "s.png")
-    rows = np.array(differing(sheet, other))
-    caption = (rows > top + TILE) & (rows < top + TILE + 20)
-    assert caption.any() and (rows[~caption] > top + TILE + 30).all() and not caption.all(), "the caption, and the legend below"
-
-
-def test_masks_stand_beside_their_images_and_in_a_legend(tmp_path: Path) -> None:
-    count, sheet = drawn(stores.masked(), tmp_path / "s.png")
-    assert count == 3
-    mask = TILE * TILE * 3 // 4
-    classes = [color for color, area in areas(sheet).items() if 0 <= area - mask - 18 * 18 < 300]
-    assert len(classes) == 3, "30 x 40 pixels of each class, its patch in the legend, and letters' edges in the same grey"
-    for k in range(3):
-        left = 8 + k * (2 * TILE + 8)
-        image, right = sheet[TITLE + 18 : TITLE + 126, left : left + TILE], sheet[TITLE + 18 : TITLE + 126, left + TILE :][:, :TILE]
-        reference = cv2.resize(picture(k, 30, 40), (TILE, 108), interpolation=cv2.INTER_NEAREST)
-        assert np.abs(image.astype(float) - reference).mean() < 8, "as a JPEG has it"
-        assert len(areas(right)) == 1 and set(areas(right)) < set(classes)
 
 
 def test_the_middle_slice_of_a_volume(tmp_path: Path) -> None:
@@ -113,6 +66,17 @@ def test_the_middle_slice_of_a_volume(tmp_path: Path) -> None:
     assert count == 1 and (tile == tile[:1]).all() and (tile[:, :, :1] == tile).all()
     line = tile[0, ::2, 0].astype(float)
     assert np.abs(line - np.linspace(0, 255, 72)).max() < 6
+
+
+def test_masks_and_further_images_stand_beside_their_images() -> None:
+    for store, count in ((stores.masked(), 3), (stores.several(), 6)):
+        shown, sheet = drawn(store, store.with_suffix(".png"))
+        assert shown == count
+        for k in range(count):
+            left = 8 + k % 4 * (2 * TILE + 8)
+            row = TITLE + TILE // 2 + k // 4 * (TILE + 2 * 18 + 8)
+            first, second = (sheet[row, left + at : left + at + TILE] for at in (0, TILE))
+            assert len(np.unique(first)) > 2 and (second != first).any()
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import gc
 import importlib.util
 import json
@@ -11,7 +10,6 @@ import os
 import pickle
 import re
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from fastdata.store.writer import ShardWriter
 from stores import script, several
-from support import MAIN, encode, run, shards, signed, tree, write_pictures, written
+from support import MAIN, run, shards, signed, tree, written
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests/data/golden.fds"
@@ -120,37 +118,31 @@ def test_manifests_that_are_none(text: bytes, message: str) -> None:
     assert len(list(verify(path))) == 1
 
 
-CONTRADICTIONS: list[tuple[Any, tuple[Any, ...], Any, str]] = [
-    ("plain", ("labels", "kind"), "colour", "Invalid enum value 'colour'"),
-    ("plain", ("variants",), [], "one or more variants of different names"),
-    ("plain", ("num_samples",), 21, "the numbers of samples do not fit together"),
-    ("plain", ("shard_samples", 0), -1, r"Expected `int` >= 0 - at `\$.shard_samples\[0\]`"),
-    ("plain", ("shard_samples", 0), 1.5, r"Expected `int`, got `float` - at `\$.shard_samples\[0\]`"),
-    ("plain", ("files", "rejects.jsonl"), None, "it does not list rejects.jsonl"),
-    ("plain", ("files", "32/index.npy"), None, "it does not list 32/index.npy"),
-    ("plain", ("libraries",), None, "missing required field `libraries`"),
-    ("plain", ("labels", "names"), None, "a key is missing"),
-    ("plain", ("xxh3_128",), "", "or xxh3_128 is there"),
-    ("plain", ("variants", 0, "shards"), [], "lists 0 shards, the store has"),
-    ("plain", ("variants", 0, "records"), [], "lists 2 shards, the store has"),
-    ("plain", ("variants", 0, "originals"), 3, "of codec rgb has 3 originals"),
-    ("plain", ("variants", 0, "form", "codec"), "webp", "which this fastdata cannot read; use a newer one"),
-    ("plain", ("variants", 0, "form", "bits"), 8, "unknown field `bits`"),
-    ("plain", ("variants", 0, "name"), "mask-9", "which this fastdata cannot read"),
-    ("plain", ("kind",), "sounds", "the store holds sounds, which this fastdata cannot read"),
-    ("plain", ("sections", "sounds"), 1, "sections of images are masks, found"),
-    ("plain", ("sections", "masks"), {"names": [], "pixels": {"": 3}}, "found '', expected the number of a class"),
-    ("several", ("images",), ["a", "a"], "the variants of several images do not fit their names"),
-    ("several", ("images",), ["photo"], "the variants of several images do not fit their names"),
-    ("several", ("options", "images", 1, "name"), 7, r"Expected `str`, got `int` - at `\$\[1\].name`"),
+CONTRADICTIONS: list[tuple[tuple[Any, ...], Any, str]] = [
+    (("labels", "kind"), "colour", "Invalid enum value 'colour'"),
+    (("variants",), [], "the numbers of samples do not fit together"),
+    (("num_samples",), 21, "the numbers of samples do not fit together"),
+    (("shard_samples", 0), -1, r"Expected `int` >= 0 - at `\$.shard_samples\[0\]`"),
+    (("shard_samples", 0), 1.5, r"Expected `int`, got `float` - at `\$.shard_samples\[0\]`"),
+    (("files", "rejects.jsonl"), None, "it does not list rejects.jsonl"),
+    (("files", "32/index.npy"), None, "it does not list 32/index.npy"),
+    (("libraries",), None, "missing required field `libraries`"),
+    (("variants", 0, "shards"), [], "lists 0 shards, the store has"),
+    (("variants", 0, "records"), [], "lists 2 shards, the store has"),
+    (("variants", 0, "form", "codec"), "webp", "which this fastdata cannot read; use a newer one"),
+    (("variants", 0, "form", "bits"), 8, "unknown field `bits`"),
+    (("variants", 0, "name"), "mask-9", "which this fastdata cannot read"),
+    (("kind",), "sounds", "the store holds sounds, which this fastdata cannot read"),
+    (("sections", "sounds"), 1, "sections of images are masks, found"),
+    (("sections", "masks"), {"names": [], "pixels": {"": 3}}, "found '', expected the number of a class"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "way", "value", "message"), CONTRADICTIONS)
-def test_a_manifest_that_contradicts_itself_is_refused(kind: str, way: tuple[Any, ...], value: Any, message: str) -> None:
+@pytest.mark.parametrize(("way", "value", "message"), CONTRADICTIONS)
+def test_a_manifest_that_contradicts_itself_is_refused(way: tuple[Any, ...], value: Any, message: str) -> None:
     """value: what stands there instead; None: nothing."""
     path = _scratch_copy()
-    body = json.loads(((path if kind == "plain" else several()) / "manifest.json").read_bytes())
+    body = json.loads((path / "manifest.json").read_bytes())
     at = body
     for key in way[:-1]:
         at = at[key]
@@ -263,31 +255,6 @@ def test_readers_work_after_a_fork(opened: bool) -> None:
     assert _all(reader) == expected
 
 
-def test_threads_read_one_reader() -> None:
-    """Each of many new readers is first used by eight threads at once; all their files are closed in the end."""
-    _, expected = _reader(GOLDEN)
-    before, wrong = _descriptors(), list[int]()
-
-    def read(reader: ShardReader, barrier: threading.Barrier, seed: int) -> None:
-        order = np.random.default_rng(seed).integers(0, len(expected), 200).tolist()
-        barrier.wait()
-        wrong.extend(k for k in order if bytes(reader.get(k)) != expected[k])
-
-    def round_() -> None:
-        store, barrier = Store(GOLDEN), threading.Barrier(8)
-        reader = store.reader(store.variant(64))
-        threads = [threading.Thread(target=read, args=(reader, barrier, k)) for k in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    for _ in range(40):
-        round_()
-    gc.collect()
-    assert not wrong and len(_descriptors()) <= len(before)
-
-
 def _descriptors() -> list[Path]:
     gc.collect()  # readers of tests before may still wait for it
     return list(Path("/proc/self/fd").iterdir())
@@ -324,13 +291,6 @@ def test_a_shard_has_the_same_bytes_across_several_commits(sizes: tuple[int, ...
     assert sums[0] == sums[1] and len(list(tmp_path.iterdir())) == 2
     with lmdb.open(str(tmp_path / "0.mdb"), subdir=False, readonly=True, lock=False) as env:
         assert env.info()["last_txnid"] == commits
-
-
-def test_a_shard_that_is_given_up_leaves_no_file(tmp_path: Path) -> None:
-    writer = ShardWriter(tmp_path / "s.mdb")
-    writer.append(b"a")
-    writer.abort()
-    assert not list(tmp_path.iterdir()) and not _shards_open(tmp_path)
 
 
 def test_a_shard_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -433,21 +393,6 @@ def test_exported_and_prepared_again(photos: Path, tmp_path: Path, options: dict
             assert bytes(a.get(k)) == bytes(b.get(k)) and files[k].suffix == ".png"
 
 
-def test_names_that_would_be_the_same_get_numbers(tmp_path: Path) -> None:
-    for k, name in enumerate(("a.png", "a.bmp", "A.png", "a-2.png", "b.c.png", "b.png", "noend")):
-        path = tmp_path / "in/cls" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode(np.full((8, 8, 3), k * 30, np.uint8), ".bmp" if name.endswith("bmp") else ".png"))
-    prep(tmp_path / "in", tmp_path / "o.fds", codec="png", workers=1)
-    export(tmp_path / "o.fds", tmp_path / "out")
-    store = Store(tmp_path / "o.fds")
-    reader = store.reader(store.variant())
-    written = {p.name: p.read_bytes() for p in (tmp_path / "out/cls").iterdir()}
-    assert len(written) == 7 == len({name.casefold() for name in written})
-    assert set(written.values()) == {bytes(reader.get(k)) for k in range(7)}
-    assert {"A.png", "b.c.png", "b.png", "noend.png"} <= set(written)
-
-
 HOSTILE = [
     "../../escape",
     "/etc/escape",
@@ -496,25 +441,6 @@ def test_labels_beyond_the_class_list_do_not_break_export_and_sheet(tmp_path: Pa
     signed(path)
     assert export(path, tmp_path / "out") == 20
     assert draw_sheet(path, tmp_path / "s.png") == 20
-
-
-def test_float_labels_go_to_a_table_that_prep_reads(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in/sub", 3)
-    write_pictures(tmp_path / "in/o, ther\n", 2, seed=9)
-    values = {"sub/00.png": (0.1, 1e-9), "sub/02.png": (-3.5, 1e30), "o, ther\n/01.png": (1 / 3, 0.0)}
-    with (tmp_path / "l.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("path", "up", "down"), *((name, *map(repr, v)) for name, v in values.items())])
-    first = Store(
-        prep(tmp_path / "in", tmp_path / "1.fds", labels=tmp_path / "l.csv", regression=["up", "down"], codec="rgb", workers=1).out
-    )
-    assert export(first.path, tmp_path / "files") == 3
-    labels = tmp_path / "files/labels.csv"
-    second = Store(
-        prep(tmp_path / "files", tmp_path / "2.fds", labels=labels, regression=["up", "down"], codec="rgb", workers=1).out
-    )
-    assert second.manifest.labels == first.manifest.labels and second.names() == first.names()
-    np.testing.assert_array_equal(first.samples["label"], second.samples["label"])
-    assert first.samples["label"].dtype == np.float32
 
 
 def test_export_goes_to_an_empty_folder_only(made: Path, tmp_path: Path) -> None:

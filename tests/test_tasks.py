@@ -172,28 +172,6 @@ def test_a_second_plan_of_the_same_keeps_what_is_finished(large: Path, planned: 
 
 
 @pytest.mark.slow
-def test_a_plan_while_tasks_run(large: Path, planned: Path, expected: dict[str, bytes | None]) -> None:
-    """It would take the work away from under them."""
-    task = start(*PREP, "run", planned, *QUICK)
-    until(lambda: tables(planned))
-    os.killpg(task.pid, signal.SIGSTOP)
-    try:
-        for command in (
-            ("plan", large, planned, "--size", "64"),
-            ("plan", large, planned, *OPTIONS),
-            ("plan", large, planned, *OPTIONS, "--overwrite"),
-            (large, planned),
-        ):
-            refused = run(*PREP, *command)
-            assert refused.returncode == 2 and "another fastdata-prep is making" in refused.stderr
-    finally:
-        os.killpg(task.pid, signal.SIGCONT)
-    assert task.wait() == 0
-    fastdata.prep_finish(planned)
-    assert tree(planned) == expected
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
 def test_a_damaged_slice_is_an_error_and_planning_again_mends_it(
     large: Path, planned: Path, damage: str, expected: dict[str, bytes | None]
@@ -282,15 +260,6 @@ def small(tmp_path: Path) -> Path:
 def test_wrong_tasks(arguments: dict[str, Any], message: str, small: Path) -> None:
     with pytest.raises(ValueError, match=message):
         fastdata.prep_run(small, **arguments)
-
-
-@pytest.mark.slow
-def test_a_source_that_is_called_like_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("plan", "run", "finish"):
-        write_pictures(tmp_path / name / "a", 3)
-        made = run(*PREP, f"./{name}", f"{name}.fds", "--size", "16", "--workers", "1")
-        assert made.returncode == 0 and len(Store(tmp_path / f"{name}.fds")) == 3
 
 
 def test_a_missing_ray_is_named(small: Path, tmp_path: Path) -> None:

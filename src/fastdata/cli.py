@@ -264,7 +264,7 @@ def _finish(out: str, max_reject_rate: float) -> None:
     from fastdata.prepare.tasks import prep_finish
 
     summary = prep_finish(out)
-    click.echo("\n".join(summary.lines(run=False)))
+    click.echo("\n".join(summary.lines()))
     _check_rejects([summary], max_reject_rate)
 
 

@@ -121,9 +121,5 @@ class Modality:
 
 
 def find(name: str) -> Modality:
-    """Return the kind of this name.
-
-    Raises:
-        KeyError: there is none.
-    """
+    """Return the kind of this name."""
     return importlib.import_module(_MODULES[name]).KIND  # type: ignore[no-any-return]

@@ -1,7 +1,9 @@
-"""From the arguments of `prep` to a plan: the path of a source, its kind of data, the options, the folders."""
+"""From the arguments of `prep` to a plan: the path of a source, its kind of data, the options, the folders, the splits."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,18 @@ from fastdata.prepare.plan import Plan, Work
 from fastdata.prepare.upload import place_of, upload_folder
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.base import locate
+from fastdata.sources.inputs import SplitsError
+from fastdata.sources.labels import NoClassesError, UnknownClassError
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import UnpackedWholeError
 from fastdata.sources.urls import is_inside, to_path, versions_of
 from fastdata.store.files import is_store
 
-__all__ = ["build_plan", "check_positive", "choose_kind"]
+__all__ = ["build_plan", "check_positive", "choose_kind", "plan_stores"]
+
+BESIDE = ("masks", "yolo")  # options that name a folder with the files of each input; one below it has those of a split
+CHARS = "chars"  # a tokenizer that has the characters of its text
+OF_ONE_SPLIT = ("labels", "coco", "images", "train_bpe")  # options that cannot be divided
 
 
 def build_plan(
@@ -30,12 +38,7 @@ def build_plan(
     limit: int | None = None,
     **arguments: Any,
 ) -> Work:
-    """Decide what `prep` would do with these arguments.
-
-    Raises:
-        PrepError: there is nothing to prepare, or the inputs do not fit together.
-        ValueError: an argument is wrong, or belongs to another kind of data.
-    """
+    """Decide what `prep` would do with these arguments."""
     check_positive(limit=limit)
     if (place := to_path(source)).is_dir() and is_store(place):
         raise PrepError(
@@ -109,3 +112,46 @@ def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, spl
     if to_path(source).is_dir() and is_inside(target, root):
         raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")
     return target.absolute()
+
+
+def plan_stores(plan: Callable[..., Work], source: Any, out: Any, options: Mapping[str, Any]) -> dict[str, Work]:
+    """Return the plan of a source by "", or those of its splits by their names, train first, before anything is written.
+
+    plan: makes a plan of `source`, `out` and `options`. OUT photos.fds becomes photos-train.fds and so on.
+    """
+    try:
+        return {"": plan(source, out, **options)}
+    except SplitsError as found:
+        if found.beside or any(options.get(name) for name in OF_ONE_SPLIT) or options.get("tokenizer") == CHARS:
+            raise
+        works = dict[str, Work]()
+        base = (found.stem if out is None else os.fspath(out).rstrip("/")).removesuffix(".fds")
+        classes: dict[str, Any] = {}  # those of the first split, if none are given
+        for name, path in found.splits.items():
+            chosen, target = {**options, **_options_of(found, name, options)}, f"{base}-{name}.fds"
+            try:
+                works[name] = plan(path, target, **{**chosen, **classes})
+            except NoClassesError:
+                if not classes:
+                    raise
+                works[name] = plan(path, target, **chosen)
+            except UnknownClassError as error:
+                if not classes:
+                    raise
+                raise PrepError(
+                    f"{error}. These are the classes of {next(iter(works))}: list those of all splits in order"
+                ) from None
+            labels = works[name].plan.labels
+            if len(works) == 1 and labels.kind == "class" and chosen.get("classes") is None:
+                classes = {"classes": labels.names}
+        return works
+
+
+def _options_of(found: SplitsError, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a split that differ from those of the source."""
+    if found.column:
+        return {"split": name}
+    folders = {option: to_path(options[option]) / name for option in BESIDE if options.get(option)}
+    if not all(folder.is_dir() for folder in folders.values()):
+        raise found
+    return {option: str(folder) for option, folder in folders.items()}

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.prepare.build_plan import build_plan, check_positive
+from fastdata.prepare.build_plan import build_plan, check_positive, plan_stores
 from fastdata.prepare.plan import Work
 from fastdata.prepare.run import job_of
-from fastdata.prepare.splits import plan_stores
 from fastdata.prepare.summary import counted
 from fastdata.prepare.upload import place_of
 from fastdata.prepare.worker import STATUS, Progress, Task, make_shard
@@ -42,13 +41,9 @@ SHARD_PAGES = 3  # two headers and the root of the tree
 
 @dataclass
 class Estimate:
-    """The estimated cost of a run.
+    """The estimated cost of a run: `bytes` of the store, `seconds` without start-up, and from how many `probes` this was computed.
 
-    Attributes:
-        bytes: the size of the store, with LMDB's padding.
-        seconds: the time on the given number of workers, without start-up.
-        free_bytes: free space on the disk of OUT; None: it is a URL.
-        probes: the number of inputs that were tried.
+    free_bytes: free space on the disk of OUT; None: it is a URL.
     """
 
     inputs: int = 0
@@ -103,7 +98,7 @@ def _add(found: Estimate, work: Work, workers: int) -> None:
     """Prepare inputs of a plan, chosen at random, for some seconds, and add what all of them cost to an estimate."""
     plan, sources = work.plan, work.plan.sources
     places = Random(0).sample(range(len(sources)), min(PROBES, len(sources)))
-    started, tried, probes, size, rejected = time.perf_counter(), list[Any](), 0, 0, Counter[str]()
+    started, tried, size, before = time.perf_counter(), list[Any](), 0, found.probes
     with tempfile.TemporaryDirectory(prefix="fastdata-") as folder:
         (Path(folder) / WORK).mkdir()
         job = job_of(work, Path(folder), workers)
@@ -112,18 +107,16 @@ def _add(found: Estimate, work: Work, workers: int) -> None:
             tried.append(sources[place])
             made = make_shard(job, Task(place, place, (sources[place],), {}), Progress(np.zeros(1, STATUS)))
             table = json.loads(made.table)
-            rejected.update(reject["reason"] for reject in table["rejects"])
-            probes += table["kept"] + len(table["rejects"])
+            found.rejected.update(reject["reason"] for reject in table["rejects"])
+            found.probes += table["kept"] + len(table["rejects"])
             for rows in table["indices"].values():
                 size += sum(map(stored_bytes, np.frombuffer(base64.b64decode(rows), INDEX_ROW)["length"].tolist()))
     release()
     amount = sum(max(source.size, 0) for source in tried) if plan.options.unit == "B" else len(tried)
     scale = sum(plan.amounts) / max(amount, 1)
     found.seconds += (time.perf_counter() - started) * scale / workers
-    found.inputs += round(len(sources) * probes / max(len(tried), 1))
+    found.inputs += round(len(sources) * (found.probes - before) / max(len(tried), 1))
     found.bytes += int(size * scale) + SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
-    found.probes += probes
-    found.rejected += rejected
 
 
 def stored_bytes(size: int) -> int:

@@ -19,8 +19,7 @@ from pathlib import Path
 from msgspec import structs
 
 from fastdata.errors import PrepError, StoreError, lacking
-from fastdata.prepare.plan import Work, describe_difference
-from fastdata.prepare.plan_files import difference, plan_folder, plan_path
+from fastdata.prepare.plan import Work, describe_difference, difference, plan_folder, plan_path
 from fastdata.store.files import LOCK, MANIFEST, NEXT, WORK, clear, has_foreign, is_store, link, own_files, sync
 from fastdata.store.manifest import read_manifest
 
@@ -41,14 +40,7 @@ def writing(out: Path | str) -> Iterator[None]:
 
 @contextmanager
 def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
-    """Make the folder and lock it. The lock ends with the process.
-
-    Args:
-        share: let others share the lock: tasks, which publish whole files of the same bytes. Only who is alone may remove files.
-
-    Raises:
-        PrepError: another process has the lock, or the folder is not ours.
-    """
+    """Make the folder and lock it, until the process ends. share: with tasks, which publish whole files of the same bytes."""
     if out.exists() and not (out.is_dir() and _ours(out)):
         raise PrepError(f"OUT {out} exists and is not a store; choose another name, or remove it yourself")
     lock = out / WORK / LOCK
@@ -118,11 +110,7 @@ def is_stored(work: Work) -> bool:
 
 
 def is_finished(work: Work) -> bool:
-    """Return whether the store of this plan is finished.
-
-    Raises:
-        PrepError: the folder or the URL belongs to another plan, or was begun on another machine.
-    """
+    """Return whether the store of this plan is finished."""
     out, plan, changed = work.out, work.plan, ""
     if (out / MANIFEST).exists():
         old = read_manifest(out)

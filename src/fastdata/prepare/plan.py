@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import platform
+import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
@@ -13,26 +15,29 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
 
 from fastdata import kinds
 from fastdata._version import __version__
+from fastdata.errors import PrepError, lacking
 from fastdata.prepare.upload import Upload
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import Field, Source, SourceList
-from fastdata.sources.packed import Packed, shuffled
-from fastdata.sources.urls import AnyPath, UrlPath
+from fastdata.sources.packed import Packed, shuffled, trimmed
+from fastdata.sources.urls import AnyPath, UrlPath, to_path
 from fastdata.store.column import Column
+from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 from fastdata.store.info import plain_values
 from fastdata.store.manifest import Labels
 
-__all__ = ["Plan", "Work", "describe_difference", "freeze", "machine_of", "make_plan", "version_of"]
+__all__ = ["Plan", "Work", "check_host", "check_libraries", "describe_difference", "difference", "freeze", "load_plan", "make_plan"]
+__all__ += ["next_folder", "plan_folder", "plan_path", "save_plan"]
 
 SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
 SHARD_BYTES = 2 << 30  # of input; about the maximum
 BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end
 LEAST_SAMPLES, LEAST_BYTES = 4, 1 << 20  # of input; for smaller shards the overhead is noticeable
-HASHED = 10_000  # sources whose JSON is in memory at a time
+SUM = "xxh3_128"  # the key of the checksum in plan.json
 CPU_AVX2 = 11  # OpenCV's number for it, which cv2 does not export
 
 
@@ -78,6 +83,12 @@ class Plan:
     def shard(self, index: int) -> tuple[Any, ...]:
         return tuple(self.sources[self.bounds[index] : self.bounds[index + 1]])
 
+    def rows(self, shard: int) -> bytes:
+        """Return the sources of a shard as JSON: of each, the place of its class in the kind's PLAN_TYPES, and its values."""
+        classes = kinds.find(self.options.kind).shards.PLAN_TYPES[1]
+        found = [[classes.index(type(source)), *trimmed(source)] for source in self.shard(shard)]
+        return json.dumps(found, default=to_builtins).encode()  # msgspec.json refuses names that are not UTF-8
+
     def recorded_options(self) -> dict[str, Any]:
         """Return the options as JSON values, without those that are newer than format 1.0 and not set."""
         options = self.options
@@ -85,16 +96,13 @@ class Plan:
         found: dict[str, Any] = json.loads(json.dumps(to_builtins(options)))
         return {name: value for name, value in found.items() if name not in unset}
 
-    def body(self) -> dict[str, Any]:
-        """Return everything that the fingerprint depends on, but the sources."""
-        parts = {"columns": to_builtins(self.columns), "fields": to_builtins(self.fields)}
-        return {
-            **{name: part for name, part in parts.items() if part},
-            "options": self.recorded_options(),
-            "labels": to_builtins(self.labels),
-            "bounds": self.bounds,
-            "libraries": self.libraries,
-        }
+    def with_fingerprint(self) -> Plan:
+        """Return the plan with a checksum of all that the bytes of its store depend on."""
+        body = {name: getattr(self, name) for name in ("labels", "bounds", "libraries", "columns", "fields")}
+        digest = xxhash.xxh3_128(json.dumps(to_builtins({**body, "options": self.recorded_options()}), sort_keys=True).encode())
+        for shard in range(self.num_shards):
+            digest.update(self.rows(shard))
+        return replace(self, fingerprint=digest.hexdigest())
 
 
 @dataclass(frozen=True)
@@ -127,15 +135,6 @@ class Work:
     def place(self) -> Path | str:
         """The store as the user knows it: a folder, or a URL."""
         return self.store if self.remote is None else self.remote.url
-
-
-def _row_of(source: Any) -> tuple[Any, ...]:
-    """Return what the fingerprint contains of a source."""
-    values = {one.name: getattr(source, one.name) for one in fields(source)}  # a source that was read has no defaults in vars()
-    row = {name: value for name, value in values.items() if name not in ("values", "companions") or value}
-    if "companions" in row:
-        row["companions"] = [_row_of(one) for one in source.companions]
-    return tuple(row.values())
 
 
 def make_plan(
@@ -177,15 +176,7 @@ def freeze(
         sum(max(s.size, 0) for s in sources[begin:end]) if options.unit == "B" else end - begin for begin, end in pairwise(bounds)
     )
     more["roots"] = tuple(str(root.absolute()) for root in roots)
-    plan = Plan(options, labels, sources, bounds, amounts, libraries, machine_of(libraries), **more)
-    digest = xxhash.xxh3_128()
-    before, after = json.dumps({**plan.body(), "sources": []}, sort_keys=True).rsplit("]", 1)
-    digest.update(before.encode())
-    for first in range(0, len(sources), HASHED):
-        rows = json.dumps([*map(_row_of, sources[first : first + HASHED])], sort_keys=True)[1:-1]
-        digest.update((f", {rows}" if first else rows).encode())
-    digest.update(f"]{after}".encode())
-    return replace(plan, fingerprint=digest.hexdigest())
+    return Plan(options, labels, sources, bounds, amounts, libraries, machine_of(libraries), **more).with_fingerprint()
 
 
 def machine_of(libraries: Iterable[str]) -> dict[str, str]:
@@ -200,8 +191,36 @@ def machine_of(libraries: Iterable[str]) -> dict[str, str]:
 
 
 def version_of(library: str) -> str:
-    """Return the installed version of a library. Raise importlib.metadata.PackageNotFoundError if there is none."""
-    return __version__ if library == "fastdata" else metadata.version(library)
+    """Return the installed version of a library; "none": it is not installed."""
+    try:
+        return __version__ if library == "fastdata" else metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def check_libraries(work: Work, machine: dict[str, str] | None = None) -> None:
+    """Raise a PrepError if the libraries here are not those of the plan. machine: what else must be that of the plan."""
+    plan = work.plan
+    planned = {**plan.libraries, **(plan.machine if machine is not None else {})}
+    here = {name: version_of(name) for name in plan.libraries} | (machine or {})
+    if lines := [f"  {name} {planned[name]}, here {here.get(name)}" for name in planned if planned[name] != here.get(name)]:
+        raise PrepError(
+            f"{socket.gethostname()} would not make the bytes that the plan of {work.place} means:\n"
+            + "\n".join(lines)
+            + "\nRun on a machine with the same libraries and processor features as the one that planned, or plan again here, to "
+            "another OUT or with --overwrite."
+        )
+
+
+def check_host(work: Work) -> None:
+    """Raise a PrepError if this machine would make other bytes than the plan means, or the inputs are not there."""
+    check_libraries(work, machine_of(work.plan.libraries))
+    for root in map(to_path, work.plan.roots):
+        if isinstance(root, Path) and not (root.is_dir() and (root.samefile(".") or any(root.iterdir()))):
+            raise PrepError(
+                f"{root}, where the plan of {work.place} has its inputs, is not there, or empty, on {socket.gethostname()}: mount "
+                "it there"
+            )
 
 
 def _bounds(sources: Sequence[Source], most: int | None, least_samples: int, least_bytes: int) -> tuple[int, ...]:
@@ -232,9 +251,124 @@ def describe_difference(old: dict[str, Any], new: dict[str, Any], plans: tuple[P
         lines.append("  columns: the names of their values, or the contents of a tokenizer")
     if plans is not None:
         # checksums, because the rows of 10^8 sources would fill the memory
-        hashes = ((xxhash.xxh3_64_intdigest(json.dumps(_row_of(one)).encode()) for one in plan.sources) for plan in plans)
+        rows = ((json.dumps([*trimmed(one)], default=to_builtins) for one in plan.sources) for plan in plans)
+        hashes = (map(xxhash.xxh3_64_intdigest, map(str.encode, some)) for some in rows)
         was, now = (np.fromiter(found, np.uint64) for found in hashes)
         gone, added = len(np.setdiff1d(was, now)), len(np.setdiff1d(now, was))
         if gone or added:
             lines.append(f"  sources: {gone} gone or changed, {added} new or changed")
     return "\n".join(lines) or "  the list of sources or their labels"
+
+
+# The plan as files: plan.json, which every task reads, and the sources of each shard, which one task reads
+
+
+def plan_path(out: Path) -> Path:
+    """Return the path of a store's plan. The file exists only if the plan is complete."""
+    return out / WORK / PLAN
+
+
+def next_folder(out: Path) -> Path:
+    """Return the folder in which a store is made that is to replace the one at `out`."""
+    return out / WORK / NEXT
+
+
+def plan_folder(out: Path) -> Path:
+    """Return the folder in which the store at `out` is made: `out`, or if one is to replace it, the folder of that."""
+    inner = next_folder(out)
+    return inner if plan_path(inner).exists() else out
+
+
+def _sources_path(out: Path, fingerprint: str, shard: int) -> Path:
+    return out / WORK / f"sources-{fingerprint[:8]}-{shard:05d}.json"
+
+
+def save_plan(work: Work) -> None:
+    """Write the plan's sources and the store's other files, then plan.json. Written again, the files have the same bytes."""
+    plan, out = work.plan, work.out
+    for name, data in plan.files.items():
+        (out / name).parent.mkdir(exist_ok=True)
+        write_atomic(out / name, data)
+    sums = list[str]()
+    for shard in range(plan.num_shards):
+        data = plan.rows(shard)
+        write_atomic(_sources_path(out, plan.fingerprint, shard), data, durable=False)
+        sums.append(xxhash.xxh3_128_hexdigest(data))
+    files = {name: xxhash.xxh3_128_hexdigest(data) for name, data in plan.files.items()}
+    body = {**vars(plan), "kind": plan.options.kind, "options": plan.recorded_options(), "sources": sums, "files": files}
+    text = json.dumps(to_builtins(body), sort_keys=True)
+    signed = {**json.loads(text), SUM: xxhash.xxh3_128_hexdigest(text.encode())}
+    write_atomic(plan_path(out), json.dumps(signed, sort_keys=True).encode())
+
+
+def load_plan(out: Path, storage: Storage | None = None) -> Work:
+    """Read the plan of a store that is being made, or of one that is to replace it. Sources are read when they are asked for."""
+    folder = plan_folder(out)
+    plan, sums = _read(folder)
+    plan = replace(plan, files={name: _checked(folder / name, total) for name, total in sums.items()})
+    return Work(plan, folder, storage=dict(storage or {}), replaces=None if folder == out else out)
+
+
+def _read(out: Path) -> tuple[Plan, dict[str, str]]:
+    """Return the plan in plan.json, which lacks its files, and their checksums."""
+    try:
+        body: dict[str, Any] = json.loads(plan_path(out).read_bytes())
+        if body.pop(SUM) != xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode()):
+            raise ValueError("its checksum is wrong")
+        types = kinds.find(body["kind"]).shards.PLAN_TYPES
+        plan = convert({**body, "files": {}}, Plan)
+        return replace(plan, options=convert(body["options"], types[0]), sources=_Sources(out, plan, types[1])), body["files"]
+    except (FileNotFoundError, NotADirectoryError):
+        what = "is a finished store" if (out / MANIFEST).exists() else "has no plan"
+        raise PrepError(f"OUT {out} {what}; make a plan with fastdata-prep plan SOURCE {out}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PrepError(f"{plan_path(out)} is damaged ({error}); start again with --overwrite") from None
+
+
+def _checked(path: Path, total: str) -> bytes:
+    """Return the bytes of a file whose checksum is known."""
+    try:
+        data, why = path.read_bytes(), "its checksum is wrong"
+    except OSError as error:
+        data, why = b"", lacking(error) or str(error.strerror)
+    if xxhash.xxh3_128_hexdigest(data) != total:
+        raise PrepError(
+            f"{path} cannot be used: {why}; unless another fastdata-prep has made a store there, plan again with the same SOURCE "
+            "and options (finished shards are kept)"
+        )
+    return data
+
+
+class _Sources(Sequence[Any]):
+    """The sources of a plan, from files whose checksums are the sources of `saved`. Those of one shard are in memory at a time."""
+
+    def __init__(self, out: Path, saved: Plan, classes: Sequence[type[Any]]) -> None:
+        self._out, self._saved, self._classes = out, saved, classes
+        self._shard: int | None = None
+        self._read: list[Any] = []
+
+    def __len__(self) -> int:
+        return self._saved.bounds[-1]
+
+    def __getitem__(self, index: Any) -> Any:
+        found = range(len(self))[index]
+        if isinstance(found, range):
+            return tuple(map(self.__getitem__, found))
+        shard = bisect.bisect_right(self._saved.bounds, found) - 1
+        if shard != self._shard:
+            self._shard, self._read = shard, self._load(shard)
+        return self._read[found - self._saved.bounds[shard]]
+
+    def _load(self, shard: int) -> list[Any]:
+        rows = json.loads(_checked(_sources_path(self._out, self._saved.fingerprint, shard), self._saved.sources[shard]))
+        names = [[one.name for one in fields(kind)] for kind in self._classes]
+        return [convert(dict(zip(names[k], row, strict=False)), self._classes[k]) for k, *row in rows]
+
+
+def difference(work: Work) -> str:
+    """Describe how a plan and this machine differ from the plan that was saved; return "" if they do not."""
+    (old, _), new = _read(work.out), work.plan
+    if (old.fingerprint, old.machine) == (new.fingerprint, new.machine):
+        return ""
+    was, now = ({**vars(plan), "options": plan.recorded_options()} for plan in (old, new))
+    return describe_difference(was, now, (old, new))

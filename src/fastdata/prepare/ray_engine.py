@@ -11,9 +11,7 @@ from typing import Any
 
 from fastdata.errors import FastDataError, PrepError, StoreError, needs
 from fastdata.prepare.finish import finished_shards
-from fastdata.prepare.host import check_host
-from fastdata.prepare.plan import Work
-from fastdata.prepare.plan_files import load_plan, plan_folder, plan_path
+from fastdata.prepare.plan import Work, check_host, load_plan, plan_folder, plan_path
 from fastdata.prepare.run import Report, run_shards
 from fastdata.sources.urls import reading_urls
 
@@ -31,11 +29,6 @@ def run_on_ray(shards: Sequence[int], report: Report, *, work: Work, workers: in
     Args:
         report, timeout_s: as for `run_shards`.
         workers: the most CPUs to use at a time; None: all.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        PrepError: a node does not see OUT or the inputs, or would make other bytes.
-        StoreError: a node cannot write, or too many are lost.
     """
     with needs("ray[client]" if os.environ.get("RAY_ADDRESS", "").startswith("ray://") else "ray"):
         import ray
@@ -94,4 +87,4 @@ def _make(shards: Sequence[int], out: str, storage: dict[str, Any], timeout_s: f
         before = finished_shards(work, shards)
         run_shards([k for k in shards if k not in before], lambda *_: None, work=work, workers=1, timeout_s=timeout_s)
         done = finished_shards(work, shards)
-    return sum(work.plan.amounts[k] for k in shards), sum(shard.rejected for shard in done.values())
+    return sum(work.plan.amounts[k] for k in shards), sum(rejected for _, rejected in done.values())

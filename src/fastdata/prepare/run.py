@@ -188,9 +188,5 @@ def run_shards(shards: Sequence[int], report: Report, *, work: Work, workers: in
         report: called at least ten times a second.
         workers: number of processes; None: one for each core.
         timeout_s: seconds after which an input is considered to hang its decoder.
-
-    Raises:
-        StoreError: a worker failed for a reason other than an input, such as a full disk.
-        PrepError: workers die before they begin.
     """
     _Pool(work, workers=workers or available_cores(), timeout_s=timeout_s).run(shards, report)

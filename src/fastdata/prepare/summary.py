@@ -24,18 +24,16 @@ class Summary:
 
     Attributes:
         out: the store: a folder, or a URL.
-        inputs: number of images, documents or rows found.
-        kept: number of inputs in the store.
+        inputs, kept: number of images, arrays or documents found, and of those in the store.
         rejected: count of rejected inputs by reason; rejects.jsonl lists each.
         resumed: number of inputs that an earlier run had finished.
         bytes: size of all records of all sizes.
-        seconds: duration of this run.
         skipped: count of files of other types, by extension.
+        tokens: number of tokens in a store of tokens.
+        kind: the kind of data: "images", "tokens" or "arrays".
+        originals: for codec "original", how many images of each size kept their bytes; the others were encoded.
         notes: what the labels are, where they come from, and what is not stored or differs from the request.
         first_reject: the first rejected input and its reason, or "".
-        tokens: number of tokens in a store of tokens.
-        originals: for codec "original", how many images of each size kept their bytes; the others were encoded.
-        kind: the kind of data: "images", "tokens" or "arrays".
         splits: of a source with splits, the summary of each by its name; this one is the first of them.
     """
 
@@ -62,8 +60,8 @@ class Summary:
     def reject_rate(self) -> float:
         return sum(self.rejected.values()) / self.inputs if self.inputs else 0.0
 
-    def lines(self, *, run: bool = True) -> Iterator[str]:
-        """Yield what the command prints. run: also about this run, not only about the store."""
+    def lines(self) -> Iterator[str]:
+        """Yield what the command prints."""
         rejected, item = sum(self.rejected.values()), kinds.find(self.kind).item
         yield f"{self.out}: {self.kept} of {number_of(self.inputs, item)} kept, {rejected} rejected" + (
             f" ({counted(self.rejected)}), listed in rejects.jsonl" if rejected else ""
@@ -72,63 +70,58 @@ class Summary:
             yield f"the first reject: {self.first_reject}"
         yield from _skipped(self.skipped, self.kind)
         yield from self.notes
-        yield f"records of {human_bytes(self.bytes)}"
+        yield f"records of {human_bytes(self.bytes)}" + (f", {number_of(self.tokens, 'token')}" if self.tokens else "")
         for size, count in self.originals.items():
             yield f"size {size}: {number_of(count, 'image')} kept as they were, {self.kept - count} encoded"
-        if self.tokens:
-            yield number_of(self.tokens, "token")
-        if run and self.resumed == self.inputs:
+        if self.resumed == self.inputs:
             yield "already finished"
-        elif run:
-            earlier = f", {self.resumed} done earlier" if self.resumed else ""
-            yield f"{self.inputs_per_s:.0f} {item}s/s, {self.seconds:.1f} s{earlier}"
+        else:
+            yield f"{self.inputs_per_s:.0f} {item}s/s, {self.seconds:.1f} s, {self.resumed} done earlier"
 
 
 @dataclass(frozen=True)
 class TaskSummary:
     """What task number `task` of `of` tasks made: `shards` are finished, `made` of them by this run."""
 
-    out: Path | str
+    out: Path
     task: int
     of: int
-    shards: int
-    made: int
-    inputs: int
-    rejected: int
-    seconds: float
+    shards: int = 0
+    made: int = 0
+    inputs: int = 0
+    rejected: int = 0
+    seconds: float = 0.0
 
     def __str__(self) -> str:
-        start = f"{self.out}: task {self.task} of {self.of}"
         if not self.shards:
-            return f"{start} has nothing to do"
-        before = self.shards - self.made
-        earlier = f", {before} done earlier" if before else ""
-        inputs = f"{number_of(self.inputs, 'input')}, {self.rejected} rejected"
-        return f"{start}: {number_of(self.shards, 'shard')}{earlier}; {inputs}; {self.seconds:.1f} s"
+            return f"{self.out}: task {self.task} of {self.of} has nothing to do"
+        shards, inputs = number_of(self.shards, "shard"), number_of(self.inputs, "input")
+        return (
+            f"{self.out}: task {self.task} of {self.of}: {shards}, {self.shards - self.made} done earlier; {inputs}, "
+            f"{self.rejected} rejected; {self.seconds:.1f} s"
+        )
 
 
 @dataclass(frozen=True)
 class PlanSummary:
     """What was planned. `shards` is the largest useful number of tasks. `finished`: the store is there already."""
 
-    out: Path | str
+    out: Path
     inputs: int
     shards: int
     fingerprint: str
     finished: bool
     kind: str
-    skipped: dict[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    skipped: dict[str, int]
+    notes: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
         """Yield what the command prints."""
         yield from _skipped(self.skipped, self.kind)
         yield from self.notes
-        if self.finished:
-            yield f"{self.out} is finished already"
-        else:
-            inputs, shards = number_of(self.inputs, "input"), number_of(self.shards, "shard")
-            yield f"{self.out}: planned {inputs} in {shards}; now fastdata-prep run {self.out} --task I --of N, then finish"
+        inputs, shards = number_of(self.inputs, "input"), number_of(self.shards, "shard")
+        then = f"planned {inputs} in {shards}; now fastdata-prep run {self.out} --task I --of N, then finish"
+        yield f"{self.out}{' is finished already' if self.finished else f': {then}'}"
 
 
 def counted(counts: dict[str, int]) -> str:
@@ -138,28 +131,21 @@ def counted(counts: dict[str, int]) -> str:
 
 def _skipped(skipped: dict[str, int], kind: str) -> Iterator[str]:
     if skipped:
-        count = sum(skipped.values())
-        yield f"skipped {number_of(count, 'file')}, not read as {kind}: {counted(skipped)}"
+        yield f"skipped {number_of(sum(skipped.values()), 'file')}, not read as {kind}: {counted(skipped)}"
 
 
 def first_reject(rejects: Iterable[Mapping[str, Any]], work: Work | None) -> str:
     """Return the first reject, why it is one, and where a file was looked for; "" if there is none."""
-    first = next(iter(rejects), None)
-    if first is None:
-        return ""
-    place, name, reason, detail = (first[key] for key in ("source", "name", "reason", "detail"))
-    tried = ""
-    if work is not None:
-        tried = "" if getattr(work.plan.sources[place], "place", ()) else tried_path(to_path(work.plan.roots[0]), reason, name)
-    return f"{name}: {reason}: {detail}{tried}"
+    for first in rejects:
+        tried = ""
+        if work is not None and not getattr(work.plan.sources[first["source"]], "place", ()):
+            tried = tried_path(to_path(work.plan.roots[0]), first["reason"], first["name"])
+        return f"{first['name']}: {first['reason']}: {first['detail']}{tried}"
+    return ""
 
 
 def summarize(
-    store: Store,
-    work: Work | None = None,
-    resumed: int | None = None,
-    seconds: float = 0.0,
-    notes: tuple[str, ...] = (),
+    store: Store, work: Work | None = None, resumed: int | None = None, seconds: float = 0.0, notes: tuple[str, ...] = ()
 ) -> Summary:
     """Describe a finished store.
 
@@ -168,21 +154,20 @@ def summarize(
         resumed: the number of inputs that earlier runs had finished; None: all.
         notes: lines to show to the user, besides those of the plan.
     """
-    rejected = Counter(r["reason"] for r in store.rejects())
-    tokens = store.manifest.section("tokens")
-    inputs = len(store) + rejected.total()
+    manifest, rejects = store.manifest, store.rejects()
+    tokens, inputs = manifest.section("tokens"), len(store) + len(rejects)
     return Summary(
         out=store.path if work is None else work.place,
         inputs=inputs,
         kept=len(store),
-        rejected=dict(rejected),
+        rejected=dict(Counter(reject["reason"] for reject in rejects)),
         resumed=inputs if resumed is None else resumed,
-        bytes=sum(int(store.index(variant).lengths.sum()) for variant in store.manifest.variants),
+        bytes=sum(int(store.index(variant).lengths.sum()) for variant in manifest.variants),
         seconds=seconds,
         skipped={} if work is None else work.plan.skipped,
-        notes=(*(() if work is None else work.plan.notes), *notes),
-        first_reject=first_reject(store.rejects(), work),
         tokens=0 if tokens is None else sum(tokens.counts),
-        kind=store.manifest.kind,
-        originals={v.name: v.originals for v in store.manifest.variants if v.originals is not None},
+        kind=manifest.kind,
+        originals={v.name: v.originals for v in manifest.variants if v.originals is not None},
+        notes=(*(() if work is None else work.plan.notes), *notes),
+        first_reject=first_reject(rejects, work),
     )

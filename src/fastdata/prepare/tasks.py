@@ -7,25 +7,34 @@ the same time. Whoever comes too late finds a finished store, and is done.
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from fastdata.errors import PrepError, StoreError
-from fastdata.prepare.build_plan import build_plan, check_positive
+from fastdata.prepare.build_plan import build_plan, check_positive, plan_stores
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import claimed, clear_work, is_finished, is_settled, is_stored, replace_store, settle, writing
-from fastdata.prepare.host import check_host, check_libraries
-from fastdata.prepare.plan import Work
-from fastdata.prepare.plan_files import difference, load_plan, next_folder, plan_folder, plan_path, save_plan
-from fastdata.prepare.progress import progress_bar
+from fastdata.prepare.plan import (
+    Work,
+    check_host,
+    check_libraries,
+    difference,
+    load_plan,
+    next_folder,
+    plan_folder,
+    plan_path,
+    save_plan,
+)
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
-from fastdata.prepare.splits import plan_stores
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
 from fastdata.prepare.upload import Upload, on_disk, place_of
 from fastdata.prepare.worker import shard_place, shard_table
@@ -39,6 +48,7 @@ from fastdata.store.store import Store
 __all__ = ["lay_plan", "prep", "prep_finish", "prep_plan", "prep_run"]
 
 ENGINES = "local", "ray"
+LINE_S = 5.0  # between lines of progress in a log
 
 
 def prep(
@@ -106,15 +116,12 @@ def prep(
             return replace(work, remote=Upload(place, work.out, storage)) if is_url(place) else work
 
         def make(work: Work) -> Summary:
-            started = time.monotonic()
+            started, run = time.monotonic(), run_on_ray if engine == "ray" else run_shards
             with writing(work.place), claimed(work.out):
                 laid = lay_plan(work, overwrite)
                 if laid is None:
                     return _finish_store(work, None, started)
-                shards = range(laid.plan.num_shards)
-                before = finished_shards(laid, shards)
-                run = run_on_ray if engine == "ray" else run_shards
-                _make_missing(laid, shards, before, partial(run, workers=workers), timeout, progress)
+                before = _make_missing(laid, range(laid.plan.num_shards), partial(run, workers=workers), timeout, progress)
                 return _finish_store(laid, sum(map(sum, before.values())), started)
 
         made = {name: make(work) for name, work in plan_stores(plan, path, out, {**options, "labels": labels}).items()}
@@ -133,41 +140,23 @@ def prep_plan(
 ) -> PlanSummary:
     """Plan how to prepare a source, and write the plan into OUT for tasks on any machines: `prep_run`, then `prep_finish`.
 
-    Planned again with the same arguments, finished shards are kept.
-
-    Args:
-        source, out, limit, overwrite, storage, options: as for `prep`. The source is a path that every machine sees in the
-            same place; OUT is a folder that all of them share.
-
-    Raises:
-        PrepError: the plan cannot be made, or OUT holds another one.
-        StoreError: the plan cannot be written.
-        TypeError, ValueError: an argument is wrong.
+    Planned again with the same arguments, finished shards are kept. The arguments and errors are those of `prep`; all machines see
+    the source and OUT at the same paths.
     """
     if not isinstance(source, str | os.PathLike):
         kind = type(source).__name__
         raise TypeError(f"source is a {kind}, which other machines cannot read: give a path, or 'module:function'")
-    out = on_disk(out, "tasks make a store")
     with reading_urls(storage):
-        work = build_plan(source, out, storage, limit=limit, **options)
+        work = build_plan(source, on_disk(out, "tasks make a store"), storage, limit=limit, **options)
         with writing(work.place), claimed(work.out):
             finished = lay_plan(work, overwrite) is None
-        figures = len(work.plan.sources), work.plan.num_shards, work.plan.fingerprint
-        return PlanSummary(work.place, *figures, finished, work.kind.name, work.plan.skipped, work.plan.notes)
+        plan = work.plan
+        figures = len(plan.sources), plan.num_shards, plan.fingerprint
+        return PlanSummary(work.out, *figures, finished, work.kind.name, plan.skipped, plan.notes)
 
 
 def lay_plan(work: Work, overwrite: bool) -> Work | None:
-    """Write a plan into OUT, and remove what killed runs have left there. The folder is claimed.
-
-    A plan that is to replace a finished store lies in a folder of its own, inside of that one.
-
-    Returns:
-        The plan, whose sources are in files; None: its store is finished.
-
-    Raises:
-        PrepError: OUT belongs to another plan, and `overwrite` is not set.
-        ValueError: a store at a URL is to be replaced.
-    """
+    """Write a plan into OUT, remove what killed runs have left there, and return the plan; None: its store is finished."""
     if work.remote is not None:
         if overwrite:
             raise ValueError(f"--overwrite replaces a store on a disk, but OUT {work.place} is in object storage: give a new name")
@@ -180,22 +169,20 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
         work.out.mkdir(exist_ok=True)
     if not overwrite and work.remote is None and is_finished(work):
         return None
-    plan, out = work.plan, work.out
-    clear(out, _kept(work))
-    out.mkdir(exist_ok=True)
-    for folder in (WORK, *(name for name, _, _ in plan.options.variants())):
+    out, names = work.out, [name for name, _, _ in work.plan.options.variants()]
+    clear(out, _kept(work, [COLUMNS, *names]))
+    for folder in ("", WORK, *names):
         (out / folder).mkdir(exist_ok=True)
     save_plan(work)
     return replace(load_plan(work.store, work.storage), remote=work.remote)
 
 
-def _kept(work: Work) -> set[Path]:
-    """Return the files that a run goes on from."""
-    plan, out = work.plan, work.out
+def _kept(work: Work, names: Sequence[str]) -> set[Path]:
+    """Return the files that a run goes on from. names: of what a shard has files for."""
+    out = work.out
     with suppress(PrepError):  # the plan that is there is damaged, and to be overwritten
         if plan_path(out).exists() and not difference(work):
-            names = [COLUMNS, *(name for name, _, _ in plan.options.variants())]
-            finished = finished_shards(work, range(plan.num_shards))
+            finished = finished_shards(work, range(work.plan.num_shards))
             files = {shard_place(out, name, k) for name in names for k in finished}
             return files | {shard_table(out, k) for k in finished} | {plan_path(out)}
     return set()
@@ -236,19 +223,18 @@ def prep_run(
     with reading_urls(storage):
         work = _load_unfinished(folder, storage)
         if work is None:
-            return TaskSummary(folder, number, count, 0, 0, 0, 0, 0.0)
+            return TaskSummary(folder, number, count)
         check_host(work)
         shards = range(number, work.plan.num_shards, count)
         with writing(folder), _unless_finished(work), claimed(folder, share=True):
             if not plan_path(work.out).exists():  # another process has just finished the store
                 raise PrepError(f"the plan of {folder} has been removed; plan again")
-            before = finished_shards(work, shards)
-            _make_missing(work, shards, before, partial(run_shards, workers=workers), timeout, progress)
+            before = _make_missing(work, shards, partial(run_shards, workers=workers), timeout, progress)
             done = finished_shards(work, shards)
-            rejected, inputs = sum(shard.rejected for shard in done.values()), sum(map(sum, done.values()))
+            rejected, inputs = sum(rejected for _, rejected in done.values()), sum(map(sum, done.values()))
             made, seconds = len(shards) - len(before), time.monotonic() - started
             return TaskSummary(folder, number, count, len(shards), made, inputs, rejected, seconds)
-        return TaskSummary(folder, number, count, len(shards), 0, 0, 0, time.monotonic() - started)
+        return TaskSummary(folder, number, count, len(shards))
 
 
 def _load_unfinished(folder: Path, storage: Storage | None = None) -> Work | None:
@@ -271,18 +257,20 @@ def _unless_finished(work: Work) -> Iterator[None]:
 
 
 def _make_missing(
-    work: Work, shards: Sequence[int], before: Container[int], engine: Callable[..., None], timeout_s: float, show: bool
-) -> None:
-    """Make those of some shards that are not finished.
+    work: Work, shards: Sequence[int], engine: Callable[..., None], timeout_s: float, show: bool
+) -> dict[int, tuple[int, int]]:
+    """Make those of some shards that are not finished, and return those that were, as `finished_shards` does.
 
     Args:
-        before: those that are.
         engine: `run_shards`, or a function that takes the same arguments.
-        show: show the progress.
+        show: show the progress on stderr, in the log of a job as a line every few seconds.
     """
+    before = finished_shards(work, shards)
     missing = [k for k in shards if k not in before]
     total, left = (sum(work.plan.amounts[k] for k in some) for some in (shards, missing))
-    with progress_bar(total, total - left, work.plan.options.unit, show=show) as bar:
+    unit = work.plan.options.unit  # "img" or "B"
+    look: dict[str, Any] = {"dynamic_ncols": True} if sys.stderr.isatty() else {"mininterval": LINE_S, "file": _Lines()}
+    with tqdm(total=total, initial=total - left, unit=unit, unit_scale=unit == "B", smoothing=0.1, disable=not show, **look) as bar:
 
         def report(done: int, rejected: int) -> None:
             bar.set_postfix(rejected=rejected, refresh=False)
@@ -290,13 +278,22 @@ def _make_missing(
 
         if missing:
             engine(missing, report, work=work, timeout_s=timeout_s)
+    return before
+
+
+class _Lines:
+    """Writes each state of a progress bar as a line of its own."""
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            sys.stderr.write(text.strip() + "\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def prep_finish(out: StrPath) -> Summary:
-    """Turn the shards that tasks have made into a store. Finished twice, or by two processes, it is the same store.
-
-    Args:
-        out: the folder with the plan.
+    """Turn the shards that tasks have made in the folder `out` into a store. Finished twice, or by two processes, it is the same.
 
     Raises:
         PrepError: shards are missing; there is no plan; or no input was kept.
@@ -320,6 +317,5 @@ def _finish_store(work: Work, resumed: int | None, started: float) -> Summary:
     summary = summarize(store, work, resumed, time.monotonic() - started, notes)
     if work.replaces is not None:
         replace_store(work)
-        summary = replace(summary, out=work.store)
     clear_work(work)
     return summary

@@ -28,11 +28,7 @@ CLAIM = f"{WORK}/{PLAN}"  # an object with the fingerprint of the plan that has 
 
 
 def place_of(out: Any) -> Any:
-    """Return OUT as it is used: a URL of object storage without a slash at its end; the path that a file:// URL names; or as given.
-
-    Raises:
-        ValueError: it is a URL to which nothing can be written.
-    """
+    """Return OUT as it is used: a URL of object storage without a slash at its end, the path of a file:// URL, or as given."""
     if isinstance(out, os.PathLike) and os.fspath(out).partition("/")[0].endswith(":"):
         raise ValueError(f"OUT {out} is a path, in which // became /: give a URL as text")
     if not is_url(out):
@@ -69,11 +65,7 @@ class Upload:
         return fingerprint_of(read_object(self._bucket, name))
 
     def begin(self, fingerprint: str) -> None:
-        """Claim the URL for a plan, whose store may be `finished` there.
-
-        Raises:
-            PrepError: it has what is not ours, or another plan or store.
-        """
+        """Claim the URL for a plan, whose store may be `finished` there."""
         self._sizes = dict(self._bucket.list())
         if foreign := next((name for name in self._sizes if not is_own(name)), ""):
             raise PrepError(f"OUT {self.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
@@ -99,11 +91,7 @@ class Upload:
         path.unlink()
 
     def commit(self, manifest: Manifest) -> None:
-        """Upload the tables of a store, which lie in the folder, and its manifest. Then it is the store at the URL.
-
-        Raises:
-            PrepError: there is another plan, or store, now.
-        """
+        """Upload the tables of a store, which lie in the folder, and its manifest. Then it is the store at the URL."""
         with ThreadPoolExecutor(REQUESTS) as pool:
             list(pool.map(lambda name: self._bucket.put(name, self.folder / name, replace=True), manifest.files))
         if not self._bucket.put(MANIFEST, manifest.to_json()) and self._fingerprint(MANIFEST) != manifest.fingerprint:

@@ -206,11 +206,7 @@ def main(connection: int, status: int, alive: int) -> None:
 
 
 def make_shard(job: Job, task: Task, progress: Progress) -> Made:
-    """Make the files of a shard; again, if inputs cannot be read for a reason that may pass.
-
-    Raises:
-        StoreError: inputs cannot be read, or a file cannot be written.
-    """
+    """Make the files of a shard; again, if inputs cannot be read for a reason that may pass."""
     pauses_s = [*PAUSES_S]
     while True:
         try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import re
 import secrets
 import shutil
 import socket
 import stat
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -24,7 +25,7 @@ from fastdata.errors import FormatError, StoreError, damaged, lacking
 __all__ = ["COLUMNS", "LOCK", "MANIFEST", "NAMES", "NEXT", "PLAN", "REJECTS", "SAMPLES", "WORK", "Count", "Entry", "FileSum"]
 __all__ += ["Stamp", "check_size", "check_sum", "clear", "file_sum", "has_foreign", "index_file", "is_own"]
 __all__ += ["is_store", "is_variant", "link", "load_npy", "open_regular", "own_files", "own_folders", "publish", "shard_file"]
-__all__ += ["sum_of", "sync", "unique", "write_atomic", "write_npy"]
+__all__ += ["sum_of", "sync", "unique", "write_atomic", "write_npy", "write_tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -93,13 +94,14 @@ def check_size(path: Path, size: int, info: os.stat_result | None = None) -> Non
         info = info or path.stat()
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}; copy the whole store again, or prepare it again") from None
-    if not stat.S_ISREG(info.st_mode):
-        raise FormatError(f"{path} is not a regular file; copy the whole store again, or prepare it again")
-    if info.st_size != size:
-        raise FormatError(
-            f"{path} has {info.st_size} bytes, the manifest says {size}: it was cut short or changed; copy it again, or prepare it "
-            "again"
+    is_file = stat.S_ISREG(info.st_mode)
+    if not is_file or info.st_size != size:
+        found = (
+            f"has {info.st_size} bytes, the manifest says {size}: it was cut short or changed"
+            if is_file
+            else "is not a regular file"
         )
+        raise FormatError(f"{path} {found}; copy it again, or prepare it again")
 
 
 def check_sum(path: Path, total: FileSum) -> None:
@@ -113,7 +115,7 @@ def check_sum(path: Path, total: FileSum) -> None:
 
 
 def load_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> Array:
-    """Return a .npy file, memory-mapped read-only. Its dtype and shape are compared; None: any length."""
+    """Return a .npy file, memory-mapped read-only. Raise a FormatError if it has another dtype or shape; None: any length."""
     try:
         values: Array = np.lib.format.open_memmap(path, mode="r")  # refuses objects, which would run code
     except Exception as error:  # noqa: BLE001  numpy evaluates the header, so damaged bytes may raise anything
@@ -132,24 +134,29 @@ class Stamp:
         self._path, self._sum = path, xxh3_128
         self._seen: tuple[int, ...] = ()
 
-    def compare(self) -> None:
-        """Raise a StoreError if the file has other bytes now, or is gone from its folder. It is read only if it is another file.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+    def _is_replaced(self) -> bool:
+        """Return whether the file has other bytes now, or is gone from its folder. It is read only if it is another file."""
         try:
             info = self._path.stat()
             now = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
-            same = now == self._seen or file_sum(self._path).xxh3_128 == self._sum
+            if now != self._seen and file_sum(self._path).xxh3_128 != self._sum:
+                return True
         except FileNotFoundError:
             folder = self._path.parent
             if not (folder.parent if folder.name == NEXT else folder).exists():  # the store is gone as a whole
                 raise
-            same = False
-        if not same:
-            raise StoreError(f"{self._path.parent} was replaced while this dataset was in use; make the dataset again")
+            return True
         self._seen = now
+        return False
+
+    def check(self) -> None:
+        """Raise a StoreError if the store was replaced, or the file cannot be read."""
+        try:
+            if not self._is_replaced():
+                return
+        except OSError as error:
+            raise StoreError(f"{self._path} cannot be read: {lacking(error) or error.strerror}") from None
+        raise StoreError(f"{self._path.parent} was replaced while this dataset was in use; make the dataset again")
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
@@ -158,15 +165,9 @@ class Stamp:
             yield
         except (OSError, StoreError):
             with suppress(OSError):
-                self.compare()
+                if self._is_replaced():
+                    self.check()
             raise
-
-    def check(self) -> None:
-        """Do as `compare`, but raise a StoreError also if the file cannot be read."""
-        try:
-            self.compare()
-        except OSError as error:
-            raise StoreError(f"{self._path} cannot be read: {lacking(error) or error.strerror}") from None
 
 
 VARIANT = r"((mask-|image-[A-Za-z0-9_]+-)?(full|[0-9]+)|tokens|(mask-)?array)"
@@ -240,10 +241,8 @@ def write_atomic(path: Path, data: bytes | memoryview, *, durable: bool = True) 
         if durable:
             sync(temporary)
         temporary.replace(path)
-    except BaseException as error:
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = os.fspath(path)  # which a write does not name
         raise
     if durable:
         sync(path.parent)
@@ -257,11 +256,18 @@ def write_npy(path: Path, array: Array) -> FileSum:
     return write_atomic(path, buffer.getbuffer())
 
 
-def publish(file: Path, place: Path) -> None:
-    """Flush a finished file and move it to its place in a store, where many processes may publish the same bytes.
+def write_tables(
+    root: Path, samples: Array, names: Iterable[str], rejects: Iterable[dict[str, Any]], indices: dict[str, Array]
+) -> dict[str, FileSum]:
+    """Write the tables of a store, durably, and return their checksums. indices: of the records of each variant."""
+    arrays = {SAMPLES: samples, **{index_file(name): rows for name, rows in indices.items()}}
+    lines = {NAMES: map(json.dumps, names), REJECTS: (json.dumps(reject, sort_keys=True) for reject in rejects)}
+    files = {name: write_npy(root / name, array) for name, array in arrays.items()}
+    return files | {name: write_atomic(root / name, "".join(f"{one}\n" for one in some).encode()) for name, some in lines.items()}
 
-    The place holds either the whole file or what it held before, also after a power failure.
-    """
+
+def publish(file: Path, place: Path) -> None:
+    """Flush a finished file and move it to its place, which has the whole file or what it had, also after a power failure."""
     sync(file)
     file.replace(place)
 

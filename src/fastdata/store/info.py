@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -20,15 +19,12 @@ __all__ = ["Facts", "info_lines", "plain_values", "spread", "store_facts"]
 Facts = dict[str, Any]
 
 MAX_LISTED = 20  # classes
-CHECKSUM = re.compile(r"[0-9a-f]{32,}")
 
 
 def store_facts(store: Store) -> Facts:
     """Return everything that `fastdata info` reports, as JSON values.
 
-    Keys for every kind: `path`, `format`, `kind`, `samples`, `labels`, `rejected` (count by reason), `variants`, `memory` (bytes
-    that a RAMDataset of each size takes), `free_memory` (bytes, of this machine), `options`, `libraries`, `fingerprint`. Some
-    stores have `masks`, `columns` or `images` (the names of several images a sample); a kind adds its own: `tokens` or `arrays`.
+    `memory` is the bytes that a RAMDataset of each size takes, `rejected` a count by reason. A kind adds facts of its own.
     """
     manifest, own = store.manifest, store.kind.facts(store)
     of_variants = own.pop("variants", {})
@@ -70,19 +66,12 @@ def _labels(store: Store) -> Facts:
     elif labels.kind == "vector" and len(store):
         values = store.samples["label"]
         with np.errstate(invalid="ignore"):
-            low, mean, high = values.min(0), values.mean(0, np.float64), values.max(0)
+            ranges = {"min": values.min(0), "mean": values.mean(0, np.float64), "max": values.max(0)}
         facts["columns"] = [
-            {"name": name, "min": _number(low[k]), "mean": _number(mean[k]), "max": _number(high[k])}
+            {"name": name, **{key: float(found[k]) if np.isfinite(found[k]) else None for key, found in ranges.items()}}
             for k, name in enumerate(labels.names)
         ]
-    else:
-        facts["columns"] = [{"name": name} for name in labels.names]
     return facts
-
-
-def _number(value: float) -> float | None:
-    """Return a JSON number; None if the value is not finite."""
-    return float(value) if np.isfinite(value) else None
 
 
 def _variant(store: Store, variant: Variant) -> Facts:
@@ -112,61 +101,29 @@ def _memory(variants: list[Facts], size: int | None) -> Facts:
 
 
 def info_lines(store: Store) -> Iterator[str]:
-    """Yield the lines on what a store contains and how it was made."""
+    """Yield the facts of a store as lines, the first with its path."""
     facts = store_facts(store)
     item = "sample" if "images" in facts else store.kind.item
-    labels = facts["labels"]
-    label_text = {
-        "class": f"{number_of(len(labels.get('classes', ())), 'class')}, ",
-        "vector": f"float labels {', '.join(column['name'] for column in labels.get('columns', ()))}, ",
-        "none": "no labels, ",
-    }[labels["kind"]]
-    yield f"{facts['path']}: {number_of(facts['samples'], item)}, {label_text}format {facts['format']}"
-    yield from _label_lines(labels, item)
-    for variant in facts["variants"]:
-        yield _variant_line(variant, facts["samples"])
-    if store.manifest.columns:
-        yield f"  columns: {', '.join(map(str, store.manifest.columns))}"
-    if "masks" in facts:
-        total = max(1, sum(entry["pixels"] for entry in facts["masks"]))
-        shares = (f"{entry['name'] or entry['class']} {entry['pixels'] / total:.1%}" for entry in facts["masks"])
-        yield f"  masks: {number_of(len(facts['masks']), 'class')}, {_listed(shares)}"
-    for section in ("tokens", "arrays"):
-        if section in facts:
-            yield f"  {section}: {_told(facts[section])}"
-    yield f"  memory: {_memory_text(facts)}"
-    yield f"  rejected: {', '.join(f'{reason} {count}' for reason, count in facts['rejected'].items()) or 'none'}"
-    yield f"  options: {_told(facts['options'])}"
-    yield "  made with: " + ", ".join(f"{name} {version}" for name, version in facts["libraries"].items())
+    count, labels = number_of(facts.pop("samples"), item), facts.pop("labels")
+    classes = {"class": f"{number_of(len(labels.get('classes', ())), 'class')}", "vector": "float labels"}
+    yield f"{facts.pop('path')}: {count}, {classes.get(labels.pop('kind'), 'no labels')}, format {facts.pop('format')}"
+    facts["columns"] = ", ".join(map(str, store.manifest.columns))
+    for name, value in (*labels.items(), *facts.items()):
+        yield from _lines(name, value)
 
 
-def _label_lines(labels: Facts, item: str) -> Iterator[str]:
-    if labels["kind"] == "class":
-        counts = [entry["samples"] for entry in labels["classes"]]
-        line = "  classes: " + _listed(f"{entry['name']} {entry['samples']}" for entry in labels["classes"])
-        if len(counts) > MAX_LISTED:
-            line += f"; {spread(min(counts), max(counts))} {item}s each"
-        yield line
-        if labels["unlabelled"]:
-            yield f"  without a class: {number_of(labels['unlabelled'], item)}, whose target is -1"
-    elif "min" in next(iter(labels["columns"]), ()):
-        yield "  labels: " + _listed(
-            f"{c['name']} {c['min']:.4g} to {c['max']:.4g}, mean {c['mean']:.4g}"
-            if None not in c.values()
-            else f"{c['name']} with values that are not finite"
-            for c in labels["columns"]
-        )
-
-
-def _variant_line(variant: Facts, samples: int) -> str:
-    of = f"masks of {variant['name'].rpartition('-')[2]}" if variant["mask"] else variant["name"]
-    line = f"  {of}: {variant['codec']}, {variant['channels']} x {variant['dtype']}, {human_bytes(variant['file_bytes'])} in "
-    line += number_of(variant["shards"], "shard")
-    if "smallest" in variant:
-        line += f", {spread(*(' x '.join(map(str, variant[which])) for which in ('smallest', 'largest')))}"
-    if "originals" in variant:
-        line += f", {variant['originals']} with their files' own bytes, {samples - variant['originals']} encoded"
-    return line + (f", {human_bytes(variant['record_bytes'] / samples)} each" if samples else "")
+def _lines(name: str, value: Any) -> Iterator[str]:
+    if not isinstance(value, list) or not value or not isinstance(value[0], dict):
+        text = ", ".join(_told(value)) if isinstance(value, dict) else _plain(value)
+    elif len(value[0]) == 2 and "bytes" not in value[0]:
+        text = _listed(" ".join(map(_plain, one.values())) for one in value)
+    else:
+        for one in value:
+            (_, first), *rest = one.items()
+            yield f"  {name} {_plain(first)}: {', '.join(_told(dict(rest)))}"
+        return
+    if text not in ("", "0"):
+        yield f"  {name.replace('_', ' ')}: {_size(text) if name == 'free_memory' else text}"
 
 
 def _listed(items: Iterable[str]) -> str:
@@ -176,20 +133,20 @@ def _listed(items: Iterable[str]) -> str:
     return ", ".join(names[:MAX_LISTED]) + more
 
 
+def _told(values: Facts) -> Iterator[str]:
+    """Yield the names and values that are set."""
+    for name, text in plain_values(values).items():
+        if text not in ("", "none", "no"):
+            yield f"{name} {_size(text) if name.endswith('bytes') else text}"
+
+
+def _size(text: str) -> str:
+    return human_bytes(int(text))
+
+
 def spread(low: Any, high: Any) -> str:
     """Format a range, such as "3" or "1 to 2"."""
     return str(low) if low == high else f"{low} to {high}"
-
-
-def _memory_text(facts: Facts) -> str:
-    """Say how much memory holding the store takes, and how much is free."""
-    parts = []
-    for entry in facts["memory"]:
-        part = human_bytes(entry["bytes"])
-        if entry.get("decoded_bytes", entry["bytes"]) != entry["bytes"]:
-            part += f" ({human_bytes(entry['decoded_bytes'])} with decoded=True)"
-        parts.append(part + (f" at size {entry['size'] or 'full'}" if len(facts["memory"]) > 1 else ""))
-    return f"RAMDataset takes {', '.join(parts)}; {human_bytes(facts['free_memory'])} are free here"
 
 
 def plain_values(values: Facts, within: str = "") -> dict[str, str]:
@@ -207,10 +164,6 @@ def _plain(value: Any) -> str:
         return " ".join(map(_plain, value.values()))
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
+    if isinstance(value, float):
+        return f"{value:.4g}"
     return str(value) if str(value).isprintable() else repr(value)
-
-
-def _told(values: Facts) -> str:
-    """Return the names and values that are set, without checksums."""
-    told = plain_values(values).items()
-    return ", ".join(f"{name} {text}" for name, text in told if text not in ("", "none", "no") and not CHECKSUM.fullmatch(text))

@@ -28,11 +28,6 @@ INDEX_ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("xxh3", "<u8")])  #
 class RecordIndex:
     """Where each record of a variant lies: rows of INDEX_ROW over all shards in order, memory-mapped. It pickles without them.
 
-    Args:
-        path, total: the file, its size and checksum.
-        counts, sizes: the number of records in each shard, and the bytes of its file.
-        manifest: of the store that the index belongs to.
-
     Attributes:
         starts: the number of the first record of each shard, and the number of all.
         words: the numbers of all rows, three for each record: quicker to read one by one than an array.
@@ -87,13 +82,7 @@ class ShardReader:
         return self._starts[-1]
 
     def get(self, row: int) -> memoryview:
-        """Return the bytes of a record, which stay valid for as long as they are held.
-
-        Raises:
-            IndexError: there is no such record.
-            FormatError: the shard is damaged, or another file than the manifest says.
-            StoreError: the shard cannot be read, or the store was replaced.
-        """
+        """Return the bytes of a record, which stay valid for as long as they are held."""
         shard = bisect_right(self._starts, row) - 1
         try:
             view = self._opened[shard]
@@ -131,14 +120,7 @@ class ShardReader:
 
 
 class LocalShards:
-    """The shards of a variant in a folder.
-
-    Args:
-        paths: their files, in order.
-        sizes: the bytes of each, from the manifest.
-        advice: what to do about a damaged one.
-        manifest: of the store that the shards belong to. While it is another, no shard is opened.
-    """
+    """The shards of a variant in a folder. advice: what to do about a damaged one. None is opened if the manifest is another."""
 
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int], advice: str, manifest: Stamp) -> None:
         self._paths, self._sizes, self._advice, self._manifest = list(paths), list(sizes), advice, manifest

@@ -48,14 +48,7 @@ class Place(os.PathLike[str]):
 
 
 class Use(NamedTuple):
-    """The shards of some samples.
-
-    Attributes:
-        place: of the store.
-        variant: of which shards are read.
-        samples: which of the samples lie in this store, as indices, int64 [n].
-        shards: the shard of each of these, int64 [n].
-    """
+    """The shards of samples of a store at a place: indices of samples, int64 [n], and the shard of each, int64 [n]."""
 
     place: Place
     variant: str
@@ -118,11 +111,12 @@ class Store:
         self.kind = kinds.find(manifest.kind)
         if kind not in (None, manifest.kind):
             raise StoreError(f"{self.place} holds {manifest.kind}, not {kind}; open it with fastdata.open")
-        files = {self.path / name: total for name, total in manifest.files.items()} if whole else {}
-        if whole and not isinstance(self.place, Place):
-            files |= {self.shard(variant, k): total for variant in manifest.variants for k, total in enumerate(variant.shards)}
-        for path, total in files.items():
-            check_size(path, total.bytes)
+        if whole:
+            files = {self.path / name: total for name, total in manifest.files.items()}
+            if not isinstance(self.place, Place):
+                files |= {self.shard(variant, k): total for variant in manifest.variants for k, total in enumerate(variant.shards)}
+            for path, total in files.items():
+                check_size(path, total.bytes)
         check_sum(self.path / SAMPLES, manifest.files[SAMPLES])
         self.samples = load_npy(self.path / SAMPLES, self.kind.sections.samples_dtype(manifest), (manifest.num_samples,))
         self._indices = {variant.name: self._index(variant) for variant in manifest.variants}
@@ -135,22 +129,12 @@ class Store:
     def __len__(self) -> int:
         return self.manifest.num_samples
 
-    def __repr__(self) -> str:
-        sizes = ", ".join(v.name for v in self.manifest.variants)
-        return f"Store({str(self.path)!r}: {len(self)} samples, variants {sizes})"
-
     def field(self, variant: Variant, name: str) -> Array:
         """Return the "height" or "width" of each image of a variant."""
         return np.asarray(self.samples[f"{variant.of}/{name}"])
 
     def variant(self, size: int | None = None, *, mask: bool = False, image: str = "") -> Variant:
-        """Return the variant of images, or of masks, with this size; None: the largest.
-
-        image: the name of an image, if samples have several; empty: the first.
-
-        Raises:
-            StoreError: there is no such size, or there are no masks, or no image of this name.
-        """
+        """Return the variant of images, or of masks, with this size; None: the largest. image: one of several; empty: the first."""
         images = self.manifest.images
         if image and image not in images:
             has = f"has the images {', '.join(images)}" if images else "has one image for each sample, which has no name"

@@ -19,14 +19,11 @@ __all__ = ["verify"]
 
 
 def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Callable[[int], None] = lambda size: None) -> Iterator[str]:
-    """Check a store and yield a line for each problem.
-
-    A quick check covers the manifest, the tables and indices, and the size of every shard. A full check also reads every byte of
-    every shard, and names the samples whose records differ.
+    """Check a store and yield a line for each problem; of a damaged shard, also for each sample whose record differs.
 
     Args:
-        path: the store, a folder or a Place, of which all is read.
-        quick: do not read the bytes of the shards.
+        path: the store, a folder or a Place.
+        quick: check the manifest, the tables and the sizes of shards, but do not read the bytes of the shards.
         tick: called with the size in bytes of each shard that is done.
     """
     try:
@@ -41,14 +38,13 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Callable[
     for variant in manifest.variants:
         for shard, total in enumerate(variant.shards):
             file = root / shard_file(variant.name, shard)
-            wrong_size = [] if remote is not None else [*_problems(check_size, file, total.bytes)]
-            yield from wrong_size
             if remote is not None:
                 yield from _problems(remote.check, variant, shard)
-            elif not quick and not wrong_size:
-                wrong = [*_problems(check_sum, file, total)]
+            elif wrong := [*_problems(check_size, file, total.bytes)]:
                 yield from wrong
-                if wrong and not problems:
+            elif not quick and (wrong := [*_problems(check_sum, file, total)]):
+                yield from wrong
+                if not problems:
                     yield from _damaged_records(Store(root, kind=None, whole=False), variant, shard)
             tick(total.bytes)
 

@@ -23,43 +23,26 @@ __all__ = ["ShardWriter"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAP_BYTES = 1 << 40  # address space, not disk. It is stored in the file, so it must never change
-MAP_ROOM = 256 << 20  # in a map that grows, for one transaction
-MAP_SIZE_AT = 32  # where the map's size stands in a page: after the page's header, the magic number, the version and an address
 COMMIT_BYTES = 32 << 20  # held in memory by one transaction. It determines the bytes of the file, so it must never change
 
 
 class ShardWriter:
     """Writes one shard to a file, which is complete after `finish`.
 
-    The same records give the same bytes: they are appended in order, committed at fixed amounts, in a map of fixed size. If a limit
-    of address space does not allow this size, the map grows with the file, which gets the number of the fixed size in the end.
+    The same records give the same bytes: they are appended in order, committed at fixed amounts, in a map of fixed size.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            try:
-                self._env, self._grows = self._open(MAP_BYTES), False
-            except lmdb.MemoryError:
-                self._env, self._grows = self._open(MAP_ROOM), True
+            self._env = lmdb.open(
+                os.fsencode(path), subdir=False, map_size=MAP_BYTES, lock=False, sync=False, max_spare_txns=0, lib_version=0
+            )
         except lmdb.Error as error:
             raise self._failed(error) from error
         self._txn = self._env.begin(write=True)
         self._pending = 0
         self._sums: list[int] = []
-
-    def _open(self, map_bytes: int) -> Any:
-        return lmdb.open(
-            os.fsencode(self._path), subdir=False, map_size=map_bytes, lock=False, sync=False, max_spare_txns=0, lib_version=0
-        )
-
-    def _begin(self) -> Any:
-        """Begin a transaction, with room in the map for all that it may write."""
-        if self._grows:
-            used = self._path.stat().st_size
-            if used + MAP_ROOM > self._env.info()["map_size"]:
-                self._env.set_mapsize(used + 4 * MAP_ROOM)
-        return self._env.begin(write=True)
 
     @property
     def count(self) -> int:
@@ -74,7 +57,7 @@ class ShardWriter:
             self._pending += len(record)
             if self._pending >= COMMIT_BYTES:
                 self._txn.commit()
-                self._txn = self._begin()
+                self._txn = self._env.begin(write=True)
                 self._pending = 0
         except lmdb.Error as error:
             raise self._failed(error) from error
@@ -89,14 +72,8 @@ class ShardWriter:
             self._txn.commit()
         except lmdb.Error as error:
             raise self._failed(error) from error
-        page = self._env.stat()["psize"]
-        index = self._index(page)
+        index = self._index(self._env.stat()["psize"])
         self._env.close()
-        if self._grows:
-            with self._path.open("r+b") as file:
-                for meta in (0, page):  # LMDB's two pages about itself
-                    file.seek(meta + MAP_SIZE_AT)
-                    file.write(MAP_BYTES.to_bytes(8, sys.byteorder))
         return file_sum(self._path), index
 
     def _index(self, page_bytes: int) -> Array:
@@ -121,8 +98,6 @@ class ShardWriter:
     def _failed(self, error: lmdb.Error) -> StoreError:
         if found := lacking(error):
             return StoreError(f"cannot write {self._path}: {found}")
-        if isinstance(error, lmdb.MapFullError) and self._grows:
-            return StoreError(f"cannot write {self._path}: a record is too large for the limit that `ulimit -v` shows: raise it")
         if not self._path.parent.is_dir():
             return StoreError(f"cannot write {self._path}: there is no folder {self._path.parent}: make it, or see what removed it")
         free = shutil.disk_usage(self._path.parent).free

@@ -17,8 +17,7 @@ from typing import Any
 
 from fastdata.errors import CodecError, PrepError, needs
 from fastdata.kinds import StrPath
-from fastdata.prepare.plan import Plan, freeze
-from fastdata.prepare.plan_files import plan_folder, plan_path
+from fastdata.prepare.plan import Plan, freeze, plan_folder, plan_path
 from fastdata.sources.arrow import is_text
 from fastdata.sources.base import unreadable
 from fastdata.sources.folder import Walk, walk_files
