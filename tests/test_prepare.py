@@ -303,35 +303,6 @@ def test_without_a_size_pixels_stay() -> None:
         np.testing.assert_array_equal(found, _reference(data, None))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("codec", FINE, ids=lambda c: c["codec"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
-def test_every_orientation_of_every_format(kind: str, orientation: int, codec: dict[str, Any]) -> None:
-    image = Image.fromarray(picture(orientation, 200, 301))
-    exif = Image.Exif()
-    exif[274] = orientation
-    out = io.BytesIO()
-    image.save(out, kind, exif=exif, **({"lossless": True} if kind == "WEBP" else {"quality": 95} if kind == "JPEG" else {}))
-    data = out.getvalue()
-    for size, mode in ((150, "short"), (60, "long"), (48, "crop")):
-        (found,) = _decoded(data, sizes=(size,), resize=mode, **codec)
-        _check_pixels(found, _stored(_reference(data, size, mode), codec["codec"]))
-
-
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [("BMP", "RGB"), ("GIF", "P"), ("PNG", "P"), ("PNG", "L"), ("TIFF", "L"), ("JPEG", "L"), ("JPEG", "CMYK"), ("PPM", "RGB")],
-)
-def test_other_formats_and_modes(kind: str, mode: str) -> None:
-    image = Image.fromarray(picture(3, 150, 233))
-    image = image.quantize(200) if mode == "P" else image.convert(mode)
-    out = io.BytesIO()
-    image.save(out, kind)
-    (found,) = _decoded(out.getvalue(), sizes=(64,), codec="rgb")
-    _check_pixels(found, _reference(out.getvalue(), 64))
-
-
 def test_smaller_images_are_enlarged_and_without_upscale_nothing_grows() -> None:
     data = encode(picture(1, 50, 70), ".png")
     with Image.open(io.BytesIO(data)) as opened:
