@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 __all__ = ["NAMES", "Modality", "Tables", "find"]
@@ -51,7 +49,18 @@ class Tables:
 
 
 class Modality:
-    """One kind of data. Methods for preparing import no torch.
+    """One kind of data. What it does is in modules of its package, of which those for preparing import no torch.
+
+    planning: `plan_source(source, out, options, limit)` returns a Plan of at most `limit` inputs, to be stored in `out`.
+    shards: `PLAN_TYPES` are the classes of a plan's options and of its inputs; `make_shard(job, task, writers, progress)` returns a
+        table of JSON values with the number "kept" and a list "rejects"; `tables(plan, found)` combines those of all shards.
+    sections: `TYPES` are the types of the sections of a manifest; `reads(form, mask)` is whether this version reads records, or
+        masks, of this form; `samples_dtype(manifest)` is that of samples.npy; `check(store)` raises a FormatError if its tables do
+        not fit its records; `merge(stores, samples)` adapts the rows of samples.npy of each store, and returns the sections of the
+        joint manifest, or raises a ValueError.
+    preview: `facts(store)` is what `info` shows of this kind only, under "variants" of each variant by its name;
+        `previews(store, rows, size)` yields these samples as Previews.
+    export: `export(store, root, to, size, tick, **options)` writes files into an empty folder, and returns the number of samples.
 
     Attributes:
         name: the name in manifests and messages.
@@ -67,57 +76,17 @@ class Modality:
     exports: tuple[str, ...]
     named: bool = True
 
-    def _module(self, name: str) -> ModuleType:
+    def module(self, name: str) -> Any:
+        """Return a module of the kind's package."""
         return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")
-
-    # Preparing
 
     def detect(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether the source, or a given option, is of this kind."""
         raise NotImplementedError
 
-    def plan(self, source: StrPath, out: Path, options: Any, limit: int | None) -> Any:
-        """Return a `fastdata.prepare.plan.Plan` of at most `limit` inputs, to be stored in `out`. options: of `self.options`."""
-        raise NotImplementedError
-
-    @property
-    def shards(self) -> ModuleType:
-        """The module that makes and joins shards.
-
-        `PLAN_TYPES` are the dataclass of the options in a plan, and those of its inputs; `make_shard(job, task, writers, progress)`
-        returns a table of plain JSON values with the number "kept" and a list "rejects"; `tables(plan, found)` combines those of
-        all shards.
-        """
-        return self._module("shards")
-
-    # Stores
-
-    @property
-    def sections(self) -> ModuleType:
-        """The module for what manifests and tables have for this kind only.
-
-        `TYPES` are the types of the sections of a manifest; `reads(form, mask)` is whether this version reads records, or masks, of
-        this form; `samples_dtype(manifest)` is the dtype of a row of samples.npy; `check(store)` raises a FormatError if its tables
-        do not fit its records; `merge(stores, samples)` adapts the rows of samples.npy of each store, and returns the sections of
-        the joint manifest, or raises a ValueError.
-        """
-        return self._module("sections")
-
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         """Return the dataset class that `fastdata.open`, or RAMDataset, uses."""
         raise NotImplementedError
-
-    def facts(self, store: Any) -> dict[str, Any]:
-        """Return what `info` shows for this kind only; under "variants", facts of each variant by its name."""
-        return self._module("preview").facts(store)  # type: ignore[no-any-return]
-
-    def previews(self, store: Any, rows: Array, size: int | None) -> Iterator[Any]:
-        """Yield these samples as people see them, each a `fastdata.store.preview.Preview`. size: of images."""
-        return self._module("preview").previews(store, rows, size)  # type: ignore[no-any-return]
-
-    def export(self, store: Any, root: Path, to: str, size: int | None, tick: Callable[[int], None], **options: Any) -> int:
-        """Write ordinary files into an empty folder. Return the number of samples, or files."""
-        return self._module("export").export(store, root, to, size, tick, **options)  # type: ignore[no-any-return]
 
 
 def find(name: str) -> Modality:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from fastdata.arrays.options import ArrayOptions
@@ -33,12 +32,6 @@ class ArrayModality(Modality):
                 return False
             found = found or name.lower().endswith(ENDINGS)
         return found
-
-    def plan(self, source: StrPath, out: Path, options: ArrayOptions, limit: int | None) -> Any:
-        """List the arrays and decide how to store them."""
-        from fastdata.arrays.planning import plan_arrays
-
-        return plan_arrays(source, options, limit)
 
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         from fastdata.arrays.dataset import ArrayDataset, RAMArrays

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -22,14 +23,14 @@ from fastdata.sources.tables import is_path_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.store.manifest import NUMBERS, Labels
 
-__all__ = ["plan_arrays"]
+__all__ = ["plan_source"]
 
 LEAST = 1, 1 << 20  # samples and bytes of a shard
 MAX_BYTES = 1 << 32  # of an array, unless the user says otherwise
 LISTED = frozenset((*ENDINGS, ".gz"))  # os.path.splitext returns .gz for .nii.gz
 
 
-def plan_arrays(source: StrPath, options: ArrayOptions, limit: int | None) -> Plan:
+def plan_source(source: StrPath, out: Path, options: ArrayOptions, limit: int | None) -> Plan:
     """List the inputs and decide how to store them.
 
     Raises:

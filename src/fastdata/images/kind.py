@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from fastdata.images.options import ImageOptions
@@ -23,12 +22,6 @@ class ImageModality(Modality):
     def detect(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Claim whatever no other kind claims."""
         return True
-
-    def plan(self, source: StrPath, out: Path, options: ImageOptions, limit: int | None) -> Any:
-        """List the images and plan what to store."""
-        from fastdata.images.planning import plan_images
-
-        return plan_images(source, options, limit)
 
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         """Return RAMImages, LMDBDataset, or MaskDataset where there are masks."""

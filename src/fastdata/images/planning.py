@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.images.masks import MaskRecipe, is_binary, mask_values, read_palette
@@ -23,14 +24,14 @@ from fastdata.sources.pairs import image_folders, with_files
 from fastdata.sources.urls import AnyPath, to_path
 from fastdata.sources.yolo import with_yolo
 
-__all__ = ["plan_images"]
+__all__ = ["plan_source"]
 
 PROBED_MASKS = 32
 IMAGE = re.compile(rf"([A-Za-z0-9_]{{1,100}})=(.+?)(?::({'|'.join(CODECS)}))?(?::(8|16))?(:gray)?")
 IMAGE_FORM = "NAME=WHERE[:CODEC][:BITS][:gray], such as left=left or depth=depth:png:16:gray"
 
 
-def plan_images(source: StrPath, options: ImageOptions, limit: int | None) -> Plan:
+def plan_source(source: StrPath, out: Path, options: ImageOptions, limit: int | None) -> Plan:
     """List the images and plan what to store. Raise ValueError if options contradict each other."""
     images = _named_images(options)
     first = images[0][0] if images else options

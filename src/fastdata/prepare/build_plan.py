@@ -49,20 +49,21 @@ def build_plan(
     options = _own_options(kind, source, arguments)
     out = place_of(out)
     target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
-    plan: Plan = _plan_shuffled(kind, source, target, options, limit) if is_url(out) else kind.plan(source, target, options, limit)
+    plan = _plan(kind, source, target, options, limit, lanes=is_url(out))
     return Work(replace(plan, versions=versions_of(map(to_path, plan.roots))), target, dict(storage or {}))
 
 
-def _plan_shuffled(kind: Modality, source: StrPath, target: Path, options: Any, limit: int | None) -> Any:
-    """Plan a store that is read in lanes, which mix badly if the inputs are sorted: shuffle them, unless the order was chosen."""
-    if "order" not in options_of(kind.options) or options.order is not None:
-        return kind.plan(source, target, options, limit)
+def _plan(kind: Modality, source: StrPath, target: Path, options: Any, limit: int | None, *, lanes: bool) -> Plan:
+    """Plan a store. lanes: it is read in lanes, which mix badly if inputs are sorted: shuffle them, unless the order was chosen."""
+    plan: Callable[..., Plan] = kind.module("planning").plan_source
+    if not lanes or "order" not in options_of(kind.options) or options.order is not None:
+        return plan(source, target, options, limit)
     try:
-        return kind.plan(source, target, replace(options, order="shuffled"), limit)
+        return plan(source, target, replace(options, order="shuffled"), limit)
     except UnpackedWholeError as error:
-        plan = kind.plan(source, target, options, limit)
+        listed = plan(source, target, options, limit)
         note = f"order: as listed, since {error}; batches of a store in object storage mix better if it is shuffled"
-        return replace(plan, notes=(*plan.notes, note))
+        return replace(listed, notes=(*listed.notes, note))
 
 
 def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Modality:

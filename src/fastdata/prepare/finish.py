@@ -87,7 +87,7 @@ def finish(work: Work) -> tuple[str, ...]:
         with suppress(OSError):  # someone else has put a file there
             out.rmdir()
         raise nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)
-    tables: kinds.Tables = kind.shards.tables(plan, shards)
+    tables: kinds.Tables = kind.module("shards").tables(plan, shards)
     rows = {name: np.frombuffer(b"".join(parts), INDEX_ROW) for name, parts in indices.items()}
     files = write_tables(out, tables.samples, tables.names, rejects, rows)
     files |= {name: file_sum(out / name) for name in plan.files}

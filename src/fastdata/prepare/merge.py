@@ -97,7 +97,7 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
     for some, offset in zip(rows, offsets, strict=True):
         some["source"] += offset
     try:
-        sections = stores[0].kind.sections.merge(stores, rows)
+        sections = stores[0].kind.module("sections").merge(stores, rows)
     except ValueError as error:
         raise PrepError(f"{', '.join(str(store.path) for store in stores)} cannot be joined: {error}") from None
     names = [name for store in stores for name in store.names()]

@@ -85,7 +85,7 @@ class Plan:
 
     def rows(self, shard: int) -> bytes:
         """Return the sources of a shard as JSON: of each, the place of its class in the kind's PLAN_TYPES, and its values."""
-        classes = kinds.find(self.options.kind).shards.PLAN_TYPES[1]
+        classes = kinds.find(self.options.kind).module("shards").PLAN_TYPES[1]
         found = [[classes.index(type(source)), *trimmed(source)] for source in self.shard(shard)]
         return json.dumps(found, default=to_builtins).encode()  # msgspec.json refuses names that are not UTF-8
 
@@ -315,7 +315,7 @@ def _read(out: Path) -> tuple[Plan, dict[str, str]]:
         body: dict[str, Any] = json.loads(plan_path(out).read_bytes())
         if body.pop(SUM) != xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode()):
             raise ValueError("its checksum is wrong")
-        types = kinds.find(body["kind"]).shards.PLAN_TYPES
+        types = kinds.find(body["kind"]).module("shards").PLAN_TYPES
         plan = convert({**body, "files": {}}, Plan)
         return replace(plan, options=convert(body["options"], types[0]), sources=_Sources(out, plan, types[1])), body["files"]
     except (FileNotFoundError, NotADirectoryError):

@@ -211,7 +211,7 @@ def make_shard(job: Job, task: Task, progress: Progress) -> Made:
     while True:
         try:
             with Writers(job, task.shard) as writers:
-                table = kinds.find(job.options.kind).shards.make_shard(job, task, writers, progress)
+                table = kinds.find(job.options.kind).module("shards").make_shard(job, task, writers, progress)
                 progress.at(-1)
                 files = writers.finish()
             break

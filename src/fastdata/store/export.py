@@ -67,7 +67,7 @@ def export(
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
     try:
-        return kind.export(store, root, format, size, tick, **given)
+        return int(kind.module("export").export(store, root, format, size, tick, **given))
     except OSError as error:
         raise StoreError(f"export to {root}: {error}") from error
 

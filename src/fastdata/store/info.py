@@ -26,7 +26,7 @@ def store_facts(store: Store) -> Facts:
 
     `memory` is the bytes that a RAMDataset of each size takes, `rejected` a count by reason. A kind adds facts of its own.
     """
-    manifest, own = store.manifest, store.kind.facts(store)
+    manifest, own = store.manifest, store.kind.module("preview").facts(store)
     of_variants = own.pop("variants", {})
     variants = [_variant(store, variant) | of_variants.get(variant.name, {}) for variant in manifest.variants]
     facts: Facts = {
@@ -51,7 +51,8 @@ def store_facts(store: Store) -> Facts:
         names = dict(enumerate(masks.names))
         pixels = sorted((int(k), count) for k, count in masks.pixels.items())
         facts["masks"] = [{"class": k, "name": names.get(k, ""), "pixels": count} for k, count in pixels]
-    return facts | own
+    facts |= own
+    return facts
 
 
 def _labels(store: Store) -> Facts:

@@ -210,14 +210,15 @@ def _parse(body: dict[str, Any]) -> Manifest:
         kind = kinds.find(manifest.kind)
     except KeyError:
         raise FormatError(f"the store holds {manifest.kind}, which this fastdata cannot read; use a newer one") from None
-    types = kind.sections.TYPES
+    sections_of = kind.module("sections")
+    types = sections_of.TYPES
     if manifest.sections.keys() != types.keys():
         raise ValueError(f"sections of {kind.name} are {', '.join(types)}, found {', '.join(manifest.sections):.80}")
     sections = {name: convert(manifest.sections[name], one) for name, one in types.items()}
     for variant in manifest.variants:
         if not is_variant(variant.name):
             raise ValueError(f"a variant cannot be called {variant.name!r:.80}")
-        if not kind.sections.reads(variant.form, mask=variant.is_mask):
+        if not sections_of.reads(variant.form, mask=variant.is_mask):
             raise FormatError(f"the store has records of {variant.form}, which this fastdata cannot read; use a newer one")
     variants, shards = manifest.variants, len(manifest.shard_samples)
     if not variants or sum(manifest.shard_samples) != manifest.num_samples:

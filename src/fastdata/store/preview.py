@@ -48,7 +48,7 @@ class Counts:
 def previews(store: Store, most: int, size: int | None = None) -> Iterator[Preview]:
     """Yield at most so many samples, evenly spaced over a store. size: the stored size of images; None: the largest."""
     count = min(len(store), most)
-    return store.kind.previews(store, np.arange(count) * len(store) // max(1, count), size)
+    yield from store.kind.module("preview").previews(store, np.arange(count) * len(store) // max(1, count), size)
 
 
 def label_text(store: Store, row: int) -> str:

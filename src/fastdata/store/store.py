@@ -118,9 +118,9 @@ class Store:
             for path, total in files.items():
                 check_size(path, total.bytes)
         check_sum(self.path / SAMPLES, manifest.files[SAMPLES])
-        self.samples = load_npy(self.path / SAMPLES, self.kind.sections.samples_dtype(manifest), (manifest.num_samples,))
+        self.samples = load_npy(self.path / SAMPLES, self.kind.module("sections").samples_dtype(manifest), (manifest.num_samples,))
         self._indices = {variant.name: self._index(variant) for variant in manifest.variants}
-        self.kind.sections.check(self)
+        self.kind.module("sections").check(self)
 
     def _index(self, variant: Variant) -> RecordIndex:
         file, sizes = index_file(variant.name), [shard.bytes for shard in variant.shards]

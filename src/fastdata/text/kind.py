@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from fastdata.kinds import Modality, StrPath
@@ -26,12 +25,6 @@ class TokenModality(Modality):
         from fastdata.text.planning import holds_tokens
 
         return given.get("tokenizer") is not None or given.get("train_bpe") is not None or holds_tokens(source)
-
-    def plan(self, source: StrPath, out: Path, options: TokenOptions, limit: int | None) -> Any:
-        """List the text and decide how to tokenize it."""
-        from fastdata.text.planning import plan_text
-
-        return plan_text(source, out, options, limit)
 
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         from fastdata.text.dataset import RAMTokens, TokenDataset

@@ -31,7 +31,7 @@ from fastdata.text.shards import TokenRecipe
 from fastdata.tokenizer import FILES, Engine, Spec, character_file, find_tokenizer, load
 from fastdata.words import number_of
 
-__all__ = ["holds_tokens", "list_text", "plan_text"]
+__all__ = ["holds_tokens", "list_text", "plan_source"]
 
 END = "<|endoftext|>"
 ANY_ID = 1 << 16  # above what uint16 holds
@@ -107,7 +107,7 @@ class TextList:
         return (*bounds, len(self.pieces))
 
 
-def plan_text(source: StrPath, out: Path, options: TokenOptions, limit: int | None = None) -> Plan:
+def plan_source(source: StrPath, out: Path, options: TokenOptions, limit: int | None = None) -> Plan:
     """List the text and decide how to tokenize it. limit: take this many documents, the first ones; None: all.
 
     Raises:
