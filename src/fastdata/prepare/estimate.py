@@ -21,7 +21,7 @@ from fastdata.prepare.plan import Work
 from fastdata.prepare.run import job_of
 from fastdata.prepare.summary import counted
 from fastdata.prepare.upload import place_of
-from fastdata.prepare.worker import STATUS, Progress, Task, make_shard
+from fastdata.prepare.worker import Progress, Task, make_shard
 from fastdata.remote.url import Storage, is_url
 from fastdata.sources.base import release
 from fastdata.sources.options import StrPath
@@ -105,7 +105,7 @@ def _add(found: Estimate, work: Work, workers: int) -> None:
         while places and time.perf_counter() - started < PROBE_S:
             place = places.pop()
             tried.append(sources[place])
-            made = make_shard(job, Task(place, place, (sources[place],), {}), Progress(np.zeros(1, STATUS)))
+            made = make_shard(job, Task(place, place, (sources[place],), {}), Progress([0] * 4))
             table = json.loads(made.table)
             found.rejected.update(reject["reason"] for reject in table["rejects"])
             found.probes += table["kept"] + len(table["rejects"])

@@ -5,8 +5,6 @@ Workers are plain subprocesses, so a script needs no `if __name__ == "__main__"`
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -15,14 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.plan import Work
-from fastdata.prepare.spawn import take
-from fastdata.prepare.worker import STATUS, Job, Made, Task, publish_shard
+from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, Worker, take
+from fastdata.prepare.worker import Job, Made, Task, publish_shard
 from fastdata.store.files import WORK, unique
 from fastdata.system.machine import available_cores, free_memory
 
@@ -47,45 +42,6 @@ def job_of(work: Work, out: Path, workers: int) -> Job:
     return Job(out=str(out), mark=unique(), storage=work.storage, share=share, **shared)
 
 
-class _Worker:
-    """A worker process, its task, and when its place in the task last changed."""
-
-    def __init__(self, job: Job) -> None:
-        self._spawned = take()
-        self.pipe = self._spawned.pipe
-        self.progress: Any = np.frombuffer(self._spawned.memory, STATUS, 1)
-        self.progress["place"] = -1
-        self.task: Task | None = None
-        self._place = -1
-        self._stuck_s = 0.0
-        self._send(job)
-
-    def _send(self, item: Job | Task) -> None:
-        with contextlib.suppress(ConnectionError):  # it died, which `_receive` notices
-            self.pipe.send(item)
-
-    def start(self, task: Task) -> None:
-        self.task = task
-        self._place = -1
-        self._send(task)
-
-    @property
-    def place(self) -> int:
-        return int(self.progress["place"][0])
-
-    def stuck_s(self, passed_s: float) -> float:
-        """Return the seconds since the worker began its current input. passed_s: since the last call."""
-        if self.task is None or self.place < 0 or self.place != self._place:
-            self._place, self._stuck_s = self.place, -passed_s
-        self._stuck_s += passed_s
-        return self._stuck_s
-
-    def stop(self) -> str:
-        """End the process and return how it ended."""
-        code = self._spawned.end()
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-
 class _Pool:
     """The workers of a run.
 
@@ -101,8 +57,8 @@ class _Pool:
         self._crashes = 0  # of workers that had not begun an input
         self._strikes = Counter[tuple[int, int]]()  # how many workers an input, by shard and place, has cost
         self._skip: dict[int, dict[int, tuple[str, str]]] = {}  # the inputs that are left out, by shard and place
-        self._retired = Counter[str]()  # the sums of workers that ended
-        self._workers: list[_Worker] = []
+        self._retired = Counter[int]()  # the sums of workers that ended
+        self._workers: list[Worker] = []
         self._publish = partial(publish_shard, work.out, send=None if work.remote is None else work.remote.send)
         self._publisher = ThreadPoolExecutor(1 if work.remote is None else SENDERS, "publish")
         self._published: list[Future[None]] = []
@@ -112,16 +68,21 @@ class _Pool:
         """Make some shards of the plan, and publish them. At the end, no worker and no temporary file is left."""
         self._todo.extend(shards)
         try:
-            self._workers += [_Worker(self._job) for _ in range(min(self._count, len(shards)))]
+            self._workers += [self._begun() for _ in range(min(self._count, len(shards)))]
             while self._todo or self._published or any(worker.task for worker in self._workers):
                 self._step()
-                report(self._total("done"), self._total("rejected"))
+                report(self._total(DONE), self._total(REJECTED))
         finally:
             for worker in self._workers:
-                worker.stop()
+                worker.end()
             self._publisher.shutdown(cancel_futures=True)
             for temporary in (self._work.out / WORK).glob(f"*.{self._job.mark}-*.tmp"):
                 temporary.unlink(missing_ok=True)
+
+    def _begun(self) -> Worker:
+        worker = take()
+        worker.send(self._job)
+        return worker
 
     def _step(self) -> None:
         """Hand out tasks, wait for an answer or a tick, and replace workers that died or hang."""
@@ -140,12 +101,12 @@ class _Pool:
         before, self._ticked = self._ticked, time.monotonic()
         passed_s = min(self._ticked - before, LONGEST_TICK_S)  # a job that was suspended has not hung
         for k, worker in enumerate(self._workers):
-            hung = worker.stuck_s(passed_s) > self._timeout_s + int(worker.progress["extra_s"][0])
+            hung = worker.stuck_s(passed_s) > self._timeout_s + worker.status[EXTRA_S]
             if worker.task and (hung or not self._receive(worker)):
                 self._retire(worker, hung)
-                self._workers[k] = _Worker(self._job)
+                self._workers[k] = self._begun()
 
-    def _receive(self, worker: _Worker) -> bool:
+    def _receive(self, worker: Worker) -> bool:
         """Receive a worker's answer if there is one. Return False if the worker died."""
         try:
             if worker.pipe.poll():
@@ -159,13 +120,11 @@ class _Pool:
             return False
         return True
 
-    def _retire(self, worker: _Worker, hung: bool) -> None:
+    def _retire(self, worker: Worker, hung: bool) -> None:
         """Queue the worker's shard again from its start. Leave out an input that has cost STRIKES workers."""
-        task, place = worker.task, worker.place
-        assert task is not None
-        end = worker.stop()
-        for name in ("done", "rejected"):
-            self._retired[name] += int(worker.progress[name][0])
+        task, place, end = worker.task, worker.status[PLACE], worker.end()
+        for number in (DONE, REJECTED):
+            self._retired[number] += worker.status[number]
         if place < 0:
             self._crashes += 1
             if self._crashes > STRIKES:
@@ -177,8 +136,8 @@ class _Pool:
                 self._skip.setdefault(task.shard, {})[place] = reason
         self._todo.appendleft(task.shard)
 
-    def _total(self, name: str) -> int:
-        return self._retired[name] + sum(int(worker.progress[name][0]) for worker in self._workers)
+    def _total(self, number: int) -> int:
+        return self._retired[number] + sum(worker.status[number] for worker in self._workers)
 
 
 def run_shards(shards: Sequence[int], report: Report, *, work: Work, workers: int | None, timeout_s: float) -> None:

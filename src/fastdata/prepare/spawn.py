@@ -1,46 +1,69 @@
-"""Worker processes that have no job yet: while their parent plans, they start Python and import what they need."""
+"""Worker processes. While their parent plans, some start Python and import what they need, without a job yet."""
 
 from __future__ import annotations
 
 import mmap
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection
 from socket import socketpair
+from typing import Any
 
 from fastdata.system.children import start_python
 from fastdata.system.machine import available_cores
 
-__all__ = ["Spawned", "spares", "take"]
+__all__ = ["DONE", "EXTRA_S", "PLACE", "REJECTED", "STATUS_BYTES", "Worker", "spares", "take"]
 
-STATUS_BYTES = 64  # more than those of `fastdata.prepare.worker.STATUS`
-MOST = 4  # spares: a small store may need no more, and the others start when the plan is known
+# What the status of a worker has, as int64: its place in its shard (-1: none), its sums so far, seconds beyond the timeout
+PLACE, DONE, REJECTED, EXTRA_S = range(4)
+STATUS_BYTES = 32
+MAX_SPARES = 4  # a small store may need no more, and the others start when the plan is known
 
-_spares: list[Spawned] = []
+_spares: list[Worker] = []
 
 
-class Spawned:
-    """A worker process, with a pipe for its job and its tasks, and memory that it shares, for its status."""
+class Worker:
+    """A worker process, a pipe for its job and its tasks, its current task, and its status, which lies in shared memory."""
 
     def __init__(self) -> None:
         ours, theirs = socketpair()
         status = tempfile.TemporaryFile()  # shared memory that needs no cleanup
         status.write(bytes(STATUS_BYTES))  # unlike truncate, this raises on a full disk; writing to the map would crash
         status.flush()
-        self.memory = mmap.mmap(status.fileno(), STATUS_BYTES)
+        self.status = memoryview(mmap.mmap(status.fileno(), STATUS_BYTES)).cast("q")
+        self.status[PLACE] = -1
         alive, self._alive = connection.Pipe(duplex=False)  # the other end is closed when this process ends
         with theirs, alive, status:
-            self.process = start_python("fastdata.prepare.worker:main", theirs.fileno(), status.fileno(), alive.fileno())
+            self._process = start_python("fastdata.prepare.worker:main", theirs.fileno(), status.fileno(), alive.fileno())
         self.pipe = connection.Connection(ours.detach())
+        self.task: Any = None
+        self._place, self._stuck_s = -1, 0.0
 
-    def end(self) -> int:
-        """End the process, and return its exit code."""
-        self.process.kill()  # has no effect if it is dead already
-        code = self.process.wait()
+    def send(self, item: Any) -> None:
+        with suppress(ConnectionError):  # it died, which whoever receives notices
+            self.pipe.send(item)
+
+    def start(self, task: Any) -> None:
+        self.task, self._place = task, -1
+        self.send(task)
+
+    def stuck_s(self, passed_s: float) -> float:
+        """Return the seconds since the worker began its current input. passed_s: since the last call."""
+        place = self.status[PLACE]
+        if self.task is None or place < 0 or place != self._place:
+            self._place, self._stuck_s = place, -passed_s
+        self._stuck_s += passed_s
+        return self._stuck_s
+
+    def end(self) -> str:
+        """End the process, and return how it ended."""
+        self._process.kill()  # has no effect if it is dead already
+        code = self._process.wait()
         self.pipe.close()
         self._alive.close()
-        return code
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 @contextmanager
@@ -48,7 +71,7 @@ def spares(count: int | None) -> Iterator[None]:
     """Start a few processes for `count` workers that are needed in this context (None: one for each core); end those left over."""
     cores = available_cores()
     with suppress(OSError):  # whoever needs a process will try again, and report it
-        _spares.extend(Spawned() for _ in range(min(count or cores, max(1, cores - 1), MOST)))  # the parent takes a core
+        _spares.extend(Worker() for _ in range(min(count or cores, max(1, cores - 1), MAX_SPARES)))  # the parent takes a core
     try:
         yield
     finally:
@@ -56,6 +79,6 @@ def spares(count: int | None) -> Iterator[None]:
             _spares.pop().end()
 
 
-def take() -> Spawned:
+def take() -> Worker:
     """Return a spare process, or a new one."""
-    return _spares.pop() if _spares else Spawned()
+    return _spares.pop() if _spares else Worker()

@@ -24,6 +24,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import LACKS_MEMORY, CodecError, PrepError, RemoteError, StoreError, lacking, may_pass
+from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, STATUS_BYTES
 from fastdata.remote.url import Storage
 from fastdata.sources.base import release
 from fastdata.sources.inputs import Field
@@ -35,7 +36,6 @@ from fastdata.store.writer import ShardWriter
 from fastdata.system.children import end_with
 
 __all__ = [
-    "STATUS",
     "Job",
     "Made",
     "Progress",
@@ -48,9 +48,6 @@ __all__ = [
     "shard_place",
     "shard_table",
 ]
-
-# A worker's place in its shard (-1: none), its sums so far, and the seconds that the place may take beyond the timeout.
-STATUS = np.dtype([("place", "<i8"), ("done", "<i8"), ("rejected", "<i8"), ("extra_s", "<i8")])
 
 PAUSES_S = 0.5, 2.0, 8.0  # before a shard is made again whose inputs could not be read
 ORDINARY_BYTES = 256 << 20  # of memory, which an image of 50 megapixels takes
@@ -104,27 +101,27 @@ class Made:
 class Progress:
     """Reports to the parent through shared memory. A place is what is left out if it crashes workers: an image, or documents."""
 
-    def __init__(self, status: Array) -> None:
+    def __init__(self, status: Any) -> None:
         self._status = status
 
     def at(self, place: int, *, extra_s: int = 0) -> None:
         """Begin a place of the shard; -1: none. It may take `extra_s` seconds longer than the timeout."""
-        self._status["extra_s"] = extra_s
-        self._status["place"] = place
+        self._status[EXTRA_S] = extra_s
+        self._status[PLACE] = place
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Wait for the network in this context, which is no decoder that hangs."""
-        place = int(self._status["place"][0])
-        self._status["place"] = -1
+        place = self._status[PLACE]
+        self._status[PLACE] = -1
         try:
             yield
         finally:
-            self._status["place"] = place
+            self._status[PLACE] = place
 
     def add(self, *, done: int = 0, rejected: int = 0) -> None:
-        self._status["done"] += done
-        self._status["rejected"] += rejected
+        self._status[DONE] += done
+        self._status[REJECTED] += rejected
 
 
 class Writers:
@@ -192,7 +189,7 @@ def main(connection: int, status: int, alive: int) -> None:
     """Serve tasks until the parent hangs up. alive: a pipe whose other end is the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     end_with(alive)
-    progress = Progress(np.frombuffer(mmap.mmap(status, STATUS.itemsize), STATUS))
+    progress = Progress(memoryview(mmap.mmap(status, STATUS_BYTES)).cast("q"))
     with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent closed the connection or died
         job: Job = parent.recv()
         read_planned(job.versions, job.storage, progress.waiting)
