@@ -230,22 +230,6 @@ def test_an_index_that_lies_is_refused(tmp_path: Path) -> None:
             shutil.rmtree(out)
 
 
-# ------------------------------------------------------------------------------------------------------- what is no file
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "samples.npy", "names.txt", "rejects.jsonl", "32/shard-00000.mdb"])
-def test_a_pipe_in_place_of_a_file_is_an_error_at_once(name: str, tmp_path: Path) -> None:
-    """Reading it would wait for a writer for ever."""
-    out = _copy(stores.square(), tmp_path)
-    (out / name).unlink()
-    os.mkfifo(out / name)
-    for command in ("info", "verify"):
-        found = run(*MAIN, command, out, seconds=60)
-        assert found.returncode == 1 and name in found.stdout + found.stderr, found
-    with pytest.raises(StoreError, match="is not a regular file"):
-        LMDBDataset(out)
-
-
 # ---------------------------------------------------------------------------------------------- replaced while it is open
 
 

@@ -10,11 +10,10 @@ import re
 import secrets
 import shutil
 import socket
-import stat
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import numpy as np
 import xxhash
@@ -24,7 +23,7 @@ from fastdata.errors import FormatError, StoreError, damaged, lacking
 
 __all__ = ["COLUMNS", "LOCK", "MANIFEST", "NAMES", "NEXT", "PLAN", "REJECTS", "SAMPLES", "WORK", "Count", "Entry", "FileSum"]
 __all__ += ["Stamp", "check_size", "check_sum", "clear", "file_sum", "has_foreign", "index_file", "is_own"]
-__all__ += ["is_store", "is_variant", "link", "load_npy", "open_regular", "own_files", "own_folders", "publish", "shard_file"]
+__all__ += ["is_store", "is_variant", "link", "load_npy", "own_files", "own_folders", "publish", "shard_file"]
 __all__ += ["sum_of", "sync", "unique", "write_atomic", "write_npy", "write_tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -72,20 +71,11 @@ def sum_of(data: bytes | memoryview) -> FileSum:
 def file_sum(path: Path) -> FileSum:
     """Compute the size and xxh3-128 of a file, reading it in blocks."""
     digest, size = xxhash.xxh3_128(), 0
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         while block := file.read(1 << 22):
             digest.update(block)
             size += len(block)
     return FileSum(size, digest.hexdigest())
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raise an OSError if it is a pipe or a device, which might have no end, or not even begin."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return os.fdopen(descriptor, "rb")
 
 
 def check_size(path: Path, size: int, info: os.stat_result | None = None) -> None:
@@ -94,14 +84,11 @@ def check_size(path: Path, size: int, info: os.stat_result | None = None) -> Non
         info = info or path.stat()
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}; copy the whole store again, or prepare it again") from None
-    is_file = stat.S_ISREG(info.st_mode)
-    if not is_file or info.st_size != size:
-        found = (
-            f"has {info.st_size} bytes, the manifest says {size}: it was cut short or changed"
-            if is_file
-            else "is not a regular file"
+    if info.st_size != size:
+        raise FormatError(
+            f"{path} has {info.st_size} bytes, the manifest says {size}: it was cut short or changed; copy it again, or prepare it "
+            "again"
         )
-        raise FormatError(f"{path} {found}; copy it again, or prepare it again")
 
 
 def check_sum(path: Path, total: FileSum) -> None:

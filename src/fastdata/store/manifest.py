@@ -30,7 +30,6 @@ from fastdata.store.files import (
     index_file,
     is_own,
     is_variant,
-    open_regular,
     sum_of,
 )
 
@@ -170,8 +169,7 @@ def read_manifest(root: Path) -> Manifest:
         FormatError: the manifest is damaged, or has another version.
     """
     try:
-        with open_regular(root / MANIFEST) as file:
-            raw = file.read()
+        raw = (root / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise _absent(root) from None
     except OSError as error:

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import FormatError, StoreError, lacking
-from fastdata.store.files import FileSum, Stamp, check_size, check_sum, load_npy, open_regular
+from fastdata.store.files import FileSum, Stamp, check_size, check_sum, load_npy
 
 __all__ = ["INDEX_ROW", "LocalShards", "RecordIndex", "ShardReader", "raise_file_limit"]
 
@@ -130,7 +130,7 @@ class LocalShards:
         raise_file_limit()
         path = self._paths[shard]
         try:
-            with self._manifest.blamed(), open_regular(path) as file:
+            with self._manifest.blamed(), path.open("rb") as file:
                 check_size(path, self._sizes[shard], os.fstat(file.fileno()))
                 mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)  # has a descriptor of its own
             mapped.madvise(mmap.MADV_RANDOM)

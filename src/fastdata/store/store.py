@@ -22,7 +22,6 @@ from fastdata.store.files import (
     check_sum,
     index_file,
     load_npy,
-    open_regular,
     shard_file,
 )
 from fastdata.store.manifest import Manifest, Variant, read_current
@@ -194,7 +193,7 @@ class Store:
     def _lines(self, name: str, kind: Any, count: int | None) -> list[Any]:
         check_sum(self.path / name, self.manifest.files[name])
         try:
-            with open_regular(self.path / name) as file:
+            with (self.path / name).open("rb") as file:
                 lines: list[Any] = convert([json.loads(line) for line in file], list[kind])
             if len(lines) != (len(lines) if count is None else count):
                 raise ValueError(f"it has {len(lines)} lines, the manifest says {count}")
