@@ -23,7 +23,7 @@ from fastdata.errors import FormatError, StoreError, damaged, lacking
 
 __all__ = ["COLUMNS", "LOCK", "MANIFEST", "NAMES", "NEXT", "PLAN", "REJECTS", "SAMPLES", "WORK", "Count", "Entry", "FileSum"]
 __all__ += ["Stamp", "check_size", "check_sum", "clear", "file_sum", "has_foreign", "index_file", "is_own"]
-__all__ += ["is_store", "is_variant", "link", "load_npy", "own_files", "own_folders", "publish", "shard_file"]
+__all__ += ["is_store", "is_variant", "link", "load_npy", "own_files", "publish", "shard_file"]
 __all__ += ["sum_of", "sync", "unique", "write_atomic", "write_npy", "write_tables"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -166,6 +166,7 @@ _OWN = (
     r"|columns/[\w-]+((\.values|\.offsets)?\.npy|\.(tokenizer|characters)\.json)"
     rf"|{VARIANT}/(shard-[0-9]+\.mdb|index\.npy))({_MARK})?|work/({VARIANT}|columns)-[0-9]+{_MARK}|work/lock)"
 )
+_FOLDER = rf"(({WORK}/)?{NEXT}/)?({WORK}|{COLUMNS}|{VARIANT})|({WORK}/)?{NEXT}"
 
 
 def is_store(folder: Any) -> bool:
@@ -184,18 +185,22 @@ def is_own(name: str) -> bool:
     return bool(re.fullmatch(_OWN, name))
 
 
+def _walk(root: Path, folder: str = "") -> Iterator[tuple[str, Path]]:
+    """Yield the name and the path of all that lies in a folder, and in the folders in it that prep makes, inner ones first."""
+    for path in (root / folder).iterdir():
+        if _is_own_folder(name := folder + path.name, path):
+            yield from _walk(root, f"{name}/")
+        yield name, path
+
+
+def _is_own_folder(name: str, path: Path) -> bool:
+    return bool(re.fullmatch(_FOLDER, name)) and path.is_dir() and not path.is_symlink()
+
+
 def own_files(root: Path) -> list[Path]:
     """Return the files in a folder whose names only prep writes, the manifest first."""
-    found = [path for path in _entries(root) if is_own(path.relative_to(root).as_posix())]
+    found = [path for name, path in _walk(root) if is_own(name)]
     return sorted(found, key=lambda path: (path.name != MANIFEST, path))
-
-
-def own_folders(root: Path) -> list[Path]:
-    """Return the folders in a store that prep makes, inner ones first."""
-    folders = [path for path in root.iterdir() if path.name in (WORK, COLUMNS) or is_variant(path.name)]
-    whole = [root / WORK / NEXT, root / NEXT]
-    inner = [folder for path in whole if path.is_dir() and not path.is_symlink() for folder in own_folders(path)]
-    return [path for path in (*inner, *whole, *folders) if path.is_dir() and not path.is_symlink()]
 
 
 def clear(root: Path, keep: Container[Path] = ()) -> None:
@@ -206,18 +211,15 @@ def clear(root: Path, keep: Container[Path] = ()) -> None:
     for path in own_files(root):
         if path not in keep and path != root / WORK / LOCK:
             path.unlink(missing_ok=True)
-    for folder in own_folders(root):
-        with suppress(OSError):  # not empty
-            folder.rmdir()
+    for name, path in _walk(root):
+        if _is_own_folder(name, path):
+            with suppress(OSError):  # not empty
+                path.rmdir()
 
 
 def has_foreign(root: Path) -> bool:
     """Return whether a folder holds anything that prep does not make."""
-    return not set(_entries(root)) <= {*own_files(root), *own_folders(root)}
-
-
-def _entries(root: Path) -> list[Path]:
-    return [*root.iterdir(), *(path for folder in own_folders(root) for path in folder.iterdir())]
+    return not all(is_own(name) or _is_own_folder(name, path) for name, path in _walk(root))
 
 
 def write_atomic(path: Path, data: bytes | memoryview, *, durable: bool = True) -> FileSum:
