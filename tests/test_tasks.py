@@ -286,7 +286,7 @@ def commands(tmp_path: Path) -> dict[str, str]:
 def test_the_commands_of_the_docs(commands: dict[str, str], tmp_path: Path) -> None:
     """They run as they stand, in order."""
     write_pictures(tmp_path / "photos/a", 300, height=300, width=400)
-    write_pictures(tmp_path / "more/b", 3, height=300, width=400)
+    write_pictures(tmp_path / "more/a", 3, height=300, width=400)
     said = ""
     for block in re.findall(r"^```bash\n(.*?)^```", SCALE, re.MULTILINE | re.DOTALL):
         done = run("bash", "-euc", block, cwd=tmp_path, env=commands)
