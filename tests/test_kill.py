@@ -211,24 +211,6 @@ def test_workers_end_when_only_their_parent_is_killed(
     assert tree(out) == undisturbed[0]
 
 
-@pytest.mark.slow
-def test_a_second_run_on_the_same_folder_is_refused(
-    large: Path, tmp_path: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
-) -> None:
-    out = tmp_path / "o.fds"
-    process = start(*PREP, large, out, *OPTIONS)
-    until(lambda: tables(out))
-    os.killpg(process.pid, signal.SIGSTOP)  # or it might be done before the others begin
-    try:
-        seconds = [run(*PREP, large, out, *OPTIONS, *extra) for extra in ((), ("--overwrite",))]
-    finally:
-        os.killpg(process.pid, signal.SIGCONT)
-        assert process.wait() == 0
-    for second in seconds:
-        assert second.returncode == 2 and "another fastdata-prep is making" in second.stderr
-    assert tree(out) == undisturbed[0]
-
-
 TROUBLE = """
 import os, signal, sys, time
 if "fastdata.prepare.worker" in " ".join(sys.orig_argv):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import tempfile
@@ -13,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
-
-import numpy as np
 
 from fastdata.prepare.build_plan import build_plan, check_positive, plan_stores
 from fastdata.prepare.plan import Work
@@ -28,15 +25,13 @@ from fastdata.sources.options import StrPath
 from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
 from fastdata.store.files import WORK
-from fastdata.store.reader import INDEX_ROW
 from fastdata.system.machine import available_cores
 from fastdata.words import human_bytes, number_of
 
-__all__ = ["Estimate", "estimate", "stored_bytes"]
+__all__ = ["Estimate", "estimate"]
 
-PROBES, PROBE_S = 32, 3.0  # the most inputs that are tried, and seconds after which no other one is begun
-PAGE = 4096  # bytes of an LMDB page
-SHARD_PAGES = 3  # two headers and the root of the tree
+PROBES, PROBE_S = 32, 3.0  # the most inputs that are tried, and the seconds for them
+EMPTY_BYTES = 3 << 12  # of a shard: two headers and the root of the tree
 
 
 @dataclass
@@ -95,32 +90,26 @@ def estimate(
 
 
 def _add(found: Estimate, work: Work, workers: int) -> None:
-    """Prepare inputs of a plan, chosen at random, for some seconds, and add what all of them cost to an estimate."""
+    """Prepare an input of a plan, then as many as some seconds allow, and add what all cost to an estimate."""
     plan, sources = work.plan, work.plan.sources
     places = Random(0).sample(range(len(sources)), min(PROBES, len(sources)))
-    started, tried, size, before = time.perf_counter(), list[Any](), 0, found.probes
+    tried, count, documents, seconds, size = tuple[Any, ...](), 1, 0, 0.0, 0
     with tempfile.TemporaryDirectory(prefix="fastdata-") as folder:
         (Path(folder) / WORK).mkdir()
         job = job_of(work, Path(folder), workers)
-        while places and time.perf_counter() - started < PROBE_S:
-            place = places.pop()
-            tried.append(sources[place])
-            made = make_shard(job, Task(place, place, (sources[place],), {}), Progress([0] * 4))
+        while places and count:
+            few = tuple(sources[places.pop()] for _ in range(min(count, len(places))))
+            began = time.perf_counter()
+            made = make_shard(job, Task(0, 0, few, {}), Progress([0] * 4))
+            seconds, size = time.perf_counter() - began, sum(total.bytes for _, total in made.files.values())
             table = json.loads(made.table)
+            documents = table["kept"] + len(table["rejects"])
             found.rejected.update(reject["reason"] for reject in table["rejects"])
-            found.probes += table["kept"] + len(table["rejects"])
-            for rows in table["indices"].values():
-                size += sum(map(stored_bytes, np.frombuffer(base64.b64decode(rows), INDEX_ROW)["length"].tolist()))
+            found.probes += documents
+            tried, count = few, 0 if tried else max(1, int(PROBE_S / seconds))
     release()
     amount = sum(max(source.size, 0) for source in tried) if plan.options.unit == "B" else len(tried)
-    scale = sum(plan.amounts) / max(amount, 1)
-    found.seconds += (time.perf_counter() - started) * scale / workers
-    found.inputs += round(len(sources) * (found.probes - before) / max(len(tried), 1))
-    found.bytes += int(size * scale) + SHARD_PAGES * PAGE * plan.num_shards * len(plan.options.variants())
-
-
-def stored_bytes(size: int) -> int:
-    """Return the bytes that LMDB needs for a record: small ones share a page; large ones take whole pages and an index entry."""
-    if size + 16 > PAGE // 2 - 24:
-        return -(-(size + 16) // PAGE) * PAGE + 26
-    return PAGE // ((PAGE - 16) // (size + 18))
+    scale, empty = sum(plan.amounts) / max(amount, 1), EMPTY_BYTES * len(plan.options.variants())
+    found.seconds += seconds * scale / workers
+    found.inputs += round(len(sources) * documents / max(len(tried), 1))
+    found.bytes += int((size - empty) * scale) + empty * plan.num_shards
