@@ -76,7 +76,8 @@ class Summary:
         if self.resumed == self.inputs:
             yield "already finished"
         else:
-            yield f"{self.inputs_per_s:.0f} {item}s/s, {self.seconds:.1f} s, {self.resumed} done earlier"
+            earlier = f", {self.resumed} done earlier" if self.resumed else ""
+            yield f"{self.inputs_per_s:.0f} {item}s/s, {self.seconds:.1f} s{earlier}"
 
 
 @dataclass(frozen=True)
