@@ -3,7 +3,7 @@
     CACHEDIR.TAG                                   marks the folder: nothing is deleted in one without it
     lock                                           locked by whoever makes room for a shard
     evictions                                      8 bytes, mapped by all: how often shards were evicted
-    FINGERPRINT/SUM/manifest.json ...              all of a store but its shards; the manifest comes last
+    FINGERPRINT/SUM/manifest.json ...              all of a store but its shards
     FINGERPRINT/VARIANT/shard-00007.XXH3.mdb       a shard
     NAME.tmp                                       a file on its way, locked by its downloader; verified and flushed, it is NAME
     readers/ID/downloader                          locked by the downloader for life

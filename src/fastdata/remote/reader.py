@@ -58,9 +58,9 @@ class RemoteStore(Place):
         raw = answer["manifest"].encode("latin-1")
         manifest = parse_manifest(raw, f"{self.url}/{MANIFEST}")
         folder = f"{manifest.fingerprint}/{xxhash.xxh3_64_hexdigest(raw)}"
-        for files in (manifest.files, {MANIFEST: sum_of(raw)}):
-            wanted = [name for name, total in files.items() if not _has(self.cache / folder / name, total)]
-            self.session.ask(*(RemoteFile(name, f"{folder}/{name}", files[name].bytes, files[name].xxh3_128) for name in wanted))
+        files = {**manifest.files, MANIFEST: sum_of(raw)}
+        wanted = [name for name, total in files.items() if not _has(self.cache / folder / name, total)]
+        self.session.ask(*(RemoteFile(name, f"{folder}/{name}", files[name].bytes, files[name].xxh3_128) for name in wanted))
         return self.cache / folder
 
     @cached_property
