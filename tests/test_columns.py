@@ -271,7 +271,6 @@ def test_offsets_that_do_not_fit_are_refused(store: Path, tmp_path: Path, name: 
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda body: body["columns"].append(body["columns"][0]), "two columns have one name"),
         (lambda body: body["files"].pop("columns/score.npy"), "does not list columns/score.npy"),
         (lambda body: body["columns"][0].update(geometry="xyxy"), "cannot have the geometry xyxy"),
         (lambda body: body["columns"].append(BOXES), "there is no column source_size"),

@@ -162,7 +162,7 @@ def test_any_name_is_kept_as_it_is(tmp_path: Path) -> None:
     for command in ("info", "verify"):
         shown = run(*PREP[:2], "from fastdata.entry import main; main()", command, out)
         assert shown.returncode == 0, shown.stderr
-    assert "caf\udce9 \udcff" in run(*PREP[:2], "from fastdata.entry import main; main()", "info", out).stdout
+    assert repr("caf\udce9 \udcff") in run(*PREP[:2], "from fastdata.entry import main; main()", "info", out).stdout
 
 
 def test_whatever_a_folder_holds(tmp_path: Path) -> None:

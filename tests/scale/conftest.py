@@ -44,7 +44,7 @@ CLEAN = ("AWS_", "AZURE_", "GOOGLE_", "FASTDATA_")
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No credentials of the machine, and a home of its own."""
-    for name in [name for name in os.environ if name.startswith(CLEAN)]:
+    for name in [name for name in os.environ if name.startswith(CLEAN) and name != "FASTDATA_TESTS"]:
         monkeypatch.delenv(name)
 
 

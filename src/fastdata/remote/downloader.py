@@ -31,6 +31,7 @@ __all__ = ["fill", "main"]
 
 REQUESTS = 16  # in flight
 FILES_AT_ONCE = 4
+WANTED_AT_ONCE = 8  # for readers that wait, such as for the tables of a store
 WATCH_S = 0.005  # between two looks at the folder
 LIVES_S = 0.25  # between two looks whether readers live
 GRACE_S = 2.0  # without readers
@@ -80,7 +81,7 @@ class Downloader:
         self._cache = cache
         self._folder = folder
         self._requests = ThreadPoolExecutor(REQUESTS)
-        self._threads = ThreadPoolExecutor(2 * FILES_AT_ONCE)  # for files, and for manifests
+        self._threads = ThreadPoolExecutor(FILES_AT_ONCE + WANTED_AT_ONCE)  # for files, and for manifests
         self._readers: dict[str, Reader] = {}
         self._asked = set[str]()  # requests that are known
         self._schedules = Schedules()
@@ -238,7 +239,7 @@ class Downloader:
                 self._end(path, None)
             elif not any(answer.with_suffix(REQUEST).exists() for answer in download.answers):
                 del self._wanted[path]  # nobody waits any more
-            elif len(self._running) < FILES_AT_ONCE:
+            elif len(self._running) < WANTED_AT_ONCE:
                 download.look = now + ROOM_S[0]
                 try:
                     if not self._start(path, download) and now >= download.since + WAIT_S:

@@ -198,8 +198,11 @@ def _absent(root: Path) -> StoreError:
         return StoreError(f"{root} is not finished; run the same fastdata-prep command again to continue where it stopped")
     if not root.exists():
         return StoreError(f"no store at {root}: there is no such folder; make one with fastdata-prep SOURCE {root}")
-    inside = ", ".join(str(manifest.parent) for manifest in sorted(root.glob(f"*/{MANIFEST}"))[:5])
-    return StoreError(f"no store at {root}: it has no {MANIFEST}{inside and f'; there are stores in it: {inside}'}")
+    if not root.is_dir():
+        return StoreError(f"no store at {root}: it is a file, and a store is a folder; make one with fastdata-prep {root} OUT")
+    if inside := sorted(str(manifest.parent) for manifest in root.glob(f"*/{MANIFEST}")):
+        return StoreError(f"no store at {root}: it has no {MANIFEST}; there are stores in it: {', '.join(inside[:5])}")
+    return StoreError(f"no store at {root}: it has no {MANIFEST}; make one with fastdata-prep {root} OUT")
 
 
 def _parse(body: dict[str, Any]) -> Manifest:
