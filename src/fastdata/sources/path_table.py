@@ -129,11 +129,13 @@ def _with_labels(inputs: SourceList, table: PathTable, rows: Rows, columns: Sequ
 
 def _refuse_two_labels(table: PathTable, sources: Sequence[Source]) -> None:
     encoded = (os.path.normpath(source.name).encode("utf-8", "surrogatepass") for source in sources)
-    sums = np.fromiter(map(xxhash.xxh3_128_digest, encoded), "S16", len(sources))  # a dict would fill the memory
-    _, first, which = np.unique(sums, return_index=True, return_inverse=True)
-    for k in np.flatnonzero(first[which] != np.arange(len(sums))).tolist():
-        one, before = sources[k], sources[int(first[which[k]])]
-        if one.problem != before.problem or (not one.problem and one.label != before.label):
+    sums = np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(sources))  # a dict would fill the memory
+    order = np.argsort(sums, kind="stable")
+    sums = sums[order]
+    for k in np.flatnonzero(sums[1:] == sums[:-1]):
+        before, one = sources[int(order[k])], sources[int(order[k + 1])]
+        same = os.path.normpath(one.name) == os.path.normpath(before.name)
+        if same and (one.problem != before.problem or (not one.problem and one.label != before.label)):
             raise PrepError(f"{table.path} names {one.name!r} more than once, with different labels; keep the row that is right")
 
 
