@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 import fastdata
+import memory_ranks
 import runs
 import stores
 import test_node_memory
@@ -302,8 +303,8 @@ def loading_tokens(rng: Random, folder: Path) -> None:
 def memory_of_ranks(rng: Random, folder: Path) -> None:
     """Of three ranks that load one memory, one is killed, or stopped for a while."""
     copy = test_node_memory.fresh(folder)
-    want = test_node_memory.stored_sum(copy)
-    with test_node_memory.ranks() as begin:
+    want = memory_ranks.stored_sum(copy)
+    with memory_ranks.ranks() as begin:
         alive = [begin(copy, slow=rng.random() / 4) for _ in range(3)]
         time.sleep(rng.uniform(0, 1.5))
         number = rng.choice((KILL, STOP, SEGV, signal.SIGTERM))

@@ -25,6 +25,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 import fastdata
+import memory_ranks
 import stores
 import test_node_memory
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, TokenDataset
@@ -166,7 +167,7 @@ def attached(size: float) -> None:
     """2,000 times, memory that another process holds is attached to and let go of, every tenth time by a forked child too."""
     count = int(2000 * size)
     others = [(documents(), {"block_size": 64}), (stores.masked_arrays(), {})]  # held by nobody else
-    with tempfile.TemporaryDirectory() as folder, test_node_memory.ranks() as begin:
+    with tempfile.TemporaryDirectory() as folder, memory_ranks.ranks() as begin:
         copy = test_node_memory.fresh(Path(folder))
         holder = begin(copy)
         want = holder.sum()

@@ -156,7 +156,7 @@ def write(path: Path, data: bytes, name: str) -> None:
 
 
 def disturb(path: Path, case: Case) -> None:
-    """Put what a case says in the place of a file; sometimes a link, a folder, a pipe, another file of the cache, or nothing."""
+    """Put what a case says in the place of a file; sometimes a link, a folder, another file of the cache, or nothing."""
     rng = Random(case.data)
     path.unlink()
     what = rng.randrange(32) if case.data != case.original else 32
@@ -164,8 +164,6 @@ def disturb(path: Path, case: Case) -> None:
         path.symlink_to(path.parents[len(Path(case.name).parts)] / "outside")
     elif what == 1:
         path.mkdir()
-    elif what == 2:
-        os.mkfifo(path)
     elif what in (3, 4):
         write(path, rng.choice(list(whole().values())), case.name)
     elif what > 5:
