@@ -275,10 +275,10 @@ def test_keys_are_text(photos: Path, server: FaultStore, tmp_path: Path) -> None
 
 @pytest.mark.scale
 @pytest.mark.parametrize("service", ["gs", "az"])
-def test_other_services(photos: Path, service: str, request: pytest.FixtureRequest, server: FaultStore, tmp_path: Path) -> None:
+def test_other_services(photos: Path, service: str, azurite: dict[str, str], server: FaultStore, tmp_path: Path) -> None:
     """Of Google, the requests of obstore's client; of Azure, its emulator."""
     url, storage = f"{service}://bucket/photos.fds", {"endpoint": server.url, "bearer_token": "test"}
-    storage = request.getfixturevalue("azurite") if service == "az" else storage
+    storage = azurite if service == "az" else storage
     assert fastdata.prep(photos, url, size=128, limit=20, storage=storage, workers=1).kept == 19
     with pytest.raises(PrepError, match=r"was made, or begun, with other options"):
         fastdata.prep(photos, url, size=64, limit=20, storage=storage)
