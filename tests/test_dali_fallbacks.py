@@ -38,9 +38,8 @@ def fail_at(monkeypatch, dataset, row):
     images = images_of(dataset)
     real = images.jpeg
 
-    def jpeg(index, data, window):
-        found = real(index, data, window)
-        return found._replace(data=np.arange(999, dtype=np.uint8)) if index == row and found else found
+    def jpeg(index, data):
+        return memoryview(b"noise" * 99) if index == row else real(index, data)
 
     monkeypatch.setattr(images, "jpeg", jpeg)
 

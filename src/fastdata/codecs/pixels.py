@@ -19,7 +19,7 @@ from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg
 from fastdata.errors import CodecError
 from fastdata.store.manifest import Form
 
-__all__ = ["LEAST_SHRUNK", "Region", "Window", "decode_record", "decode_window", "encode_record", "jpeg_window"]
+__all__ = ["LEAST_SHRUNK", "Region", "Window", "decode_record", "decode_window", "encode_record"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -103,14 +103,14 @@ def decode_window(
     """
     if not form.jpegs:
         return Region(decode_record(data, form, height, width))
-    jpeg, top, left, jpeg_height, jpeg_width = jpeg_window(data, height, width, window)
+    jpeg, top, left, jpeg_height, jpeg_width = _cut_to_window(data, height, width, window)
     shrink = window.shrink if max(jpeg_height, jpeg_width) > LEAST_SHRUNK else 1
     size = -(-jpeg_height // shrink), -(-jpeg_width // shrink)
     pixels = decode_jpeg_into(scratch, jpeg, size, gray=form.channels == 1, fast=window.fast)
     return Region(pixels, top, left, shrink)
 
 
-def jpeg_window(data: bytes | memoryview, height: int, width: int, window: Window) -> Cut:
+def _cut_to_window(data: bytes | memoryview, height: int, width: int, window: Window) -> Cut:
     """Return a JPEG that contains a window of a `height` x `width` JPEG: the smallest possible cut, or else the whole."""
     found = None
     if (window.height, window.width) != (height, width):

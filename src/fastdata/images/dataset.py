@@ -190,15 +190,15 @@ class ImageDataset(SlotDataset):
     def encode_batch(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> EncodedBatch:
         """Return the batch that `read_batch` makes from the same arguments, before decoding. It has no masks and no transform.
 
-        JPEGs hold only what the boxes need. The bytes are valid while this dataset lives.
+        The JPEGs are whole, as they are stored. Their bytes are valid while this dataset lives.
 
         Raises:
             LoaderError: if the samples would have several shapes.
         """
         _, rows, (plan,) = self._plan_batch(indices, seed, epoch, repeats)
         images, shape = self._images, self.views[0].one_shape(plan)
-        pairs = zip(rows.tolist(), (sample.window for sample in plan), strict=True)
-        jpegs = [None if window.empty else images.jpeg(row, images.get(row), window) for row, window in pairs]
+        pairs = zip(rows.tolist(), plan, strict=True)
+        jpegs = [None if sample.window.empty else images.jpeg(row, images.get(row)) for row, sample in pairs]
         return EncodedBatch(plan, jpegs, self._read_targets(rows, plan, np.empty, None), (*shape, images.form.channels))
 
     def no_jpegs(self) -> str | None:

@@ -15,10 +15,9 @@ import numpy as np
 from msgspec import structs
 
 from fastdata.codecs.decode import SourceImage
-from fastdata.codecs.jpeg_crop import Cut
 from fastdata.codecs.jpeg_file import END_OF_IMAGE
-from fastdata.codecs.jpeg_grid import decode_buffer
-from fastdata.codecs.pixels import Region, Window, decode_window, jpeg_window
+from fastdata.codecs.jpeg_grid import decode_buffer, jpeg_size
+from fastdata.codecs.pixels import Region, Window, decode_window
 from fastdata.data.dataset import shown
 from fastdata.data.in_memory import InMemoryRecords, progress_bar
 from fastdata.errors import CodecError, FormatError, StoreError, lacking
@@ -202,14 +201,14 @@ class StoreImages(_Holdable):
         except CodecError as error:
             raise FormatError(f"sample {index} of {self.place}: {error}; {self._reader.advice(index)}") from None
 
-    def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
-        """Return a JPEG that contains the window, perhaps cut out of `data`, which is from `get`; None: use `decode`.
+    def jpeg(self, index: int, data: memoryview) -> memoryview | None:
+        """Return `data`, which is from `get`, if other decoders can decode it; None: use `decode`.
 
-        The JPEG is baseline, grey or YCbCr, upright, and has an end-of-image marker.
+        It is then a JPEG that is baseline, grey or YCbCr, upright, of the expected size, and has an end-of-image marker.
         """
         if not self.jpegs or (self.form.codec == "original" and not getattr(SourceImage(bytes(data)).header, "plain", False)):
             return None
-        return _whole_jpeg(data, int(self._height[index]), int(self._width[index]), window)
+        return _whole_jpeg(data, int(self._height[index]), int(self._width[index]))
 
     def name(self, index: int) -> str:
         if self._names is None:
@@ -306,9 +305,9 @@ class FileImages(_Holdable):
         with _naming(self.paths[index]):
             return Region(SourceImage(bytes(data)).decode())
 
-    def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
+    def jpeg(self, index: int, data: memoryview) -> memoryview | None:
         height, width, _, plain = self._sides.array[index].tolist()
-        return _whole_jpeg(data, height, width, window) if plain and self.jpegs else None
+        return _whole_jpeg(data, height, width) if plain and self.jpegs else None
 
     def name(self, index: int) -> str:
         return self.paths[index]
@@ -449,9 +448,9 @@ class ConcatImages(_Concat[Images]):
     def indexed(self) -> bool:
         return all(images.indexed for images, _ in self._parts)
 
-    def jpeg(self, index: int, data: memoryview, window: Window) -> Cut | None:
+    def jpeg(self, index: int, data: memoryview) -> memoryview | None:
         images, local = self._find(index)
-        return images.jpeg(local, data, window)
+        return images.jpeg(local, data)
 
     @property
     def place(self) -> str:
@@ -521,10 +520,10 @@ def _naming(path: str) -> Iterator[None]:
         raise StoreError(f"{path} cannot be decoded: {error}; leave it out, or let fastdata-prep sort it out") from None
 
 
-def _whole_jpeg(data: memoryview, height: int, width: int, window: Window) -> Cut | None:
-    """Return a JPEG that contains the window; None if the image has another size, or lacks its end."""
+def _whole_jpeg(data: memoryview, height: int, width: int) -> memoryview | None:
+    """Return the JPEG; None if the image has another size, or lacks its end."""
     try:
-        jpeg = jpeg_window(data, height, width, window)
+        whole = jpeg_size(data) == (height, width) and data[-2:] == END_OF_IMAGE
     except CodecError:
         return None
-    return jpeg if jpeg.data[-2:].tobytes() == END_OF_IMAGE else None
+    return data if whole else None

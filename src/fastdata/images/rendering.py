@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.codecs.jpeg_batch import JpegBatch, jpeg_batches
-from fastdata.codecs.jpeg_crop import Cut
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.codecs.pixels import Region, Window
 from fastdata.data.dataset import Allocate, Timing
@@ -207,12 +206,12 @@ class EncodedBatch(NamedTuple):
 
     Attributes:
         plan: the plan for each image.
-        jpegs: for each image, a JPEG that contains its window, and its place in the image; None: only `read_batch` can decode it.
+        jpegs: each image as a JPEG; None: only `read_batch` can decode it.
         targets: as `read_batch` returns them.
         shape: [H, W, C] of each sample.
     """
 
     plan: Sequence[Sample]
-    jpegs: list[Cut | None]
+    jpegs: list[memoryview | None]
     targets: Any
     shape: tuple[int, ...]

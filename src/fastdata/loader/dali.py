@@ -16,7 +16,7 @@ from fastdata.errors import FastDataError, LoaderError, needs
 from fastdata.gpu.copies import numbered
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.rendering import EncodedBatch
-from fastdata.images.view import View
+from fastdata.images.view import Sample, View
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request
 from fastdata.loader.requests import Requests
@@ -112,7 +112,7 @@ class Dali(Engine):
         self._pending.append(_Pending(request, batch, rows))
         if rows:
             self._decoder = self._decoder or DaliDecoder(*self._decoder_args)
-            self._decoder.submit([batch.jpegs[k] for k in rows], [batch.plan[k] for k in rows])
+            self._decoder.submit([np.frombuffer(batch.jpegs[k], np.uint8) for k in rows], [batch.plan[k] for k in rows])
 
     def _decode(self, pending: _Pending) -> torch.Tensor | None:
         """Return the rows that DALI decodes, [rows, H, W, C]; None: there are none."""
@@ -177,12 +177,11 @@ class DaliDecoder:
         self._fed: deque[Any] = deque()  # the bytes that DALI reads, of batches not taken yet
         self._copying: deque[tuple[torch.cuda.Event, Any]] = deque()
 
-    def submit(self, jpegs: Sequence[Any], plan: Sequence[Any]) -> None:
-        """Start a batch: JPEGs that contain the windows of samples (`EncodedBatch`)."""
-        data = [jpeg.data for jpeg in jpegs]
+    def submit(self, jpegs: list[Array], plan: Sequence[Sample]) -> None:
+        """Start a batch: the bytes of each image's JPEG, and its sample (`EncodedBatch`)."""
         for name, make in self._inputs.items():
-            self._pipe.feed_input(name, data if make is None else make(jpegs, plan))
-        self._fed.append(data)
+            self._pipe.feed_input(name, jpegs if make is None else make(plan))
+        self._fed.append(jpegs)
         self._pipe.schedule_run()
 
     def take(self, shape: tuple[int, ...]) -> torch.Tensor:
@@ -219,19 +218,19 @@ class DaliDecoder:
         self._fed.clear()
 
 
-Input = Callable[[Sequence[Any], Sequence[Any]], Array]
+Input = Callable[[Sequence[Sample]], Array]
 
 
 def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[str, Input | None]:
-    """Define the pipeline. Return its inputs, each with the function that makes it of JPEGs and samples."""
+    """Define the pipeline. Return its inputs, each with the function that makes it of samples; None: the JPEGs."""
     fn, types = dali.fn, dali.types
     crop = view.crop
     fast = crop is not None and crop.fast
     inputs = dict[str, Input | None]()
 
-    def source(name: str, of_each: Callable[[Any, Any], Any] | None, dtype: Any = np.int32) -> Any:
-        """Add an input: a value for each JPEG and sample, or the JPEGs themselves."""
-        inputs[name] = of_each and (lambda jpegs, plan: np.array([*map(of_each, jpegs, plan)], dtype))
+    def source(name: str, of_each: Callable[[Sample], Any] | None, dtype: Any = np.int32) -> Any:
+        """Add an input: a value for each sample, or the JPEGs themselves."""
+        inputs[name] = None if of_each is None else lambda plan: np.array([*map(of_each, plan)], dtype)
         return fn.external_source(name=name, no_copy=of_each is None)
 
     jpeg = source("jpeg", None)
@@ -245,20 +244,20 @@ def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[s
     if crop is None:
         images = fn.decoders.image(jpeg, **options)
     else:
-        start = source("start", lambda jpeg, sample: (sample.window.top - jpeg.top, sample.window.left - jpeg.left))
-        shape = source("shape", lambda jpeg, sample: sample.window[2:4])
+        start = source("start", lambda sample: sample.window[:2])
+        shape = source("shape", lambda sample: sample.window[2:4])
         images = fn.decoders.image_slice(jpeg, start, shape, axis_names="HW", **options)
     if crop is not None and crop.reaches_outside:
         # below 0 where the box reaches outside the image
-        offset = source("offset", lambda _, sample: (sample.box[0] - sample.window.top, sample.box[1] - sample.window.left))
-        size = source("size", lambda _, sample: sample.box[2:])
+        offset = source("offset", lambda sample: (sample.box[0] - sample.window.top, sample.box[1] - sample.window.left))
+        size = source("size", lambda sample: sample.box[2:])
         images = fn.slice(images, start=offset, shape=size, axes=(0, 1), out_of_bounds_policy="pad", fill_values=0)
     elif crop is not None and crop.resizes:
-        size = source("sides", lambda _, sample: sample.shape, np.float32)
+        size = source("sides", lambda sample: sample.shape, np.float32)
         images = fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=crop.antialias)
     if view.hflip or view.vflip:
-        across = source("across", lambda _, sample: sample.flip[0])
-        down = source("down", lambda _, sample: sample.flip[1])
+        across = source("across", lambda sample: sample.flip[0])
+        down = source("down", lambda sample: sample.flip[1])
         images = fn.flip(images, horizontal=across, vertical=down)
     pipe.set_outputs(images)
     return inputs
