@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fastdata.errors import StoreError
-from fastdata.remote.cache import ShardCache
-from fastdata.remote.prefetch import Schedule, Schedules
+from fastdata.remote.cache import ShardCache, map_number
+from fastdata.remote.downloader import Downloader, Schedule
 from fastdata.remote.url import is_url, parse_bytes
 
 
@@ -32,8 +32,7 @@ def put(cache: ShardCache, name: str, size: int, next_use=never, use: float = -1
     descriptor = cache.begin(path, size, next_use, use)
     if descriptor is None:
         return False
-    os.pwrite(descriptor, b"x" * size, 0)
-    cache.finish(descriptor, path, whole=True)
+    cache.fill(path, descriptor, lambda opened: os.pwrite(opened, b"x" * size, 0))
     return True
 
 
@@ -76,10 +75,15 @@ def test_a_shard_that_another_downloader_writes_is_left_to_it(tmp_path: Path) ->
     caches = [cache_of(tmp_path / "c", 700) for _ in range(2)]
     path = caches[0].folder / "f" / "v" / "shard-a.mdb"
     descriptor = caches[0].begin(path, 400, never)
-    assert descriptor is not None and caches[1].begin(path, 300, never) is None
-    assert not put(caches[1], "b", 400)  # its bytes count from the beginning
-    caches[1].sweep()
-    caches[0].finish(descriptor, path, whole=True)
+    assert descriptor is not None
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            caches[1].begin(path, 400, never)
+        assert not put(caches[1], "b", 400)  # its bytes count from the beginning
+        caches[1].sweep()
+    caches[0].fill(path, descriptor, lambda opened: None)
+    with pytest.raises(FileExistsError):
+        caches[1].begin(path, 400, never)
     assert names(caches[1]) == {"a"}
 
 
@@ -128,15 +132,17 @@ def test_nothing_is_deleted_in_a_folder_of_others(tmp_path: Path) -> None:
 
 
 def test_the_next_use_is_that_of_the_loader_that_comes_to_it_first(tmp_path: Path) -> None:
-    schedules, (a, b) = Schedules(), (Path("a"), Path("b"))
-    for name, now, uses in (("x", 100, {a: [(0, 50), (300, 310)], b: [(90, 120)]}), ("y", 0, {a: [(20, 30)]})):
+    downloader, (a, b) = Downloader(cache_of(tmp_path / "c"), tmp_path), (tmp_path / "a", tmp_path / "b")
+    for name, now, uses in (("x", 100, {a: ([0, 300], [50, 310]), b: ([90], [120])}), ("y", 0, {a: ([20], [30])})):
         (tmp_path / name).write_bytes(np.int64(now).tobytes())
-        schedules[name] = Schedule(tmp_path / name, {path: (path.name, stretches) for path, stretches in uses.items()})
-    assert [schedules.next_use(path) for path in (a, b)] == [20.0, 0.0]
-    assert schedules.coming(lambda path: True) == [(b, "b"), (a, "a")]
-    assert schedules.coming(lambda path: path == a) == [(a, "a")]
-    del schedules["y"]
-    assert schedules.next_use(a) == 200.0
+        known = {path: (None, path.name, *stretches) for path, stretches in uses.items()}
+        downloader._schedules[name] = Schedule((0, 0), map_number(tmp_path / name), known)
+    assert [downloader._next_use(path) for path in (a, b, tmp_path)] == [20.0, 0.0, float("inf")]
+    assert [path for _, path, _, _ in downloader._uses()] == [a, b]
+    del downloader._schedules["y"]
+    assert downloader._next_use(a) == 200.0
+    a.write_text("is there")
+    assert [path for _, path, _, _ in downloader._uses()] == [b]
 
 
 def test_sizes_and_urls() -> None:

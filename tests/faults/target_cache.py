@@ -20,8 +20,7 @@ from typing import Any
 import stores
 from fastdata.errors import RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
-from fastdata.remote.cache import ShardCache
-from fastdata.remote.client import RemoteFile
+from fastdata.remote.cache import RemoteFile, ShardCache
 from fastdata.remote.downloader import fill
 from fastdata.remote.reader import RemoteStore
 from fastdata.store.store import Store
@@ -71,26 +70,18 @@ class OwnSession:
     folder: Path
     process: int = os.getpid()
 
-    def ask(self, *files: RemoteFile | None) -> list[dict[str, str]]:
-        if files == (None,):
-            return [{"manifest": self.bucket.read_twice("manifest.json").decode("latin-1")}]
+    def manifest(self) -> bytes:
+        return self.bucket.read_twice("manifest.json")
+
+    def ask(self, *files: RemoteFile) -> None:
         for file in files:
-            assert file is not None
-            with as_downloader():
+            try:
                 cache = ShardCache(self.folder)
                 descriptor = cache.begin(self.folder / file.path, file.bytes, lambda path: 0.0)
                 assert descriptor is not None
                 fill(cache, self.bucket, file, descriptor, AtOnce())
-        return []
-
-
-@contextmanager
-def as_downloader() -> Iterator[None]:
-    """Turn an error of the disk into one of fastdata, as the downloader does."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(str(error)) from None
+            except OSError as error:
+                raise StoreError(str(error)) from None
 
 
 def read_all(bucket: Bucket, folder: Path) -> Any:

@@ -1,4 +1,31 @@
-"""The shards in a cache folder: room for the next one, and which goes. `client.py` describes the folder."""
+"""The folder of a cache: what readers and the one process that downloads for them share, and nothing else; and room in it.
+
+    CACHEDIR.TAG                                   marks the folder: nothing is deleted in one without it
+    lock                                           locked by whoever makes room for a shard
+    evictions                                      8 bytes, mapped by all: how often shards were evicted
+    FINGERPRINT/SUM/manifest.json ...              all of a store but its shards
+    FINGERPRINT/VARIANT/shard-00007.XXH3.mdb       a shard
+    NAME.tmp                                       a file on its way, locked by its downloader; verified, it is NAME
+    readers/ID/downloader                          locked by the downloader for life
+    readers/ID/log                                 what the downloader printed
+    readers/ID/NAME.reader                         a store that a process reads, and its cache_size; locked by that process
+    readers/ID/NAME.K.request                      the RemoteFiles that it waits for, as long as it waits
+    readers/ID/NAME.K.error                        why one of them does not come
+    readers/ID/NAME.K.schedule, NAME.K.clock       which shards a Loader will read, and how far it is (prefetch.py)
+
+ID stands for a user, a version and a set of credentials; there is one downloader for each. A reader that waits takes the lock of
+the downloader if it is free, and starts one that inherits it; so two are never there. It ends when no NAME.reader is locked.
+All locks are flock, which works between containers that share only the folder, and which the kernel frees, so every kill ends well:
+
+- of a reader: the downloader takes its lock and removes its files;
+- of the downloader: whoever waits starts the next one, which removes the .tmp files that nobody locks, and finds all requests;
+- of both, or of the machine: the next reader starts a downloader, which does both.
+
+Whoever evicts a shard removes its name. Readers that map it read on; when they see the count of evictions change, they unmap what
+has no name any more.
+
+The downloader imports this file, so it imports neither numpy nor msgspec: the first batch would wait for them.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +38,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from fastdata.errors import StoreError, lacking
-from fastdata.store.files import write_atomic
 from fastdata.words import human_bytes
 
-__all__ = ["EVICTIONS", "ShardCache", "map_number"]
+__all__ = ["CLOCK", "ERROR", "EVICTIONS", "READER", "REQUEST", "SCHEDULE", "RemoteFile", "ShardCache", "map_number", "write_whole"]
+
+READER, REQUEST, ERROR, SCHEDULE, CLOCK = ".reader", ".request", ".error", ".schedule", ".clock"
 
 MARK = "CACHEDIR.TAG"
 TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Delete it when no program uses it.\n"
@@ -28,6 +57,22 @@ DISK_RESERVE_BYTES = 1 << 20  # of a full disk, for all other files
 SHARDS = "*/*/shard-*"
 
 NextUse = Callable[[Path], float]  # when a shard is used next; inf: nobody knows of a use
+
+
+class RemoteFile(NamedTuple):
+    """A file of a store: its name below the URL, its path below the cache, and its size and checksum; empty: any."""
+
+    name: str
+    path: str
+    bytes: int
+    xxh3_128: str
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a small file so that others see all of it or none."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
 
 
 def map_number(path: Path, flags: int = OPENING) -> memoryview:
@@ -51,6 +96,7 @@ class ShardCache:
         self.folder = folder
         self.limit: int | None = None
         self._mapped: list[tuple[int, int, float]] = []  # descriptor, bytes and time of evicted shards that readers map
+        self._writing = set[Path]()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / MARK).exists():
@@ -59,7 +105,7 @@ class ShardCache:
                     raise StoreError(
                         f"cache={os.fspath(folder)!r} holds other files ({', '.join(names[:3])}): give an empty or a new folder"
                     )
-                write_atomic(folder / MARK, TAG, durable=False)
+                write_whole(folder / MARK, TAG)
             self._evictions = map_number(folder / EVICTIONS)
         except OSError as error:
             raise StoreError(f"the cache {folder} cannot be used: {lacking(error) or error.strerror}") from error
@@ -69,47 +115,60 @@ class ShardCache:
         return sum(size for _, size, _ in self._shards())
 
     def begin(self, path: Path, size: int, next_use: NextUse, use: float = -1.0) -> int | None:
-        """Make room for a file of so many bytes, and return its descriptor, to be filled, and closed by `finish`.
+        """Make room for a file of so many bytes, and return its descriptor, which `fill` takes. None: there is no room yet.
 
-        None: there is no room yet, or another downloader writes the file. The shards that are used last go first, but none that is
-        used until this one is (`use`). Other files take no room.
+        The shards that are used last go first, but none that is used until this one is (`use`). Other files take no room.
 
         Raises:
+            FileExistsError, BlockingIOError: the file is there, or is being written.
             StoreError: there will never be room, or the folder is no cache any more.
             OSError: it cannot be written.
         """
+        temporary = path.with_name(f"{path.name}.tmp")
         with self._locked():
-            if path.match(SHARDS) and not self._make_room(size, next_use, use):
-                return None
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f"{path.name}.tmp")
             descriptor = os.open(temporary, os.O_RDWR | OPENING, 0o666)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(descriptor), temporary.stat()):
-                    os.ftruncate(descriptor, 0)
-                    if size:
-                        os.posix_fallocate(descriptor, 0, size)
-                    return descriptor
-            except OSError as error:
-                if error.errno == errno.ENOSPC:
-                    temporary.unlink()
-                elif not isinstance(error, BlockingIOError | FileNotFoundError):
-                    os.close(descriptor)
-                    raise
-            os.close(descriptor)
-            return None
+                if path.exists() or not temporary.exists():  # its writer has just finished it, or given it up
+                    raise FileExistsError
+                os.ftruncate(descriptor, 0)
+                if path.match(SHARDS) and not self._make_room(size, next_use, use):
+                    raise OSError(errno.ENOSPC, "no room")
+                if size:
+                    os.posix_fallocate(descriptor, 0, size)
+            except BaseException as error:
+                if not isinstance(error, BlockingIOError):
+                    temporary.unlink(missing_ok=True)
+                os.close(descriptor)
+                if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                    return None
+                raise
+            self._writing.add(temporary)
+            return descriptor
 
-    def finish(self, descriptor: int, path: Path, *, whole: bool) -> None:
-        """Flush a file and give it its name; remove it unless it is whole."""
+    def fill(self, path: Path, descriptor: int, write: Callable[[int], object]) -> None:
+        """Let a function write a file that has begun, and give it its name; remove it if that fails.
+
+        A shard is flushed before. Other files are compared with their checksums whenever they are opened.
+        """
         temporary = path.with_name(f"{path.name}.tmp")
         try:
-            if whole:
+            write(descriptor)
+            if path.match(SHARDS):
                 os.fsync(descriptor)
-                temporary.replace(path)
-        finally:
+            temporary.replace(path)
+        except BaseException:
             temporary.unlink(missing_ok=True)
+            raise
+        finally:
+            self._writing.discard(temporary)
             os.close(descriptor)
+
+    def abandon(self) -> None:
+        """Remove the files that are being written."""
+        for temporary in list(self._writing):
+            temporary.unlink(missing_ok=True)
 
     def sweep(self) -> None:
         """Remove the files that killed downloaders have not finished."""

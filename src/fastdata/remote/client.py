@@ -1,28 +1,4 @@
-"""The protocol of a cache: readers and the one process that downloads for them share files, and nothing else.
-
-    CACHEDIR.TAG                                   marks the folder: nothing is deleted in one without it
-    lock                                           locked by whoever makes room for a shard
-    evictions                                      8 bytes, mapped by all: how often shards were evicted
-    FINGERPRINT/SUM/manifest.json ...              all of a store but its shards
-    FINGERPRINT/VARIANT/shard-00007.XXH3.mdb       a shard
-    NAME.tmp                                       a file on its way, locked by its downloader; verified and flushed, it is NAME
-    readers/ID/downloader                          locked by the downloader for life
-    readers/ID/log                                 what the downloader printed
-    readers/ID/NAME.reader                         a store that a process reads, and its cache_size; locked by that process
-    readers/ID/NAME.K.request, NAME.K.answer       a RemoteFile that it waits for, and what became of it; it removes both
-    readers/ID/NAME.K.schedule, NAME.K.clock       which shards a Loader will read, and how far it is (prefetch.py)
-
-ID stands for a user, a version and a set of credentials; there is one downloader for each. A reader that waits takes the lock of
-the downloader if it is free, and starts one that inherits it; so two are never there. It ends when no NAME.reader is locked.
-All locks are flock, which works between containers that share only the folder, and which the kernel frees, so every kill ends well:
-
-- of a reader: the downloader takes its lock and removes its files;
-- of the downloader: whoever waits starts the next one, which removes the .tmp files that nobody locks, and finds all requests;
-- of both, or of the machine: the next reader starts a downloader, which does both.
-
-Whoever evicts a shard removes its name. Readers that map it read on; when they see the count of evictions change, they unmap what
-has no name any more.
-"""
+"""What a process asks the downloader of a cache, whose folder `cache.py` describes; it is started if there is none."""
 
 from __future__ import annotations
 
@@ -35,19 +11,19 @@ import subprocess
 import sys
 import time
 import weakref
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata import errors
 from fastdata._version import __version__
 from fastdata.errors import MissingExtraError, RemoteError, StoreError, lacking
-from fastdata.store.files import unique, write_atomic
+from fastdata.remote.cache import ERROR, READER, REQUEST, RemoteFile, write_whole
+from fastdata.store.files import MANIFEST, unique
+from fastdata.store.reader import raise_file_limit
 
-__all__ = ["ANSWER", "CLOCK", "DOWNLOADER", "READER", "REQUEST", "SCHEDULE", "RemoteFile", "Session"]
+__all__ = ["Session", "remove_files"]
 
-READER, REQUEST, ANSWER, SCHEDULE, CLOCK = ".reader", ".request", ".answer", ".schedule", ".clock"
 DOWNLOADER, LOG = "downloader", "log"
 CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_", "FASTDATA_")  # variables that make clients differ
 LOG_BYTES = 1 << 20
@@ -62,15 +38,6 @@ sys.path += sys.argv[4:]
 from fastdata.remote.downloader import main
 main(*sys.argv[2:4])
 """
-
-
-class RemoteFile(NamedTuple):
-    """A file of a store: its name below the URL, its path below the cache, and its size and checksum."""
-
-    name: str
-    path: str
-    bytes: int
-    xxh3_128: str
 
 
 _locks = set[int]()  # descriptors of sessions, and of downloaders that are being started
@@ -95,7 +62,7 @@ class Session:
             temporary = self._folder / f"{self._name}.tmp"
             self.descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             _locks.add(self.descriptor)
-            weakref.finalize(self, _end, self.process, self.descriptor, self._folder, self._name)
+            weakref.finalize(self, _end, self.process, self.descriptor, self._folder / self._name)
             fcntl.flock(self.descriptor, fcntl.LOCK_EX)
             process, _, _ = self._name.rpartition("-")
             body = {"process": process, "opened": time.monotonic_ns(), "url": url, "storage": storage, "limit": limit}
@@ -104,39 +71,43 @@ class Session:
         except OSError as error:
             raise StoreError(f"the cache {cache} cannot be used: {lacking(error) or error.strerror}") from error
 
-    def path(self, suffix: str) -> Path:
-        """Return the path of a new file of this reader."""
-        return self._folder / f"{self._name}.{next(self._numbers)}{suffix}"
+    def stem(self) -> Path:
+        """Return the path of new files of this reader, without their suffix."""
+        return self._folder / f"{self._name}.{next(self._numbers)}"
 
-    def ask(self, *files: RemoteFile | None) -> list[dict[str, Any]]:
-        """Wait until these files are in the cache; None: return the {"manifest": text, of a character for each byte}.
-
-        The downloader is started if there is none, and again if it was killed. A FastDataError says what went wrong there; a
-        RemoteError, that none can be started, or that files or memory ran out; a MissingExtraError, that obstore is not installed.
-        """
-        asked = [self.path(REQUEST) for _ in files]
+    def manifest(self) -> bytes:
+        """Return the manifest that the store has now. Raises what `ask` does."""
+        path = Path(f"{self.stem()}.{MANIFEST}")
+        self.ask(RemoteFile(MANIFEST, str(path.relative_to(self._cache)), 0, ""))
         try:
-            for path, file in zip(asked, files, strict=True):
-                write_atomic(path, json.dumps(file).encode(), durable=False)
-            answers: list[dict[str, Any]] = [self._wait(path.with_suffix(ANSWER)) for path in asked]
+            return path.read_bytes()
+        finally:
+            path.unlink()
+
+    def ask(self, *files: RemoteFile) -> None:
+        """Wait until these files are in the cache.
+
+        The downloader is started if there is none, and again if it was killed. A StoreError says what went wrong there; a
+        RemoteError also, that none can be started, or that files or memory ran out; a MissingExtraError, that obstore is not
+        installed.
+        """
+        stem = self.stem()
+        try:
+            write_whole(Path(f"{stem}{REQUEST}"), json.dumps(files).encode())
+            self._wait([self._cache / file.path for file in files], Path(f"{stem}{ERROR}"))
         except OSError as error:
             raise RemoteError(f"the downloader of {self._cache} cannot be asked: {lacking(error) or error}") from error
         finally:
-            for path in asked:
-                for used in (path, path.with_suffix(ANSWER)):
-                    with suppress(OSError):
-                        used.unlink()
-        for body in answers:
-            if "error" in body:
-                kind = getattr(errors, body["error"], StoreError)
-                raise kind(body["message"], **({"missing": True} if body.get("missing") else {}))
-        return answers
+            remove_files(self.process, stem)
 
-    def _wait(self, answer: Path) -> Any:
+    def _wait(self, paths: list[Path], error: Path) -> None:
         pause, look, starts = POLL_S[0], 0.0, 0
-        while True:
-            with suppress(FileNotFoundError):
-                return json.loads(answer.read_bytes())
+        while not all(path.exists() for path in paths):
+            if error.exists():
+                found = json.loads(error.read_bytes())
+                if found["missing"] is None:
+                    raise StoreError(found["message"])
+                raise RemoteError(**found)
             now = time.monotonic()
             if now >= look:
                 look = now + LOOK_S
@@ -148,12 +119,18 @@ class Session:
             pause = min(1.1 * pause, POLL_S[1])
 
 
-def _end(process: int, descriptor: int, folder: Path, name: str) -> None:
-    """Remove the files of a session."""
-    if process == os.getpid():  # and not a process that was forked from it
-        for path in folder.glob(f"{name}.*"):
+def remove_files(process: int, stem: Path) -> None:
+    """Remove the files of a process that begin so, unless this is one that was forked from it."""
+    if process == os.getpid():
+        for path in stem.parent.glob(f"{stem.name}.*"):
             path.unlink(missing_ok=True)
-        _locks.discard(descriptor)
+
+
+def _end(process: int, descriptor: int, stem: Path) -> None:
+    """Remove the files of a session."""
+    remove_files(process, stem)
+    if descriptor in _locks:
+        _locks.remove(descriptor)
         os.close(descriptor)
 
 
@@ -169,8 +146,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _start_downloader(cache: Path, folder: Path) -> bool:
     """Start a downloader unless there is one, and return whether it was started. It inherits its lock."""
-    if sys.platform != "linux":
-        raise StoreError("reading from object storage needs Linux")
+    raise_file_limit()
     lock = os.open(folder / DOWNLOADER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     _locks.add(lock)
     try:

@@ -1,7 +1,7 @@
-"""The process that downloads for all readers of a cache on this machine. It alone uses object storage. `client.py` says how.
+"""The process that downloads for all readers of a cache on this machine. It alone uses object storage. `cache.py` says how.
 
-One thread watches the files of readers, and decides; others wait for servers and disks. What a reader waits for is fetched first,
-then what schedules say is used next. It begins with the first reader, and ends with the last.
+One thread watches the files of readers, and downloads what schedules say is used next. A thread for each file that a reader waits
+for brings it at once. The process begins with the first reader, and ends with the last.
 """
 
 from __future__ import annotations
@@ -11,27 +11,25 @@ import fcntl
 import json
 import os
 import signal
+import threading
 import time
 import traceback
+from bisect import bisect_left
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastdata.errors import FastDataError, lacking
+from fastdata.errors import FastDataError, RemoteError, StoreError, lacking
 from fastdata.remote.bucket import Bucket
-from fastdata.remote.cache import ShardCache
-from fastdata.remote.client import ANSWER, READER, REQUEST, SCHEDULE, RemoteFile
-from fastdata.remote.prefetch import INF, Schedule, Schedules
-from fastdata.store.files import MANIFEST, FileSum, write_atomic
-from fastdata.store.reader import raise_file_limit
+from fastdata.remote.cache import CLOCK, ERROR, READER, REQUEST, SCHEDULE, RemoteFile, ShardCache, map_number, write_whole
 
-__all__ = ["fill", "main"]
+__all__ = ["Schedule", "fill", "main"]
 
-REQUESTS = 16  # in flight
-FILES_AT_ONCE = 4
-WANTED_AT_ONCE = 8  # for readers that wait, such as for the tables of a store
+RANGES = 16  # requests in flight
+WAITS = 256  # threads for files that readers wait for,
+WANTED_AT_ONCE = 8  # of which so many download
+AHEAD_AT_ONCE = 4  # files that schedules have next
 WATCH_S = 0.005  # between two looks at the folder
 LIVES_S = 0.25  # between two looks whether readers live
 GRACE_S = 2.0  # without readers
@@ -39,7 +37,7 @@ FIRST_S = 30.0  # for the first reader to come
 WAIT_S = 30.0  # for room in the cache, while a reader waits
 ROOM_S = 0.02, 0.1  # between two looks for room: for a file that a reader waits for, and for others
 LOOK_S = 0.5  # between two looks at the schedules
-AGAIN_S = 5.0  # until a shard that could not be fetched ahead is tried again
+INF = float("inf")
 
 
 class Reader(NamedTuple):
@@ -53,45 +51,46 @@ class Reader(NamedTuple):
     limit: int | None
 
 
-@dataclass
-class Download:
-    """A file that readers wait for, or that a Loader will read."""
+class Schedule(NamedTuple):
+    """What one Loader will read of one store.
 
-    bucket: Bucket
-    file: RemoteFile
-    answers: set[Path] = field(default_factory=set)  # the files of those who wait
-    since: float = field(default_factory=time.monotonic)
-    look: float = 0.0  # when room for it is looked for again
+    stamp: of the file that says so, the inode and the time.
+    clock: how many samples were read.
+    uses: for each file in the cache, its bucket, and the first and the last samples of the stretches in which it is used, in order.
+    """
+
+    stamp: tuple[int, int]
+    clock: memoryview
+    uses: dict[Path, tuple[Bucket, RemoteFile, list[int], list[int]]]
+
+    def next_use(self, path: Path) -> float:
+        """Return in how many samples a file is used; inf: never."""
+        if path not in self.uses:
+            return INF
+        (_, _, firsts, lasts), now = self.uses[path], self.clock[0]
+        k = bisect_left(lasts, now)
+        return float(max(firsts[k] - now, 0)) if k < len(firsts) else INF
 
 
 def fill(cache: ShardCache, bucket: Bucket, file: RemoteFile, descriptor: int, pool: Executor) -> None:
-    """Fetch a file into what `ShardCache.begin` has opened, check it, flush it, and give it its name."""
-    whole = False
-    try:
-        bucket.fetch(file.name, FileSum(file.bytes, file.xxh3_128), descriptor, pool)
-        whole = True
-    finally:
-        cache.finish(descriptor, cache.folder / file.path, whole=whole)
+    """Fetch a file into what `ShardCache.begin` has opened."""
+    cache.fill(cache.folder / file.path, descriptor, lambda opened: bucket.fetch(file.name, file, opened, pool))
 
 
 class Downloader:
     """Downloads for the readers of a cache, whose files are in a folder."""
 
     def __init__(self, cache: ShardCache, folder: Path) -> None:
-        self._cache = cache
-        self._folder = folder
-        self._requests = ThreadPoolExecutor(REQUESTS)
-        self._threads = ThreadPoolExecutor(FILES_AT_ONCE + WANTED_AT_ONCE)  # for files, and for manifests
+        self._cache, self._folder = cache, folder
+        self._ranges, self._waits, self._ahead = (ThreadPoolExecutor(count) for count in (RANGES, WAITS, AHEAD_AT_ONCE))
+        self._wanted = threading.Semaphore(WANTED_AT_ONCE)
         self._readers: dict[str, Reader] = {}
         self._asked = set[str]()  # requests that are known
-        self._schedules = Schedules()
         self._buckets: dict[str, Bucket] = {}
-        self._manifests: dict[Future[bytes], Path] = {}  # and the answer
-        self._wanted: dict[Path, Download] = {}  # in the order of asking
-        self._running: dict[Path, Future[None]] = {}
-        self._coming: list[tuple[Path, Download]] = []  # what the schedules have next, in reverse
-        self._failed: dict[Path, float] = {}  # until when shards are left alone
-        self._look = self._room_look = self._lives = 0.0  # when schedules, room for what they have, and readers are looked at again
+        self._schedules: dict[str, Schedule] = {}  # by file; never changed, since threads read it, but replaced
+        self._coming: list[tuple[float, Path, Bucket, RemoteFile]] = []  # what the schedules have next, in reverse
+        self._fetching: list[Future[None]] = []
+        self._look = self._full = self._lives = 0.0  # when schedules, room for what they have, and readers are looked at again
 
     def run(self) -> None:
         """Work until no reader is left, or a signal comes."""
@@ -107,13 +106,12 @@ class Downloader:
                     self._drop_readers()
                 if self._readers:
                     last = now
-                self._finish()
-                self._begin_wanted(now)
-                self._begin_scheduled(now)
+                self._fetch_ahead(now)
                 time.sleep(WATCH_S)
         finally:
-            for path in self._running:
-                path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
+            self._cache.abandon()
+
+    # What readers say
 
     def _watch(self) -> None:
         """Look for files that are new."""
@@ -122,19 +120,19 @@ class Downloader:
             if name.endswith(READER) and name.removesuffix(READER) not in self._readers:
                 with suppress(OSError, ValueError):
                     self._add_reader(name)
+        self._asked &= entries.keys()
         for name in entries:
             if name.endswith(REQUEST) and name not in self._asked:
-                self._take(name)
-        self._asked &= entries.keys()
+                with suppress(FileNotFoundError, KeyError):  # it does not wait any more, or has ended
+                    self._take(name)
+        self._schedules = {name: known for name, known in self._schedules.items() if name in entries}
         for name, entry in entries.items():
             if name.endswith(SCHEDULE):
                 with suppress(OSError, ValueError, KeyError, FastDataError):  # its reader has ended
                     info = entry.stat()
                     stamp = info.st_ino, info.st_mtime_ns
                     if name not in self._schedules or self._schedules[name].stamp != stamp:
-                        self._load_schedule(name, stamp)
-        for name in self._schedules.keys() - entries.keys():
-            del self._schedules[name]
+                        self._load_schedule(self._folder / name, stamp)
 
     def _add_reader(self, name: str) -> None:
         descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -171,121 +169,105 @@ class Downloader:
         return self._buckets[name]
 
     def _take(self, name: str) -> None:
-        """Take a reader's request."""
-        reader, answer = self._readers.get(name.partition(".")[0]), (self._folder / name).with_suffix(ANSWER)
-        try:
-            body = json.loads((self._folder / name).read_bytes())
-        except FileNotFoundError:
-            return  # it does not wait any more
-        if reader is None:
-            return  # it has ended
+        """Begin what a reader asks for."""
+        reader, request = self._readers[name.partition(".")[0]], self._folder / name
+        for file in json.loads(request.read_bytes()):
+            self._waits.submit(self._bring, request, reader, RemoteFile(*file))
         self._asked.add(name)
-        try:
-            bucket = self._bucket(reader)
-            if body is None:
-                self._manifests[self._threads.submit(bucket.read_twice, MANIFEST)] = answer
-                return
-            file = RemoteFile(*body)
-            self._wanted.setdefault(self._cache.folder / file.path, Download(bucket, file)).answers.add(answer)
-        except Exception as error:  # noqa: BLE001  the reader waits for an answer, whatever happens
-            self._answer(answer, self._described(error))
 
-    def _load_schedule(self, name: str, stamp: tuple[int, int]) -> None:
-        body = json.loads((self._folder / name).read_bytes())
-        bucket = self._bucket(self._readers[name.partition(".")[0]])
-        uses = {self._cache.folder / shard[1]: (Download(bucket, RemoteFile(*shard)), uses) for shard, uses in body["uses"]}
-        self._schedules[name] = Schedule(self._folder / body["clock"], uses, stamp)
+    def _load_schedule(self, path: Path, stamp: tuple[int, int]) -> None:
+        bucket, uses = self._bucket(self._readers[path.name.partition(".")[0]]), {}
+        for file, firsts, lasts in json.loads(path.read_bytes()):
+            known = RemoteFile(*file)
+            uses[self._cache.folder / known.path] = bucket, known, firsts, lasts
+        self._schedules = {**self._schedules, path.name: Schedule(stamp, map_number(path.with_suffix(CLOCK), 0), uses)}
         self._look = 0.0
 
-    def _answer(self, answer: Path, body: dict[str, Any]) -> None:
-        """Answer a request, if its reader still waits."""
-        if answer.with_suffix(REQUEST).exists():
-            write_atomic(answer, json.dumps(body).encode(), durable=False)
+    def _next_use(self, path: Path) -> float:
+        """Return in how many samples a file is used by any Loader; inf: no schedule has it."""
+        return min((schedule.next_use(path) for schedule in self._schedules.values()), default=INF)
 
-    def _described(self, error: BaseException) -> dict[str, Any]:
-        """Return an error as the answer to a request."""
-        if isinstance(error, FastDataError):
-            return {"error": type(error).__name__, "message": str(error), "missing": getattr(error, "missing", False)}
+    # Files that readers wait for, each in a thread
+
+    def _bring(self, request: Path, reader: Reader, file: RemoteFile) -> None:
+        """Download a file, and again if it is evicted, for as long as a reader waits."""
+        path, end = self._cache.folder / file.path, time.monotonic() + WAIT_S
+        try:
+            while request.exists():
+                pause = WATCH_S
+                if not path.exists() and not self._download(self._bucket(reader), file):
+                    now, pause = time.monotonic(), ROOM_S[0]
+                    self._full = now + ROOM_S[1]
+                    if now >= end:
+                        raise self._cache.full(file.bytes)
+                time.sleep(pause)
+        except Exception as error:  # noqa: BLE001  the reader waits, whatever happens
+            self._report(request, error)
+
+    def _download(self, bucket: Bucket, file: RemoteFile) -> bool:
+        """Download a file, unless another thread or process does; return whether there is room for it."""
+        if not file.xxh3_128:  # a manifest
+            write_whole(self._cache.folder / file.path, bucket.read_twice(file.name))
+            return True
+        with self._wanted:
+            try:
+                descriptor = self._cache.begin(self._cache.folder / file.path, file.bytes, self._next_use)
+            except (BlockingIOError, FileExistsError):
+                return True
+            if descriptor is not None:
+                fill(self._cache, bucket, file, descriptor, self._ranges)
+            return descriptor is not None
+
+    def _report(self, request: Path, error: Exception) -> None:
+        """Tell a reader why it waits in vain."""
         if isinstance(error, OSError):
             why = "the disk is full" if error.errno == errno.ENOSPC else lacking(error) or error
-            return {"error": "StoreError", "message": f"the cache {self._cache.folder}: {why}"}
-        return {"error": "RemoteError", "message": f"the downloader failed: {type(error).__name__}: {error}"}
+            error = StoreError(f"the cache {self._cache.folder}: {why}")
+        elif not isinstance(error, FastDataError):
+            error = RemoteError(f"the downloader failed: {type(error).__name__}: {error}")
+        missing = error.missing if isinstance(error, RemoteError) else None
+        answer = request.with_suffix(ERROR)
+        write_whole(answer, json.dumps({"message": str(error), "missing": missing}).encode())
+        if not request.exists():  # the reader has ended meanwhile
+            answer.unlink(missing_ok=True)
 
-    def _finish(self) -> None:
-        """Answer what is done."""
-        for manifest, answer in [item for item in self._manifests.items() if item[0].done()]:
-            del self._manifests[manifest]
-            error = manifest.exception()
-            self._answer(answer, self._described(error) if error else {"manifest": manifest.result().decode("latin-1")})
-        for path, running in [item for item in self._running.items() if item[1].done()]:
-            del self._running[path]
-            if (error := running.exception()) is not None:
-                self._failed[path] = time.monotonic() + AGAIN_S
-            self._end(path, error)
+    # Files that Loaders will read
 
-    def _end(self, path: Path, error: BaseException | None) -> None:
-        """Answer those who wait for a file."""
-        if (wanted := self._wanted.pop(path, None)) is not None:
-            body = {} if error is None else self._described(error)
-            for answer in wanted.answers:
-                self._answer(answer, body)
-
-    def _begin_wanted(self, now: float) -> None:
-        """Begin to download what readers wait for."""
-        for path, download in list(self._wanted.items()):
-            if path in self._running or now < download.look:
-                continue
-            if path.exists():
-                self._end(path, None)
-            elif not any(answer.with_suffix(REQUEST).exists() for answer in download.answers):
-                del self._wanted[path]  # nobody waits any more
-            elif len(self._running) < WANTED_AT_ONCE:
-                download.look = now + ROOM_S[0]
-                try:
-                    if not self._start(path, download) and now >= download.since + WAIT_S:
-                        raise self._cache.full(download.file.bytes)
-                except (FastDataError, OSError) as error:
-                    self._end(path, error)
-
-    def _begin_scheduled(self, now: float) -> None:
-        """Begin to download what Loaders will need, unless it would take the room of what readers wait for."""
-
-        def is_needed(path: Path) -> bool:
-            return path not in self._running and self._failed.get(path, 0.0) <= now and not path.exists()
-
+    def _fetch_ahead(self, now: float) -> None:
+        """Begin to download what Loaders will read next, unless it would take the room of what readers wait for."""
+        self._fetching = [one for one in self._fetching if not one.done()]
         if now >= self._look:
-            self._coming = self._schedules.coming(is_needed)[::-1]
-            self._look = now + LOOK_S
-        while (
-            self._coming
-            and len(self._running) < FILES_AT_ONCE
-            and now >= self._room_look
-            and self._wanted.keys() <= self._running.keys()
-        ):
-            path, download = self._coming[-1]
-            use = self._schedules.next_use(path)
+            self._coming, self._look = self._uses(), now + LOOK_S
+        while self._coming and len(self._fetching) < AHEAD_AT_ONCE and now >= self._full:
+            _, path, bucket, file = self._coming[-1]
+            use = self._next_use(path)
             try:
-                if use != INF and is_needed(path) and not self._start(path, download, use):
-                    self._room_look = now + ROOM_S[1]
-                    return
+                descriptor = self._cache.begin(path, file.bytes, self._next_use, use) if use != INF else -1
+            except (BlockingIOError, FileExistsError):
+                descriptor = -1
             except (FastDataError, OSError):
-                self._room_look = now + ROOM_S[1]
+                descriptor = None
+            if descriptor is None:
+                self._full = now + ROOM_S[1]
                 return
+            if descriptor >= 0:
+                self._fetching.append(self._ahead.submit(fill, self._cache, bucket, file, descriptor, self._ranges))
             self._coming.pop()
 
-    def _start(self, path: Path, download: Download, use: float = -1.0) -> bool:
-        """Begin to download a file, which is used in so many samples, if there is room; return whether there is."""
-        descriptor = self._cache.begin(path, download.file.bytes, self._schedules.next_use, use)
-        if descriptor is None:
-            return False
-        self._running[path] = self._threads.submit(fill, self._cache, download.bucket, download.file, descriptor, self._requests)
-        return True
+    def _uses(self) -> list[tuple[float, Path, Bucket, RemoteFile]]:
+        """Return what schedules have and the cache lacks, the next last."""
+        found: dict[Path, tuple[float, Path, Bucket, RemoteFile]] = {}
+        for schedule in self._schedules.values():
+            for path, (bucket, file, _, _) in schedule.uses.items():
+                use = schedule.next_use(path)
+                if use != INF and (path not in found or use < found[path][0]):
+                    found[path] = use, path, bucket, file
+        return sorted((use for path, use in found.items() if not path.exists()), key=lambda use: use[0], reverse=True)
 
 
 def main(cache: str, folder: str) -> None:
     """Work for the readers of a cache, whose folder in it has this name."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise_file_limit()
     try:
         shards = ShardCache(Path(cache))
         shards.sweep()

@@ -1,8 +1,8 @@
 """Which shards a Loader will read, and when: it says so in a file, from which its downloader knows what to fetch and to evict.
 
-A schedule is a JSON object: {"clock": a file beside it, "uses": [[a RemoteFile, [[first, last], ...]], ...]}: a shard is used from
-one sample to another, counted from the beginning of the schedule. A file is replaced as a whole. The clock is an int64, which the
-Loader changes in place: how many samples its workers have read.
+A schedule is JSON: [[a RemoteFile, [first, ...], [last, ...]], ...]: a shard is used from one sample to another, counted from the
+beginning of the schedule. A file is replaced as a whole. The clock beside it is an int64, which the Loader changes in place: how
+many samples its workers have read.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import StoreError
-from fastdata.remote.cache import map_number
-from fastdata.remote.client import CLOCK, SCHEDULE, RemoteFile
+from fastdata.remote.cache import CLOCK, SCHEDULE, map_number, write_whole
+from fastdata.remote.client import remove_files
 from fastdata.remote.reader import RemoteStore
-from fastdata.store.files import write_atomic
 from fastdata.store.store import Use
 
-__all__ = ["INF", "Schedule", "ScheduleWriter", "Schedules"]
+__all__ = ["ScheduleWriter"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Chunks = Callable[[int, int], tuple[Array, int, int]]
@@ -32,7 +30,6 @@ Chunks = Callable[[int, int], tuple[Array, int, int]]
 SAMPLES_MORE = 1 << 16  # scheduled before the first batch, and each time that more batches are made
 MOST_SAMPLES = 1 << 20  # scheduled ahead
 GAPS_PER_CHUNK = 4  # at most, between the uses of a shard
-INF = float("inf")
 
 
 class ScheduleWriter:
@@ -97,10 +94,10 @@ class _ScheduleFile:
 
     def __init__(self, store: RemoteStore) -> None:
         self._store, self._session = store, store.session  # whose files are removed with it
-        self._path, self._clock_path = self._session.path(SCHEDULE), self._session.path(CLOCK)
-        self.clock = map_number(self._clock_path)
+        stem = self._session.stem()
+        self._path, self.clock = Path(f"{stem}{SCHEDULE}"), map_number(Path(f"{stem}{CLOCK}"))
         self.uses: dict[str, Array] = {}
-        weakref.finalize(self, _remove, os.getpid(), self._path, self._clock_path)
+        weakref.finalize(self, remove_files, os.getpid(), stem)
 
     def add(self, variant: str, samples: Array, shards: Array, gap: int) -> None:
         """Add the shards of some samples. Uses of a shard up to `gap` samples apart are one."""
@@ -125,19 +122,12 @@ class _ScheduleFile:
     def write(self, now: int) -> None:
         """Write what is used at a sample or later."""
         self.uses = {variant: uses[uses[:, 2] >= now] for variant, uses in self.uses.items()}
-        stretches = dict[RemoteFile, list[tuple[int, int]]]()
+        body = []
         for variant, uses in self.uses.items():
-            for shard, first, last in uses.tolist():
-                stretches.setdefault(self._store.shards[variant][shard], []).append((first, last))
-        body = {"clock": self._clock_path.name, "uses": list(stretches.items())}
-        write_atomic(self._path, json.dumps(body).encode(), durable=False)
-
-
-def _remove(process: int, *paths: Path) -> None:
-    if process == os.getpid():  # and not a process that was forked from it
-        for path in paths:
-            with suppress(OSError):
-                path.unlink()
+            for shard in np.split(uses, np.flatnonzero(np.diff(uses[:, 0])) + 1) if len(uses) else ():
+                number, firsts, lasts = shard.T.tolist()
+                body.append((self._store.shards[variant][number[0]], firsts, lasts))
+        write_whole(self._path, json.dumps(body).encode())
 
 
 def _merged(uses: Array, gap: int) -> Array:
@@ -146,42 +136,3 @@ def _merged(uses: Array, gap: int) -> Array:
     begins = np.append(True, (uses[1:, 0] != uses[:-1, 0]) | (uses[1:, 1] - uses[:-1, 2] > gap))
     ends = np.append(begins[1:], True)
     return np.stack([uses[begins, 0], uses[begins, 1], uses[ends, 2]], axis=1)
-
-
-class Schedule:
-    """What one Loader will read of one store, as its downloader knows it.
-
-    shards: for each file in the cache, the shard, and the first and last sample of each stretch in which it is used, in order.
-    stamp: of the file that says so, the inode and the time.
-    """
-
-    def __init__(self, clock: Path, shards: dict[Path, tuple[Any, list[tuple[int, int]]]], stamp: tuple[int, int] = (0, 0)) -> None:
-        self.stamp = stamp
-        self._clock = map_number(clock, 0)
-        self.shards = shards
-
-    def next_use(self, path: Path) -> float:
-        """Return in how many samples a shard is used."""
-        _, stretches = self.shards.get(path, (None, []))
-        now = self._clock[0]
-        while stretches and stretches[0][1] < now:
-            stretches.pop(0)
-        return float(max(stretches[0][0] - now, 0)) if stretches else INF
-
-
-class Schedules(dict[str, Schedule]):
-    """The schedules of all Loaders, by the names of their files. A time is a number of samples from now."""
-
-    def next_use(self, path: Path) -> float:
-        """Return when a shard is used next by any Loader; inf: no schedule has it."""
-        return min((schedule.next_use(path) for schedule in self.values()), default=INF)
-
-    def coming(self, is_needed: Callable[[Path], bool]) -> list[tuple[Path, Any]]:
-        """Return the shards that are used, the next ones first: the file, and the shard."""
-        uses: dict[Path, tuple[float, Any]] = {}
-        for schedule in self.values():
-            for path, (shard, _) in schedule.shards.items():
-                use = schedule.next_use(path)
-                if use != INF and (path not in uses or use < uses[path][0]) and is_needed(path):
-                    uses[path] = use, shard
-        return [(path, shard) for path, (_, shard) in sorted(uses.items(), key=lambda item: item[1][0])]

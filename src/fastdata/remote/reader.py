@@ -9,15 +9,15 @@ import stat
 import time
 import weakref
 from bisect import bisect_right
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from fastdata.errors import FormatError, RemoteError, StoreError, lacking, warn_user
-from fastdata.remote.cache import EVICTIONS, ShardCache, map_number
-from fastdata.remote.client import RemoteFile, Session
+from fastdata.remote.cache import EVICTIONS, RemoteFile, ShardCache, map_number, write_whole
+from fastdata.remote.client import Session
 from fastdata.remote.url import Storage, is_url, local_path, parse_bytes, scheme
 from fastdata.store.files import MANIFEST, FileSum, file_sum, shard_file, sum_of
 from fastdata.store.manifest import Manifest, Variant, parse_manifest, read_manifest
@@ -49,19 +49,21 @@ class RemoteStore(Place):
     def _copy_tables(self) -> Path:
         """Copy all of the store but its shards into the cache, unless it is there; return its folder."""
         try:
-            (answer,) = self.session.ask(None)
+            raw = self.session.manifest()
         except RemoteError as error:
             if error.missing:
                 what = f"no store at {self.url}: {error}; prepare one there, or publish one to it"
                 raise RemoteError(what, missing=True) from None
             raise
-        raw = answer["manifest"].encode("latin-1")
         manifest = parse_manifest(raw, f"{self.url}/{MANIFEST}")
-        folder = f"{manifest.fingerprint}/{xxhash.xxh3_64_hexdigest(raw)}"
-        files = {**manifest.files, MANIFEST: sum_of(raw)}
-        wanted = [name for name, total in files.items() if not _has(self.cache / folder / name, total)]
-        self.session.ask(*(RemoteFile(name, f"{folder}/{name}", files[name].bytes, files[name].xxh3_128) for name in wanted))
-        return self.cache / folder
+        folder = Path(manifest.fingerprint, xxhash.xxh3_64_hexdigest(raw))
+        root = self.cache / folder
+        lacks = [name for name, total in manifest.files.items() if not _has(root / name, total)]
+        totals = [manifest.files[name] for name in lacks]
+        self.session.ask(*(RemoteFile(n, str(folder / n), t.bytes, t.xxh3_128) for n, t in zip(lacks, totals, strict=True)))
+        if not _has(root / MANIFEST, sum_of(raw)):
+            write_whole(root / MANIFEST, raw)
+        return root
 
     @cached_property
     def shards(self) -> dict[str, list[RemoteFile]]:
@@ -100,7 +102,7 @@ class RemoteStore(Place):
         return RemoteStore, (self.url, self.storage, self.cache, self.limit, self.root)
 
     def reader(self, variant: Variant, index: RecordIndex, *, check: bool) -> CachedReader:
-        return CachedReader(CachedShards(self, variant.name), index, check=check)
+        return CachedReader(index, CachedShards(self, variant.name), check=check)
 
     def require(self, manifest: Manifest, variant: Variant) -> None:
         need = sum(total.bytes for total in variant.shards)
@@ -131,23 +133,21 @@ os.register_at_fork(after_in_child=_unmap_all)  # the lock of a mapping lives as
 def _has(path: Path, total: FileSum) -> bool:
     """Return whether the cache has a file. One that is not what was written is removed."""
     try:
-        info = path.stat()
         if file_sum(path) == total:
             return True
     except FileNotFoundError:
         return False
     except OSError:
         pass
-    _remove(path, info)
+    _remove(path)
     return False
 
 
-def _remove(path: Path, damaged: os.stat_result | None = None) -> None:
+def _remove(path: Path) -> None:
     """Remove a file that is not what was written, unless another process has."""
     try:
-        if damaged is None or os.path.samestat(path.stat(), damaged):
-            path.unlink()
-            warn_user(f"{path} is not what was written there: it is fetched again; see whether the disk is healthy")
+        path.unlink()
+        warn_user(f"{path} is not what was written there: it is fetched again; see whether the disk is healthy")
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -201,22 +201,18 @@ class CachedShards:
             finally:
                 os.close(descriptor)
             if info.st_nlink:
-                _remove(path, info)
+                _remove(path)
         raise StoreError(f"{path} was evicted {TRIES} times before it was read: make cache_size larger")
 
 
 class CachedReader(ShardReader):
     """Random access to the records of one variant of a remote store. A shard is fetched when it is first read."""
 
-    def __init__(self, shards: CachedShards, index: RecordIndex, *, check: bool = False) -> None:
+    def __init__(self, index: RecordIndex, shards: CachedShards, *, check: bool = False) -> None:
         super().__init__(index, shards, check=check)
-        self._cached = shards
         self._evictions = map_number(shards.store.cache / EVICTIONS)
         self._seen = self._evictions[0]
         _readers.add(self)
-
-    def __reduce__(self) -> Any:
-        return partial(CachedReader, check=self._check), (self._cached, self._index)
 
     def unmap(self) -> None:
         """Unmap all shards; those of which there are views stay until these are gone."""
@@ -226,14 +222,14 @@ class CachedReader(ShardReader):
         """Return the bytes of a record, which stay valid for as long as they are held."""
         if self._evictions[0] != self._seen:
             self._seen = self._evictions[0]
-            self._opened = {shard: view for shard, view in self._opened.items() if self._cached.path(shard).exists()}
+            self._opened = {shard: view for shard, view in self._opened.items() if self._shards.path(shard).exists()}
         try:
             return super().get(row)
         except FormatError:
             pass
         shard = bisect_right(self._starts, row) - 1
         self._opened.pop(shard, None)
-        _remove(self._cached.path(shard))
+        _remove(self._shards.path(shard))
         return super().get(row)
 
 

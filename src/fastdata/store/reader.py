@@ -76,7 +76,7 @@ class ShardReader:
         self._unread = bytearray(b"\1") * len(index) if check else bytearray()
 
     def __reduce__(self) -> Any:
-        return partial(ShardReader, check=self._check), (self._index, self._shards)
+        return partial(type(self), check=self._check), (self._index, self._shards)
 
     def __len__(self) -> int:
         return self._starts[-1]
