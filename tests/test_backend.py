@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fastdata import LMDBDataset, Loader, MissingExtraError, RAMDataset, RandomResizedCrop
-from stores import store
+from stores import sources, store
 
 
 def photos(**options):
@@ -24,8 +24,9 @@ def test_torch_unless_asked_otherwise():
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: LMDBDataset(store()), "not held as JPEGs"),
-        (lambda: RAMDataset(store("jpeg"), decoded=True), "not held as JPEGs"),
+        (lambda: LMDBDataset(store()), "not held as a store's JPEGs"),
+        (lambda: RAMDataset(store("jpeg"), decoded=True), "not held as a store's JPEGs"),
+        (lambda: RAMDataset(sorted(sources().rglob("*.png"))), "not held as a store's JPEGs"),
         (lambda: photos(transform=np.flipud), "has a transform"),
         (lambda: [1, 2, 3], "a list has no images"),
     ],

@@ -132,7 +132,7 @@ SHORT = type("Short", (list,), {"__len__": lambda self: 3})([[0], [1]])
         ({"batch_sampler": [[0]], "batch_size": 4}, "leave out batch_size"),
         ({"batch_sampler": [[0]], "shuffle": True, "drop_last": True, "sampler": [0]}, "leave out shuffle, sampler, drop_last"),
         ({"batch_sampler": iter([[0]])}, r"batch_sampler needs a len\(\)"),
-        ({"sampler": BatchSampler(range(4), 2, False), "batch_size": 2}, "is a BatchSampler, .*: pass it as batch_sampler="),
+        ({"sampler": BatchSampler(range(4), 2, False), "batch_size": 2}, "lists of them go to batch_sampler="),
         ({"batch_sampler": [[0], []]}, "gave 2 batches, some perhaps empty"),
         (LISTS, "sampler must give indices; lists of them go to batch_sampler="),
         ({"batch_sampler": SHORT}, r"gave 2 batches, .* but its len\(\) is 3"),

@@ -17,8 +17,7 @@ import fastdata
 import reference
 import stores
 from fastdata import ArrayDataset, LMDBDataset, Loader, RAMDataset, StoreError, TableDataset, TokenDataset
-from fastdata.loader.lanes import LaneOrder, number_of_lanes
-from fastdata.loader.order import RankShard
+from fastdata.loader.order import LaneOrder, number_of_lanes
 from fastdata.store.store import Store
 from stores import folder
 from support import Array, encode, picture, small_shards
@@ -77,31 +76,6 @@ def test_the_order_stays_what_it_is() -> None:
 @settings(max_examples=50, deadline=None)
 def test_the_number_of_lanes_follows_from_the_shards_with_samples(counts: list[int], empty: int) -> None:
     assert LaneOrder(np.array(counts + [0] * empty * 100), 1).lanes == min(8, sum(counts))
-
-
-# ---------------------------------------------------------------------------------------------------------------- ranks
-
-
-@given(st.integers(1, 60), st.integers(1, 16), st.integers(1, 90), st.integers(0, 200))
-@settings(max_examples=200, deadline=None)
-def test_each_rank_takes_neighbours_of_a_batch_that_is_sorted_by_lane(lanes: int, world: int, batch: int, n: int) -> None:
-    batch = max(batch, world)
-    for start, stop in ((0, n - n % batch), (n - n % batch, n)):
-        parts = [RankShard(rank, world).places(start, stop, batch, lanes) for rank in range(world)] if start < stop else []
-        for k, begin in enumerate(range(start, stop, min(batch, max(stop - start, 1)))):
-            size = min(batch, stop - begin)
-            rows = -(-size // world)
-            batches = [(places[k * rows : (k + 1) * rows].tolist(), valid) for places, valid in parts]
-            real = [places[:valid] for places, valid in batches]
-            if lanes % world or batch % world:
-                by_lane = sorted(range(begin, begin + size), key=lambda place: (place % lanes, place))
-                assert real == [by_lane[rank * size // world : (rank + 1) * size // world] for rank in range(world)]
-                for places, valid in batches:  # and repeats the last of these, which it has read
-                    assert valid == 0 or set(places[valid:]) <= {places[valid - 1]}
-            else:
-                assert real == [[*range(begin + rank, begin + size, world)] for rank in range(world)]
-            for places, _ in batches:
-                assert len(places) == rows and begin <= min(places) <= max(places) < begin + size
 
 
 # --------------------------------------------------------------------------------------------------- datasets of stores

@@ -417,40 +417,6 @@ def die(victim):
     time.sleep(5)
 
 
-STUCK = """
-import json, multiprocessing, os, sys, time
-import fastdata.loader.workers as workers
-from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError
-
-multiprocessing.set_start_method("fork")
-path, times = sys.argv[1], int(sys.argv[2])
-workers.START_S = 1.0
-forks = 0
-
-def before():
-    global forks
-    forks += 1
-
-os.register_at_fork(before=before, after_in_child=lambda: time.sleep(1000) if forks <= times else None)
-dataset = LMDBDataset(path, size=64, crop=CenterCrop(16))
-with Loader(dataset, 8, num_workers=0) as loader:
-    want = [batch[0].clone() for batch in loader]
-with Loader(dataset, 8, num_workers=2) as loader:
-    try:
-        found = [batch[0].clone() for batch in loader]
-        print(json.dumps([len(found) == len(want) and all(a.equal(b) for a, b in zip(found, want)), ""]))
-    except LoaderError as error:
-        print(json.dumps([False, str(error)]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("times", "works"), [(1, True), (99, False)])
-def test_a_worker_that_hangs_when_it_is_forked_is_replaced_once_and_then_an_error(times, works):
-    found, error = script(STUCK, store(), times, timeout=180)
-    assert found == works and ("forkserver" in error) != works
-
-
 CYCLE = """
 import gc, json, sys, time
 from fastdata import CenterCrop, LMDBDataset, Loader

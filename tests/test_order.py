@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
+from fastdata.loader.fetch import Size
 from fastdata.loader.order import ROUNDS, EpochOrder, RankShard, permute
 from fastdata.loader.requests import Counts, Requests
-from fastdata.loader.sizes import Sizes
 
 
 def whole_order(n, seed, epoch):
@@ -68,7 +68,7 @@ def batches(n, world, batch, *, drop_last=False, shuffle=True, epoch_start=(0, 0
     stop = n - n % batch if drop_last else n
     found = []
     for rank in range(world):
-        requests = Requests(EpochOrder(n, 7, shuffle), RankShard(rank, world, blocks), Counts(n, batch, stop), Sizes.of(None, None))
+        requests = Requests(EpochOrder(n, 7, shuffle), RankShard(rank, world, blocks), Counts(n, batch, stop), [(0, Size())])
         requests.restart(*epoch_start)
         found.append(list(islice(requests, epochs * -(-stop // batch))))
     return found

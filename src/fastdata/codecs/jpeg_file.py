@@ -39,11 +39,6 @@ class JpegHeader(Header):
     components: int  # 1 grey, 3 colour, 4 CMYK or YCCK
     progressive: bool
 
-    @property
-    def plain(self) -> bool:
-        """Whether other decoders agree on the pixels: they mend, invert and rotate images in ways of their own."""
-        return self.components in (1, 3) and self.orientation == 1 and not self.progressive
-
     def memory(self, least: tuple[int, int]) -> int:
         den = self._scale(least)
         scaled = 4 * self.components * -(-self.height // den) * -(-self.width // den)

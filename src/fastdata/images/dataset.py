@@ -13,7 +13,7 @@ from fastdata.data.choice import checked
 from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_one_line
 from fastdata.data.random import ROW_MASK, isolated_global_rngs, repeated, seeds_for_user_code, uniforms
 from fastdata.data.targets import Item, to_tensors
-from fastdata.errors import StoreError
+from fastdata.errors import LoaderError, StoreError
 from fastdata.images.crops import Crop
 from fastdata.images.fields import Columns, Fields, as_item, columns_of
 from fastdata.images.masks import class_names, class_pixels
@@ -193,12 +193,13 @@ class ImageDataset(SlotDataset):
         The JPEGs are whole, as they are stored. Their bytes are valid while this dataset lives.
 
         Raises:
-            LoaderError: if the samples would have several shapes.
+            LoaderError: if the samples would have several shapes, or a crop lies outside of its image.
         """
         _, rows, (plan,) = self._plan_batch(indices, seed, epoch, repeats)
         images, shape = self._images, self.views[0].one_shape(plan)
-        pairs = zip(rows.tolist(), plan, strict=True)
-        jpegs = [None if sample.window.empty else images.jpeg(row, images.get(row)) for row, sample in pairs]
+        if any(sample.window.empty for sample in plan):
+            raise LoaderError('a crop lies outside of its image, which is not decoded then: use backend="torch"')
+        jpegs = [images.get(row) for row in rows.tolist()]
         return EncodedBatch(plan, jpegs, self._read_targets(rows, plan, np.empty, None), (*shape, images.form.channels))
 
     def no_jpegs(self) -> str | None:
@@ -211,7 +212,7 @@ class ImageDataset(SlotDataset):
             return "it has several crops, which share what is decoded"
         if self.images:
             return "it has several images a sample; images= chooses one"
-        return None if self._images.jpegs else "its images are not held as JPEGs"
+        return None if self._images.jpegs else "its images are not held as a store's JPEGs (--codec jpeg)"
 
     @property
     def draws(self) -> int:

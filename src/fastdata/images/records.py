@@ -15,8 +15,7 @@ import numpy as np
 from msgspec import structs
 
 from fastdata.codecs.decode import SourceImage
-from fastdata.codecs.jpeg_file import END_OF_IMAGE
-from fastdata.codecs.jpeg_grid import decode_buffer, jpeg_size
+from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.codecs.pixels import Region, Window, decode_window
 from fastdata.data.dataset import shown
 from fastdata.data.in_memory import InMemoryRecords, progress_bar
@@ -78,8 +77,8 @@ class _Holdable(ABC):
 
     @property
     def jpegs(self) -> bool:
-        """Whether the images are JPEGs, or files that may be."""
-        return self.indexed
+        """Whether the images are JPEGs of fastdata's own."""
+        return self.form.codec == "jpeg" and not self.decoded
 
     def get(self, index: int) -> memoryview:
         """Return the stored bytes, valid while this object lives."""
@@ -201,15 +200,6 @@ class StoreImages(_Holdable):
         except CodecError as error:
             raise FormatError(f"sample {index} of {self.place}: {error}; {self._reader.advice(index)}") from None
 
-    def jpeg(self, index: int, data: memoryview) -> memoryview | None:
-        """Return `data`, which is from `get`, if other decoders can decode it; None: use `decode`.
-
-        It is then a JPEG that is baseline, grey or YCbCr, upright, of the expected size, and has an end-of-image marker.
-        """
-        if not self.jpegs or (self.form.codec == "original" and not getattr(SourceImage(bytes(data)).header, "plain", False)):
-            return None
-        return _whole_jpeg(data, int(self._height[index]), int(self._width[index]))
-
     def name(self, index: int) -> str:
         if self._names is None:
             self._names = self.store.names()
@@ -264,12 +254,12 @@ class FileImages(_Holdable):
         names = tuple(f"label{k + 1}" for k in range(values.shape[1])) if values.ndim == 2 else ()
         self.labels = Labels("vector" if names else "none" if targets is None else "class", names)
         self._targets = SharedArray.of(values.astype(np.float32 if names else np.int64))
-        sides = SharedArray((len(self.paths), 4), np.int64)
+        sides = SharedArray((len(self.paths), 3), np.int64)
         with progress_bar("reading headers", len(self.paths), "img") as bar:
             for k, path in enumerate(self.paths):
                 with _naming(path):
                     image = SourceImage(data := Path(path).read_bytes())
-                sides.array[k] = image.height, image.width, len(data), getattr(image.header, "plain", False)
+                sides.array[k] = image.height, image.width, len(data)
                 bar.update()
         self._sides = sides
 
@@ -287,10 +277,6 @@ class FileImages(_Holdable):
     def place(self) -> str:
         return "image files"
 
-    @property
-    def jpegs(self) -> bool:
-        return not self.decoded
-
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -304,10 +290,6 @@ class FileImages(_Holdable):
     def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         with _naming(self.paths[index]):
             return Region(SourceImage(bytes(data)).decode())
-
-    def jpeg(self, index: int, data: memoryview) -> memoryview | None:
-        height, width, _, plain = self._sides.array[index].tolist()
-        return _whole_jpeg(data, height, width) if plain and self.jpegs else None
 
     def name(self, index: int) -> str:
         return self.paths[index]
@@ -442,15 +424,11 @@ class ConcatImages(_Concat[Images]):
 
     @property
     def jpegs(self) -> bool:
-        return any(images.jpegs for images, _ in self._parts)
+        return all(images.jpegs for images, _ in self._parts)
 
     @property
     def indexed(self) -> bool:
         return all(images.indexed for images, _ in self._parts)
-
-    def jpeg(self, index: int, data: memoryview) -> memoryview | None:
-        images, local = self._find(index)
-        return images.jpeg(local, data)
 
     @property
     def place(self) -> str:
@@ -518,12 +496,3 @@ def _naming(path: str) -> Iterator[None]:
         raise StoreError(f"{path} cannot be read: {lacking(error) or f'{error.strerror}; leave it out of the list'}") from None
     except CodecError as error:
         raise StoreError(f"{path} cannot be decoded: {error}; leave it out, or let fastdata-prep sort it out") from None
-
-
-def _whole_jpeg(data: memoryview, height: int, width: int) -> memoryview | None:
-    """Return the JPEG; None if the image has another size, or lacks its end."""
-    try:
-        whole = jpeg_size(data) == (height, width) and data[-2:] == END_OF_IMAGE
-    except CodecError:
-        return None
-    return data if whole else None

@@ -206,12 +206,12 @@ class EncodedBatch(NamedTuple):
 
     Attributes:
         plan: the plan for each image.
-        jpegs: each image as a JPEG; None: only `read_batch` can decode it.
+        jpegs: each image as a JPEG.
         targets: as `read_batch` returns them.
         shape: [H, W, C] of each sample.
     """
 
     plan: Sequence[Sample]
-    jpegs: list[memoryview | None]
+    jpegs: list[memoryview]
     targets: Any
     shape: tuple[int, ...]

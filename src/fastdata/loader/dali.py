@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from fastdata.data.dataset import Timing
 from fastdata.data.targets import to_tensors
 from fastdata.errors import FastDataError, LoaderError, needs
 from fastdata.gpu.copies import numbered
@@ -48,16 +47,8 @@ def check_dali(dataset: Any) -> None:
     import_dali()
 
 
-class _Pending(NamedTuple):
-    """A request; its batch, or why it cannot be made; and the rows that DALI decodes."""
-
-    request: Request
-    batch: EncodedBatch | FastDataError
-    rows: list[int]
-
-
 class Dali(Engine):
-    """DALI, decoding some batches ahead in threads of this process, which itself decodes images that are no such JPEGs.
+    """DALI, decoding some batches ahead in threads of this process.
 
     Args:
         loader: the Loader, whose arguments say how.
@@ -67,86 +58,55 @@ class Dali(Engine):
     def __init__(self, loader: Any, requests: Requests) -> None:
         dataset, device = loader.dataset, loader.device
         check_dali(dataset)  # a transform may have been set since the loader was made
-        self._device = numbered(device) if device is not None and device.type == "cuda" else None
-        self._pin = loader.pin_memory and self._device is None and torch.cuda.is_available()
+        gpu = numbered(device) if device is not None and device.type == "cuda" else None
+        self._pin = loader.pin_memory and gpu is None and torch.cuda.is_available()
         self._fetch = Fetch(dataset)
         self._requests = iter(requests)
         self._ahead = loader.prefetch_factor
         threads = max(loader.num_workers, 1)
-        self._decoder_args = dataset.views[0], dataset.channels, requests.rows(), threads, self._device
-        self._decoder: DaliDecoder | None = None
-        self._pending: deque[_Pending] = deque()
+        self._decoder = DaliDecoder(dataset.views[0], dataset.channels, requests.rows(), threads, gpu)
+        self._pending = deque[tuple[Request, EncodedBatch | FastDataError]]()  # an error is raised when its batch is received
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
         """Return the next batch of this generation: (images [n, C, H, W], targets)."""
         started = time.perf_counter()
-        while self._pending and self._pending[0].request.generation != generation:
-            self._decode(self._pending.popleft())  # to discard it: DALI returns batches in order
+        while self._pending and self._pending[0][0].generation != generation:
+            _, batch = self._pending.popleft()
+            if isinstance(batch, EncodedBatch):
+                self._decoder.take()  # DALI returns batches in order
         while len(self._pending) <= self._ahead:
-            self._prepare(next(self._requests))
-        prepared = time.perf_counter() - started
-        pending = self._pending.popleft()
-        if isinstance(pending.batch, FastDataError):
-            raise pending.batch
+            self._submit(next(self._requests))
+        work_s = time.perf_counter() - started
+        request, batch = self._pending.popleft()
+        if isinstance(batch, FastDataError):
+            raise batch
         images, why = None, ""
         try:
-            images = self._decode(pending)
+            images = self._decoder.take()
         except Exception as error:  # noqa: BLE001  DALI has no errors of its own; their tracebacks keep its threads
             why = " ".join(str(error).split())
-        if why:
-            self._fetch.__getitems__(pending.request)  # says which image cannot be decoded
+        wanted = (len(batch.plan), *batch.shape)
+        if images is None or images.shape != wanted:
+            self._fetch.__getitems__(request)  # says which image cannot be decoded
+            why = why or f"the batch is {list(images.shape)}, where {list(wanted)} was expected"  # type: ignore[union-attr]
             raise LoaderError(f'DALI could not decode a batch: {why}; use backend="torch", which can')
-        started = time.perf_counter()
-        reply, batch = self._complete(pending.request, pending.batch, pending.rows, images)
-        return reply._replace(work_s=prepared + time.perf_counter() - started), batch
+        images = images.pin_memory() if self._pin else images
+        return Reply(request, images=False, work_s=work_s), (images.permute(0, 3, 1, 2), to_tensors(batch.targets))
 
-    def _prepare(self, request: Request) -> None:
-        """Submit a batch to DALI. An error in it is raised when the batch is received."""
+    def _submit(self, request: Request) -> None:
+        """Submit a batch to DALI."""
         dataset = self._fetch.at(request.size)
         try:
             batch = dataset.encode_batch(request.indices, seed=request.seed, epoch=request.epoch, repeats=request.repeats)
         except FastDataError as error:
-            self._pending.append(_Pending(request, error.with_traceback(None), []))
+            self._pending.append((request, error.with_traceback(None)))
             return
-        rows = [k for k, jpeg in enumerate(batch.jpegs) if jpeg is not None]
-        self._pending.append(_Pending(request, batch, rows))
-        if rows:
-            self._decoder = self._decoder or DaliDecoder(*self._decoder_args)
-            self._decoder.submit([np.frombuffer(batch.jpegs[k], np.uint8) for k in rows], [batch.plan[k] for k in rows])
-
-    def _decode(self, pending: _Pending) -> torch.Tensor | None:
-        """Return the rows that DALI decodes, [rows, H, W, C]; None: there are none."""
-        if not pending.rows or not self._decoder or isinstance(pending.batch, FastDataError):
-            return None
-        return self._decoder.take((len(pending.rows), *pending.batch.shape))
-
-    def _complete(self, request: Request, batch: EncodedBatch, rows: list[int], images: torch.Tensor | None) -> tuple[Reply, Any]:
-        """Return the batch, with the rows that DALI did not decode added."""
-        timing = Timing()
-        rest = sorted(set(range(len(batch.plan))) - set(rows))
-        if rest:
-            repeats = None if request.repeats is None else request.repeats[rest]
-            pixels, _ = self._fetch.at(request.size).read_batch(
-                request.indices[rest], seed=request.seed, epoch=request.epoch, repeats=repeats, timing=timing
-            )
-            rendered = self._to_device(torch.from_numpy(pixels))
-            whole = rendered.new_empty((len(batch.plan), *batch.shape))
-            whole.index_copy_(0, self._to_device(torch.tensor(rest)), rendered)
-            images = whole if images is None else whole.index_copy_(0, self._to_device(torch.tensor(rows)), images)
-        assert images is not None
-        images = images.pin_memory() if self._pin else images
-        reply = Reply(request, images=False, timing=timing, fallbacks=len(rest))
-        return reply, (images.permute(0, 3, 1, 2), to_tensors(batch.targets))
-
-    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor to the device; the host does not wait."""
-        return tensor if self._device is None else tensor.pin_memory().to(self._device, non_blocking=True)
+        self._pending.append((request, batch))
+        self._decoder.submit([np.frombuffer(jpeg, np.uint8) for jpeg in batch.jpegs], batch.plan)
 
     def close(self) -> None:
         """End DALI's threads. Batches still held keep their memory."""
-        if self._decoder is not None:
-            self._decoder.close()
-        self._decoder = None
+        self._decoder.close()
         self._pending.clear()
 
 
@@ -184,20 +144,13 @@ class DaliDecoder:
         self._fed.append(jpegs)
         self._pipe.schedule_run()
 
-    def take(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return the oldest submitted batch, uint8 [n, H, W, C].
-
-        Raises:
-            ValueError: it has another shape.
-            Exception: DALI could not decode it. The decoder must not be used any more.
-        """
+    def take(self) -> torch.Tensor:
+        """Return the oldest submitted batch, uint8 [n, H, W, C]. After an error of DALI the decoder must not be used any more."""
         stream = None if self._device is None else torch.cuda.current_stream(self._device)
         (out,) = self._pipe.share_outputs(cuda_stream=stream)  # on a GPU the stream waits, on the CPU the host
         fed = self._fed.popleft()
         batch: torch.Tensor = torch.utils.dlpack.from_dlpack(out.as_tensor())
         self._pipe.release_outputs()
-        if batch.shape != shape:
-            raise ValueError(f"DALI made {list(batch.shape)}, where {list(shape)} was expected")
         return batch if self._device is None else self._copy(batch, fed)
 
     def _copy(self, batch: torch.Tensor, fed: Any) -> torch.Tensor:

@@ -22,17 +22,37 @@ from torch.utils.data import default_collate, get_worker_info
 from fastdata.data.dataset import SlotDataset, Timing
 from fastdata.data.random import isolated_global_rngs, repeated, seeds_for_user_code
 from fastdata.errors import LoaderError
-from fastdata.loader.sizes import Size, sized
 from fastdata.loader.slots import ALIGN, Place, Span
 from fastdata.system.torch_private import ExceptionWrapper, pytree, shared_storage
 
-__all__ = ["Fetch", "Reply", "Request", "as_is", "quiet_worker", "ready_to_fork", "wrap_error"]
+__all__ = ["Fetch", "Reply", "Request", "Size", "as_is", "quiet_worker", "ready_to_fork", "sized"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 NO_TIME = Timing()
 FROZEN_AT_START = gc.get_freeze_count()  # Python 3.12 starts with some frozen objects
+
+
+class Size(NamedTuple):
+    """A stored size of the store, and the side of the crop's output; None: the dataset's own."""
+
+    stored: int | None = None
+    crop: int | None = None
+
+
+def sized(dataset: Any, size: Size) -> Any:
+    """Return the dataset with that size.
+
+    Raises:
+        TypeError: the dataset has no sizes.
+        ValueError: the dataset has no crop.
+    """
+    if size != Size() and not isinstance(dataset, SlotDataset):
+        raise TypeError(f"sizes need one of fastdata's datasets of images; this is a {type(dataset).__name__}")
+    if size.stored is not None:
+        dataset = dataset.with_size(size.stored)
+    return dataset if size.crop is None else dataset.with_crop_size(size.crop)
 
 
 class Request(NamedTuple):
@@ -71,7 +91,6 @@ class Reply(NamedTuple):
         work_s: seconds that it took.
         timing: the parts of these seconds.
         error: a worker's error, for the loader to raise if it still wants this batch.
-        fallbacks: rows that DALI did not decode.
     """
 
     request: Request
@@ -80,7 +99,6 @@ class Reply(NamedTuple):
     work_s: float = 0.0
     timing: Timing = NO_TIME
     error: Any = None
-    fallbacks: int = 0
 
 
 class Fetch(torch.utils.data.Dataset[Any]):

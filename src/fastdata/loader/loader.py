@@ -23,7 +23,6 @@ from fastdata.loader.ranks import Ranks, default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.samplers import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sampling import Sampling, whole
-from fastdata.loader.sizes import Sizes
 from fastdata.loader.stats import Stats
 from fastdata.loader.unwrap import WatchedDataset
 from fastdata.loader.workers import Workers, start_server
@@ -158,10 +157,9 @@ class Loader(Fixed, fixed=FIXED):
         self.backend = backend
         self.collate_fn = collate_fn or default_collate
         self._num_workers = num_workers
-        sizes = Sizes.of(schedule, dataset)
         ranks = Ranks(split, rank, world_size)
         self._sampling = Sampling(
-            dataset, batch_size, global_batch_size, shuffle, order, sampler, batch_sampler, seed, drop_last, sizes, ranks
+            dataset, batch_size, global_batch_size, shuffle, order, sampler, batch_sampler, seed, drop_last, schedule, ranks
         )
         self.order = self._sampling.order
         if backend == "dali":
@@ -312,7 +310,7 @@ class Loader(Fixed, fixed=FIXED):
         elif self.backend == "dali":
             engine = Dali(self, requests)
         else:
-            engine = Workers.start(self, requests)
+            engine = Workers(self, requests)
         if self.device is None:
             return engine
         return DevicePrefetchEngine(engine, self.device, self.device_prefetch, pin=self.pin_memory)

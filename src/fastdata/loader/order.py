@@ -2,19 +2,21 @@
 
 A shuffled epoch is a pseudorandom permutation of 0 .. n-1 that is computed place by place, never stored: a Feistel network over the
 next power of two, applied again to results outside the range (cycle walking; Black and Rogaway, "Ciphers with Arbitrary Finite
-Domains", 2002). So a resume in the middle of ten million samples costs as much as one batch.
+Domains", 2002). So a resume in the middle of ten million samples costs as much as one batch. `tests/reference.py` defines both
+orders exactly, in plain Python.
 """
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata.data.random import philox
 
-__all__ = ["EpochOrder", "RankShard", "order_keys", "permute", "permute_each"]
+__all__ = ["EpochOrder", "LaneOrder", "RankShard", "number_of_lanes"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,6 +24,11 @@ ROUNDS = 12
 FEW_NUMBERS = 4  # times the places that are asked for
 LEAST_BITS = 8  # with fewer bits the rounds have too few functions to choose from
 ORDER_STREAM = 0xFFFFFFFF  # a counter word that separates these keys from the samples' random numbers
+LANES = (8, 16, 24, 48, 96, 192, 384, 960)  # divisible by many numbers of ranks
+LEAST_SHARDS = 8  # for each lane
+LEAST_SHARD_BITS = 4  # in a small shard, fewer bits would leave too few permutations, more would cost time
+CHUNK = 1 << 22  # samples whose shards are looked up at once
+KEPT = 2  # epochs that are laid out at a time: the current one and the next
 
 
 def permute(places: Array, n: int, keys: Array) -> Array:
@@ -100,58 +107,121 @@ class EpochOrder:
         return permute(places, self.n, order_keys(self.seed, epoch))
 
 
+def number_of_lanes(shards: int) -> int:
+    """Return the number of lanes for so many shards: the largest that leaves each lane 8 shards, and at least 8 lanes."""
+    return max(lanes for lanes in LANES if lanes * LEAST_SHARDS <= max(shards, LANES[0] * LEAST_SHARDS))
+
+
+class _Layout(NamedTuple):
+    """An epoch: the order of the shards, where each begins in it, and keys for each shard."""
+
+    shards: Array
+    starts: Array
+    keys: Array
+
+
+class LaneOrder:
+    """An order in which few shards are in use at a time; docs/loader.md says how well it mixes.
+
+    The shards of an epoch are laid end to end in a random order. This row of n samples is cut into L lanes of equal length, and
+    places are dealt to them in turn: place p is step p // L of lane p % L. A lane reads its shards one after another, and the
+    samples of each in a random order.
+
+    Args:
+        counts: the number of samples in each shard, int64 [shards].
+        seed: 0 to 2^64 - 1.
+        lanes: the number of lanes; None: `number_of_lanes` of the shards that have samples.
+        samples: the dataset's indices in the order of their shards, int64 [n]; None: they are in this order already.
+    """
+
+    def __init__(self, counts: Array, seed: int, lanes: int | None = None, samples: Array | None = None) -> None:
+        self.counts = np.asarray(counts, np.int64)
+        self.n = int(self.counts.sum())
+        self.seed = seed
+        self.lanes = min(number_of_lanes(int(np.count_nonzero(counts))), self.n) if lanes is None else lanes
+        self._samples = samples
+        self._firsts = np.cumsum(self.counts) - self.counts
+        bits = np.frexp(self.counts - 1)[1]  # of counts - 1
+        self._bits = np.maximum(bits, LEAST_SHARD_BITS).astype(np.int64)
+        self._layouts: dict[int, _Layout] = {}
+
+    @classmethod
+    def of(cls, dataset: Any, seed: int) -> LaneOrder:
+        """Return the order of a dataset that says in which shard each sample lies. It depends on the dataset alone.
+
+        Raises:
+            ValueError: the dataset has no shards, or draws its samples from all of them.
+        """
+        counts, samples = _by_shard(dataset)
+        return cls(counts, seed, samples=samples)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What determines the order besides the seed: the number of lanes, and a checksum of the shards' counts of samples."""
+        return {"lanes": self.lanes, "shards": f"{zlib.crc32(self.counts.astype('<i8').tobytes()):08x}"}
+
+    def at(self, epoch: int, places: Array) -> Array:
+        """Return the samples at these places of an epoch, int64."""
+        layout = self._layout(epoch)
+        step, lane = np.divmod(np.asarray(places, np.int64), self.lanes)
+        length, longer = divmod(self.n, self.lanes)  # the first `longer` lanes are longer by one
+        row = lane * length + np.minimum(lane, longer) + step
+        slot = np.searchsorted(layout.starts, row, "right") - 1
+        shards, offsets = layout.shards[slot], row - layout.starts[slot]
+        inside = permute_each(offsets, self.counts[shards], self._bits[shards], layout.keys[:, shards])
+        found: Array = self._firsts[shards] + inside
+        return found if self._samples is None else self._samples[found]
+
+    def _layout(self, epoch: int) -> _Layout:
+        layouts = self._layouts
+        if epoch not in layouts:
+            count = len(self.counts)
+            shards = EpochOrder(count, self.seed, shuffle=True).at(epoch, np.arange(count))
+            lengths = self.counts[shards]
+            while len(layouts) >= KEPT:
+                del layouts[next(iter(layouts))]
+            keys = order_keys(self.seed, epoch, 1 + np.arange(count))
+            layouts[epoch] = _Layout(shards, np.cumsum(lengths) - lengths, keys)
+        return layouts[epoch]
+
+
+def _by_shard(dataset: Any) -> tuple[Array, Array | None]:
+    """Return how many samples of a dataset lie in each shard, and its indices sorted by shard; None: they are sorted already."""
+    if getattr(dataset, "any_order", False):
+        raise ValueError(
+            "order is 'interleaved', but each row of this dataset begins anywhere in the store (mode='random'): use another mode, "
+            "or leave order out"
+        )
+    if not hasattr(dataset, "shards_of"):
+        raise ValueError(
+            f"order is 'interleaved', which follows the shards of a store, but a {type(dataset).__name__} has none: leave order out"
+        )
+    n = len(dataset)
+    parts = [dataset.shards_of(np.arange(k, min(k + CHUNK, n))).astype(np.int32) for k in range(0, n, CHUNK)]
+    shards = np.concatenate([np.empty(0, np.int32), *parts])
+    counts = np.bincount(shards)
+    return counts, None if (shards[1:] >= shards[:-1]).all() else np.argsort(shards, kind="stable")
+
+
 @dataclass(frozen=True)
 class RankShard:
     """A rank's part of a global batch, which is the places [k G, (k + 1) G) of the epoch. Rank r takes every W-th of them.
 
-    With `blocks` it takes n = G / W neighbours, from k G + r n on, so that rows gathered from all ranks are in order. In an order
-    by L lanes, unless W divides both L and G, the places of a batch are sorted by lane, and each rank takes neighbours of these:
-    it then reads L / W lanes and a few more, for any number of ranks.
+    With `blocks` it takes n = G / W neighbours, from k G + r n on, so that rows gathered from all ranks are in order.
 
     All ranks get the same number of rows, so that collective operations match. Where W does not divide a batch, at the end of an
-    epoch or everywhere, some ranks repeat samples; `valid` is the number of real rows.
+    epoch or everywhere, some ranks repeat its last sample; `valid` is the number of real rows.
     """
 
     rank: int
     world_size: int
     blocks: bool = False
 
-    def places(self, start: int, stop: int, batch: int, lanes: int) -> tuple[Array, int]:
-        """Return this rank's places in [start, stop), which is whole global batches or a smaller one, and the real ones of each.
-
-        lanes: the number of lanes of the order; 0: it has none.
-        """
+    def places(self, start: int, stop: int, batch: int) -> tuple[Array, int]:
+        """Return this rank's places in [start, stop), which is whole global batches or a smaller one, and the real ones of each."""
         size = min(batch, stop - start)
         rows = -(-size // self.world_size)
-        firsts = np.arange(start, stop, size)[:, None]
         k = np.arange(rows)
-        if lanes and not self.blocks and (lanes % self.world_size or batch % self.world_size):
-            low, high = (rank * size // self.world_size for rank in (self.rank, self.rank + 1))
-            own = low + np.minimum(k, max(high - low - 1, 0))
-            return (firsts + by_lane(own, firsts, size, lanes)).reshape(-1), high - low
         own = self.rank * rows + k if self.blocks else self.rank + self.world_size * k
+        firsts = np.arange(start, stop, size)[:, None]
         return (firsts + np.minimum(own, size - 1)).reshape(-1), int((own < size).sum())
-
-
-def by_lane(numbers: Array, first: Array, size: int, lanes: int) -> Array:
-    """Sort the places [first, first + size) by lane, p % lanes, then by place. Return the offsets of some of them from `first`.
-
-    Each lane has `size // lanes` of these places, and those of `size % lanes` lanes, from that of `first` on, have one more.
-
-    Args:
-        numbers: which of the sorted places, int64, of any shape that goes with `first`.
-    """
-    few, more = divmod(size, lanes)
-    begin = first % lanes  # the first lane that has one more
-    around = np.maximum(begin + more - lanes, 0)  # how many of the lanes with one more begin again at lane 0
-    # Three runs of lanes: before `ends[0]`, before `ends[1]`, and after it. The outer two have the same number of places a lane.
-    ends = np.where(around > 0, around, begin), np.where(around > 0, begin, begin + more)
-    outer, inner = np.where(around > 0, few + 1, few), np.where(around > 0, few, few + 1)
-    second = ends[0] * outer
-    third = second + (ends[1] - ends[0]) * inner
-    in_second, in_third = numbers >= second, numbers >= third
-    inside = numbers - np.where(in_third, third, np.where(in_second, second, 0))
-    count = np.where(in_second & ~in_third, inner, outer)
-    lane = np.where(in_third, ends[1], np.where(in_second, ends[0], 0)) + inside // count
-    offsets: Array = (lane - begin) % lanes + inside % count * lanes
-    return offsets

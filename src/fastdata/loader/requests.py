@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata.data.dataset import SlotDataset
-from fastdata.loader.fetch import Request
-from fastdata.loader.lanes import LaneOrder
-from fastdata.loader.order import EpochOrder, RankShard
+from fastdata.loader.fetch import Request, Size, sized
+from fastdata.loader.order import EpochOrder, LaneOrder, RankShard
 from fastdata.loader.samplers import UserSampler
-from fastdata.loader.sizes import Sizes, sized
 from fastdata.loader.slots import Slots
 from fastdata.remote.prefetch import ScheduleWriter
 
@@ -40,7 +38,7 @@ class Requests:
         order: of the samples.
         shard: this rank's share of it.
         counts: of an epoch.
-        sizes: of the epochs.
+        sizes: pairs of an epoch and the size from then on.
         sampler: yields this rank's samples, in place of `order` and `shard`.
 
     Attributes:
@@ -49,7 +47,12 @@ class Requests:
     """
 
     def __init__(
-        self, order: EpochOrder | LaneOrder, shard: RankShard, counts: Counts, sizes: Sizes, sampler: UserSampler | None = None
+        self,
+        order: EpochOrder | LaneOrder,
+        shard: RankShard,
+        counts: Counts,
+        sizes: Sequence[tuple[int, Size]],
+        sampler: UserSampler | None = None,
     ) -> None:
         self.order = order
         self.shard = shard
@@ -64,13 +67,12 @@ class Requests:
     def rows(self) -> int:
         """Return the most samples of a batch; with a sampler, those of this epoch, and larger batches are copied."""
         if self._sampler is not None:
-            return max(len(indices) for indices, _ in self._drawn_batches())
+            return max(len(indices) for indices, _ in self._drawn_batches(self._sampler))
         return -(-min(self.counts.global_batch_size, self.counts.epoch_stop) // self.shard.world_size)
 
     def restart(self, epoch: int, start: int) -> None:
         """Continue from another position, as a new generation."""
         self.generation += 1
-        self._restarted_at = epoch, start
         self._epoch, self._start = epoch, start
         self._ready: deque[Request] = deque()
         self._drawn: list[Array] | None = None  # what the sampler yields from `_start` on
@@ -82,9 +84,12 @@ class Requests:
         if isinstance(dataset, SlotDataset) and dataset.remote:
             own = weakref.proxy(self)  # no cycle: the fetcher is to see at once that these requests are gone
             self._schedule = ScheduleWriter(
-                lambda epoch, ids: sized(dataset, own.sizes.at(epoch)).uses(ids), lambda *at: own._chunk(*at)
+                lambda epoch, ids: sized(dataset, own._size(epoch)).uses(ids), lambda *at: own._chunk(*at)
             )
             self._schedule.restart(self._epoch, self._start)
+
+    def _size(self, epoch: int) -> Size:
+        return next(size for first, size in reversed(self.sizes) if first <= epoch)
 
     def _chunk(self, epoch: int, start: int) -> tuple[Array, int, int]:
         """Return some thousand of this rank's samples of an epoch, and the epoch and the position after them."""
@@ -102,10 +107,6 @@ class Requests:
         self.slots = None
         if self._schedule is not None:
             self._schedule.end()
-
-    def rewind(self) -> None:
-        """Continue from where the last restart began."""
-        self.restart(*self._restarted_at)
 
     def __iter__(self) -> Iterator[Request]:
         while True:
@@ -129,38 +130,36 @@ class Requests:
         if self._start >= self.counts.epoch_stop:
             self._epoch, self._start = self._epoch + 1, 0
             self._drawn = None
-        epoch, size, batch = self._epoch, self.sizes.at(self._epoch), self.counts.global_batch_size
-        at_once = self.slots.in_flight + 1 if self.slots else 1
-        for indices, repeats, valid in self._drawn_parts() if self._sampler is not None else self._ordered_parts():
+        epoch, size, batch = self._epoch, self._size(self._epoch), self.counts.global_batch_size
+        for indices, repeats, valid in self._next_batches():
             stop = min(self._start + batch, self.counts.epoch_stop)
             self._ready.append(Request(self.generation, epoch, self._start, stop, indices, repeats, valid, size, self.order.seed))
             self._start = stop
         if self._schedule is not None:
+            at_once = self.slots.in_flight + 1 if self.slots else 1
             self._schedule.extend(epoch, at_once * len(self._ready[0].indices))
+
+    def _next_batches(self) -> list[tuple[Array, Array | None, int]]:
+        """Return the next batches of this epoch: indices, how often each came before, and the number of real rows."""
+        if self._sampler is None:
+            indices, valid, _ = self._ordered(self._epoch, self._start)
+            rows = -(-self.counts.global_batch_size // self.shard.world_size)
+            return [(indices[first : first + rows], None, valid) for first in range(0, len(indices), rows)]
+        batches = self._drawn_batches(self._sampler)
+        count = max(AHEAD // batches[0].shape[1], 1)
+        self._drawn = batches[count:]
+        return [(indices, repeats, len(indices)) for indices, repeats in batches[:count]]
 
     def _ordered(self, epoch: int, start: int) -> tuple[Array, int, int]:
         """Return this rank's samples of some batches of an epoch, how many of a batch are real, and where the last one stops."""
         batch, end = self.counts.global_batch_size, self.counts.epoch_stop
         full = min(max(AHEAD * self.shard.world_size // batch, 1), (end - start) // batch)
         stop = start + full * batch if full else end
-        places, valid = self.shard.places(start, stop, batch, getattr(self.order, "lanes", 0))
+        places, valid = self.shard.places(start, stop, batch)
         return self.order.at(epoch, places), valid, stop
 
-    def _ordered_parts(self) -> Iterator[tuple[Array, None, int]]:
-        indices, valid, _ = self._ordered(self._epoch, self._start)
-        rows = -(-self.counts.global_batch_size // self.shard.world_size)
-        for first in range(0, len(indices), rows):
-            yield indices[first : first + rows], None, valid
-
-    def _drawn_batches(self) -> list[Array]:
+    def _drawn_batches(self, sampler: UserSampler) -> list[Array]:
         """Return what the sampler yields in the rest of this epoch."""
-        if self._drawn is None and self._sampler is not None:
-            self._drawn = self._sampler.draw(self._epoch, self._start, self.counts.epoch_stop, self.counts.global_batch_size)
-        return self._drawn or []
-
-    def _drawn_parts(self) -> Iterator[tuple[Array, Array, int]]:
-        batches = self._drawn_batches()
-        count = max(AHEAD // batches[0].shape[1], 1)
-        for indices, repeats in batches[:count]:
-            yield indices, repeats, len(indices)
-        self._drawn = batches[count:]
+        if self._drawn is None:
+            self._drawn = sampler.draw(self._epoch, self._start, self.counts.epoch_stop, self.counts.global_batch_size)
+        return self._drawn

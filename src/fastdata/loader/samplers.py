@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -56,8 +55,12 @@ class UserSampler:
             LoaderError: the sampler yields something else than it should, or not as much as its len() says.
             IndexError: there is no such sample.
         """
-        with self._seeded(epoch):
+        if self._with_epoch is not None:
+            self._with_epoch.set_epoch(epoch)
+        with isolated_global_rngs() as reseed:  # a resumed epoch has the same list
+            reseed(seeds_for_user_code(self._seed, epoch, [SAMPLER_STREAM])[0])
             lists = [self._indices(each) for each in (self._sampler if self._is_batch_sampler else [self._sampler])]
+        self.expect(self._next_epoch)
         drawn = np.concatenate(lists)
         batches = np.stack([drawn, occurrences(drawn)])
         if not self._is_batch_sampler:
@@ -73,27 +76,14 @@ class UserSampler:
         name = "batch_sampler" if self._is_batch_sampler else "sampler"
         try:
             found = np.fromiter((operator.index(k) for k in drawn), np.int64)
-        except OverflowError:
-            raise IndexError(f"{name} gave an index that is not below 2^63") from None
         except TypeError as error:
             expected = "lists of indices" if self._is_batch_sampler else "indices; lists of them go to batch_sampler="
             raise LoaderError(f"{name} must give {expected}: {error}") from error
-        among = self._among
-        if among is None:
+        if self._among is None:
             return found
-        if (wrong := found[(found < -among) | (found >= among)]).size:
-            raise IndexError(f"{name} gave the index {wrong[0]}, but the dataset has {among} samples")
-        return np.where(found < 0, found + among, found)
-
-    @contextmanager
-    def _seeded(self, epoch: int) -> Iterator[None]:
-        """Tell the sampler the epoch, and seed the generators that it may use: a resumed epoch has the same list."""
-        if self._with_epoch is not None:
-            self._with_epoch.set_epoch(epoch)
-        with isolated_global_rngs() as reseed:
-            reseed(seeds_for_user_code(self._seed, epoch, [SAMPLER_STREAM])[0])
-            yield
-        self.expect(self._next_epoch)
+        if (wrong := found[(found < -self._among) | (found >= self._among)]).size:
+            raise IndexError(f"{name} gave the index {wrong[0]}, but the dataset has {self._among} samples")
+        return np.where(found < 0, found + self._among, found)
 
 
 class EpochSampler(Sampler[int]):

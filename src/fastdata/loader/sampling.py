@@ -11,12 +11,11 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Sub
 
 from fastdata.data.dataset import SlotDataset
 from fastdata.errors import warn_user
-from fastdata.loader.lanes import LaneOrder
-from fastdata.loader.order import EpochOrder, RankShard
+from fastdata.loader.fetch import Size, sized
+from fastdata.loader.order import EpochOrder, LaneOrder, RankShard
 from fastdata.loader.ranks import Ranks
 from fastdata.loader.requests import Counts, Requests
 from fastdata.loader.samplers import UserSampler
-from fastdata.loader.sizes import Sizes
 
 __all__ = ["Sampling", "whole"]
 
@@ -40,6 +39,23 @@ def whole(name: str, value: Any, least: int = 0, most: float = float("inf")) -> 
     return number
 
 
+def read_schedule(schedule: Mapping[int, Any] | None, dataset: Any) -> list[tuple[int, Size]]:
+    """Return pairs of an epoch and the size from then on, of a user's {epoch: stored size, or (stored size, crop)}.
+
+    Raises:
+        ValueError: `schedule` has another form, or as `sized` does if the dataset lacks a size.
+    """
+    sizes = {0: Size()}
+    for epoch, value in (schedule or {}).items():
+        sizes[epoch] = Size(*value) if isinstance(value, tuple | list) and len(value) <= 2 else Size(value)
+    numbers = [*sizes, *(n for size in sizes.values() for n in size if n is not None)]
+    if not all(type(n) is int and n >= 0 for n in numbers):
+        raise ValueError(f"schedule is {schedule!r}, but must be {{epoch: size}} or {{epoch: (size, crop)}}, whole numbers")
+    for size in sizes.values():
+        sized(dataset, size)
+    return sorted(sizes.items())
+
+
 @dataclass
 class Sampling:
     """The arguments of a Loader that decide its batches. With `blocks`, ranks take blocks of a global batch: see RankShard.
@@ -58,7 +74,7 @@ class Sampling:
     batch_sampler: Any
     seed: int
     drop_last: bool
-    sizes: Sizes
+    schedule: Mapping[int, Any] | None
     ranks: Ranks
     blocks: bool = False
 
@@ -70,7 +86,9 @@ class Sampling:
         for name in ("batch_size", "global_batch_size"):
             if (size := getattr(self, name)) is not None:
                 setattr(self, name, whole(name, size, 1))
+        self.any_sampler = self.sampler if self.batch_sampler is None else self.batch_sampler
         self._check_samplers()
+        self.sizes = read_schedule(self.schedule, dataset)
         self._shuffled = self.shuffle and not getattr(dataset, "any_order", False)
         if self.order is None:
             self.order = "interleaved" if self._shuffled and getattr(dataset, "remote", False) else "full"
@@ -82,18 +100,11 @@ class Sampling:
         if self.any_sampler is not None:
             self.user_sampler = UserSampler(self.any_sampler, is_batch_sampler=is_batch_sampler, seed=self.seed, among=among)
 
-    @property
-    def any_sampler(self) -> Any:
-        """The sampler or the batch sampler, if any."""
-        return self.sampler if self.batch_sampler is None else self.batch_sampler
-
     def _check_samplers(self) -> None:
         if self.order not in ORDERS:
             raise ValueError(f"order is {self.order!r}, but must be one of {', '.join(map(repr, ORDERS))}")
         if self.order == "interleaved" and not self.shuffle:
             raise ValueError("order is 'interleaved', a way to shuffle, but shuffle is False: give shuffle=True")
-        if isinstance(self.sampler, BatchSampler):
-            raise ValueError("sampler is a BatchSampler, which yields lists of indices: pass it as batch_sampler=")
         if self.any_sampler is None:
             return
         excluded = ["shuffle", "order"]
@@ -171,8 +182,6 @@ class Sampling:
         Raises:
             TypeError, ValueError: it cannot.
         """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"load_state_dict takes what a Loader's state_dict returned, found {state!r:.60}")
         if missing := sorted(set(own) - set(state) - {"lanes", "shards"}):
             raise ValueError(f"this is not the state of a Loader: it has no {', '.join(missing)}")
         for name in ("seed", "shuffle", "order", "num_samples", "sampler", "lanes", "shards"):
@@ -181,10 +190,8 @@ class Sampling:
                     f"the state was taken with {name} {state.get(name)}, this loader has {own.get(name)}: make them equal "
                     "(shards: a checksum of how many samples of the store each has)"
                 )
-        for name, most in (("epoch", LAST_EPOCH), ("consumed", own["num_samples"])):
-            is_whole = hasattr(state[name], "__index__") and not isinstance(state[name], bool)
-            if not is_whole or not 0 <= state[name] <= most:
-                raise ValueError(f"the state has {name} {state[name]!r:.40}, which is not a whole number from 0 to {most}")
+        whole("epoch", state["epoch"], 0, LAST_EPOCH)
+        whole("consumed", state["consumed"], 0, own["num_samples"])
         if state["ranks"] != own["ranks"] and state["sampler"] and state["consumed"]:
             raise ValueError(
                 f"the state was taken in the middle of an epoch with {state['ranks']} ranks, this loader has {own['ranks']}: a "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastdata.loader.fetch import NO_TIME, Reply
+from fastdata.loader.fetch import Reply
 
 __all__ = ["Stats"]
 
@@ -21,7 +21,6 @@ class Stats:
         slots, slots_in_use: batches that shared memory has room for, and how many of these are being filled, waiting or held.
         slot_bytes: shared memory of all slots.
         copies: batches that were handed out as a copy because the consumer held too many.
-        fallbacks: samples that DALI could not decode, and the CPU decoded as backend="torch" does.
     """
 
     batches: int = 0
@@ -35,7 +34,6 @@ class Stats:
     slots_in_use: int = 0
     slot_bytes: int = 0
     copies: int = 0
-    fallbacks: int = 0
 
     def add(self, reply: Reply, wait_s: float) -> None:
         """Add one more batch."""
@@ -43,8 +41,6 @@ class Stats:
         self.samples += reply.request.valid
         self.wait_s += wait_s
         self.work_s += reply.work_s
-        self.fallbacks += reply.fallbacks
-        if reply.timing is not NO_TIME:
-            self.read_s += reply.timing.read_s
-            self.decode_s += reply.timing.decode_s
-            self.resize_s += reply.timing.resize_s
+        self.read_s += reply.timing.read_s
+        self.decode_s += reply.timing.decode_s
+        self.resize_s += reply.timing.resize_s

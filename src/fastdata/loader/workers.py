@@ -11,7 +11,6 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import partial
 from multiprocessing import forkserver, util
 from multiprocessing.connection import wait
 from typing import Any
@@ -22,9 +21,8 @@ from torch.utils.data import DataLoader
 from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError, lacking, warn_user
 from fastdata.loader.engine import Engine
-from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork
+from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork, sized
 from fastdata.loader.requests import Requests
-from fastdata.loader.sizes import sized
 from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.system.children import end_with_parent
 from fastdata.system.shared_memory import SharedArray
@@ -80,20 +78,12 @@ def _uninterrupted() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-START_S = 30.0  # a forked worker starts within milliseconds
 CHECK_S = 5.0  # between two looks at workers that do not answer, as in torch's DataLoader
 PATIENCE_S = 30.0  # for a batch, before the user is told what the workers do
 
 
-def begin_worker(worker: int, started: SharedArray | None = None) -> None:
-    """Leave Ctrl-C and SIGTERM, which all processes of a terminal or a job receive, to the parent, and end with it.
-
-    started: where a worker reports that it has started. A lock of the interpreter or of a library that another thread holds during
-    a fork stays locked in the child for ever. Python 3.11 itself may wait for such a lock before it runs the child's first line,
-    for instance if there are threads of gloo.
-    """
-    if started is not None:
-        started.array[worker] = 1
+def begin_worker(worker: int) -> None:
+    """Leave Ctrl-C and SIGTERM, which all processes of a terminal or a job receive, to the parent, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # not SIG_IGN, which programs started by a transform would inherit
     end_with_parent()
@@ -114,14 +104,10 @@ def _end(batches: Any) -> None:
             kill_workers(batches)  # one was killed meanwhile, of which torch's handler of SIGCHLD tells
 
 
-def _kill(batches: Any) -> None:
-    if _running.pop(batches, None) == os.getpid():
-        kill_workers(batches)
-
-
 def _kill_all() -> None:
-    for batches in list(_running):
-        _kill(batches)
+    for batches, process in list(_running.items()):
+        if process == os.getpid():
+            kill_workers(batches)
 
 
 def _kill_at_exit() -> None:
@@ -150,8 +136,6 @@ class Workers(Engine):
         self._dataset = dataset
         if count and multiprocessing.current_process().daemon:
             raise LoaderError("this process is daemonic, and may have no workers: give num_workers=0, or daemon=False to it")
-        forked = bool(count) and multiprocessing.get_start_method() == "fork"
-        self._starting = SharedArray(count) if forked and SharedArray.possible() else None
         if count:
             start_server()
         if isinstance(dataset, SlotDataset) and SharedArray.possible():
@@ -170,7 +154,7 @@ class Workers(Engine):
             pin_memory=loader.pin_memory and self.slots is None,
             prefetch_factor=loader.prefetch_factor if count else None,
             timeout=CHECK_S if count else 0,
-            worker_init_fn=partial(begin_worker, started=self._starting),
+            worker_init_fn=begin_worker,
             generator=torch.Generator(),  # leaves torch's default generator unchanged
         )
         self._batches = self._begin(source)
@@ -198,32 +182,6 @@ class Workers(Engine):
             ended = isinstance(error, ConnectionError | EOFError)
             why = f"the fork server ended; {GUARD.format('forkserver')}; {FEWER}" if ended else lacking(error) or str(error)
             raise LoaderError(f"{source.num_workers} workers cannot be started: {why}") from error
-
-    @classmethod
-    def start(cls, loader: Any, requests: Requests) -> Workers:
-        """Start workers and wait until they run; start a second set if the first hangs.
-
-        Raises:
-            LoaderError: the second set hangs too.
-        """
-        for _ in range(2):
-            workers = cls(loader, requests)
-            if workers._started():
-                return workers
-            _kill(workers._batches)
-            requests.rewind()
-        raise LoaderError(
-            "workers hang at their start: a thread of this program held a lock when it was forked. Start the loader before "
-            "such threads, or call torch.multiprocessing.set_start_method('forkserver') first"
-        )
-
-    def _started(self) -> bool:
-        """Return whether the workers run, or have ended, which `receive` reports."""
-        end = time.monotonic() + START_S
-        while self._starting is not None and not self._starting.array.all() and self.alive(within=0.001):
-            if time.monotonic() > end:
-                return False
-        return True
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
         """Return the next batch of this generation: (images [n, C, H, W], targets), or the dataset's collated items.
@@ -261,7 +219,8 @@ class Workers(Engine):
                 pids = [worker.pid for worker in workers_of(self._batches)]
                 warn_user(
                     f"no batch has come for {PATIENCE_S:.0f} s: the workers {pids} make it, or wait for storage or for a lock; "
-                    f"py-spy dump --pid {pids[0]} shows where"
+                    f"py-spy dump --pid {pids[0]} shows where. Locks that threads held when workers were forked stay locked: start "
+                    "the Loader before such threads, or call torch.multiprocessing.set_start_method('forkserver') first"
                 )
 
     def _images(self, reply: Reply, fresh: list[torch.Tensor], targets: Any) -> tuple[Any, Any]:
