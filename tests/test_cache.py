@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fastdata.errors import StoreError
-from fastdata.remote.cache import ShardCache, map_number
+from fastdata.remote.cache import RemoteFile, ShardCache, map_number
 from fastdata.remote.downloader import Downloader, Schedule
 from fastdata.remote.url import is_url, parse_bytes
 
@@ -27,12 +27,16 @@ def cache_of(folder: Path, limit: int | None = None) -> ShardCache:
     return cache
 
 
+def shard(name: str, size: int) -> RemoteFile:
+    return RemoteFile("", f"f/v/shard-{name}.mdb", size, "")
+
+
 def put(cache: ShardCache, name: str, size: int, next_use=never, use: float = -1.0) -> bool:
-    path = cache.folder / "f" / "v" / f"shard-{name}.mdb"
-    descriptor = cache.begin(path, size, next_use, use)
+    file = shard(name, size)
+    descriptor = cache.begin(file, next_use, use)
     if descriptor is None:
         return False
-    cache.fill(path, descriptor, lambda opened: os.pwrite(opened, b"x" * size, 0))
+    cache.fill(file, descriptor, lambda opened: os.pwrite(opened, b"x" * size, 0))
     return True
 
 
@@ -73,26 +77,26 @@ def test_without_a_schedule_what_was_read_longest_ago_goes(tmp_path: Path) -> No
 
 def test_a_shard_that_another_downloader_writes_is_left_to_it(tmp_path: Path) -> None:
     caches = [cache_of(tmp_path / "c", 700) for _ in range(2)]
-    path = caches[0].folder / "f" / "v" / "shard-a.mdb"
-    descriptor = caches[0].begin(path, 400, never)
+    file = shard("a", 400)
+    descriptor = caches[0].begin(file, never)
     assert descriptor is not None
     for _ in range(2):
         with pytest.raises(BlockingIOError):
-            caches[1].begin(path, 400, never)
+            caches[1].begin(file, never)
         assert not put(caches[1], "b", 400)  # its bytes count from the beginning
         caches[1].sweep()
-    caches[0].fill(path, descriptor, lambda opened: None)
+    caches[0].fill(file, descriptor, lambda opened: None)
     with pytest.raises(FileExistsError):
-        caches[1].begin(path, 400, never)
+        caches[1].begin(file, never)
     assert names(caches[1]) == {"a"}
 
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from fastdata.remote.cache import ShardCache
+from fastdata.remote.cache import RemoteFile, ShardCache
 cache = ShardCache(Path(sys.argv[1]))
-cache.begin(cache.folder / "f" / "v" / "shard-a.mdb", 300, lambda path: 0.0)
+cache.begin(RemoteFile("", "f/v/shard-a.mdb", 300, ""), lambda path: 0.0)
 os.kill(os.getpid(), 9)
 """
 

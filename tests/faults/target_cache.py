@@ -77,7 +77,7 @@ class OwnSession:
         for file in files:
             try:
                 cache = ShardCache(self.folder)
-                descriptor = cache.begin(self.folder / file.path, file.bytes, lambda path: 0.0)
+                descriptor = cache.begin(file, lambda path: 0.0)
                 assert descriptor is not None
                 fill(cache, self.bucket, file, descriptor, AtOnce())
             except OSError as error:

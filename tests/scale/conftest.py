@@ -27,7 +27,7 @@ import pytest
 
 import fastdata
 from faults import FaultServer, serving
-from servers import KEY, SECRET, free_ports, swift
+from servers import free_ports
 from support import downloaders, encode, picture, tree
 
 if find_spec("obstore") is None:
@@ -88,7 +88,7 @@ def make_bucket(endpoint: str) -> None:
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
-    client = boto3.client("s3", "us-east-1", endpoint_url=endpoint, aws_access_key_id=KEY, aws_secret_access_key=SECRET)
+    client = boto3.client("s3", "us-east-1", endpoint_url=endpoint, aws_access_key_id="test", aws_secret_access_key="test")
     for _ in range(300):
         try:
             client.create_bucket(Bucket="bucket")
@@ -114,26 +114,11 @@ def moto() -> Iterator[str]:
         process.wait()
 
 
-@pytest.fixture(scope="session")
-def openstack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The endpoint of OpenStack Swift with a bucket called bucket."""
-    with swift(tmp_path_factory.mktemp("swift")) as endpoint:
-        make_bucket(endpoint)
-        yield endpoint
-
-
-@pytest.fixture(scope="session", params=["moto", "openstack"])
-def s3(request: pytest.FixtureRequest) -> str:
-    """The endpoint of each S3 server."""
-    found: str = request.getfixturevalue(request.param)
-    return found
-
-
 @pytest.fixture
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of both, in the environment."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    """In the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
 
 
 @pytest.fixture(scope="session")

@@ -122,15 +122,15 @@ def test_every_kind_has_the_objects_of_a_published_store(name: str, golden: Path
 @pytest.mark.scale
 @pytest.mark.usefixtures("credentials")
 def test_the_command_and_what_it_made(
-    photos: Path, expected: Tree, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, expected: Tree, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--storage", f"endpoint={s3}", "--storage", "region=us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3)
+    options = ("--storage", f"endpoint={moto}", "--storage", "region=us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
     found = run(*PREP, photos, "s3://bucket/command.fds", "--size", 128)
     assert found.returncode == 0, found.stderr
     assert "s3://bucket/command.fds: 120 of 121 images kept, 1 rejected (truncated 1), listed in rejects.jsonl" in found.stdout
     assert list(tmp_path.glob("fastdata-*")) == []
-    storage = {"endpoint": s3, "region": "us-east-1"}
+    storage = {"endpoint": moto, "region": "us-east-1"}
     dataset = LMDBDataset("s3://bucket/command.fds", cache=tmp_path / "cache", storage=storage)
     local = fastdata.prep(photos, tmp_path / "local.fds", size=128, order="shuffled").out
     assert len(dataset) == 120 and all(np.array_equal(dataset[k][0], LMDBDataset(local)[k][0]) for k in range(0, 120, 7))

@@ -114,6 +114,6 @@ class Upload:
             for name, total in manifest.files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with (folder / name).open("wb") as file:
-                    self._bucket.fetch(name, total, file.fileno(), pool)
+                    self._bucket.fetch(name, total.bytes, total.xxh3_128, file.fileno(), pool)
         (folder / MANIFEST).write_bytes(raw)
         return Store(folder, kind=None, whole=False)

@@ -16,7 +16,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import xxhash
 
@@ -45,15 +45,6 @@ CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("connection refused", "no server answers there: check the endpoint"),
     ("timed out", "the server does not answer in time"),
 )
-
-
-class Total(Protocol):
-    """The size and the checksum of a file."""
-
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def xxh3_128(self) -> str: ...
 
 
 _users = set[int]()  # this process, and those that it was forked from, if they have used a client
@@ -152,10 +143,10 @@ class Bucket:
                 file.write(part)
         return digest.hexdigest()
 
-    def fetch(self, path: str, total: Total, descriptor: int, pool: Executor) -> None:
+    def fetch(self, path: str, size: int, xxh3_128: str, descriptor: int, pool: Executor) -> None:
         """Write an object to the beginning of a file, again until it has this checksum, six times at most."""
         for _ in range(CHECKED_TRIES):
-            if self.download(path, total.bytes, descriptor, pool) == total.xxh3_128:
+            if self.download(path, size, descriptor, pool) == xxh3_128:
                 return
         raise RemoteError(
             f"{self.url}/{path} came {CHECKED_TRIES} times with another checksum than the manifest says: the object is damaged, or "

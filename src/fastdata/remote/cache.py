@@ -114,8 +114,8 @@ class ShardCache:
         """Return the bytes of all shards, those that are being written included."""
         return sum(size for _, size, _ in self._shards())
 
-    def begin(self, path: Path, size: int, next_use: NextUse, use: float = -1.0) -> int | None:
-        """Make room for a file of so many bytes, and return its descriptor, which `fill` takes. None: there is no room yet.
+    def begin(self, file: RemoteFile, next_use: NextUse, use: float = -1.0) -> int | None:
+        """Make room for a file, and return the descriptor of one of its size, which `fill` takes. None: there is no room yet.
 
         The shards that are used last go first, but none that is used until this one is (`use`). Other files take no room.
 
@@ -124,7 +124,7 @@ class ShardCache:
             StoreError: there will never be room, or the folder is no cache any more.
             OSError: it cannot be written.
         """
-        temporary = path.with_name(f"{path.name}.tmp")
+        path, temporary = self.folder / file.path, self.folder / f"{file.path}.tmp"
         with self._locked():
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(temporary, os.O_RDWR | OPENING, 0o666)
@@ -133,10 +133,10 @@ class ShardCache:
                 if path.exists() or not temporary.exists():  # its writer has just finished it, or given it up
                     raise FileExistsError
                 os.ftruncate(descriptor, 0)
-                if path.match(SHARDS) and not self._make_room(size, next_use, use):
+                if path.match(SHARDS) and not self._make_room(file.bytes, next_use, use):
                     raise OSError(errno.ENOSPC, "no room")
-                if size:
-                    os.posix_fallocate(descriptor, 0, size)
+                if file.bytes:
+                    os.posix_fallocate(descriptor, 0, file.bytes)
             except BaseException as error:
                 if not isinstance(error, BlockingIOError):
                     temporary.unlink(missing_ok=True)
@@ -147,12 +147,12 @@ class ShardCache:
             self._writing.add(temporary)
             return descriptor
 
-    def fill(self, path: Path, descriptor: int, write: Callable[[int], object]) -> None:
+    def fill(self, file: RemoteFile, descriptor: int, write: Callable[[int], object]) -> None:
         """Let a function write a file that has begun, and give it its name; remove it if that fails.
 
         A shard is flushed before. Other files are compared with their checksums whenever they are opened.
         """
-        temporary = path.with_name(f"{path.name}.tmp")
+        path, temporary = self.folder / file.path, self.folder / f"{file.path}.tmp"
         try:
             write(descriptor)
             if path.match(SHARDS):

@@ -74,7 +74,7 @@ class Schedule(NamedTuple):
 
 def fill(cache: ShardCache, bucket: Bucket, file: RemoteFile, descriptor: int, pool: Executor) -> None:
     """Fetch a file into what `ShardCache.begin` has opened."""
-    cache.fill(cache.folder / file.path, descriptor, lambda opened: bucket.fetch(file.name, file, opened, pool))
+    cache.fill(file, descriptor, lambda opened: bucket.fetch(file.name, file.bytes, file.xxh3_128, opened, pool))
 
 
 class Downloader:
@@ -211,7 +211,7 @@ class Downloader:
             return True
         with self._wanted:
             try:
-                descriptor = self._cache.begin(self._cache.folder / file.path, file.bytes, self._next_use)
+                descriptor = self._cache.begin(file, self._next_use)
             except (BlockingIOError, FileExistsError):
                 return True
             if descriptor is not None:
@@ -242,7 +242,7 @@ class Downloader:
             _, path, bucket, file = self._coming[-1]
             use = self._next_use(path)
             try:
-                descriptor = self._cache.begin(path, file.bytes, self._next_use, use) if use != INF else -1
+                descriptor = self._cache.begin(file, self._next_use, use) if use != INF else -1
             except (BlockingIOError, FileExistsError):
                 descriptor = -1
             except (FastDataError, OSError):

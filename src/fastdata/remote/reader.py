@@ -51,16 +51,13 @@ class RemoteStore(Place):
         try:
             raw = self.session.manifest()
         except RemoteError as error:
-            if error.missing:
-                what = f"no store at {self.url}: {error}; prepare one there, or publish one to it"
-                raise RemoteError(what, missing=True) from None
-            raise
+            hint = "; prepare a store there, or publish one to it" if error.missing else ""
+            raise RemoteError(f"{error}{hint}", missing=error.missing) from None
         manifest = parse_manifest(raw, f"{self.url}/{MANIFEST}")
-        folder = Path(manifest.fingerprint, xxhash.xxh3_64_hexdigest(raw))
+        folder = f"{manifest.fingerprint}/{xxhash.xxh3_64_hexdigest(raw)}"
         root = self.cache / folder
-        lacks = [name for name, total in manifest.files.items() if not _has(root / name, total)]
-        totals = [manifest.files[name] for name in lacks]
-        self.session.ask(*(RemoteFile(n, str(folder / n), t.bytes, t.xxh3_128) for n, t in zip(lacks, totals, strict=True)))
+        files = [RemoteFile(name, f"{folder}/{name}", total.bytes, total.xxh3_128) for name, total in manifest.files.items()]
+        self.session.ask(*(file for file in files if not _has(self.cache / file.path, manifest.files[file.name])))
         if not _has(root / MANIFEST, sum_of(raw)):
             write_whole(root / MANIFEST, raw)
         return root
@@ -91,12 +88,6 @@ class RemoteStore(Place):
 
     def __repr__(self) -> str:
         return f"RemoteStore({self.url!r})"  # without secrets
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemoteStore) and self.root == other.root
-
-    def __hash__(self) -> int:
-        return hash(self.root)
 
     def __reduce__(self) -> Any:
         return RemoteStore, (self.url, self.storage, self.cache, self.limit, self.root)
