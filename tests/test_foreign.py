@@ -133,9 +133,9 @@ SHORT = type("Short", (list,), {"__len__": lambda self: 3})([[0], [1]])
         ({"batch_sampler": [[0]], "shuffle": True, "drop_last": True, "sampler": [0]}, "leave out shuffle, sampler, drop_last"),
         ({"batch_sampler": iter([[0]])}, r"batch_sampler needs a len\(\)"),
         ({"sampler": BatchSampler(range(4), 2, False), "batch_size": 2}, "lists of them go to batch_sampler="),
-        ({"batch_sampler": [[0], []]}, "gave 2 batches, some perhaps empty"),
+        ({"batch_sampler": [[0], []]}, "gave a batch without indices"),
         (LISTS, "sampler must give indices; lists of them go to batch_sampler="),
-        ({"batch_sampler": SHORT}, r"gave 2 batches, .* but its len\(\) is 3"),
+        ({"batch_sampler": SHORT}, r"gave 2 batches, but its len\(\) is 3"),
         ({"batch_size": 4, "collate_fn": padded}, "collate_fn is for other datasets: a LMDBDataset makes whole batches itself"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -198,13 +197,6 @@ def test_paths_may_count_from_another_folder_and_a_run_that_keeps_nothing_makes_
     found = run(*PREP, "lists/t.csv", "o.fds", "--root", "photos", "--max-reject-rate", "1", cwd=photos.parent)
     assert f"the first reject: gone.png: missing: there is no such file (tried {photos / 'gone.png'})" in found.stdout
     assert found.returncode == 0 and Store(photos.parent / "o.fds").names() == NAMES
-
-
-def test_paths_need_not_be_utf8(photos: Path) -> None:
-    name = os.fsdecode("café.png".encode("latin-1"))
-    (photos / name).write_bytes(IMAGE)
-    (photos / "t.csv").write_bytes(f"path,label\n{name},cat\n".encode(errors="surrogateescape"))
-    assert [(s.name, s.problem) for s in list_sources(photos / "t.csv").sources] == [(name, "")]
 
 
 def test_a_path_with_two_labels_is_an_error(photos: Path) -> None:

@@ -205,7 +205,7 @@ class ColumnValues:
         if isinstance(files, np.ndarray):
             placed, _ = placement(files, self._variant.size, options["resize"], upscale=options["upscale"])
             sizes = np.stack([store.field(self._variant, side)[rows] for side in ("width", "height")], axis=1)
-            self.lost += move_columns(self.columns, values, placed, sizes.astype(np.float64), areas=True)
+            self.lost += move_columns(self.columns, values, placed, sizes.astype(np.float64))
         return {name: found.items() if isinstance(found, Lists) else found for name, found in values.items()}
 
     def warn(self, out: Path) -> None:

@@ -75,20 +75,15 @@ def placement(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tu
 
 
 def move_columns(
-    columns: Sequence[Column],
-    values: dict[str, Any],
-    placed: Placement,
-    sizes: Array,
-    min_visible: float = 0.0,
-    *,
-    areas: bool = False,
+    columns: Sequence[Column], values: dict[str, Any], placed: Placement, sizes: Array, min_visible: float = 0.0
 ) -> int:
     """Move the boxes and keypoints among values of columns, and drop instances whose boxes are gone from all of their group.
+
+    Areas of instances change as those of their boxes do.
 
     Args:
         values: of each column, by its name, as `ColumnReader.read` returns them. They are replaced.
         placed, sizes, min_visible: as for `move_boxes`.
-        areas: whether the areas of instances change as those of their boxes do.
 
     Returns:
         The number of boxes that were dropped.
@@ -109,7 +104,7 @@ def move_columns(
         values[column.name] = batch._replace(values=items) if isinstance(batch, Lists) else items
     for column in columns:
         if column.group in remaining:
-            if areas and (column.name, column.group) == (AREA, INSTANCES):
+            if (column.name, column.group) == (AREA, INSTANCES):
                 batch = values[AREA]
                 values[AREA] = batch._replace(values=(batch.values * share[INSTANCES]).astype(column.dtype))
             values[column.name] = values[column.name].select(remaining[column.group])

@@ -15,8 +15,9 @@ from fastdata.images.sections import NamedImage
 from fastdata.images.tokens import with_tokens
 from fastdata.prepare.plan import Plan, make_plan
 from fastdata.sources.coco import with_coco
+from fastdata.sources.fields import with_groups
 from fastdata.sources.inputs import SourceList
-from fastdata.sources.instances import with_groups, with_meanings
+from fastdata.sources.instances import with_meanings
 from fastdata.sources.listing import list_sources
 from fastdata.sources.notes import label_notes
 from fastdata.sources.options import StrPath

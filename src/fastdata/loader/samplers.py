@@ -67,8 +67,10 @@ class UserSampler:
             if len(drawn) < stop:
                 raise LoaderError(f"the sampler ended after {len(drawn)} indices, but its len() is {len(self._sampler)}")
             return np.split(batches[:, start:stop], range(size, stop - start, size), axis=1)
-        if len(lists) != stop or not all(map(len, lists)):
-            raise LoaderError(f"batch_sampler gave {len(lists)} batches, some perhaps empty, but its len() is {stop}")
+        if not all(map(len, lists)):
+            raise LoaderError("batch_sampler gave a batch without indices")
+        if len(lists) != stop:
+            raise LoaderError(f"batch_sampler gave {len(lists)} batches, but its len() is {stop}")
         return np.split(batches, np.cumsum([len(each) for each in lists])[:-1], axis=1)[start:]
 
     def _indices(self, drawn: Iterable[Any]) -> Array:

@@ -16,7 +16,6 @@ from typing import Any
 from fastdata.errors import CodecError, PrepError, RemoteError, needs
 from fastdata.sources.base import ENDINGS, ArchiveColumns, Selection, Table, even_sizes, list_tables, open_once, unreadable
 from fastdata.sources.columns import choose_label
-from fastdata.sources.fields import field_error, make_column
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import NUMBERS, Column
@@ -27,10 +26,10 @@ EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, ba
 END_OF_STREAM = bytes([255] * 4 + [0] * 4)
 BATCH_ROWS = 16  # of Parquet that are in memory at once
 
-NAMES = {"halffloat": "float16", "float": "float32", "double": "float64", "uint64": "int64", "bool": "bool"}
-TEXTS = ("string", "large_string", "string_view")
+NAMES = {"halffloat": "float16", "float": "float32", "double": "float64", "uint64": "int64"}  # of numbers; others are numpy's
 BYTES = ("binary", "large_binary", "binary_view")
-JSON = ("struct<", "map<", "list<", "large_list<", "fixed_size_list<", "null")
+OTHERS = dict.fromkeys(("string", "large_string", "string_view"), "text") | dict.fromkeys(BYTES, "bytes")
+OTHERS |= dict.fromkeys(("struct", "map", "list", "large_list", "fixed_size_list", "null"), "json")
 
 
 def _arrow() -> Any:
@@ -45,28 +44,30 @@ def _arrow() -> Any:
 def column_of(name: str, kind: Any, names: tuple[str, ...] = ()) -> Column:
     """Return the column that suits an Arrow type: fixed-size lists of numbers become arrays, other lists of them lists.
 
-    names: of the classes that whole numbers stand for. Raise PrepError if no column holds such values.
+    names: of the classes that whole numbers stand for. Raise ValueError if no column holds such values.
     """
-    if kind.__class__.__name__ == "DictionaryType":
-        kind = kind.value_type
-    many, inner, shape = str(kind).startswith(("list<", "large_list<")), kind, list[int]()
-    if many:
-        inner = kind.value_type
+    kind, shape = _decoded(kind), list[int]()
+    many = str(kind).startswith(("list<", "large_list<"))
+    inner = kind.value_type if many else kind
     while str(inner).startswith("fixed_size_list<"):
         shape.append(inner.list_size)
         inner = inner.value_type
     number = NAMES.get(str(inner), str(inner))
     if number in (*NUMBERS, "bool"):
-        return make_column(name, number, tuple(shape), many=many, names=names)
-    for type, fits in (("text", str(kind) in TEXTS), ("bytes", str(kind) in BYTES), ("json", str(kind).startswith(JSON))):
-        if fits:
-            return make_column(name, type)
-    raise field_error(name, f"it is of Arrow's type {kind}, which no column holds; write it as a number, or as text")
+        return Column(name, number, tuple(shape), many, names=names)
+    if (type := OTHERS.get(str(kind).partition("<")[0])) is None:
+        raise ValueError(f"it is of Arrow's type {kind}, which no column holds; write it as a number, or as text")
+    return Column(name, type)
+
+
+def _decoded(kind: Any) -> Any:
+    """Return the type of values that a dictionary stores once."""
+    return kind.value_type if kind.__class__.__name__ == "DictionaryType" else kind
 
 
 def is_text(kind: Any) -> bool:
     """Return whether an Arrow type is that of text, also where each value is stored once."""
-    return str(kind.value_type if kind.__class__.__name__ == "DictionaryType" else kind) in TEXTS
+    return OTHERS.get(str(_decoded(kind))) == "text"
 
 
 def _features(schema: Any) -> dict[str, dict[str, Any]]:
@@ -137,15 +138,13 @@ class _File:
     """
 
     def __init__(self, path: AnyPath) -> None:
-        self._path, self._ends = path, [0]
-        self._table = None if ENDINGS[path.suffix.lower()] == "parquet" else read_arrow(path)
+        self._path, self._table = path, None if ENDINGS[path.suffix.lower()] == "parquet" else read_arrow(path)
         if self._table is not None:
-            self._ends.append(len(self._table))
-            self.schema = self._table.schema
-            return
-        self._file = _arrow().parquet.ParquetFile(seekable(path), buffer_size=1 << 20)
-        self.schema = self._file.schema_arrow
-        groups = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
+            self.schema, groups = self._table.schema, [len(self._table)]
+        else:
+            self._file = _arrow().parquet.ParquetFile(seekable(path), buffer_size=1 << 20)
+            metadata, self.schema = self._file.metadata, self._file.schema_arrow
+            groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         if min(groups, default=0) < 0:
             raise PrepError(f"{path} is damaged: a row group claims {min(groups)} rows; copy it again")
         self._ends = list[int](accumulate(groups, initial=0))
@@ -213,7 +212,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
     return list_tables(table, root, files, selection, (OSError, ValueError, _arrow().ArrowException))
 
 
-def cell(path: AnyPath, name: str, image: str, row: int) -> Any:
+def cell(path: AnyPath, name: str, row: int) -> Any:
     """Return the value of a column in a row. Raise CodecError if it is damaged."""
     try:
         file = open_once(path, _File)
@@ -224,7 +223,7 @@ def cell(path: AnyPath, name: str, image: str, row: int) -> Any:
 
 def read(path: AnyPath, column: str, row: int) -> bytes:
     """Return the image file of a row. Raise CodecError if it holds none, or is damaged."""
-    image = cell(path, column, column, row)
+    image = cell(path, column, row)
     if isinstance(image, dict):
         if image.get("bytes") is None and image.get("path"):
             raise CodecError(
@@ -237,9 +236,9 @@ def read(path: AnyPath, column: str, row: int) -> bytes:
     return bytes(image)
 
 
-def column(path: AnyPath, name: str, *_: Any) -> Column:
-    """Return the column of the store that suits one of the file. Raise PrepError if there is none."""
+def column(path: AnyPath, name: str) -> Column:
+    """Return the column of the store that suits one of the file. Raise ValueError if there is none."""
     schema = open_once(path, _File).schema
     if name not in schema.names:
-        raise field_error(name, f"{path} has no such column; it has {', '.join(schema.names)}")
+        raise ValueError(f"{path} has no such column; it has {', '.join(schema.names)}")
     return column_of(name, schema.field(name).type, _class_names(schema, name))

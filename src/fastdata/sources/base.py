@@ -1,8 +1,7 @@
 """Archives, which hold many inputs in one file: which kind of them SOURCE is, and the bytes of each input.
 
 A kind is a module of this package, and its endings in ENDINGS. It has `list_inputs`, and `read`, which returns the bytes of an
-image file, from the archive's path and the rest of a `place`. If it has columns, `column` and `cell` return the column of the store
-that suits one, and its value for an input, from the path, the name, and the rest of a `place`.
+image file, from the archive's path and the rest of a `place`.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, join, look_at_all, to_path
-from fastdata.store.column import Column
 from fastdata.store.manifest import Labels
 
-__all__ = ["FUNCTION", "INDEX", "ArchiveColumns", "Selection", "Table", "cell_of", "column_of", "damaged_file", "even_sizes"]
-__all__ += ["expand", "function_of", "label_value", "list_archives", "list_tables", "locate", "make_list", "open_once"]
+__all__ = ["FUNCTION", "INDEX", "ArchiveColumns", "Selection", "Table", "damaged_file", "even_sizes", "expand"]
+__all__ += ["function_of", "label_value", "list_archives", "list_tables", "locate", "make_list", "open_once"]
 __all__ += ["pointer_of", "read_range", "read_source", "release", "unreadable"]
 
 ENDINGS = {".tar": "tar", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".python": "python"}
@@ -301,14 +299,14 @@ def list_archives(
         return None
     if len(options.regression) > 1:
         raise PrepError(f"--regression {' and '.join(options.regression)}: an archive has one label column; give only one")
-    elsewhere = options.labels is not None or options.label_from is not None
-    column = NO_LABELS if elsewhere else "".join(options.regression) or options.label_column or ""
+    options = options.of_source()
+    column = "".join(options.regression) or options.label_column or ""
     if column not in ("", NO_LABELS, *options.regression) and kind == "tar":
         raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
     if images and kind != "tar":
         raise PrepError(f"--images: SOURCE {source} is {kind}, but several images come from folders or from WebDataset tars")
-    asked = (None, ()) if column == NO_LABELS else (read_classes(options.classes), options.regression)
-    selection = Selection(key, column, tuple(fields), tuple(endings), tuple(images), *asked)
+    classes = read_classes(options.classes)
+    selection = Selection(key, column, tuple(fields), tuple(endings), tuple(images), classes, options.regression)
     inputs: SourceList = _module(kind).list_inputs(locate(source)[0], files, selection)
     return inputs
 
@@ -359,19 +357,6 @@ def _inside(path: AnyPath) -> tuple[str, list[AnyPath]]:
     if len(splits) > 1:
         raise SplitsError(path, splits, beside=found[kind][words.index("")] if "" in words else "")
     return kind, [path / name for name in found[kind]]
-
-
-def column_of(root: AnyPath, source: Source, name: str) -> Column:
-    """Return the column of the store that suits a column of the archive that an input lies in. Raise PrepError if there is none."""
-    kind, file, *where = source.place
-    column: Column = _module(kind).column(root / str(file), name, *where)
-    return column
-
-
-def cell_of(root: AnyPath, source: Source, name: str) -> Any:
-    """Return the value of a column of the archive for an input. Raise CodecError if it is damaged."""
-    kind, file, *where = source.place
-    return _module(kind).cell(root / str(file), name, *where)
 
 
 def read_source(root: StrPath, source: Source) -> bytes:

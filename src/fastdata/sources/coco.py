@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -59,6 +59,18 @@ class _File(Struct):
     annotations: list[_Annotation] = []
     categories: list[_Category] = []
 
+    def __post_init__(self) -> None:
+        self.categories.sort(key=lambda one: one.id)
+        for what, found in (
+            ("image id", [image.id for image in self.images]),
+            ("file", [os.path.normpath(image.file_name) for image in self.images]),
+            ("category id", [one.id for one in self.categories]),
+        ):
+            if repeated := [one for one, count in Counter(found).items() if count > 1]:
+                raise ValueError(f"the {what} {repeated[0]} is listed more than once")
+        if len({one.keypoints for one in self.categories if one.keypoints}) > 1:
+            raise ValueError("categories have different keypoints; prepare each by itself")
+
 
 def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     """Return the images that a COCO file lists, with fields of what it says of them. `file_name` is relative to the inputs' root.
@@ -66,14 +78,15 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     Images of SOURCE that it does not list, and listed images that are not there, remain in the list with that problem, but where a
     table names the inputs: then what it does not name is left out.
     """
-    file = _read(path)
+    try:
+        file = msgspec.convert(json.loads(read_bytes(path)), _File)  # which takes NaN, unlike msgspec.json
+    except (OSError, ValueError, RecursionError) as error:
+        raise PrepError(f"--coco {path} cannot be read as COCO's JSON: {error}") from None
     annotations = defaultdict[int, list[_Annotation]](list)
     for one in file.annotations:
         annotations[one.image_id].append(one)
-    fields = _fields(path, file)
-    categories = {one.id: k for k, one in enumerate(file.categories)}
-    index = FileIndex(inputs.sources, os.path.normpath)
-    sources, absent, empty = Packed[Source](), list[str](), 0
+    fields, categories = _fields(file), {one.id: k for k, one in enumerate(file.categories)}
+    index, sources, absent, empty = FileIndex(inputs.sources, os.path.normpath), Packed[Source](), list[str](), 0
     for image in file.images:
         found, own = index.find(image.file_name), annotations.pop(image.id, [])
         if not found and inputs.selected:
@@ -84,58 +97,33 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
             values, problem = _values(fields, image, own, categories), ""
         except (ValueError, TypeError, IndexError) as error:
             values, problem = [], f"bad-annotation: {error}"
-        found = found or [Source(image.file_name, -1, -1, "missing")]
-        sources.extend(annotated(source, values, problem) for source in found)
+        sources.extend(annotated(one, values, problem) for one in found or [Source(image.file_name, -1, -1, "missing")])
     unlisted = index.unpaired()
-    sources.extend(annotated(source, (), "not-annotated") for source in unlisted)
     if len(unlisted) == len(inputs.sources):
+        first = file.images[0].file_name if file.images else "nothing"
         raise PrepError(
-            f"--coco {path} lists none of the images in {inputs.root}: its first file_name is {file.images[0].file_name}, "
-            f"the first image is {inputs.sources[0].name}; give as SOURCE the folder that file_name is relative to"
+            f"--coco {path} lists none of the images in {inputs.root}: its first file_name is {first}, the first image is "
+            f"{inputs.sources[0].name}; give as SOURCE the folder that file_name is relative to"
         )
-    notes = _notes(file, absent, sum(map(len, annotations.values())), empty)
-    return with_annotations(inputs, fields, sources, notes)
+    sources.extend(annotated(source, (), "not-annotated") for source in unlisted)
+    return with_annotations(inputs, fields, sources, _notes(file, absent, sum(map(len, annotations.values())), empty))
 
 
-def _read(path: AnyPath) -> _File:
-    try:
-        file = msgspec.convert(json.loads(read_bytes(path)), _File)  # which takes NaN, unlike msgspec.json
-    except OSError as error:
-        raise PrepError(f"cannot read --coco {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise PrepError(f"--coco {path} is not COCO's JSON: {error}") from None
-    if not file.images:
-        raise PrepError(f"--coco {path} lists no images")
-    _refuse_repeated(path, "the image id ", (image.id for image in file.images))
-    _refuse_repeated(path, "the file ", (os.path.normpath(image.file_name) for image in file.images))
-    _refuse_repeated(path, "the category id ", (one.id for one in file.categories))
-    file.categories.sort(key=lambda one: one.id)
-    return file
-
-
-def _refuse_repeated(path: AnyPath, what: str, found: Iterable[object]) -> None:
-    if repeated := [one for one, count in Counter(found).items() if count > 1]:
-        raise PrepError(f"--coco {path} lists {what}{repeated[0]} more than once")
-
-
-def _fields(path: AnyPath, file: _File) -> list[Field]:
+def _fields(file: _File) -> list[Field]:
     """Return the fields for what the annotations hold."""
-    fields = [Field(Column("image_id", "int64"), True), Field(SOURCE_SIZE, True)]
+    columns = [Column("image_id", "int64"), SOURCE_SIZE]
     if any(one.bbox is not UNSET for one in file.annotations):
-        fields += [
-            Field(instance_column("boxes", "xywh"), True, layout="xywh"),
-            Field(category_column([one.name for one in file.categories], [one.id for one in file.categories]), True),
-            Field(Column("area", "float32", many=True, group=INSTANCES), True),
-            Field(Column("crowd", "bool", many=True, group=INSTANCES), True),
+        columns += [
+            instance_column("boxes", "xywh"),
+            category_column([one.name for one in file.categories], [one.id for one in file.categories]),
+            Column("area", "float32", many=True, group=INSTANCES),
+            Column("crowd", "bool", many=True, group=INSTANCES),
         ]
-    points = {one.keypoints for one in file.categories if one.keypoints}
-    if len(points) > 1:
-        raise PrepError(f"--coco {path}: {len(points)} categories have different keypoints; prepare each by itself")
-    for names in points:
-        fields.append(Field(instance_column("keypoints", "xy", (len(names),), names), True, layout="xy"))
+    if names := next((one.keypoints for one in file.categories if one.keypoints), ()):
+        columns.append(instance_column("keypoints", "xy", (len(names),), names))
     if any(one.caption is not UNSET for one in file.annotations):
-        fields.append(Field(Column("captions", "json"), True))
-    return fields
+        columns.append(Column("captions", "json"))
+    return [Field(column, True, layout={"boxes": "xywh", "keypoints": "xy"}.get(column.name, "")) for column in columns]
 
 
 def _values(fields: Sequence[Field], image: _Image, annotations: Sequence[_Annotation], categories: Mapping[int, int]) -> list[Any]:

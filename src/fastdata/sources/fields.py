@@ -20,16 +20,17 @@ import numpy as np
 from msgspec import structs
 
 from fastdata.errors import CodecError, PrepError, may_pass
-from fastdata.sources.base import cell_of, column_of, read_range
+from fastdata.sources import arrow
+from fastdata.sources.base import read_range
 from fastdata.sources.inputs import Field, Source, SourceList, is_number, look
 from fastdata.sources.instances import LAYOUTS, as_instances, instance_column
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
-from fastdata.store.column import SOURCE_SIZE, TEXTS, Column
+from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
 from fastdata.words import number_of
 
-__all__ = ["field_error", "field_files", "fit", "make_column", "parse_fields", "read_fields", "typed_cells", "with_fields"]
+__all__ = ["field_files", "fit", "parse_fields", "read_fields", "typed_cells", "with_fields", "with_groups"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -38,17 +39,14 @@ FIELD = re.compile(
 )
 LABEL = "label"  # datasets emit the image's label under this name
 PROBES = 32  # values that are read to infer a type
-TEXT_ENDINGS = ("txt", "text", "caption", "transcript")
+TEXT_ENDINGS = frozenset("txt text caption transcript cls cls2 class count index inx id score".split())  # as in webdataset
 JSON_ENDINGS = ("json", "jsn")
-NUMBER_ENDINGS = frozenset("cls cls2 class count index inx id score".split())  # as in webdataset: whole numbers, or text
-HELP = (
-    "give columns of a table of paths (.csv, .tsv, .jsonl, .parquet), which is SOURCE or --labels, or of a Parquet or Arrow file "
-    "that holds the images, as NAME; and files next to the images, or members of a tar, as NAME=ENDING, such as caption=txt"
-)
+WIDE = {"f": np.float64, "b": np.bool_}  # what values of a column's dtype are held as until they are stored; whole numbers as int64
+NO_COLUMNS = "columns: NAME is a column of a table of paths, which is SOURCE or --labels, or of a Parquet or Arrow file of images"
+USUAL_NAMES = ("boxes", "box", "bbox", "bboxes", "keypoints")
 
 
-def field_error(field: Field | str, why: str) -> PrepError:
-    """Make the error on a value of `--fields`."""
+def _error(field: Field | str, why: object) -> PrepError:
     return PrepError(f"--fields {field}: {why}")
 
 
@@ -60,72 +58,70 @@ def parse_fields(texts: Sequence[str]) -> list[Field]:
     """
     fields = list(map(_parse, texts))
     if twice := [name for name, count in Counter(field.column.name for field in fields).items() if count > 1]:
-        raise field_error(twice[0], "this name is given twice; a column has one name and one type")
+        raise _error(twice[0], "this name is given twice; a column has one name and one type")
     return fields
 
 
 def _parse(text: str) -> Field:
     match = FIELD.fullmatch(text)
     if match is None:
-        raise field_error(text, "give NAME, NAME:TYPE or NAME=ENDING, such as caption, score:float32 or caption=txt")
-    path, ending, type = tuple(match["name"].split(".")), match["ending"] or "", match["type"] or "json"
+        raise _error(text, "give NAME, NAME:TYPE or NAME=ENDING, such as caption, score:float32 or caption=txt")
+    path, type = tuple(match["name"].split(".")), match["type"] or "json"
     if path[-1] == LABEL:
-        raise field_error(text, f"{LABEL} is the name of the image's label, which --label-column chooses")
+        raise _error(text, f"{LABEL} is the name of the image's label, which --label-column chooses")
     shape = tuple(map(int, match["shape"].split(","))) if match["shape"] else ()
-    if type not in LAYOUTS:
-        column = make_column(path[-1], type, shape, many=bool(match["brackets"]) and not shape)
-        return Field(column, path=path, ending=ending, typed=match["type"] is not None)
-    if match["brackets"] and (type != "xy" or len(shape) != 1):
-        raise field_error(text, "boxes are given as xyxy, xywh or cxcywh, and keypoints as xy, or xy[17] for 17 of each instance")
-    return Field(_made(path[-1], lambda: instance_column(path[-1], type, shape)), path=path, ending=ending, layout=type)
-
-
-def make_column(name: str, type: str, shape: tuple[int, ...] = (), *, many: bool = False, names: tuple[str, ...] = ()) -> Column:
-    """Return a column. Raise PrepError if there is no such type, or no column can have this name."""
-    return _made(name, lambda: Column(name, type, shape, many, names=names))
-
-
-def _made(name: str, make: Callable[[], Column]) -> Column:
+    layout = type if type in LAYOUTS else ""
+    if layout and match["brackets"] and (type != "xy" or len(shape) != 1):
+        raise _error(text, "boxes are given as xyxy, xywh or cxcywh, and keypoints as xy, or xy[17] for 17 of each instance")
     try:
-        return make()
+        many = match["brackets"] is not None and not shape
+        column = instance_column(path[-1], type, shape) if layout else Column(path[-1], type, shape, many)
     except ValueError as error:
-        raise field_error(name, str(error)) from None
+        raise _error(text, error) from None
+    return Field(column, path=path, ending=match["ending"] or "", layout=layout, typed=match["type"] is not None)
 
 
 def typed_cells(
-    field: Field, cells: Sequence[Any], where: Callable[[int], str], *, texts: bool, declared: Column | None = None
+    field: Field, cells: Sequence[Any], where: Callable[[int], str], *, texts: bool, kind: Any = None
 ) -> tuple[Field, Sequence[Any]]:
     """Return the field of the cells of a column of a table, with its type, and its values as JSON.
 
     Args:
-        cells: of all rows.
         where: describes a row, for messages.
         texts: whether the cells are text, as in a CSV, or values, as in JSON.
-        declared: the column that suits the values, if the table says it.
+        kind: the Arrow type of the column, if the table has one.
     """
 
-    def each(convert: Callable[[Any], Any]) -> Sequence[Any]:
+    def each(convert: Callable[[Any], Any]) -> Packed[Any]:
         found = Packed[Any]()
         for row, cell in enumerate(cells):
             try:
                 found.append(convert(cell))
             except (ValueError, OverflowError, RecursionError) as error:
-                raise field_error(field, f"{where(row)}: {error}") from None
+                raise _error(field, f"{where(row)}: {error}") from None
         return found
 
     if field.layout or len(field.path) > 1:  # in text as JSON
         cells = each(lambda cell: _nested(json.loads(cell) if texts else cell, field.path[1:]))
-        texts, declared = False, None
+        texts, kind = False, None
     column = field.column
     if not field.typed:
-        column = declared or (make_column(column.name, infer_text(cells)) if texts else infer_values(column.name, cells))
+        try:
+            column = infer(column.name, cells, texts=texts) if kind is None else arrow.column_of(column.name, kind)
+        except ValueError as error:
+            raise _error(field, error) from None
     if column.type == "bytes" and not texts:
-        raise field_error(field, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
-    if field.layout:
-        values = each(lambda cell: as_instances(column, cell).tolist())
-    else:
-        values = each(lambda cell: listed(column, parse_text(column, cell) if texts else cell))
-    return replace(field, column=column, listed=True), values
+        raise _error(field, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
+
+    def as_json(cell: Any) -> Any:
+        value = _fitted(replace(field, column=column), parse_text(column, cell) if texts else cell)
+        return value.tolist() if isinstance(value, np.ndarray) else value
+
+    return replace(field, column=column, listed=True), each(as_json)
+
+
+def _fitted(field: Field, value: Any) -> Any:
+    return as_instances(field.column, value) if field.layout else fit(field.column, value)
 
 
 def _nested(value: Any, path: Sequence[str]) -> Any:
@@ -148,13 +144,19 @@ def with_fields(inputs: SourceList, fields: Sequence[Field], source: StrPath) ->
     kinds = {source.place[0] if source.place else "" for source in inputs.sources}
     for field in fields:
         if not kinds <= ({"", "tar"} if field.ending else {"parquet", "arrow"}):
-            raise field_error(field, f"SOURCE {source} has no such {'members' if field.ending else 'columns'}; {HELP}")
+            what = "members: NAME=ENDING are files next to the images, or members of a tar" if field.ending else NO_COLUMNS
+            raise _error(field, f"SOURCE {source} has no such {what}")
     endings = [field.ending for field in fields if field.ending]
     if kinds == {""}:
         inputs = _with_files(inputs, endings)
     before = len(inputs.fields)  # whose values come before the members
-    columns = [_member(inputs, one, before + endings.index(one.ending)) if one.ending else _cells(inputs, one) for one in fields]
-    added = [replace(field, column=column) for field, column in zip(fields, columns, strict=True)]
+    added = list[Field]()
+    for field in fields:
+        try:
+            column = _member(inputs, field, before + endings.index(field.ending)) if field.ending else _archived(inputs, field)
+        except (ValueError, CodecError) as error:
+            raise _error(field, error) from None
+        added.append(replace(field, column=column))
     return replace(inputs, fields=(*inputs.fields, *added))
 
 
@@ -181,71 +183,93 @@ def field_files(source: Source, endings: Sequence[str]) -> list[str]:
     return [f"{stem}.{ending}" for ending in endings]
 
 
-def _cells(inputs: SourceList, field: Field) -> Column:
-    """Return the type of a column of the archives, which all must have it with the same type."""
-    found = dict[Column, str]()
-    for source in {source.place[1]: source for source in reversed(inputs.sources)}.values():
-        found[column_of(inputs.root, source, field.path[0])] = str(source.place[1])
-    if field.typed:
-        return field.column
-    if len(field.path) > 1:
-        usable = _some(inputs, [k for k, source in enumerate(inputs.sources) if not source.problem])
-        try:
-            return infer_values(field.column.name, [_cell(inputs.root, source, field) for source in usable])
-        except (ValueError, CodecError) as error:
-            raise field_error(field, str(error)) from None
-    if len(found) > 1:
-        (one, here), (other, there) = [*found.items()][:-3:-1]
-        raise field_error(field, f"{here} has {one}, {there} has {other}; prepare them separately")
-    return next(iter(found))
-
-
-def _some(inputs: SourceList, able: Sequence[int]) -> list[Source]:
-    """Return up to PROBES of the inputs with these numbers, evenly spaced."""
+def _probes(inputs: SourceList, usable: Callable[[Source], bool] = lambda source: True) -> list[Source]:
+    """Return up to PROBES inputs without a problem that are usable, evenly spaced."""
+    able = [k for k, source in enumerate(inputs.sources) if not source.problem and usable(source)]
     count = min(PROBES, len(able))
     return [inputs.sources[able[k * len(able) // count]] for k in range(count)]
 
 
-def _member(inputs: SourceList, field: Field, place: int) -> Column:
-    """Return the type of a member of a tar, or of a file next to each image. place: in the values of an input."""
-    root, sources = inputs.root, inputs.sources
-    usable = [k for k, source in enumerate(sources) if not source.problem]
-    there = [k for k in usable if _is_there(root, sources[k], field.ending, place)]
-    if not there:
-        what = "member" if sources[0].place else "file"
-        listed = ", ".join(f"{ending} {count}" for ending, count in inputs.skipped.most_common(5))
-        others = f"; other files: {listed}" if listed else ""
-        images = number_of(len(usable), "image")
-        raise field_error(field, f"none of {images} has a {what} of its name that ends in .{field.ending}{others}")
-    last = field.ending.lower().rpartition(".")[2]
-    is_list = field.column.many and last == "npy" and not field.layout  # the files tell the shape of an item
-    if field.typed and not is_list:
+def _archived(inputs: SourceList, field: Field) -> Column:
+    """Return the column that suits one of the archives, which all must have it with the same type."""
+    found = dict[Column, str]()
+    for file in dict.fromkeys(str(source.place[1]) for source in inputs.sources):
+        found.setdefault(arrow.column(inputs.root / file, field.path[0]), file)
+    if field.typed:
         return field.column
-    if last not in ("npy", *NUMBER_ENDINGS):
-        return make_column(field.column.name, "text" if last in TEXT_ENDINGS else "json" if last in JSON_ENDINGS else "bytes")
-    values, error, chosen = list[Any](), Exception(), _some(inputs, there)
-    for source in chosen:
+    if len(field.path) > 1:
+        return infer(field.column.name, [_cell(inputs.root, source, field) for source in _probes(inputs)])
+    if len(found) > 1:
+        (one, here), (other, there) = [*found.items()][:2]
+        raise ValueError(f"{here} has {one}, {there} has {other}; prepare them separately")
+    return next(iter(found))
+
+
+def _member(inputs: SourceList, field: Field, place: int) -> Column:
+    """Return the column that suits a member of a tar, or a file next to each image. place: in the values of an input."""
+    root, name, last = inputs.root, field.column.name, field.ending.lower().rpartition(".")[2]
+
+    def is_there(source: Source) -> bool:
+        return source.values[place] is not None if source.place else not look(join(root, *field_files(source, [field.ending])))[1]
+
+    probes = _probes(inputs, is_there)
+    if not probes:
+        images = number_of(sum(not source.problem for source in inputs.sources), "image")
+        what = "member" if inputs.sources[0].place else "file"
+        raise ValueError(f"none of {images} has a {what} of its name that ends in .{field.ending}")
+    of_arrays = field.column.many and last == "npy" and not field.layout  # the files tell the shape of an item
+    if field.typed and not of_arrays:
+        return field.column
+    if last != "npy":
+        return Column(name, "text" if last in TEXT_ENDINGS else "json" if last in JSON_ENDINGS else "bytes")
+    values, error = list[Any](), Exception()
+    for source in probes:
         try:
-            data = _bytes(root, source, field.ending, source.values[place] if source.place else None)
-            values.append(parse_file(None, field.ending, data))
+            values.append(_array_in(_bytes(root, source, field.ending, source.values[place:])))
         except (ValueError, CodecError, OSError) as caught:
             error = caught
     if not values:
-        raise field_error(field, f"{_part_name(chosen[0], field.ending)}: {error}")
-    if last != "npy":
-        return make_column(field.column.name, infer_text([value.strip() for value in values]))
-    shapes, types = sorted({array.shape for array in values}), sorted({array.dtype.name for array in values})
-    if is_list and () not in shapes and len({shape[1:] for shape in shapes}) == 1:
-        return structs.replace(field.column, shape=shapes[0][1:])
-    if is_list or len(shapes) > 1 or len(types) > 1:
-        found = ", ".join(f"{array.dtype} {list(array.shape)}" for array in values[:5])
-        how = f"where only the first axis differs, store lists with --fields {field}:{types[0]}[]"
-        raise field_error(field, f"its arrays differ: {found}; {how}")
-    return make_column(field.column.name, types[0], shapes[0])
+        raise ValueError(f"the .{field.ending} of {probes[0].name}: {error}")
+    shapes = {array.shape[of_arrays:] for array in values}
+    types = {field.column.type} if of_arrays else {array.dtype.name for array in values}
+    if len(shapes) == len(types) == 1:
+        return Column(name, min(types), min(shapes), of_arrays)
+    found = ", ".join(f"{array.dtype} {list(array.shape)}" for array in values[:5])
+    how = f"where only the first axis differs, store lists with --fields {field}:{min(types)}[]"
+    raise ValueError(f"its arrays differ: {found}; {how}")
 
 
-def _is_there(root: AnyPath, source: Source, ending: str, place: int) -> bool:
-    return source.values[place] is not None if source.place else not look(join(root, *field_files(source, [ending])))[1]
+def with_groups(inputs: SourceList) -> SourceList:
+    """Return the inputs where lists next to boxes or keypoints belong to the same instances, with the size of each image."""
+    names = [field.column.name for field in inputs.fields if not field.layout and field.column.name.lower() in USUAL_NAMES]
+    notes = [
+        f"{name} is stored as it is, and does not follow a resize, crop or flip: for that, give its layout, as "
+        + (f"{name}:xy" if name == "keypoints" else f"{name}:xyxy, {name}:xywh or {name}:cxcywh")
+        for name in names
+    ]
+    fields = list(inputs.fields)
+    if first := next((k + 1 for k, field in enumerate(fields) if field.layout), 0):
+        for k, one in enumerate(fields):
+            column, as_long = one.column, not one.typed and bool(one.column.shape) and _as_long(inputs, one, fields[first - 1])
+            if as_long:  # all lists have one length, because all images have as many instances
+                column = structs.replace(column, shape=column.shape[1:], many=True)
+            if column.many and column.group is None:
+                fields[k] = replace(one, column=structs.replace(column, group=INSTANCES))
+        fields.insert(first - 1, Field(SOURCE_SIZE))
+    return replace(inputs, fields=tuple(fields), notes=(*inputs.notes, *notes))
+
+
+def _as_long(inputs: SourceList, field: Field, boxes: Field) -> bool:
+    """Return whether some images have as many values in a field as boxes."""
+    places = [inputs.fields.index(one) for one in (field, boxes)]
+    for source in _probes(inputs):
+        try:
+            found = read_fields(inputs.root, source, inputs.fields)
+        except (CodecError, OSError):  # a worker will reject it
+            continue
+        if len(found[places[0]]) != len(found[places[1]]):
+            return False
+    return True
 
 
 # Reading
@@ -265,15 +289,15 @@ def _value(root: AnyPath, source: Source, field: Field, own: Iterator[Any]) -> A
     column = field.column
     if column == SOURCE_SIZE:
         return next(own) if field.listed else None
-    what = _part_name(source, field.ending) if field.ending else f"column {column.name} of {source.name}"
+    what = f"{f'the .{field.ending}' if field.ending else f'column {column.name}'} of {source.name}"
     try:
         if field.listed:
             value = next(own)
         elif field.ending:
-            value = parse_file(column, field.ending, _bytes(root, source, field.ending, next(own) if source.place else None))
+            value = parse_file(column, field.ending, _bytes(root, source, field.ending, own))
         else:
             value = _cell(root, source, field)
-        return as_instances(column, value) if field.layout else fit(column, value)
+        return _fitted(field, value)
     except FileNotFoundError:
         raise CodecError(f"{what} is not there", "missing-field") from None
     except OSError as error:
@@ -284,17 +308,10 @@ def _value(root: AnyPath, source: Source, field: Field, own: Iterator[Any]) -> A
         raise CodecError(f"{what}: {error}", "bad-field") from None
 
 
-def _part_name(source: Source, ending: str) -> str:
-    """Return the name of a member or file, relative to the root."""
-    if not source.place:
-        return field_files(source, [ending])[0]
-    folder, slash, base = source.name.rpartition("/")
-    return f"{folder}{slash}{base.partition('.')[0]}.{ending}"
-
-
-def _bytes(root: AnyPath, source: Source, ending: str, member: Sequence[int] | None) -> bytes:
-    """Read the bytes of a file next to an image, or of a member of a tar, at an offset and of a size."""
+def _bytes(root: AnyPath, source: Source, ending: str, own: Iterable[Any]) -> bytes:
+    """Read the bytes of a file next to an image, or of a member of a tar, whose offset and size come next in `own`."""
     if source.place:
+        member = next(iter(own))
         if member is None:
             raise FileNotFoundError
         return read_range(root / str(source.place[1]), *member)
@@ -305,7 +322,8 @@ def _bytes(root: AnyPath, source: Source, ending: str, member: Sequence[int] | N
 
 
 def _cell(root: AnyPath, source: Source, field: Field) -> Any:
-    return _nested(cell_of(root, source, field.path[0]), field.path[1:])
+    _, file, _, row = source.place
+    return _nested(arrow.cell(root / str(file), field.path[0], int(row)), field.path[1:])
 
 
 # Values
@@ -316,10 +334,7 @@ def parse_text(column: Column, text: str) -> Any:
     if column.type in TEXTS:
         return json.loads(text or "null") if column.type == "json" else text
     if column.shape or column.many:
-        found = json.loads(text)
-        if not isinstance(found, list):
-            raise ValueError(f"{text!r:.60} is not a list, such as [1, 2]")
-        return found
+        return json.loads(text)
     if not text:
         return None
     if column.dtype.kind == "b":
@@ -329,24 +344,20 @@ def parse_text(column: Column, text: str) -> Any:
     return float(text) if column.dtype.kind == "f" else int(text)
 
 
-def parse_file(column: Column | None, ending: str, data: bytes) -> Any:
+def parse_file(column: Column, ending: str, data: bytes) -> Any:
     """Return the value in a file, or a member of a tar, for `fit`. Raise ValueError if it does not hold one.
 
-    Text is UTF-8, without a byte-order mark and without line ends at its end.
-
-    Args:
-        column: what to read it as; None: what the ending says. An unknown one is text if it can be.
-        ending: of its name, such as "txt" or "seg.npy".
+    Text is UTF-8, without a byte-order mark and without line ends at its end. ending: of its name, such as "txt" or "seg.npy".
     """
-    if column is not None and column.type == "bytes":
-        return data
     last = ending.lower().rpartition(".")[2]
-    if last == "npy" and (column is None or column.type not in TEXTS):
+    if column.type == "bytes":
+        return data
+    if last == "npy" and column.type not in TEXTS:
         return _array_in(data)
     text = data.decode("utf-8-sig").rstrip("\r\n")
-    if last in JSON_ENDINGS and (column is None or column.type != "text"):
+    if last in JSON_ENDINGS and column.type != "text":
         return json.loads(text)
-    return text if column is None else parse_text(column, text.strip() if column.type not in TEXTS else text)
+    return parse_text(column, text if column.type in TEXTS else text.strip())
 
 
 def _array_in(data: bytes) -> Array:
@@ -359,40 +370,39 @@ def _array_in(data: bytes) -> Array:
     return array
 
 
-def infer_text(texts: Sequence[str]) -> str:
-    """Return int64 or float32, if all cells are such numbers, else text."""
-    if all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in texts):
-        return "int64"
-    filled = list(filter(None, texts))
-    return "float32" if filled and all(map(is_number, filled)) else "text"
+def infer(name: str, values: Sequence[Any], *, texts: bool = False) -> Column:
+    """Return the column that suits the values, as JSON has them: bool, int64, float32, text, arrays or lists of numbers; else JSON.
 
-
-def infer_values(name: str, values: Sequence[Any]) -> Column:
-    """Return the column that suits JSON's values: bool, int64, float32, text, arrays or lists of numbers; else JSON."""
+    texts: they are cells of a CSV: int64 or float32 if all are such numbers, else text. Raise ValueError if none has this name.
+    """
+    if texts:
+        if all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in values):
+            return Column(name, "int64")
+        filled = list(filter(None, values))
+        return Column(name, "float32" if filled and all(map(is_number, filled)) else "text")
     kinds = {type(value) for value in values if value is not None}
     if kinds == {list}:
-        return _infer_lists(name, (value for value in values if value is not None)) or Column(name, "json")
+        return _infer_lists(name, (value for value in values if value is not None))
     fitting: dict[str, set[type]] = {"bool": {bool}, "int64": {int}, "float32": {int, float}, "text": {str}}
     return Column(name, next((type for type, fits in fitting.items() if kinds and kinds <= fits), "json"))
 
 
-def _infer_lists(name: str, values: Iterable[list[Any]]) -> Column | None:
-    """Return a column of arrays, or of lists if their lengths differ; None if these are not numbers, or the shapes do not fit."""
+def _infer_lists(name: str, values: Iterable[list[Any]]) -> Column:
+    """Return a column of arrays, or of lists if their lengths differ; of JSON if they hold other things, or shapes do not fit."""
     lengths, shapes, kinds = set[int](), set[tuple[int, ...]](), set[str]()
-    for value in values:
-        try:
-            array = np.array(value)
-        except ValueError:  # the lengths differ inside one value
-            return None
-        lengths.add(len(array))
-        if array.size:
-            shapes.add(array.shape[1:])
-            kinds.add(array.dtype.kind)
-    type = "bool" if kinds == {"b"} else "int64" if kinds == {"i"} else "float32"
-    if len(shapes) != 1 or (type == "float32" and not kinds <= {"i", "f"}):
-        return None
+    try:
+        for array in map(np.array, values):
+            lengths.add(len(array))
+            if array.size:
+                shapes.add(array.shape[1:])
+                kinds.add(array.dtype.kind)
+    except ValueError:  # the lengths differ inside one value
+        return Column(name, "json")
+    if len(shapes) != 1 or (kinds != {"b"} and not kinds <= {"i", "f"}):
+        return Column(name, "json")
+    type = "float32" if "f" in kinds else "bool" if "b" in kinds else "int64"
     (shape,) = shapes
-    return Column(name, type, (*lengths, *shape)) if len(lengths) == 1 else Column(name, type, shape, many=True)
+    return Column(name, type, shape, many=True) if len(lengths) > 1 else Column(name, type, (*lengths, *shape))
 
 
 def fit(column: Column, value: Any) -> Any:
@@ -417,18 +427,7 @@ def fit(column: Column, value: Any) -> Any:
         value.encode()  # lone surrogates, which JSON may have, are no text
         return value
     array = _as_array(column, value)
-    if column.shape or column.many:
-        return array
-    plain = {"f": float, "b": bool}.get(column.dtype.kind, int)
-    return plain(array.item())
-
-
-def listed(column: Column, value: Any) -> Any:
-    """Return a value that fits as JSON has it."""
-    found = fit(column, value)
-    if not isinstance(found, np.ndarray):
-        return found
-    return found.astype({"f": np.float64, "b": np.bool_}.get(column.dtype.kind, np.int64)).tolist()
+    return array if column.shape or column.many else array.item()
 
 
 def _shown(value: Any) -> str:
@@ -448,13 +447,9 @@ def _as_array(column: Column, value: Any) -> Array:
             array = array.astype(np.float64)
     except (ValueError, TypeError):
         raise ValueError(f"{_shown(value)} is not a list of numbers, or its rows differ in length") from None
-    fits = array.shape[1:] == column.shape or array.shape == (0,) if column.many and array.ndim else array.shape == column.shape
-    if not fits or (column.many and not array.ndim):
-        holds = (
-            f"lists of {list(column.shape) or 'numbers'}"
-            if column.many
-            else f"{list(column.shape) or 'one number'} for each sample"
-        )
+    of_many = array.ndim and (array.shape[1:] == column.shape or array.shape == (0,))
+    if not (of_many if column.many else array.shape == column.shape):
+        holds = f"{'lists of ' * column.many}{list(column.shape) or 'numbers'} for each sample"
         raise ValueError(f"an array of {list(array.shape)}, but {column.name} holds {holds}")
     if array.size and array.dtype.kind not in {"f": "fiu", "b": "biu"}.get(dtype.kind, "iu"):
         whole = " whole" if dtype.kind in "iu" and array.dtype.kind == "f" else ""
@@ -464,4 +459,5 @@ def _as_array(column: Column, value: Any) -> Array:
     wrong = np.isinf(stored) & ~np.isinf(array) if dtype.kind == "f" else stored != array
     if wrong.any():
         raise ValueError(f"{array[wrong].flat[0]} {'is too large for' if dtype.kind == 'f' else 'does not fit'} {column.type}")
+    array = array.astype(WIDE.get(dtype.kind, np.int64), copy=False)
     return array.reshape(-1, *column.shape) if column.many else array

@@ -18,13 +18,12 @@ from fastdata.store.manifest import Labels
 from fastdata.words import number_of, was
 
 __all__ = ["LAYOUTS", "annotated", "as_instances", "box_notes", "category_column", "in_pixels", "instance_column"]
-__all__ += ["with_annotations", "with_groups", "with_meanings"]
+__all__ += ["with_annotations", "with_meanings"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LAYOUTS = ("xyxy", "xywh", "cxcywh", "xy")  # x1, y1, x2, y2; x1, y1, width, height; the same from the centre; x, y, visibility
 MEANINGS = "columns.json"  # of exports: the names of categories and keypoints
-USUAL_NAMES = ("boxes", "box", "bbox", "bboxes", "keypoints")
 VISIBLE = 2.0  # of a keypoint, as in COCO: labelled and visible
 ROUNDING_PX, ROUNDING = 0.01, 1e-5  # what a box may reach outside: of two digits of pixels, or of five of the image's sides
 
@@ -75,22 +74,20 @@ def as_instances(column: Column, value: Any) -> Array:
         raise ValueError(f"{value!r:.60} has numbers that are not finite")
     if not array.size:
         return np.empty((0, *each))
+    for last in (4,) if column.geometry == "xyxy" else (2, 3):
+        inner, flat = (*each[:-1], last), (int(np.prod(each[:-1])) * last,)
+        if array.shape not in (inner, flat) and array.shape[1:] not in (inner, flat):
+            continue
+        found = array.reshape(-1, *inner)
+        if last != 2:
+            return found
+        seen = np.where(found.any(axis=-1, keepdims=True), VISIBLE, 0.0)  # 0, 0 is where files put those that are not labelled
+        return np.concatenate([found, seen], axis=-1)
     if column.geometry == "xyxy":
-        if array.shape == each or (array.ndim == 2 and array.shape[1:] == each):
-            return array.reshape(-1, *each)
         raise ValueError(f"an array of {list(array.shape)}, but boxes are lists of 4 numbers")
-    for dims in (2, 3):
-        inner, flat = (*each[:-1], dims), (int(np.prod(each[:-1])) * dims,)
-        if array.shape in (inner, flat) or array.shape[1:] in (inner, flat):
-            points = array.reshape(-1, *inner)
-            if dims == 3:
-                return points
-            seen = np.where(points.any(axis=-1, keepdims=True), VISIBLE, 0.0)  # 0, 0 is where files put those that are not labelled
-            return np.concatenate([points, seen], axis=-1)
-    holds = f"{each[0]} keypoints" if len(each) > 1 else "a keypoint"
     raise ValueError(
-        f"an array of {list(array.shape)}, but {column.name} has {holds} of x, y or x, y, visibility for each instance: give their "
-        f"number, such as {column.name}:xy[17]"
+        f"an array of {list(array.shape)}, but {column.name} has {number_of(int(np.prod(each[:-1])), 'keypoint')} of x, y or x, y, "
+        f"visibility for each instance: give their number, such as {column.name}:xy[17]"
     )
 
 
@@ -109,23 +106,6 @@ def with_meanings(inputs: SourceList) -> SourceList:
         return replace(field, column=structs.replace(column, names=tuple(names))) if fits else field
 
     return replace(inputs, fields=tuple(map(named, inputs.fields)))
-
-
-def with_groups(inputs: SourceList) -> SourceList:
-    """Return the inputs where lists next to boxes or keypoints belong to the same instances, with the size of each image."""
-    names = [field.column.name for field in inputs.fields if not field.layout and field.column.name.lower() in USUAL_NAMES]
-    notes = [
-        f"{name} is stored as it is, and does not follow a resize, crop or flip: for that, give its layout, as "
-        + (f"{name}:xy" if name == "keypoints" else f"{name}:xyxy, {name}:xywh or {name}:cxcywh")
-        for name in names
-    ]
-    fields = list(inputs.fields)
-    if first := next((k + 1 for k, field in enumerate(fields) if field.layout), 0):
-        for k, one in enumerate(fields):
-            if one.column.many and one.column.group is None:
-                fields[k] = replace(one, column=structs.replace(one.column, group=INSTANCES))
-        fields.insert(first - 1, Field(SOURCE_SIZE))
-    return replace(inputs, fields=tuple(fields), notes=(*inputs.notes, *notes))
 
 
 def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, int], counts: Counter[str]) -> list[Any]:
@@ -150,8 +130,7 @@ def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, i
             "bad-field",
         )
     height, width = size
-    remain = np.ones(next(iter(lengths.values()), 0), bool)
-    out = list(values)
+    sides, remain, out = np.array((width, height) * 2), np.ones(next(iter(lengths.values()), 0), bool), list(values)
     for k, field in enumerate(fields):
         if field.column == SOURCE_SIZE:
             if values[k] is not None and tuple(values[k]) != size:
@@ -164,10 +143,9 @@ def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, i
         elif field.layout == "xy":
             out[k] = values[k] * (width, height, 1) if field.fractions else values[k]
         elif field.layout:
-            boxes = _as_corners(values[k], field.layout) * ((width, height) * 2 if field.fractions else 1)
-            out[k] = inside = np.clip(boxes, 0, (width, height) * 2)
-            outside = (abs(boxes - inside) > np.maximum(ROUNDING_PX, ROUNDING * np.array((width, height) * 2))).any(axis=1)
-            counts["clipped"] += int(outside.sum())
+            boxes = _as_corners(values[k], field.layout) * (sides if field.fractions else 1)
+            out[k] = inside = np.clip(boxes, 0, sides)
+            counts["clipped"] += int((abs(boxes - inside) > np.maximum(ROUNDING_PX, ROUNDING * sides)).any(axis=1).sum())
             remain &= (inside[:, 2:] > inside[:, :2]).all(axis=1)
     if not remain.all():
         counts["dropped"] += int((~remain).sum())

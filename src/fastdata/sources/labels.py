@@ -8,7 +8,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,11 +19,12 @@ from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
 from fastdata.store.manifest import Labels, read_current
 
-__all__ = ["Encode", "NoClassesError", "UnknownClassError", "Value", "encode_labels", "read_classes", "relabelled"]
-__all__ += ["with_folder_classes", "with_labels", "with_pattern", "without_labels"]
+__all__ = ["Encode", "NoClassesError", "Type", "UnknownClassError", "Value", "encode_labels", "read_classes", "with_folder_classes"]
+__all__ += ["with_labels", "with_pattern", "without_labels"]
 
 Value = bool | int | float | str | Sequence[float] | None  # as a source has it; None: the input has no label
 Encode = Callable[[Value], tuple[Label, str]]  # returns the label and the problem of the input
+Type = Literal["folders", "values", "numbers"]
 
 MAX_CLASS = 65_534  # the largest class number that is kept
 CLASSES_PER_USED_CLASS = 10  # a class number may be so many times the count of those that occur
@@ -39,12 +40,7 @@ class UnknownClassError(PrepError):
 
 
 def encode_labels(
-    values: Iterable[Value],
-    type: Literal["folders", "values", "numbers"],
-    classes: Sequence[str] | None = None,
-    *,
-    names: Sequence[str] = (),
-    by: str = "",
+    values: Iterable[Value], type: Type, classes: Sequence[str] | None = None, *, names: Sequence[str] = (), by: str = ""
 ) -> tuple[Labels, Encode]:
     """Return what the labels of a store mean, and a function from a value to the label and the problem of its input.
 
@@ -53,8 +49,8 @@ def encode_labels(
     The problem is "no-label" where others have one, and "not-finite" for a number that float32 does not hold.
 
     Args:
-        values: the label of each input, or each label that occurs. None, empty text, NaN and, beside `names`, numbers below 0 mean
-            no label.
+        values: the label of each input, or each label that occurs. None, empty text, NaN and, beside `names` or alone, numbers
+            below 0 mean no label, as in the test sets of Hugging Face's datasets.
         type: "folders": text that is sorted as names whatever it is; "values": see above; "numbers": float32 targets.
         names: of the classes that whole numbers stand for; or of the numbers of a target.
         by: what the labels were read from, for messages.
@@ -64,31 +60,25 @@ def encode_labels(
         if classes is not None:
             raise PrepError("--classes numbers classes, but --regression asks for numbers to predict: give one of them")
         return _encode_numbers(values, names, by)
-    distinct = dict[object, None]()
-    for value in map(_clean, values):
-        if isinstance(value, float | tuple):
-            raise _no_classes(by, value)
-        if value is not None and not (names and isinstance(value, int) and value < 0):
-            distinct[value] = None
-    if not names and classes is None and all(BELOW.fullmatch(str(value)) for value in distinct):
-        distinct.clear()  # numbers below 0 alone mean no labels, as in the test sets of Hugging Face's datasets
-    if not distinct:
+    used = dict.fromkeys(map(_clean, values))
+    used.pop(None, None)
+    if odd := [value for value in used if isinstance(value, float | tuple)]:
+        raise _no_classes(by, odd[0])
+    below = {value for value in used if BELOW.fullmatch(str(value))}
+    if names or (classes is None and len(below) == len(used)):
+        used = dict.fromkeys(value for value in used if value not in below)
+    if not used:
         if classes is not None:
             raise NoClassesError(f"--classes numbers classes, but the inputs of {by} have no labels")
         return Labels("none"), lambda value: (-1, "")
-    used = [*distinct]
     if len({isinstance(value, str) for value in used}) > 1:
         whole, text = (next(value for value in used if isinstance(value, kind)) for kind in (int, str))
         raise PrepError(
             f"some labels of {by} are whole numbers, such as {whole!r}, others text, such as {text!r}: write all as text, or all "
             "as whole numbers"
         )
-    if names:
-        named, order = _named_by_source(used, tuple(names), by), tuple(names)
-    else:
-        named = {value: str(value) for value in used}
-        order = _ordered(named, by, whole=type == "values") if classes is None else ()
-    order = order if classes is None else tuple(classes)
+    named = _named(used, names, by)
+    order = tuple(names) or _ordered(named, by, whole=type == "values") if classes is None else tuple(classes)
     if twice := [name for name, count in Counter(order).items() if count > 1]:
         raise PrepError(f"the class {twice[0]!r} of {by if classes is None else '--classes'} has two numbers: name each once")
     number = {form(name): k for form in (str.strip, _normal, str) for k, name in enumerate(order)}  # the exact one wins
@@ -128,18 +118,18 @@ def _no_classes(by: str, value: object) -> PrepError:
     )
 
 
-def _named_by_source(used: Iterable[object], names: tuple[str, ...], by: str) -> dict[object, str]:
-    """Return the name of each label, which is one of the names, or the index of one."""
-    named, known = dict[object, str](), set(names)
+def _named(used: Iterable[object], names: Sequence[str], by: str) -> dict[object, str]:
+    """Return the name of each label: itself as text; beside `names`, one of these, or that at its index."""
+    found, known = dict[object, str](), set(names)
     for value in used:
-        index = int(str(value)) if value not in known and WHOLE.fullmatch(str(value)) else -1
-        if value not in known and not 0 <= index < len(names):
+        index = int(str(value)) if names and value not in known and WHOLE.fullmatch(str(value)) else -1
+        if names and value not in known and not 0 <= index < len(names):
             raise PrepError(f"the label {value!r} has no name: {by} has {len(names)} classes, {', '.join(names[:5])} and so on")
-        named[value] = str(value) if value in known else names[index]
-    return named
+        found[value] = str(value) if index < 0 else names[index]
+    return found
 
 
-def _ordered(named: dict[object, str], by: str, *, whole: bool) -> tuple[str, ...]:
+def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str, ...]:
     """Return the names of all classes in their order. whole: class numbers stay what they are."""
     texts = named.values()
     if whole and all(map(WHOLE.fullmatch, texts)):
@@ -159,22 +149,18 @@ def _ordered(named: dict[object, str], by: str, *, whole: bool) -> tuple[str, ..
 
 def _encode_numbers(values: Iterable[Value], names: Sequence[str], by: str) -> tuple[Labels, Encode]:
     """Do it for float32 targets. Those of several columns come as one sequence for each input."""
-    lengths = dict[int, object]()
-    for value in values:
-        if (target := _target(value, by)) is not None:
-            lengths.setdefault(len(target), value)
+    lengths = {len(target) for value in values if (target := _target(value, by)) is not None}
     if not lengths:
         raise PrepError(f"--regression {' and '.join(names)}: {by} has no numbers there")
     if len(lengths) > 1 or 0 in lengths:
         which = ", ".join(f"some have {count} numbers" for count in sorted(lengths))
         raise PrepError(f"the targets of {by} are not all lists of numbers of one length: {which}")
     (count,) = lengths
-    missing = (math.nan,) * count
 
     def encode(value: Value) -> tuple[Label, str]:
         target = _target(value, by)
         if target is None:
-            return missing, "no-label"
+            return (math.nan,) * count, "no-label"
         return target, "" if all(abs(number) <= LARGEST_FLOAT for number in target) else "not-finite"  # nor is NaN
 
     return Labels("vector", tuple(names) if len(names) == count else tuple(f"label{k}" for k in range(1, count + 1))), encode
@@ -206,8 +192,7 @@ def read_classes(classes: StrPath | Sequence[str] | None) -> tuple[str, ...] | N
         try:
             names = tuple(filter(None, map(str.strip, path.read_text("utf-8-sig").splitlines())))
         except (OSError, ValueError) as error:
-            why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
-            raise PrepError(f"--classes {path} {why}; it is a store, or a text file with a name on each line") from None
+            raise PrepError(f"--classes {path} is neither a store, nor a text file with a name on each line: {error}") from None
     if not names:
         raise PrepError("--classes names no class")
     return names
@@ -221,10 +206,7 @@ def with_pattern(inputs: SourceList, pattern: str, classes: Sequence[str] | None
     except re.error as error:
         raise PrepError(f"{option} is not a regular expression: {error}") from None
     if regex.groups != 1:
-        raise PrepError(
-            f"{option} has {regex.groups} groups, but needs one pair of parentheses around what the class is, such as '(n\\d+)_'; "
-            "others can be written (?:...)"
-        )
+        raise PrepError(f"{option} has {regex.groups} groups, but needs one, around what the class is, such as '(n\\d+)_'")
     matches = (regex.search(source.name) for source in inputs.sources)
     found = [sys.intern((match[1] or "") if match else "") for match in matches]
     if not any(found):
@@ -247,7 +229,7 @@ def without_labels(inputs: SourceList) -> SourceList:
 def with_labels(
     inputs: SourceList,
     values: Sequence[Value],
-    type: Literal["folders", "values", "numbers"],
+    type: Type,
     classes: Sequence[str] | None = None,
     *,
     names: Sequence[str] = (),
@@ -255,10 +237,10 @@ def with_labels(
 ) -> SourceList:
     """Return the inputs with the labels of these values, one for each. The other arguments are those of `encode_labels`."""
     labels, encode = encode_labels(values, type, classes, names=names, by=by)
-    sources = Packed(relabelled(source, *encode(value)) for source, value in zip(inputs.sources, values, strict=True))
-    return replace(inputs, labels=labels, sources=sources, labelled_by=by)
 
+    def labelled(source: Source, value: Value) -> Source:
+        label, problem = encode(value)
+        own = source.problem not in ("", "no-label")  # which is not about labels
+        return replace(source, label=label, problem=source.problem if own else problem)
 
-def relabelled(source: Source, label: Label, problem: str = "") -> Source:
-    """Return an input with another label, and the problem of that, unless it already has one that is not about labels."""
-    return replace(source, label=label, problem=source.problem if source.problem not in ("", "no-label") else problem)
+    return replace(inputs, labels=labels, sources=Packed(map(labelled, inputs.sources, values)), labelled_by=by)

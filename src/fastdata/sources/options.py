@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastdata.options import option
 
@@ -70,6 +70,12 @@ class LabelOptions:
     @property
     def no_labels(self) -> bool:
         return self.label_column == NO_LABELS
+
+    def of_source(self) -> LabelOptions:
+        """Return the options on the labels that SOURCE itself tells: none, if they come from elsewhere."""
+        if self.no_labels or self.labels is not None or self.label_from is not None:
+            return replace(self, label_column=NO_LABELS, regression=(), classes=None, labels=None, label_from=None)
+        return self
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -20,7 +19,7 @@ from fastdata.sources.base import label_value
 from fastdata.sources.columns import INDEX, choose_label, find_column
 from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import Field, Source, SourceList, SplitsError, is_image, look
-from fastdata.sources.labels import read_classes, with_labels
+from fastdata.sources.labels import Type, read_classes, with_labels
 from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed
@@ -30,167 +29,20 @@ from fastdata.store.manifest import Labels
 
 __all__ = ["list_table", "with_table"]
 
-Rows = Sequence[int] | np.ndarray[Any, np.dtype[Any]]
-
 SPLIT = "split"
 
 
 def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
     """List the inputs that a table names, with their labels, and with the values of `fields`, which are columns of it."""
+    options = options.of_source()
     root = path.parent if options.root is None else to_path(options.root)
     table = _select_split(_read(path, options, fields), options.split)
     look_at_all(root, table.names)
     found = _with_similar(root, Packed(Source(name, -1, *look(join(root, name))) for name in table.names), path)
-    rows = range(len(found))
-    inputs = _with_fields(SourceList(root, Labels("none"), found, selected=True), table, rows, fields)
-    columns, inputs = _label_columns(inputs, table, fields, options, beside=False)
-    inputs = _with_labels(inputs, table, rows, columns, options)
+    inputs, rows = SourceList(root, Labels("none"), found, selected=True), range(len(found))
+    inputs = _with_labels(_with_fields(inputs, table, rows, fields), table, rows, fields, options)
     _refuse_two_labels(table, inputs.sources)
     return inputs
-
-
-def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> PathTable:
-    wanted = {*(field.path[0] for field in fields), options.label_column or "", *options.regression}
-    return read_table(path, options.path_column, wanted)
-
-
-def _key(name: str) -> str:
-    """Return a path in one form, with separators of any system, and composed as Unicode has it."""
-    return os.path.normpath(unicodedata.normalize("NFC", name.replace("\\", "/")))
-
-
-def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[str, str]:
-    """Return the file that each name means, by the key of the name: that of the name, else the only one but for its ending."""
-    wanted = {_key(name): name for name in names}
-    exact = dict[str, str]()
-    for file in files:
-        key = _key(file)
-        if key in wanted and (key not in exact or os.path.normpath(file) == os.path.normpath(wanted[key])):
-            exact[key] = file
-    stems = defaultdict[str, list[str]](list)
-    for file in files:
-        stem = os.path.splitext(_key(file))[0]
-        if stem in wanted and stem not in exact:
-            stems[stem].append(file)
-    for stem, found in stems.items():
-        able = list(filter(is_image, found)) or found
-        if len(able) > 1:
-            raise PrepError(f"{table} names {wanted[stem]!r}, which may be {able[0]} or {able[1]}: write the ending")
-        exact[stem] = able[0]
-    return exact
-
-
-def _with_similar(root: AnyPath, sources: Packed[Source], table: AnyPath) -> Packed[Source]:
-    """Return the inputs, those that are missing as the files in their folders that they mean."""
-    folders = defaultdict[str, set[str]](set)
-    for source in sources:
-        if source.problem == "missing":
-            folders[source.name.replace("\\", "/").rpartition("/")[0]].add(source.name)
-    meant = dict[str, str]()
-    for folder, names in folders.items():
-        path = join(root, folder) if folder else root
-        files = [entry.name for entry in list_entries(path)] if path.is_dir() else []
-        meant |= _match(names, [f"{folder}/{file}" if folder else file for file in files], table)
-
-    def similar(source: Source) -> Source:
-        file = meant.get(_key(source.name)) if source.problem == "missing" else None
-        return source if file is None else Source(file, -1, *look(join(root, file)))
-
-    return Packed(map(similar, sources)) if meant else sources
-
-
-def _with_fields(inputs: SourceList, table: PathTable, rows: Rows, fields: Sequence[Field]) -> SourceList:
-    """Return the inputs with the values of their rows; -1: there is none."""
-    if not fields:
-        return inputs
-    typed = list(map(table.typed, fields))
-
-    def with_values(source: Source, row: int) -> Source:
-        if row < 0:
-            return replace(source, problem="not-listed" if source.problem in ("", "no-label") else source.problem)
-        return replace(source, values=(*(values[row] for _, values in typed), *source.values))  # the members of a tar come last
-
-    return replace(inputs, sources=Packed(map(with_values, inputs.sources, rows)), fields=tuple(field for field, _ in typed))
-
-
-def _with_labels(inputs: SourceList, table: PathTable, rows: Rows, columns: Sequence[str], options: LabelOptions) -> SourceList:
-    """Return the inputs with the labels of their rows; -1: there is none."""
-    found = [Packed(label_value(cell, name) for cell in table.columns[name]) for name in columns]
-    cells = found[0] if len(found) == 1 else Packed(zip(*found, strict=True) if found else repeat(None, len(table.names)))
-    labelled_by = f"column{'s' if len(columns) > 1 else ''} {' and '.join(columns)} of {table.path.name}" if columns else ""
-    by = f"{labelled_by}, {table.path}" if columns else str(table.path)
-    unasked = not columns and (options.no_labels or options.labels is not None or options.label_from is not None)
-    classes = None if unasked else read_classes(options.classes)
-    values = Packed(cells[row] if row >= 0 else None for row in rows)
-    names = columns if options.regression else ()
-    labelled = with_labels(inputs, values, "numbers" if names else "values", classes, names=names, by=by)
-    return replace(labelled, labelled_by=labelled_by)
-
-
-def _refuse_two_labels(table: PathTable, sources: Sequence[Source]) -> None:
-    encoded = (os.path.normpath(source.name).encode("utf-8", "surrogatepass") for source in sources)
-    sums = np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(sources))  # a dict would fill the memory
-    order = np.argsort(sums, kind="stable")
-    sums = sums[order]
-    for k in np.flatnonzero(sums[1:] == sums[:-1]):
-        before, one = sources[int(order[k])], sources[int(order[k + 1])]
-        same = os.path.normpath(one.name) == os.path.normpath(before.name)
-        if same and (one.problem != before.problem or (not one.problem and one.label != before.label)):
-            raise PrepError(f"{table.path} names {one.name!r} more than once, with different labels; keep the row that is right")
-
-
-def _select_split(table: PathTable, wanted: str | None) -> PathTable:
-    """Keep the rows of one split. If none is named, the table must have only one."""
-    splits = _splits(table)
-    names = sorted(set(splits))
-    if wanted is not None and not splits:
-        table.column(SPLIT, f"--split {wanted}")  # says which columns there are
-    if wanted is None:
-        if len(names) > 1:
-            odd = next((f"rows of split {name!r}" for name in names if not name or "/" in name), "")
-            raise SplitsError(table.path, {name: str(table.path) for name in names}, column=True, beside=odd)
-        return table
-    if wanted not in names:
-        raise PrepError(f"--split {wanted}: {table.path} has no such rows; its splits are {', '.join(names)}")
-    rows = np.flatnonzero([split == wanted for split in splits])
-    return replace(table, columns={name: cells.taken(rows) for name, cells in table.columns.items()})
-
-
-def _splits(table: PathTable) -> list[str]:
-    """Return the split of each row; nothing, if there is no such column."""
-    column = find_column([*table.columns], [SPLIT])
-    return [] if column is None else [sys.intern(str(cell)) for cell in [*table.columns.values()][column]]
-
-
-def _label_columns(
-    inputs: SourceList, table: PathTable, fields: Sequence[Field], options: LabelOptions, *, beside: bool
-) -> tuple[list[str], SourceList]:
-    """Return the columns of the labels, and the inputs with a note on those that are not stored.
-
-    The columns are those that the caller names; else the one with a usual name; else the only one. beside: the table is that of
-    --labels.
-    """
-    stored = {table.paths, *(field.path[0] for field in fields)}
-    others = [name for name in table.columns if name not in stored and name.lower() != SPLIT]
-    if options.no_labels or options.label_from is not None or (not beside and options.labels is not None):
-        found = []
-    elif options.regression:
-        found = [*options.regression]
-        for name in found:
-            table.column(name, f"--regression {name}")
-    else:
-        named = (name for name in others if not INDEX.fullmatch(name))
-        likely = [name for name in named if not isinstance(table.columns[name][0], list | dict | bytes)]
-        label = choose_label([*table.columns] if options.label_column else others, options.label_column or "", table.path, likely)
-        found = [label] if label else []
-        if not label and likely:
-            raise PrepError(
-                f"{table.path}: its labels may be {', '.join(likely)}: name the column of classes with --label-column, or of "
-                f"numbers to predict with --regression; --label-column {NO_LABELS} takes no labels"
-            )
-    left = [name or "one without a name" for name in others if name not in found]
-    note = (not_stored(left, f"paths come from column {table.paths}"),) if left else ()
-    return found, replace(inputs, notes=(*inputs.notes, *note))
 
 
 def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
@@ -220,7 +72,147 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
     rows = [by_file.get(file, -1) for file in files]
     inputs = _with_fields(inputs, table, rows, fields)
     inputs = replace(inputs, sources=Packed(chain(inputs.sources, lost)))
-    columns, inputs = _label_columns(inputs, table, fields, options, beside=True)
-    if not columns and not fields and not options.no_labels:
-        raise PrepError(f"--labels {path}: none of its columns {', '.join(table.columns)} holds labels, which are numbers or text")
-    return _with_labels(inputs, table, [*rows, *(by_file[source.name] for source in lost)], columns, options) if columns else inputs
+    return _with_labels(inputs, table, [*rows, *(by_file[source.name] for source in lost)], fields, options)
+
+
+def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> PathTable:
+    wanted = {*(field.path[0] for field in fields), options.label_column or "", *options.regression}
+    return read_table(path, options.path_column, wanted)
+
+
+# Which file a path means
+
+
+def _key(name: str) -> str:
+    """Return a path in one form, with separators of any system, and composed as Unicode has it."""
+    return os.path.normpath(unicodedata.normalize("NFC", name.replace("\\", "/")))
+
+
+def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[str, str]:
+    """Return the file that each name means, by the key of the name: that of the name, else the only one but for its ending."""
+    wanted = {_key(name): name for name in names}
+    exact, stems = dict[str, str](), defaultdict[str, list[str]](list)
+    for file in files:
+        key = _key(file)
+        if key in wanted and (key not in exact or os.path.normpath(file) == os.path.normpath(wanted[key])):
+            exact[key] = file
+        if (stem := os.path.splitext(key)[0]) in wanted:
+            stems[stem].append(file)
+    for stem in stems.keys() - exact.keys():
+        able = list(filter(is_image, stems[stem])) or stems[stem]
+        if len(able) > 1:
+            raise PrepError(f"{table} names {wanted[stem]!r}, which may be {able[0]} or {able[1]}: write the ending")
+        exact[stem] = able[0]
+    return exact
+
+
+def _with_similar(root: AnyPath, sources: Packed[Source], table: AnyPath) -> Packed[Source]:
+    """Return the inputs, those that are missing as the files in their folders that they mean."""
+    folders = defaultdict[str, set[str]](set)
+    for source in sources:
+        if source.problem == "missing":
+            folders[source.name.replace("\\", "/").rpartition("/")[0]].add(source.name)
+    meant = dict[str, str]()
+    for folder, names in folders.items():
+        path = join(root, folder) if folder else root
+        files = [entry.name for entry in list_entries(path)] if path.is_dir() else []
+        meant |= _match(names, [f"{folder}/{file}" if folder else file for file in files], table)
+
+    def similar(source: Source) -> Source:
+        file = meant.get(_key(source.name)) if source.problem == "missing" else None
+        return source if file is None else Source(file, -1, *look(join(root, file)))
+
+    return Packed(map(similar, sources)) if meant else sources
+
+
+def _refuse_two_labels(table: PathTable, sources: Sequence[Source]) -> None:
+    encoded = (os.path.normpath(source.name).encode("utf-8", "surrogatepass") for source in sources)
+    sums = np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(sources))  # a dict would fill the memory
+    order = np.argsort(sums, kind="stable")
+    sums = sums[order]
+    for k in np.flatnonzero(sums[1:] == sums[:-1]):
+        before, one = sources[int(order[k])], sources[int(order[k + 1])]
+        same = os.path.normpath(one.name) == os.path.normpath(before.name)
+        if same and (one.problem != before.problem or (not one.problem and one.label != before.label)):
+            raise PrepError(f"{table.path} names {one.name!r} more than once, with different labels; keep the row that is right")
+
+
+# Rows and columns
+
+
+def _select_split(table: PathTable, wanted: str | None) -> PathTable:
+    """Keep the rows of one split. If none is named, the table must have only one."""
+    splits = _splits(table)
+    names = sorted(set(splits))
+    if wanted is None:
+        if len(names) > 1:
+            odd = next((f"rows of split {name!r}" for name in names if not name or "/" in name), "")
+            raise SplitsError(table.path, {name: str(table.path) for name in names}, column=True, beside=odd)
+        return table
+    if wanted not in names:
+        what = (
+            f"no such rows; its splits are {', '.join(names)}" if names else f"no column {SPLIT}; it has {', '.join(table.columns)}"
+        )
+        raise PrepError(f"--split {wanted}: {table.path} has {what}")
+    rows = np.flatnonzero([split == wanted for split in splits])
+    return replace(table, columns={name: cells.taken(rows) for name, cells in table.columns.items()})
+
+
+def _splits(table: PathTable) -> list[str]:
+    """Return the split of each row; nothing, if there is no such column."""
+    column = find_column([*table.columns], [SPLIT])
+    return [] if column is None else [sys.intern(str(cell)) for cell in [*table.columns.values()][column]]
+
+
+def _with_fields(inputs: SourceList, table: PathTable, rows: Sequence[int], fields: Sequence[Field]) -> SourceList:
+    """Return the inputs with the values of their rows; -1: there is none."""
+    if not fields:
+        return inputs
+    typed = list(map(table.typed, fields))
+
+    def with_values(source: Source, row: int) -> Source:
+        if row < 0:
+            return replace(source, problem="not-listed" if source.problem in ("", "no-label") else source.problem)
+        return replace(source, values=(*(values[row] for _, values in typed), *source.values))  # the members of a tar come last
+
+    return replace(inputs, sources=Packed(map(with_values, inputs.sources, rows)), fields=tuple(field for field, _ in typed))
+
+
+def _with_labels(
+    inputs: SourceList, table: PathTable, rows: Sequence[int], fields: Sequence[Field], options: LabelOptions
+) -> SourceList:
+    """Return the inputs with the labels of their rows, -1: there is none; and with a note on columns that are not stored."""
+    others = [
+        name for name in table.columns if name.lower() != SPLIT and name not in {table.paths, *(one.path[0] for one in fields)}
+    ]
+    columns = _label_columns(table, others, options)
+    if not columns and not fields and options.labels is not None and not options.no_labels:
+        raise PrepError(f"--labels {table.path}: none of its columns {', '.join(table.columns)} holds labels")
+    if left := [name or "one without a name" for name in others if name not in columns]:
+        inputs = replace(inputs, notes=(*inputs.notes, not_stored(left, f"paths come from column {table.paths}")))
+    if not columns and not inputs.selected:
+        return inputs
+    found = [Packed(label_value(cell, name) for cell in table.columns[name]) for name in columns]
+    cells = found[0] if len(found) == 1 else Packed(zip(*found, strict=True) if found else repeat(None, len(table.names)))
+    values = Packed(cells[row] if row >= 0 else None for row in rows)
+    by = f"column{'s' if len(columns) > 1 else ''} {' and '.join(columns)} of {table.path.name}" if columns else ""
+    classes, where = None if options.no_labels else read_classes(options.classes), f"{by}, {table.path}" if by else str(table.path)
+    type: Type = "numbers" if options.regression else "values"
+    return replace(with_labels(inputs, values, type, classes, names=options.regression, by=where), labelled_by=by)
+
+
+def _label_columns(table: PathTable, others: Sequence[str], options: LabelOptions) -> Sequence[str]:
+    """Return the columns of the labels: those that the caller names, the one with a usual name, or the only one of others."""
+    if options.no_labels or options.regression:
+        for name in options.regression:
+            table.column(name, f"--regression {name}")
+        return options.regression
+    named = (name for name in others if not INDEX.fullmatch(name))
+    likely = [name for name in named if not isinstance(table.columns[name][0], list | dict | bytes)]
+    label = choose_label([*table.columns] if options.label_column else others, options.label_column or "", table.path, likely)
+    if not label and likely:
+        raise PrepError(
+            f"{table.path}: its labels may be {', '.join(likely)}: name the column of classes with --label-column, or of "
+            f"numbers to predict with --regression; --label-column {NO_LABELS} takes no labels"
+        )
+    return [label] if label else []

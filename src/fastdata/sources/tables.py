@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from fastdata.errors import PrepError, needs
-from fastdata.sources.arrow import column_of, holds_images
+from fastdata.sources.arrow import holds_images
 from fastdata.sources.columns import LABELS, PATHS, find_column
 from fastdata.sources.fields import typed_cells
 from fastdata.sources.inputs import Field
@@ -61,20 +63,16 @@ class PathTable:
 
     def typed(self, chosen: Field) -> tuple[Field, Sequence[Any]]:
         """Return a field with its type, and its values. Raise PrepError if its column is not there, or a cell does not fit."""
-        cells = self.column(chosen.path[0], f"--fields {chosen}")
-        plain = bool(self.schema) and not chosen.typed and len(chosen.path) == 1
-        declared = column_of(chosen.column.name, self.schema[chosen.path[0]]) if plain else None
-        where = f"{self.path}, row of "
-        return typed_cells(chosen, cells, lambda row: f"{where}{self.names[row]!r}", texts=self.texts, declared=declared)
+        name = chosen.path[0]
+        cells, where = self.column(name, f"--fields {chosen}"), f"{self.path}, row of "
+        return typed_cells(chosen, cells, lambda row: f"{where}{self.names[row]!r}", texts=self.texts, kind=self.schema.get(name))
 
 
 def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
     """Return whether a source is a file of paths. A Parquet is one if it holds no images and a column has the name of paths."""
     ending = path.suffix.lower()
-    if ending not in (".csv", ".tsv", *JSONL, PARQUET) or not path.is_file():
-        return False
-    if ending != PARQUET:
-        return True
+    if ending != PARQUET or not path.is_file():
+        return ending in (".csv", ".tsv", *JSONL) and path.is_file()
     with needs("pyarrow"):
         import pyarrow.parquet
     try:
@@ -93,95 +91,74 @@ def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str] =
         path_column: the column of paths; None: the one with a usual name.
         wanted: columns that are read from a Parquet even if they hold lists.
     """
-    ending, schema = path.suffix.lower(), dict[str, Any]()
+    ending, schema, columns, count = path.suffix.lower(), dict[str, Any](), dict[str, Cells](), 0
     texts = ending not in (*JSONL, PARQUET)
+    if ending == PARQUET:
+        rows = _parquet_rows(path, wanted, schema)
+    else:
+        rows = _csv_rows(path) if texts else _json_rows(path)
     try:
-        if ending == PARQUET:
-            columns, schema = _read_parquet(path, wanted)
-        else:
-            columns = _read_csv(path, path_column) if texts else _read_jsonl(path)
+        for row in rows:
+            for name in row:
+                if name not in columns:
+                    columns[name] = Cells([None] * count)
+            for name, cells in columns.items():
+                cells.append(row.get(name))
+            count += 1
     except OSError as error:
         raise PrepError(f"cannot read {path}: {error}") from error
-    if not any(columns.values()):
+    if not count:
         raise PrepError(f"{path} has no rows")
-    paths = _path_column([*columns], path_column)
-    if paths is None:
+    usual = find_column([*columns], PATHS)
+    if path_column is None and usual is None:
         raise PrepError(
             f"{path} has no column of paths, which is called {', '.join(PATHS[:-1])} or {PATHS[-1]}, or named by --path-column; "
             f"it has {', '.join(columns)}. Text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB; a "
             "table without paths is not prepared: TableDataset reads it"
         )
-    table = PathTable(path, columns, paths, texts, schema)
-    cells = table.column(paths, f"--path-column {paths}")
-    columns[paths] = cells if texts else Packed(map(str, cells))
+    table = PathTable(path, columns, path_column or [*columns][usual or 0], texts, schema)
+    cells = table.column(table.paths, f"--path-column {path_column}")
+    columns[table.paths] = cells if texts else Packed(map(str, cells))
     return table
 
 
-def _path_column(columns: Sequence[str], named: str | None) -> str | None:
-    found = find_column(columns, PATHS)
-    return named if named is not None or found is None else columns[found]
-
-
-def _read_csv(path: AnyPath, path_column: str | None) -> dict[str, Cells]:
-    """Read a CSV. Its paths may hold any bytes, all else is UTF-8, without blanks around it."""
+def _csv_rows(path: AnyPath) -> Iterator[dict[str, str]]:
     rows = filter(None, read_rows(path))
-    names = [_checked(path, cell.strip()) for cell in next(rows, ())]
-    columns, paths = {name: Cells() for name in names}, _path_column(names, path_column)
-    if len(columns) < len(names):
+    names = [cell.strip() for cell in next(rows, ())]
+    if len(set(names)) < len(names):
         raise PrepError(f"{path} has two columns of one name: {', '.join(names)}")
     for number, row in enumerate(rows, 2):
         if len(row) != len(names):
             raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(names)}")
-        for name, cell in zip(names, row, strict=True):
-            columns[name].append(cell if name == paths else _checked(path, cell.strip()))
-    return columns
+        yield dict(zip(names, map(str.strip, row), strict=True))
 
 
-def _checked(path: AnyPath, cell: str) -> str:
-    if not cell.isascii() and any("\udc80" <= character <= "\udcff" for character in cell):
-        text = cell.encode(errors="surrogateescape").decode("latin-1")
-        right = f"as Latin-1, it contains {text!r:.60}; if that is right, convert it"
-        raise PrepError(f"{path} is not UTF-8: {right}: {_iconv('LATIN1', str(path))} > utf8.csv")
-    return cell
-
-
-def _read_jsonl(path: AnyPath) -> dict[str, Cells]:
-    """Read a file with an object in each line. A key that a line lacks is null there."""
-    columns, count = dict[str, Cells](), 0
+def _json_rows(path: AnyPath) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file with one in each line. A key that a line lacks is null there."""
     _refuse_utf16(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line.decode("utf-8-sig"))
-                for name in row.keys():
-                    if name not in columns:
-                        columns[name] = Cells([None] * count)
-            except (ValueError, RecursionError, AttributeError) as error:
+                yield msgspec.convert(json.loads(line.decode("utf-8-sig")), dict[str, Any])
+            except (ValueError, RecursionError) as error:
                 example = '{"path": "a.jpg", "label": "cat"}'
                 raise PrepError(f"{path}, line {number} is not an object of JSON, such as {example}: {error}") from None
-            count += 1
-            for name, cells in columns.items():
-                cells.append(row.get(name))
-    return columns
 
 
-def _read_parquet(path: AnyPath, wanted: Collection[str]) -> tuple[dict[str, Cells], dict[str, Any]]:
-    """Read a Parquet, and each column's type. Columns of lists and structs that nobody wants are empty lists."""
+def _parquet_rows(path: AnyPath, wanted: Collection[str], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows, and set each column's type in `schema`. Lists and structs that nobody wants are empty lists."""
     with needs("pyarrow"):
         import pyarrow.parquet
     try:
         with pyarrow.parquet.ParquetFile(seekable(path)) as file:
-            schema = {field.name: field.type for field in file.schema_arrow}
+            schema.update({field.name: field.type for field in file.schema_arrow})
             read = [name for name, kind in schema.items() if not kind.num_fields or name in wanted or name.lower() in LABELS]
-            columns = {name: Cells() for name in schema}
             for batch in file.iter_batches(ROWS, columns=read, use_threads=False):
-                for name, cells in columns.items():
-                    cells.extend(batch.column(name).to_pylist() if name in read else [[]] * len(batch))
+                yield from ({name: row.get(name, []) for name in schema} for row in batch.to_pylist())
     except (ValueError, pyarrow.ArrowException) as error:
         raise PrepError(f"cannot read {path}: {error}") from error
-    return columns, schema
 
 
 # CSV
@@ -192,7 +169,7 @@ def read_rows(path: AnyPath) -> Iterator[list[str]]:
     _refuse_utf16(path)
     csv.field_size_limit(sys.maxsize)  # run-length masks are longer than the default
     delimiter, line = delimiter_of(path), 1  # where the row begins
-    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         try:
             for row in reader:
@@ -204,13 +181,16 @@ def read_rows(path: AnyPath) -> Iterator[list[str]]:
             raise PrepError(
                 f"{path}, {where}: {error}: a quote is missing, or stands inside of a quoted value, where it must be doubled"
             ) from None
+        except UnicodeDecodeError as error:
+            text = error.object[max(0, error.start - 20) : error.end + 20].decode("latin-1")
+            raise PrepError(f"{path} is not UTF-8: if {text!r} is right, convert it with {_iconv('LATIN1', str(path))}") from None
 
 
 def delimiter_of(path: AnyPath) -> str:
     """Return what separates the columns of a CSV: of comma, semicolon and tab, the one that comes first in its first line."""
     if path.suffix.lower() == ".tsv":
         return "\t"
-    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         names = re.sub(r'"[^"]*"', "", file.readline())
     return next((character for character in names if character in ",;\t"), ",")
 
@@ -231,11 +211,11 @@ def name_encoding(head: bytes) -> str:
 
 def not_utf8(name: str, encoding: str) -> str:
     """Say that a file is not UTF-8, and how to convert it."""
-    return f"it is {encoding}, not UTF-8: convert it with {_iconv(encoding, name)} > utf8.txt"
+    return f"it is {encoding}, not UTF-8: convert it with {_iconv(encoding, name)}"
 
 
 def _iconv(encoding: str, name: str) -> str:
-    return shlex.join(["iconv", "-f", encoding, "-t", "UTF-8", name])
+    return f"{shlex.join(['iconv', '-f', encoding, '-t', 'UTF-8', name])} > utf8.txt"
 
 
 def _refuse_utf16(path: AnyPath) -> None:

@@ -40,9 +40,26 @@ class _Dataset(msgspec.Struct):
     kpt_names: dict[str, list[str]] | list[str] = []  # of each class, or of all
     told_by: str = ""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.names, dict) and sorted(self.names) != [*range(len(self.names))]:
+            raise ValueError("names must be a list of names, or one for each number from 0 on")
+        (points, dims), names = self.kpt_shape, self.points
+        if points < 0 or dims not in (2, 3):
+            raise ValueError(f"kpt_shape must be [number of keypoints, 2 or 3], but is [{points}, {dims}]")
+        if names and (len(names) != points or (self.flip_idx and mirror_order(names) != self.flip_idx)):
+            raise ValueError(f"kpt_names must name {points} keypoints, of which flip_idx swaps left_NAME and right_NAME")
+
     @property
     def classes(self) -> list[str]:
         return [self.names[k] for k in sorted(self.names)] if isinstance(self.names, dict) else self.names
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """Names of the keypoints that tell what swaps in mirror images; none if nothing does."""
+        lists = [*self.kpt_names.values()] if isinstance(self.kpt_names, dict) else [self.kpt_names]
+        if self.kpt_names and all(one == lists[0] for one in lists):
+            return tuple(lists[0])
+        return tuple(f"point_{k}" if k == j else f"left_{k}" if k < j else f"right_{j}" for k, j in enumerate(self.flip_idx))
 
 
 def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
@@ -64,7 +81,7 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
         Field(category_column(dataset.classes), True),
     ]
     if dataset.kpt_shape[0]:
-        points = instance_column("keypoints", "xy", dataset.kpt_shape[:1], _point_names(dataset))
+        points = instance_column("keypoints", "xy", dataset.kpt_shape[:1], dataset.points)
         fields.append(Field(points, True, layout="xy", fractions=True))
     sources, counts = Packed[Source](), Counter[str]()
     for source in inputs.sources:
@@ -92,72 +109,48 @@ def _notes(dataset: _Dataset, counts: Counter[str]) -> Iterator[str]:
             yield f"{number_of(count, 'image')} {what} .txt file, which show{'s' * (count == 1)} no object"
     if count := counts["polygons"]:
         yield f"{number_of(count, 'polygon')} stored as the box around {'it' if count == 1 else 'them'}"
-    if dataset.kpt_shape[0] and not _point_names(dataset):
+    if dataset.kpt_shape[0] and not dataset.points:
         yield f"keypoints have no names, so left and right do not swap in mirror images: add flip_idx to {dataset.told_by}"
 
 
 def _dataset(folder: AnyPath) -> _Dataset:
     """Read the names of classes and keypoints from the nearest file that has some."""
     for level in [folder.absolute(), *folder.absolute().parents][:LEVELS]:
-        told = list[tuple[AnyPath, _Dataset]]()
+        told = list[_Dataset]()
         for path in (*sorted([*level.glob("*.yaml"), *level.glob("*.yml")]), *(level / name for name in CLASS_FILES)):
             try:
-                if path.is_file() and (found := _names_in(path)):
-                    told.append((path, found))
-            except (ValueError, yaml.YAMLError, RecursionError) as error:
+                told += [*_names_in(path)] if path.is_file() else []
+            except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
                 raise PrepError(f"--yolo {folder}: {path}: {' '.join(str(error).split())}") from None
-        if other := next((path for path, found in told if found.classes != told[0][1].classes), None):
-            raise PrepError(f"--yolo {folder}: {told[0][0]} and {other.name} name other classes; keep one of them")
-        for path, dataset in told:
-            dataset.told_by = path.name
-            return dataset
+        if other := [found.told_by for found in told if found.classes != told[0].classes]:
+            raise PrepError(f"--yolo {folder}: {told[0].told_by} and {other[0]} in {level} name other classes; keep one of them")
+        if told:
+            return told[0]
     return _Dataset()
 
 
-def _names_in(path: AnyPath) -> _Dataset | None:
-    """Return what a file says of the dataset; None if it does not name classes."""
-    lines = _lines(path)
+def _names_in(path: AnyPath) -> Iterator[_Dataset]:
+    """Yield what a file says of the dataset, if it names classes."""
+    text = read_bytes(path).decode("utf-8-sig")
     if path.name in CLASS_FILES:
-        return _Dataset([line.strip() for line in lines if line.strip()])
-    if not any(re.match(r"names\s*:", line) for line in lines):
-        return None
-    found = yaml.load("\n".join(lines), yaml.BaseLoader)  # which leaves a class called no or 01 as it is written
-    dataset = msgspec.convert(found, _Dataset, strict=False)
-    (points, dims), names, flip = dataset.kpt_shape, _point_names(dataset), dataset.flip_idx
-    if isinstance(dataset.names, dict) and sorted(dataset.names) != [*range(len(dataset.names))]:
-        raise ValueError("names must be a list of names, or one for each number from 0 on")
-    if points < 0 or dims not in (2, 3):
-        raise ValueError(f"kpt_shape must be [number of keypoints, 2 or 3], but is [{points}, {dims}]")
-    if names and (len(names) != points or (flip and mirror_order(names) != flip)):
-        raise ValueError(f"kpt_names must name {points} keypoints, of which flip_idx swaps left_NAME and right_NAME")
-    return dataset
-
-
-def _lines(path: AnyPath) -> list[str]:
-    """Return the lines of a file. Raise ValueError if it cannot be read."""
-    try:
-        return read_bytes(path).decode("utf-8-sig").splitlines()
-    except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"it is not text: {error}") from None
-
-
-def _point_names(dataset: _Dataset) -> tuple[str, ...]:
-    """Return names of the keypoints that tell what swaps in mirror images; none if nothing does."""
-    named = dataset.kpt_names
-    lists = [*named.values()] if isinstance(named, dict) else [named]
-    if named and all(one == lists[0] for one in lists):
-        return tuple(lists[0])
-    return tuple(f"point_{k}" if k == j else f"left_{k}" if k < j else f"right_{j}" for k, j in enumerate(dataset.flip_idx))
+        yield _Dataset([line.strip() for line in text.splitlines() if line.strip()], told_by=path.name)
+    elif re.search(r"^names\s*:", text, re.MULTILINE):
+        found = yaml.load(text, yaml.BaseLoader)  # which leaves a class called no or 01 as it is written
+        dataset = msgspec.convert(found, _Dataset, strict=False)
+        dataset.told_by = path.name
+        yield dataset
 
 
 _Object = tuple[list[float], int, list[float], bool]  # its box, its category, its keypoints, and whether it is a polygon
 
 
 def _objects(path: AnyPath, dataset: _Dataset) -> Iterator[_Object]:
-    """Yield the objects of an image. Raise ValueError if a line is damaged."""
-    for number, line in enumerate(_lines(path), 1):
+    """Yield the objects of an image. Raise ValueError if the file or a line is damaged."""
+    try:
+        lines = read_bytes(path).decode("utf-8-sig").splitlines()
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}") from None
+    for number, line in enumerate(lines, 1):
         if words := line.split():
             try:
                 yield _object(words, dataset)
