@@ -6,11 +6,23 @@ import copy
 import itertools
 import pickle
 import random
+import sys
+import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, ConcatDataset, DistributedSampler, Sampler, SequentialSampler, Subset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    Dataset,
+    DistributedSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
 from torch.utils.data import random_split as torch_split
 
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RandomResizedCrop
@@ -216,3 +228,44 @@ def test_others_set_the_epoch_on_the_sampler(shuffle):
         assert isinstance(loader.sampler, SequentialSampler) is not shuffle
         with pytest.raises(LoaderError, match="load_state_dict"):
             next(iter(loader.sampler))
+
+
+class Panic(BaseException):
+    """As Rust's panics come to Python: no Exception."""
+
+
+class Odd(Dataset[Any]):
+    """Two good items, then one that makes trouble."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make() if index > 1 else torch.ones(2)
+
+
+def raising(error: BaseException) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "says"),
+    [
+        (lambda: lambda: 0, Exception, "pickle"),
+        (threading.Lock, TypeError, "pickle"),
+        (lambda: (k for k in range(3)), TypeError, "pickle"),
+        (lambda: [torch.ones(2, requires_grad=True) * 2], RuntimeError, "requires_grad"),
+        (lambda: sys.exit(3), LoaderError, "SystemExit: 3"),
+        (lambda: raising(KeyboardInterrupt()), LoaderError, "KeyboardInterrupt"),
+        (lambda: raising(Panic("index out of bounds")), LoaderError, "Panic: index out of bounds"),
+    ],
+)
+def test_what_a_worker_cannot_send_is_an_error_after_the_batches_before_it(make, kind, says):
+    with Loader(Odd(make), 1, num_workers=1, collate_fn=list) as loader:
+        batches = iter(loader)
+        assert all(next(batches)[0].equal(torch.ones(2)) for _ in range(2))
+        with pytest.raises(kind, match=says):
+            next(batches)

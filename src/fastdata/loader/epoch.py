@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakSet
 
-import torch
-
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.gpu.batch_transform import transform_batch
@@ -138,8 +136,14 @@ def _with_rows(data: Any, valid: int, ids: Any, position: tuple[int, int]) -> An
     """Return a batch with these attributes."""
     if type(data) in (tuple, list, dict):
         return Batch.of(data, valid, ids, position)
-    if type(data) is torch.Tensor:
-        data.valid, data.ids, data.position = valid, ids, position  # type: ignore[attr-defined]
+    try:
+        data.valid, data.ids, data.position = valid, ids, position
+    except AttributeError:
+        if valid < len(ids):
+            raise LoaderError(
+                f"the last batch of this rank repeats {len(ids) - valid} of {len(ids)} samples, which a {type(data).__name__} has "
+                "no place for: let collate_fn return a tuple or a dict, or give drop_last=True"
+            ) from None
     return data
 
 

@@ -23,7 +23,7 @@ from fastdata.data.dataset import SlotDataset, Timing
 from fastdata.data.random import isolated_global_rngs, repeated, seeds_for_user_code
 from fastdata.errors import LoaderError
 from fastdata.loader.slots import ALIGN, Place, Span
-from fastdata.system.torch_private import ExceptionWrapper, pytree, shared_storage
+from fastdata.system.torch_private import ExceptionWrapper, shared_storage
 
 __all__ = ["Fetch", "Reply", "Request", "Size", "as_is", "quiet_worker", "ready_to_fork", "sized"]
 
@@ -137,8 +137,8 @@ class Fetch(torch.utils.data.Dataset[Any]):
         try:
             reply, data = self._images(request) if isinstance(self._dataset, SlotDataset) else self._items(request)
             if get_worker_info() is not None:
-                data = pytree.tree_map_only(torch.Tensor, _share, data)
-        except Exception as error:
+                data = _Pickled(data)
+        except BaseException as error:  # also SystemExit and Rust's panics, which would end the worker without a word
             if get_worker_info() is None:
                 raise
             reply, data = Reply(request, images=False, error=wrap_error(error)), None
@@ -188,16 +188,23 @@ class Fetch(torch.utils.data.Dataset[Any]):
         return self._sized[size]
 
 
-def _share(tensor: torch.Tensor) -> torch.Tensor:
-    """Move a tensor to shared memory. The queue does it otherwise, whose thread would lose an error, and the parent would wait."""
-    return tensor if tensor.layout != torch.strided or tensor.is_nested else tensor.share_memory_()  # type: ignore[no-untyped-call]
+class _Pickled:
+    """Comes out of a queue as the data. The thread of the queue would lose the error of data that cannot be pickled."""
+
+    def __init__(self, data: Any) -> None:
+        self._bytes = bytes(ForkingPickler.dumps(data))
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (self._bytes,)
 
 
-def wrap_error(error: Exception, where: str = "in a worker of fastdata's Loader") -> ExceptionWrapper:
-    """Wrap an error for another process. If its class cannot be pickled, it would be lost, and that process would wait for ever."""
+def wrap_error(error: BaseException, where: str = "in a worker of fastdata's Loader") -> ExceptionWrapper:
+    """Wrap an error for another process, as a LoaderError if its class cannot be pickled, or would end that process."""
     try:
-        pickle.dumps(type(error))
+        known = isinstance(error, Exception) and bool(pickle.dumps(type(error)))
     except Exception:  # noqa: BLE001  whatever a user's class does
+        known = False
+    if not known:
         replacement = LoaderError("".join(traceback.format_exception(error)))
         return ExceptionWrapper((LoaderError, replacement, None), where)  # type: ignore[no-untyped-call]
     return ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
