@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
+import os
 import re
 import signal
+import stat
 import subprocess
 import warnings
 from functools import partial
@@ -171,3 +174,45 @@ def test_what_torch_load_would_not_notice_is_damage(tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match=r"damaged.*resuming from an older one"):
             state = Checkpoints(tmp_path, World(), keep_last=2).newest()
         assert state is not None and state["update"] == 1 and torch.equal(state["weight"], torch.arange(1000.0))
+
+
+class Migrated(nn.Linear):
+    """Its weights are of version 2; those of an older state are multiplied when they are loaded."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state: Any, prefix: str, local: dict[str, Any], *rest: Any) -> None:
+        if local.get("version") != 2:
+            state[f"{prefix}weight"] = 100 * state[f"{prefix}weight"]
+        super()._load_from_state_dict(state, prefix, local, *rest)
+
+
+def test_versions_of_modules_are_kept(tmp_path: Path) -> None:
+    def made() -> Trainer:
+        torch.manual_seed(0)
+        return trainer(tmp_path, nn.Sequential(Migrated(3, 2)), ema=0.5)
+
+    first = made()
+    first.fit([BATCH], epochs=1)
+    again, loaded = made(), nn.Sequential(Migrated(3, 2))
+    loaded.load_state_dict(read(tmp_path, "update-00000001.pt")["model"])
+    for one in (again.model, loaded):
+        torch.testing.assert_close(one.state_dict(), first.model.state_dict(), rtol=0, atol=0)
+    assert first.ema is not None and again.ema is not None
+    torch.testing.assert_close(again.ema.model.state_dict(), first.ema.model.state_dict(), rtol=0, atol=0)
+
+
+def test_a_folder_that_cannot_be_flushed_holds_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = os.fsync
+
+    def failing(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(error, "as of CIFS and FUSE")
+        flush(file)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    error = errno.EINVAL
+    trainer(tmp_path).fit([BATCH], epochs=1)
+    error = errno.EIO
+    with pytest.raises(FastDataError, match="could not be written"):
+        trainer(tmp_path).fit([BATCH], epochs=2)

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.optim import SGD
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from fastdata import FastDataError, Loader
-from training import cut, data, net, summed, trainer
+from training import cut, data, net, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
 
@@ -42,8 +42,9 @@ def test_the_precision_is_that_of_training_and_stays_inside_also_when_it_breaks(
     seen = list[torch.dtype]()
 
     def watched(model, batch):
-        seen.append(model(batch[0]).dtype)
-        return summed(model, batch)
+        outputs = model(batch[0])
+        seen.append(outputs.dtype)
+        return F.cross_entropy(outputs, batch[1], reduction="none")
 
     model, batches = net(torch.float32), cut(data(8, torch.float32), (4, 4))
     run = trainer(model, MOMENTUM, watched, precision=precision, metrics={"broken": lambda outputs, batch: 1 // 0})
@@ -72,7 +73,7 @@ def test_a_loader_that_gives_nothing_to_evaluate_is_an_error(use):
     run = trainer(net(), MOMENTUM)
     call = getattr(run, use)
     if use == "fit":
-        with pytest.raises(FastDataError, match="the loader gave no batches to evaluate; a generator can be read only once"):
+        with pytest.raises(FastDataError, match=r"the loader gave no batches to evaluate: .*; a generator can be read only once"):
             call(cut(data(8), (4, 4)), once_only, epochs=2)
         assert run.epoch == 2 and run.results["loss"] > 0
     else:
@@ -103,3 +104,32 @@ def test_the_step_hook_has_the_loss_of_the_update():
                 weight.grad = None
     assert seen == pytest.approx(wanted, abs=1e-12)
     assert [loss.item() for loss in before] == seen and not any(loss.requires_grad for loss in before), "they may be kept"
+
+
+@pytest.mark.parametrize("stop", [None, 7])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_evaluating_changes_no_weight(tmp_path, shuffle, stop):
+    """Nor what a run draws that a hook ends, and that goes on in another."""
+
+    def trained(name, val, at=None):
+        torch.manual_seed(0)
+        model, rows = net().append(nn.Dropout(0.5)), TensorDataset(*data(18))
+        run = trainer(model, MOMENTUM, dir=tmp_path / name, callbacks={"step": lambda run: run.update == at})
+        run.fit(DataLoader(rows, 4, shuffle=True), DataLoader(rows, 4, shuffle=shuffle) if val else None, epochs=3, eval_every=2)
+        run.predict(DataLoader(rows, 4))
+        return values(model)
+
+    if stop:
+        trained("evaluated", True, stop)
+    assert torch.equal(trained("evaluated", True), trained("plain", False))
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_metrics_need_the_outputs_of_one_call(calls):
+    def loss_fn(model, batch):
+        outputs = [model(batch[0]) for _ in range(calls)] or [model[2](model[1](model[0](batch[0])))]
+        return F.cross_entropy(outputs[-1], batch[1], reduction="none")
+
+    with pytest.raises(FastDataError, match=f"called the model {calls} times, so metrics do not know which outputs to take"):
+        trainer(net(), MOMENTUM, loss_fn, metrics={"top1": right}).evaluate(cut(data(8), (4, 4)))
+    assert trainer(net(), MOMENTUM, loss_fn).evaluate(cut(data(8), (4, 4)))["loss"] > 0

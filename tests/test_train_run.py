@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,9 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from fastdata import Batch as LoaderBatch
-from fastdata import FastDataError, Loader, Trainer
+from fastdata import FastDataError, Loader, LoaderError, Trainer
 from fastdata.optim import cosine, linear, onecycle
+from fastdata.system.torch_private import end_kept_workers, pytree
 from training import Batch, cut, data, net, trainer
 
 
@@ -136,3 +139,93 @@ def test_a_pass_that_was_left_goes_on_with_the_next_batch(accumulate):
         whole = ids(lambda run, batches: run.fit(batches, epochs=2), batches())
         assert whole == ids(broken, batches())
         assert whole == ids(lambda run, batches: [run.fit(batches, epochs=2, max_steps=k) for k in (2, 3, 99)], batches())
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("stop", [2, 7, 5])
+def test_workers_that_persist_do_not_change_what_a_resumed_run_sees(persistent, stop):
+    """In the first epoch, in the second, where the iterator that torch keeps draws no seed, and between them."""
+    rows = TensorDataset(torch.arange(10.0)[:, None].expand(10, 3))
+
+    def ids(*ends: int | None) -> list[Any]:
+        seen, state = list[Any](), None
+        torch.manual_seed(0)
+        for end in ends:
+            model = torch.nn.Linear(3, 2)
+
+            def loss_fn(model: Any, batch: Any) -> Any:
+                seen.append(batch[0][:, 0].tolist())
+                return model(batch[0]).sum(1)
+
+            run = Trainer(
+                model, loss_fn, SGD(model.parameters(), lr=0.01), callbacks={"step": lambda run, end=end: run.update == end}
+            )
+            if state is not None:
+                run.load_state_dict(state)
+            loader = DataLoader(rows, 2, shuffle=True, num_workers=1, persistent_workers=persistent)
+            run.fit(loader, epochs=2)
+            state = run.state_dict()
+            end_kept_workers(loader)
+        return seen
+
+    assert ids(stop, None) == ids(None)
+
+
+class Claimed:
+    """Says another number of batches than it gives."""
+
+    def __init__(self, batches: Any, claimed: int) -> None:
+        self.batches, self.claimed = batches, claimed
+
+    def __len__(self) -> int:
+        return self.claimed
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches)
+
+
+@pytest.mark.parametrize(("claimed", "used", "says"), [(3, 3, "gave more batches"), (5, 5, None), (7, 5, "gave 5 batches")])
+def test_a_len_that_is_wrong_is_said(claimed, used, says, recwarn):
+    run = trainer(net(), partial(SGD, lr=0.1))
+    run.fit(Claimed(SIZED, claimed), epochs=1)
+    assert run.update == used
+    texts = [str(one.message) for one in recwarn if "len()" in str(one.message)]
+    assert len(texts) == bool(says) and all(f"len() is {claimed}, but it {says}" in text for text in texts)
+
+
+@pytest.mark.parametrize("change", [lambda rows: torch.cat([rows, rows]), lambda rows: rows[:1]])
+def test_batches_whose_rows_a_function_changed_are_counted(change):
+    batches = [pytree.tree_map(change, LoaderBatch.of(batch, 4, np.arange(4), (0, 4))) for batch in cut(data(8), (4, 4))]
+    assert batches[0].valid is None
+    run = trainer(net(), partial(SGD, lr=0.1))
+    run.fit(batches, epochs=1)
+    assert run.evaluate(batches)["loss"] > 0 and len(run.predict(batches)) == sum(len(batch[0]) for batch in batches)
+
+
+@dataclass
+class Named:
+    """A container that is neither a tuple nor a mapping."""
+
+    x: torch.Tensor
+
+
+class Filled(Named):
+    def __init__(self, x: torch.Tensor) -> None:
+        super().__init__(x)
+        self.valid, self.ids = 1, np.arange(2)
+
+
+def test_repeated_rows_of_an_unknown_container_are_an_error():
+    run = Trainer(torch.nn.Linear(3, 2), lambda model, batch: model(batch.x).sum(1), partial(SGD, lr=0.1))
+    assert run.evaluate([Named(torch.ones(2, 3))])["loss"]
+    with pytest.raises(FastDataError, match="repeats 1 of 2 samples, but Filled does not have one row per sample"):
+        run.evaluate([Filled(torch.ones(2, 3))])
+    with Loader(
+        TensorDataset(torch.ones(3, 3)), 2, num_workers=0, rank=1, world_size=2, collate_fn=lambda rows: Named(rows)
+    ) as one:
+        assert [(batch.valid, len(batch.ids)) for batch in one] == [(1, 2)]
+    with (
+        Loader(TensorDataset(torch.ones(3, 3)), 2, num_workers=0, rank=1, world_size=2, collate_fn=lambda rows: 0) as other,
+        pytest.raises(LoaderError, match="repeats 1 of 2 samples, which a int has no place for"),
+    ):
+        next(iter(other))

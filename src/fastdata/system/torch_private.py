@@ -24,9 +24,11 @@ __all__ += [
     "end_kept_workers",
     "end_workers",
     "find_not_finite",
+    "has_iterator",
     "has_stepped",
     "is_timeout",
     "kill_workers",
+    "let_have_iterator",
     "pytree",
 ]
 __all__ += ["shared_storage", "workers_of"]
@@ -70,6 +72,22 @@ def end_kept_workers(loader: DataLoader[Any]) -> None:
     """End the workers that a DataLoader with persistent_workers keeps."""
     if loader._iterator is not None:
         loader._iterator._shutdown_workers()  # type: ignore[attr-defined]
+
+
+def has_iterator(loader: Any) -> bool:
+    """Return whether a DataLoader with persistent_workers, perhaps in a Prefetcher, has begun the iterator that it keeps."""
+    loader = getattr(loader, "loader", loader)
+    return isinstance(loader, DataLoader) and loader._iterator is not None
+
+
+def let_have_iterator(loader: Any, wanted: bool) -> None:
+    """Begin or end the iterator that a DataLoader with persistent_workers keeps, unless it is as wanted. Beginning draws a seed."""
+    loader = getattr(loader, "loader", loader)
+    if isinstance(loader, DataLoader) and loader.persistent_workers and wanted != has_iterator(loader):
+        end_kept_workers(loader)
+        loader._iterator = None
+        if wanted:
+            iter(loader)
 
 
 def default_device() -> torch.device:

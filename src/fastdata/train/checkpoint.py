@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import re
 import sys
 import warnings
 import zipfile
+from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -140,6 +142,9 @@ def _replace(path: Path, state: dict[str, Any]) -> None:
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # CIFS and FUSE cannot flush folders
+                raise
         finally:
             os.close(folder)
     except Exception as error:
@@ -155,7 +160,11 @@ def _copied(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        return {_copied(key): _copied(part) for key, part in value.items()}
+        copied = OrderedDict((_copied(key), _copied(part)) for key, part in value.items())
+        if not hasattr(value, "_metadata"):
+            return dict(copied)
+        copied._metadata = _copied(value._metadata)  # type: ignore[attr-defined]  # the versions of the model's modules
+        return copied
     if type(value) is str:
         return sys.intern(value)  # pickle writes one string object once, so equal states make equal files
     if isinstance(value, np.generic):

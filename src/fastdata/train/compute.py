@@ -64,14 +64,19 @@ class Compute:
         valid, ids = getattr(batch, "valid", None), getattr(batch, "ids", None)
         rows = len(ids) if valid and ids is not None else 0
         spare = rows - (valid or rows)  # rows that repeat samples
+        seen = list[int]()  # the rows of its parts
+
+        def refuse(what: str) -> FastDataError:
+            return FastDataError(
+                f"the last batch of this rank repeats {spare} of {rows} samples, but {what} does not have one row per sample, so "
+                "these rows cannot be removed: give the Loader drop_last=True"
+            )
 
         def change(part: Any) -> Any:
             if spare and not (isinstance(part, Tensor) and not part.dim()):
                 if len(part) != rows:
-                    raise FastDataError(
-                        f"the last batch of this rank repeats {spare} of {rows} samples, but {type(part).__name__} of {len(part)} "
-                        "does not have one row per sample, so these rows cannot be removed: give the Loader drop_last=True"
-                    )
+                    raise refuse(f"{type(part).__name__} of {len(part)}")
+                seen.append(rows)
                 part = part[:valid]
             if isinstance(part, list):
                 return part
@@ -80,6 +85,8 @@ class Compute:
             return part.contiguous(memory_format=torch.channels_last) if as_image else part
 
         batch = map_tensors(batch, change, self.device, is_part=_has_rows)
+        if spare and not seen:  # an object whose tensors nobody knows
+            raise refuse(type(batch).__name__)
         if ids is not None and hasattr(batch, "__dict__"):
             batch.ids = ids[: valid or len(ids)]
         return batch, valid

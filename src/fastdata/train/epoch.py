@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastdata.errors import FastDataError
+from fastdata.errors import FastDataError, warn_user
 from fastdata.gpu.prefetcher import places, set_epoch
+from fastdata.system.torch_private import has_iterator, let_have_iterator
 from fastdata.train.states import random_state, restore_random
 from fastdata.train.world import World
 
@@ -60,12 +61,16 @@ class Epoch:
         self._generators = list(dict.fromkeys(own for own in found if isinstance(own, torch.Generator)))
         if place:
             self._go_to(place)
-        self._start = {"random": None if self._stateful else random_state(), "own": self._generator_states()}
+        self._start = {"random": None if self._stateful else random_state(), **self._own_state()}
         self.total = self._count()
         if len(set(counts := world.gather(self.total))) > 1:
             raise _unequal(f"{', '.join(map(str, counts))} batches, rank by rank")
 
     def _go_to(self, place: Mapping[str, Any]) -> None:
+        if not self._stateful:
+            before = random_state()
+            let_have_iterator(self._loader, place.get("has_iterator", False))
+            restore_random(before)
         if self.used:
             if self._stateful != (place["loader"] is not None):
                 raise FastDataError("this epoch was started with another kind of loader: use that kind to continue it")
@@ -76,8 +81,9 @@ class Epoch:
         for generator, state in zip(self._generators, place["own"], strict=False):
             generator.set_state(state)
 
-    def _generator_states(self) -> list[Tensor]:
-        return [generator.get_state() for generator in self._generators]
+    def _own_state(self) -> dict[str, Any]:
+        """Return the states of the loader's generators, and whether its next pass goes on with an iterator that it keeps."""
+        return {"own": [generator.get_state() for generator in self._generators], "has_iterator": has_iterator(self._loader)}
 
     def _count(self) -> int | None:
         if self.used and hasattr(self._loader, "epoch_stop"):  # the number of ranks may have changed since
@@ -95,7 +101,7 @@ class Epoch:
     def state(self) -> dict[str, Any]:
         """Return the place in the epoch."""
         if self.over:
-            return {"used": 0, "loader": None, "random": None, "own": self._generator_states()}
+            return {"used": 0, "loader": None, "random": None, **self._own_state()}
         return {"used": self.used, "loader": self._loader.state_dict() if self._stateful else None, **self._start}
 
     def __iter__(self) -> Iterator[tuple[Any, bool]]:
@@ -114,9 +120,17 @@ class Epoch:
                 break
             self.used += 1
             yield batch, self.used == self.total
-        next(batches, None)  # end the loader's own epoch
+        more = self.used == self.total and next(batches, END) is not END  # which also ends the loader's own epoch
+        if self.used and (more or self.used != (self.total or self.used)):
+            warn_user(
+                f"the loader's len() is {self.total}, but it gave {'more' if more else self.used} batches: correct it, since "
+                + ("the rest of the epoch is left out" if more else "a schedule over the whole run counts on it")
+            )
         if not self.used:
-            raise FastDataError("the loader gave no batches; a generator can be read only once: pass an iterable that starts again")
+            raise FastDataError(
+                "the loader gave no batches: with drop_last it leaves out a set that is smaller than a batch; a generator can be "
+                "read only once: pass an iterable that starts again"
+            )
 
 
 def _unequal(found: str) -> FastDataError:

@@ -9,25 +9,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data.distributed import DistributedSampler
 
-from fastdata.errors import FastDataError
+from fastdata.errors import FastDataError, warn_user
 from fastdata.train.compute import Compute
 from fastdata.train.epoch import check_rank, first_tensor
 from fastdata.train.losses import losses_of
 from fastdata.train.metrics import Metrics
+from fastdata.train.states import random_state, restore_random
 
 __all__ = ["evaluate", "predict"]
 
 
 class _Recorded:
-    """A model that keeps its last outputs, so that loss and metrics need only one forward pass."""
+    """A model that keeps its outputs, so that loss and metrics need only one forward pass."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self.outputs = None
+        self.calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.outputs = self._model(*args, **kwargs)
+        self.calls += 1
         return self.outputs
 
     def __getattr__(self, name: str) -> Any:
@@ -46,6 +50,11 @@ def evaluate(model: nn.Module, loader: Any, loss_fn: Any, metrics: Metrics, comp
             recorded = _Recorded(model)
             with compute.autocast():
                 losses = losses_of(loss_fn(recorded, batch))
+                if metrics.names and recorded.calls != 1:
+                    raise FastDataError(
+                        f"loss_fn called the model {recorded.calls} times, so metrics do not know which outputs to take: let it "
+                        "call a module once, whose forward does all of it and returns the outputs for the metrics"
+                    )
                 results = [(losses.total, losses.number), *metrics.pairs(recorded.outputs, batch, _rows(batch))]
             if valid != 0:
                 metrics.update(recorded.outputs, batch)
@@ -65,7 +74,7 @@ def predict(model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]
                 output = forward(model, batch)
             if valid != 0:
                 outputs.append((output.float() if output.dtype in (torch.float16, torch.bfloat16) else output).cpu())
-                ids.extend(getattr(batch, "ids", ()))
+                ids.extend(() if getattr(batch, "ids", None) is None else batch.ids)
     parts = compute.world.gather((ids, torch.cat(outputs) if outputs else None))
     rows = torch.cat([part for _, part in parts if part is not None])
     numbers = torch.tensor([number for found, _ in parts for number in found], dtype=torch.int64)
@@ -77,18 +86,25 @@ def predict(model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]
 @contextmanager
 def _evaluating(model: nn.Module, compute: Compute) -> Iterator[None]:
     compute.world.broadcast(model.buffers())
-    modes = [(module, module.training) for module in model.modules()]
+    modes, random = [(module, module.training) for module in model.modules()], random_state()
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
+        restore_random(random)  # even a DataLoader that does not shuffle draws a seed
         for module, mode in modes:
             module.training = mode
 
 
 def _batches(loader: Any, compute: Compute) -> Iterator[tuple[Any, int | None]]:
     check_rank(loader, compute.world)
+    sampler = getattr(loader, "sampler", None)
+    if isinstance(sampler, DistributedSampler) and (spare := sampler.total_size - len(sampler.dataset)) > 0:  # type: ignore[arg-type]
+        warn_user(
+            f"the DistributedSampler repeats {spare} of {sampler.total_size - spare} samples, so that all ranks have as many, and "
+            "they count twice here: use fastdata's Loader"
+        )
     if hasattr(loader, "set_epoch"):
         loader.set_epoch(0)  # the same random crops each time
     count = 0
@@ -96,7 +112,8 @@ def _batches(loader: Any, compute: Compute) -> Iterator[tuple[Any, int | None]]:
         yield compute.place(batch)
     if not compute.world.largest(count):  # a rank alone may have none
         raise FastDataError(
-            "the loader gave no batches to evaluate; a generator can be read only once: pass an iterable that starts again"
+            "the loader gave no batches to evaluate: with drop_last it leaves out a set that is smaller than a batch; a generator "
+            "can be read only once: pass an iterable that starts again"
         )
 
 

@@ -26,7 +26,7 @@ def states(model: nn.Module, *optimizers: torch.optim.Optimizer) -> list[dict[st
     if _is_sharded(model):
         parts: Any = sharded.get_state_dict(model, optimizers, options=FULL)
         return list(parts)[: 1 + len(optimizers)]
-    return [dict(model.state_dict()), *(optimizer.state_dict() for optimizer in optimizers)]
+    return [model.state_dict(), *(optimizer.state_dict() for optimizer in optimizers)]
 
 
 def load_states(saved: Sequence[dict[str, Any]], model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:

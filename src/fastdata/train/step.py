@@ -22,6 +22,7 @@ from fastdata.train.losses import check_values, losses_of
 __all__ = ["Step"]
 
 EMPTY = nullcontext()
+CLIP_EPSILON = 1e-6  # that torch adds to the norm of a gradient
 
 
 class Step:
@@ -71,6 +72,7 @@ class Step:
     def begin(self) -> None:
         """Drop old gradients, and micro-batches of an update that was not finished, for instance after an error."""
         self._weights = list(self.model.parameters())  # Module.zero_grad would collect them at every update
+        self._has_sparse = any(getattr(module, "sparse", False) for module in self.model.modules())
         self._trained = [p for group in self._optimizer.param_groups for p in group["params"]]
         self._clear()
 
@@ -139,7 +141,7 @@ class Step:
     def _finish_gradient(self) -> Tensor:
         """Unscale, divide and clip the gradient. Returns 1 if it is not finite on any rank, else 0, float32 [] on the device."""
         self.scaler.unscale_(self._optimizer)
-        grads = [p.grad for p in self._trained if p.grad is not None]
+        grads = self._gradients()
         if len(self._losses) > 1 and grads:
             factor = self._unit / self._sum_of_counts()
             for group in [grads] if self._alike else [[grad] for grad in grads]:
@@ -155,11 +157,26 @@ class Step:
             skip += (norm * 0 != 0).to(skip.device)
         self._world.max(skip)
         if self.scaler.is_enabled():
-            for flag in self.scaler._found_inf_per_device(self._optimizer).values():
+            flags = self.scaler._found_inf_per_device(self._optimizer)  # empty if nothing has a gradient
+            flags.setdefault(self._compute.device, skip)  # type: ignore[call-overload]
+            for flag in flags.values():
                 flag.copy_(skip)  # so that all ranks change their scale alike
         if self._clip_norm is not None and norm is not None:
-            clip_grads_with_norm_(self._trained, self._clip_norm, norm)
+            if self._has_sparse:
+                torch._foreach_mul_(grads, (self._clip_norm / (norm + CLIP_EPSILON)).clamp(max=1.0))
+            else:
+                clip_grads_with_norm_(self._trained, self._clip_norm, norm)
         return skip
+
+    def _gradients(self) -> list[Tensor]:
+        """Return the gradients; of sparse ones, as embeddings have, the values."""
+        grads = [p.grad for p in self._trained if p.grad is not None]
+        if self._has_sparse:
+            for p in self._trained:
+                if p.grad is not None and p.grad.is_sparse:
+                    p.grad = p.grad.coalesce()
+            grads = [p.grad._values() if p.grad.is_sparse else p.grad for p in self._trained if p.grad is not None]
+        return grads
 
     def _step(self, skip: Tensor) -> None:
         optimizer: Any = self._optimizer

@@ -149,7 +149,7 @@ class Trainer:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
         target = device_for(device, model)
-        self.world = World.join(target)
+        self.world = World.join(target or next(model.parameters()).device)
         self.model, wrapped, self.ema = lay_out(
             model, target, self.world, channels_last=channels_last, compile=compile, ema=ema, recompute=recompute, wrap=parallelize
         )
@@ -321,7 +321,8 @@ class Trainer:
         if tensor is not None and tensor.dim():
             if self._cudnn is not None:
                 self._cudnn.see(tensor)
-            self._counts["rows"] += getattr(batch, "valid", len(tensor)) * self.world.size
+            valid = getattr(batch, "valid", None)  # None also if a function has made other rows of a Batch
+            self._counts["rows"] += (len(tensor) if valid is None else valid) * self.world.size
         batch, valid = self._compute.place(batch)
         check = self.update == 0 or (self.update + 1) % self._log_every == 0  # the host waits for the device then anyway
         self._step.add(batch, valid=valid, last=last, check=check)
