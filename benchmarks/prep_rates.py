@@ -102,7 +102,7 @@ class Job:
 def prep_job(images: list[str], out: Path, sizes: Iterable[int], workers: int) -> Job:
     source = Path(images[0]).parent.parent
     code = f"prep(sys.argv[1], sys.argv[2], size={[*sizes]}, quality={QUALITY}, workers={workers}, progress=True)"
-    begin = "import sys; from fastdata import prep; from fastdata.prepare import progress; progress.LINE_S = 1.0"
+    begin = "import sys; from fastdata import prep; from fastdata.prepare import tasks; tasks.LINE_S = 1.0"
     return Job(images, out, [sys.executable, "-c", f"{begin}; {code}", str(source), str(out)])
 
 

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 from fastdata import __version__
-from fastdata import prep as make
 from fastdata.cli import cli
-from fastdata.prepare.estimate import estimate
 from fastdata.store.store import Store
-from support import MAIN, PREP, encode, picture, run, shards, start, tables, tree, until, write_pictures
+from support import MAIN, PREP, encode, picture, run, start, tables, tree, until, write_pictures
 
 
 @pytest.fixture(scope="module")
@@ -159,24 +157,6 @@ def test_verify_and_export(store: Path, tmp_path: Path) -> None:
     assert run(*MAIN, "verify", store, "--quick").stdout == f"{store}: sizes, tables and structure are as written\n"
     assert run(*MAIN, "export", store, tmp_path / "out").stdout == f"20 files in {tmp_path / 'out'}\n"
     assert len(list((tmp_path / "out").rglob("*.jpg"))) == 20
-
-
-def test_a_dry_run_writes_nothing(small: Path, tmp_path: Path) -> None:
-    found = run(*PREP, small, "o.fds", "--dry-run", "--overwrite", "--size", "16", cwd=tmp_path)
-    assert found.returncode == 0 and list(tmp_path.iterdir()) == []
-    lines = found.stdout.splitlines()
-    assert re.fullmatch(r"20 inputs: about \d+\.\d kB and \d+ s", lines[0])
-    assert re.fullmatch(r"\d+\.\d [GT]B are free on that disk: enough", lines[2])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("codec", "size"), [("jpeg", 16), ("jpeg", 100), ("rgb", 8), ("rgb", 24), ("rgb", 40), ("png", 30)])
-def test_a_dry_run_knows_the_size_within_a_factor_of_two(photos: Path, tmp_path: Path, codec: str, size: int) -> None:
-    found = estimate(photos, tmp_path / "o.fds", size=(size, size // 2), codec=codec)
-    make(photos, tmp_path / "o.fds", size=(size, size // 2), codec=codec, workers=2)
-    true = sum(p.stat().st_size for p in shards(tmp_path / "o.fds"))
-    assert true / 2 <= found.bytes <= true * 2
-    assert found.inputs == 56 and found.rejected == {}
 
 
 def test_a_store_named_after_its_source(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import simplejpeg
 
 import fastdata
 from fastdata.images.prepare import ImageRecipe, prepare_image
-from fastdata.prepare.estimate import estimate
+from fastdata.prepare.build_plan import build_plan
+from fastdata.prepare.run import job_of
+from fastdata.prepare.worker import Progress, Task, make_shard
 from fastdata.report.sheet import draw_sheet
 from support import encode, picture, write_pictures
 
@@ -21,12 +23,21 @@ CROPS = {
     "whole images": fastdata.Resize((32, 32)),
     "centre crops": fastdata.CenterCrop(64),
 }
+
+
+def prepare(photos: Path, out: Path, **options: Any) -> None:
+    """What a worker does, in this process."""
+    work = build_plan(photos, out, **options)
+    (out / "work").mkdir(parents=True)
+    make_shard(job_of(work, out, 1), Task(0, 0, work.plan.shard(0), {}), Progress([0] * 4))
+
+
 CALLERS: dict[str, Callable[[Path, Path, Path], Any]] = {
     "images in memory": lambda store, photos, out: fastdata.RAMDataset(store, crop=fastdata.CenterCrop(64))[0],
     "files in memory": lambda store, photos, out: fastdata.RAMDataset(sorted(photos.iterdir()), crop=fastdata.CenterCrop(64))[0],
     "sheet": lambda store, photos, out: draw_sheet(store, out / "sheet.png"),
-    "prepare": lambda store, photos, out: estimate(photos, out / "new.fds", size=64),
-    "prepare original": lambda store, photos, out: estimate(photos, out / "new.fds", codec="original"),
+    "prepare": lambda store, photos, out: prepare(photos, out / "new.fds", size=64),
+    "prepare original": lambda store, photos, out: prepare(photos, out / "new.fds", codec="original"),
     "prepare alone": lambda store, photos, out: prepare_image(encode(picture(0, 90, 110)), ImageRecipe(sizes=(64,))),
 }
 

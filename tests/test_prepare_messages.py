@@ -86,17 +86,6 @@ def test_help_and_version_of_prep(command: list[str]) -> None:
     assert __version__ in run(*command, "--version").stdout
 
 
-@pytest.mark.slow
-def test_a_dry_run_ends_as_the_run_would(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in", 3)
-    (tmp_path / "in/bad.png").write_bytes(b"no image")
-    for more, code in (((), 3), (("--max-reject-rate", "0.25"), 0)):
-        assert run(*PREP, "in", "--dry-run", *more, cwd=tmp_path).returncode == code
-        assert run(*PREP, "in", *more, cwd=tmp_path).returncode == code
-    (tmp_path / "in/bad.png").unlink()
-    assert run(*PREP, "in", "o.fds", "--limit", "2", cwd=tmp_path).returncode == 0
-
-
 def test_wrong_values_are_told_by_name() -> None:
     image = np.zeros((8, 8, 3), np.uint8)
     with pytest.raises(TypeError, match=r"^quality is 'high', but must be an int"):

@@ -21,7 +21,7 @@ HERE = Path(__file__)
 PARAMS: dict[str, click.Option] = {param.name or "": param for param in command.params if isinstance(param, click.Option)}
 OF_KINDS = [(name, key) for name in kinds.NAMES for key in options_of(kinds.find(name).options)]
 HELP_ONLY = {"version"}
-OF_THE_COMMAND = {"dry_run", "max_reject_rate"}  # they decide what the command does
+OF_THE_COMMAND = {"max_reject_rate"}  # it decides what the command does
 OF_PYTHON = {"progress", "storage", "timeout"}
 
 

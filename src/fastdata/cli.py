@@ -1,7 +1,7 @@
 """The commands `fastdata` and `fastdata-prep`: arguments, output and exit codes. Torch is imported only where it is needed.
 
-Exit codes: 0 success; 1 the store is broken, or a dry run finds too little disk space; 2 wrong use; 3 done, but with more rejects
-than --max-reject-rate, in a dry run too; 130 interrupted, or ended by SIGTERM.
+Exit codes: 0 success; 1 the store is broken; 2 wrong use; 3 done, but with more rejects than --max-reject-rate; 130 interrupted, or
+ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -160,7 +160,6 @@ REJECT_RATE = click.option(
 @click.version_option(__version__)
 @_planned
 @WORKERS
-@click.option("--dry-run", is_flag=True, help="Estimate size and time without writing anything.")
 @REJECT_RATE
 @click.option(
     "--engine",
@@ -168,7 +167,7 @@ REJECT_RATE = click.option(
     default="local",
     help="What runs the workers: this machine, or the Ray cluster that RAY_ADDRESS names.",
 )
-def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
+def prep(max_reject_rate: float, **options: Any) -> None:
     """Make a store from SOURCE (of train/ and val/: two). OUT, a folder or a URL, defaults to SOURCE's name + ".fds" here.
     To continue after an interruption, run it again. In tasks: plan, run, finish.
 
@@ -179,24 +178,15 @@ def prep(dry_run: bool, max_reject_rate: float, **options: Any) -> None:
     """
     from fastdata.prepare.spawn import spares
 
-    here = not dry_run and options["engine"] == "local" and os.path.lexists(options["source"])
+    here = options["engine"] == "local" and os.path.lexists(options["source"])
     with spares(options["workers"]) if here else nullcontext():
-        _prepare(dry_run, max_reject_rate, _given(options))
+        _prepare(max_reject_rate, _given(options))
 
 
-def _prepare(dry_run: bool, max_reject_rate: float, options: dict[str, Any]) -> None:
+def _prepare(max_reject_rate: float, options: dict[str, Any]) -> None:
     """Run the command, while workers start."""
-    from fastdata.prepare.estimate import estimate
     from fastdata.prepare.tasks import prep
 
-    if dry_run:
-        for run_only in ("overwrite", "engine"):
-            options.pop(run_only, None)
-        found = estimate(**options)
-        click.echo("\n".join(found.lines()))
-        if sum(found.rejected.values()) > max_reject_rate * found.probes:
-            _end(max_reject_rate, "tried inputs are rejected")
-        sys.exit(0 if found.fits else 1)
     try:
         signal.signal(signal.SIGTERM, _interrupt)
         summary = prep(**options, progress=True)
@@ -214,12 +204,11 @@ def _prepare(dry_run: bool, max_reject_rate: float, options: dict[str, Any]) -> 
 def _check_rejects(stores: Iterable[Summary], max_reject_rate: float) -> None:
     """End with code 3 if too many inputs of a store were rejected."""
     if bad := [f"{store.out}/rejects.jsonl" for store in stores if store.reject_rate > max_reject_rate]:
-        _end(max_reject_rate, f"inputs were rejected: see {' and '.join(bad)}")
-
-
-def _end(max_reject_rate: float, what: str) -> None:
-    click.echo(f"more than {max_reject_rate:.2%} of the {what}; --max-reject-rate allows more", err=True)
-    sys.exit(3)
+        where = " and ".join(bad)
+        click.echo(
+            f"more than {max_reject_rate:.2%} of the inputs were rejected: see {where}; --max-reject-rate allows more", err=True
+        )
+        sys.exit(3)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -101,8 +101,6 @@ def test_the_command_makes_all_and_goes_on_where_it_was_interrupted(tmp_path: Pa
     again = run(*PREP, "my photos", cwd=tmp_path)
     assert again.returncode == 0 and again.stdout.count("already finished") == 2
     assert [tree(tmp_path / name) for name in names] == before
-    tried = run(*PREP, "my photos", "--dry-run", cwd=tmp_path)
-    assert tried.returncode == 0 and tried.stdout.startswith("9 inputs: about ") and "val: labels: 3 classes" in tried.stdout
 
 
 def test_a_class_that_train_lacks_is_an_error_before_anything_is_made(tmp_path: Path) -> None:
