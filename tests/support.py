@@ -278,7 +278,7 @@ def with_index(jpeg: Any) -> Any:
     """A JPEG of the test's own, which OpenCV wrote on a grid, with the index that fastdata adds to its own ones."""
     from fastdata.codecs import jpeg_grid as module
 
-    return module._with_index(jpeg)
+    return module.add_index(jpeg)
 
 
 def index_of(lengths: Array) -> bytes:

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata import CenterCrop, LMDBDataset
-from fastdata.codecs import jpeg_batch
-from fastdata.codecs.jpeg_batch import jpeg_batches
-from fastdata.codecs.jpeg_crop import cut_jpeg, find_cells
+from fastdata.codecs import jpeg_crop
+from fastdata.codecs.jpeg_crop import find_cells, join_cells, jpeg_batches
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, restart_interval
 from fastdata.codecs.pixels import Window, decode_window, encode_record
 from fastdata.errors import CodecError, FormatError
@@ -76,13 +75,13 @@ def _narrow(width: int, left: int) -> Any:
 def test_a_cut_decodes_to_the_pixels_of_pillow_s_full_decode(case: Any) -> None:
     image, sampling, quality, cells, (top, left, height, width) = case
     data = _encoded(image, sampling, quality, cells)
-    found = cut_jpeg(data, top, left, height, width)
+    found = find_cells(data, top, left, height, width)
     assert found is not None
-    pixels = _pillow(found.data.tobytes())
+    pixels = _pillow(join_cells([found]).tobytes())
     assert pixels.shape[:2] == (found.height, found.width)
     y, x = top - found.top, left - found.left
     np.testing.assert_array_equal(pixels[y : y + height, x : x + width], _pillow(data)[top : top + height, left : left + width])
-    np.testing.assert_array_equal(decode_jpeg(found.data, gray=sampling == "grey").reshape(pixels.shape), pixels)
+    np.testing.assert_array_equal(decode_jpeg(join_cells([found]), gray=sampling == "grey").reshape(pixels.shape), pixels)
 
 
 @given(_cases(), st.sampled_from([1, 2, 4, 8]), st.booleans())
@@ -133,13 +132,13 @@ def test_segments_that_are_no_grid_are_not_cut() -> None:
     grid = cv2.cvtColor(picture(0, 32, 112), cv2.COLOR_RGB2BGR)  # 2 rows of 7 MCUs
     for interval, cut in ((1, True), (7, True), (4, False), (14, False)):  # 4 makes 4 segments, as if there were two in each row
         data = with_index(cv2.imencode(".jpg", grid, [cv2.IMWRITE_JPEG_RST_INTERVAL, interval])[1].reshape(-1))
-        assert (cut_jpeg(data, 20, 70, 10, 30) is not None) == cut
+        assert (find_cells(data, 20, 70, 10, 30) is not None) == cut
     at = HEALTHY.index(b"\xff\xdd")
     never = HEALTHY[: at + 4] + b"\0\0" + HEALTHY[at + 6 :]
     without = HEALTHY[:at] + HEALTHY[at + 6 :]
     progressive = HEALTHY.replace(b"\xff\xc0", b"\xff\xc2")
     for data in (never, without, progressive):
-        assert cut_jpeg(HEALTHY, 1, 2, 30, 40) is not None and cut_jpeg(data, 1, 2, 30, 40) is None
+        assert find_cells(HEALTHY, 1, 2, 30, 40) is not None and find_cells(data, 1, 2, 30, 40) is None
 
 
 def test_without_a_usable_index_there_is_no_cut_and_a_window_still_comes() -> None:
@@ -151,7 +150,7 @@ def test_without_a_usable_index_there_is_no_cut_and_a_window_still_comes() -> No
     wrong_sum = good[: at + 4] + bytes([good[at + 4] ^ 1]) + good[at + 5 :]
     form, memory = Form("jpeg", 3, "uint8"), np.empty(1 << 16, np.uint8)
     for data in (plain, wrong_count, wrong_sum):
-        assert cut_jpeg(data, 1, 2, 30, 40) is None
+        assert find_cells(data, 1, 2, 30, 40) is None
         region = decode_window(data, form, 70, 90, Window(1, 2, 30, 40), lambda _: memory)
         assert (region.top, region.left) == (0, 0)
         np.testing.assert_array_equal(region.pixels[:, :, :3], _pillow(data))
@@ -162,7 +161,7 @@ def test_other_samplings_are_not_cut() -> None:
     image = cv2.cvtColor(picture(2, 70, 90), cv2.COLOR_RGB2BGR)
     for sampling in (cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440):
         params = [cv2.IMWRITE_JPEG_RST_INTERVAL, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling]
-        assert cut_jpeg(with_index(cv2.imencode(".jpg", image, params)[1].reshape(-1)), 1, 2, 30, 40) is None
+        assert find_cells(with_index(cv2.imencode(".jpg", image, params)[1].reshape(-1)), 1, 2, 30, 40) is None
 
 
 def test_a_record_of_another_size_is_an_error() -> None:
@@ -185,10 +184,10 @@ def test_damage_inside_the_box_is_found() -> None:
     start = data.index(b"\xff\xda") + 14
     for k in range(4):
         data[start + 40 + k] = 0xFF
-    found = cut_jpeg(bytes(data), 0, 0, 40, 40)
+    found = find_cells(bytes(data), 0, 0, 40, 40)
     assert found is not None
     with pytest.raises(CodecError):
-        decode_jpeg(found.data)
+        decode_jpeg(join_cells([found]))
 
 
 @given(st.integers(0, 620), st.integers(0, 255))
@@ -268,7 +267,7 @@ def test_cells_of_equal_width_tables_and_scale_share_a_batch(monkeypatch: pytest
     assert _decoded([INSIDE, wider, coarser, smaller], False, False)[2] == 4
     assert _decoded([INSIDE, ABOVE, BELOW, INSIDE], False, False)[2] == 3, "what depends on its image's edge stands alone"
     assert _decoded([INSIDE, ABOVE, BELOW, INSIDE], False, True)[2] == 1, "of a fast decode, nothing does"
-    monkeypatch.setattr(jpeg_batch, "MOST_PIXELS", 2 * 32 * 32)
+    monkeypatch.setattr(jpeg_crop, "MAX_BATCH_PIXELS", 2 * 32 * 32)
     assert _decoded([INSIDE] * 5, False, False)[2] == 3
     shrunk = *INSIDE[:4], 4
     assert _decoded([shrunk] * 32, False, False)[2] == 1, "pixels are counted after decoding"

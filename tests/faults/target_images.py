@@ -12,7 +12,7 @@ from PIL import Image
 
 import image_files
 from fastdata.codecs.decode import SourceImage
-from fastdata.codecs.jpeg_crop import cut_jpeg
+from fastdata.codecs.jpeg_crop import find_cells, join_cells
 from fastdata.codecs.jpeg_grid import encode_jpeg
 from fastdata.codecs.pixels import decode_record
 from fastdata.store.manifest import Form
@@ -122,8 +122,8 @@ def jpeg_cells(case: Case) -> Any:
     sides = (70, 90) if case.name == "rgb.jpg" else (40, 64)
     for box in ((0, 0, 8, 8), (20, 30, 17, 25), (0, 0, 40, 64)):
         for exact in (True, False):
-            if (cut := cut_jpeg(case.data, *box, of=sides, exact=exact)) is not None:
-                decode_record(cut.data, form, cut.height, cut.width)
+            if (cut := find_cells(case.data, *box, of=sides, exact=exact)) is not None:
+                decode_record(join_cells([cut]), form, cut.height, cut.width)
     return decode_record(case.data, form, *sides)
 
 

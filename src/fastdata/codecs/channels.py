@@ -1,35 +1,27 @@
-"""What all image formats share: a header, pixels as files store them, and their conversion to the requested form.
+"""What all image formats share: a header, and the conversion of stored pixels to the requested form.
 
-Files differ in depth, channels, alpha and orientation. Each format returns a `Pixels`; everything after that is here and the same
-for all. All rounding is to nearest, in integers, so results do not depend on the machine.
+Stored pixels are uint8 or uint16: grey [H, W], or [H, W, C] of grey and alpha, RGB, or RGB and alpha. All rounding is to nearest,
+in integers, so results do not depend on the machine.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
 
 from fastdata.errors import CodecError
 
-__all__ = ["FIXED_BYTES", "Header", "Pixels", "unsupported"]
-__all__ += ["cmyk_to_rgb", "flatten", "look_up", "to_bits", "to_channels", "upright"]
+__all__ = ["FIXED_BYTES", "Header", "cmyk_to_rgb", "flatten", "split_alpha", "to_bits", "to_channels", "unsupported", "upright"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 TILE = 1 << 16  # pixels that are processed at a time
 FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 PIXEL_BYTES = 28  # for each pixel: most formats take half of it, PNG of 16 bits all
-
-
-class Pixels(NamedTuple):
-    """Stored pixels: `color` [H, W] grey or [H, W, 3] RGB, uint8 or uint16; `alpha` [H, W] of the same type."""
-
-    color: Array
-    alpha: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +46,7 @@ class Header(ABC):
         return PIXEL_BYTES * self.height * self.width + FIXED_BYTES
 
     @abstractmethod
-    def pixels(self, data: bytes) -> Pixels:
+    def pixels(self, data: bytes) -> Array:
         """Decode the file `data` to its pixels as stored; raises `CodecError` (truncated, unsupported, undecodable)."""
 
 
@@ -63,23 +55,21 @@ def unsupported(what: str) -> CodecError:
     return CodecError(f"{what} is not supported; convert the image to PNG or JPEG", "unsupported")
 
 
-def look_up(indices: Array, palette: bytes, alpha: bytes = b"") -> Pixels:
-    """Look up the colours of uint8 `indices`; entries beyond the palette are black, entries beyond `alpha` opaque."""
-    if not palette:
-        raise CodecError("the image has no palette", "undecodable")
-    colors = np.frombuffer(palette[:768].ljust(768, b"\0"), np.uint8).reshape(256, 3)
-    alphas = np.frombuffer(alpha[:256].ljust(256, b"\xff"), np.uint8)
-    return Pixels(colors[indices], alphas[indices] if alpha else None)
-
-
 def cmyk_to_rgb(absent: Array) -> Array:
     """Convert inverted CMYK [H, W, 4], the light that each ink lets through, to RGB: the product with K, as Pillow."""
     return _product(absent[..., :3], absent[..., 3])
 
 
-def flatten(pixels: Pixels) -> Array:
-    """Composite `pixels` on white, in the depth of the source."""
-    color, alpha = pixels
+def split_alpha(pixels: Array) -> tuple[Array, Array | None]:
+    """Return the colour of stored pixels, grey [H, W] or RGB [H, W, 3], and alpha [H, W], if there is one."""
+    if pixels.ndim == 2 or pixels.shape[2] == 3:
+        return pixels, None
+    return np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 2 else pixels[..., :3]), pixels[..., -1]
+
+
+def flatten(pixels: Array) -> Array:
+    """Composite stored pixels on white, in their depth."""
+    color, alpha = split_alpha(pixels)
     return color if alpha is None else ~_product(~to_channels(color, gray=False), alpha)
 
 

@@ -60,12 +60,7 @@ class SourceImage:
         return self.header.memory(_turned(at_least, self.header.orientation))
 
     def decode(
-        self,
-        *,
-        at_least: tuple[int, int] = (0, 0),
-        gray: bool = False,
-        bits: int = 8,
-        scratch: Array | None = None,
+        self, *, at_least: tuple[int, int] = (0, 0), gray: bool = False, bits: int = 8, scratch: Array | None = None
     ) -> Array:
         """Decode to upright, C-contiguous RGB [H, W, 3] or grey [H, W]. What is transparent is composited on white.
 
@@ -79,18 +74,16 @@ class SourceImage:
         Raises:
             CodecError: truncated, unsupported, undecodable.
         """
-        if bits not in (8, 16):
-            raise ValueError(f"bits must be 8 or 16, not {bits}")
         header = self.header
         if isinstance(header, JpegHeader):
             pixels = header.pixels(self._data, _turned(at_least, header.orientation), gray, scratch)
         else:
             pixels = header.pixels(self._data)
-            if bits == 16 and header.deep and pixels.color.dtype == np.uint8:
+            if bits == 16 and header.deep and pixels.dtype == np.uint8:
                 what = f"the {header.format} may have more than 8 bits, and is read with 8: make it a PNG, or do without --bits 16"
                 raise CodecError(what, "unsupported")
-            if pixels.color.shape[:2] != (header.height, header.width):
-                raise CodecError(f"the pixels are {pixels.color.shape[:2]}, the header says otherwise", "undecodable")
+            if pixels.shape[:2] != (header.height, header.width):
+                raise CodecError(f"the pixels are {pixels.shape[:2]}, the header says otherwise", "undecodable")
         return upright(to_bits(to_channels(flatten(pixels), gray), bits), header.orientation)
 
 
@@ -108,11 +101,9 @@ def _read_header(data: bytes) -> Header:
     except (struct.error, IndexError):
         raise CodecError("the file ends inside its header", "truncated") from None
     if header is None:
-        if POINTER.match(data):
-            raise CodecError(
-                "a pointer of Git LFS or git-annex: fetch the file itself (git lfs pull, git annex get)", "not-an-image"
-            )
-        raise CodecError("the content is no image format that is known here", "not-an-image")
+        pointer = "a pointer of Git LFS or git-annex: fetch the file itself (git lfs pull, git annex get)"
+        what = pointer if POINTER.match(data) else "the content is no image format that is known here"
+        raise CodecError(what, "not-an-image")
     if header.height <= 0 or header.width <= 0:
         raise CodecError(f"the header says {header.height} x {header.width} pixels", "undecodable")
     return header

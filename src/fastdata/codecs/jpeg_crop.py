@@ -1,20 +1,21 @@
-"""Crop before decoding: cut a box of a JPEG on the restart grid out of its compressed bytes.
+"""Crop before decoding: cut boxes of JPEGs on the restart grid out of their compressed bytes, and decode those of a batch as one.
 
 The cells that a box touches form a JPEG of their own, with their height and width in the header and renumbered restart markers.
-So nothing outside them is entropy-decoded, transformed or converted.
+So nothing outside them is entropy-decoded, transformed or converted. Cells are independent of each other, and the images of a store
+share their tables. So cells of equal width can be stacked: the decoder starts once for all of them, and stays in its inner loops.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.codecs.jpeg_grid import read_index, scan_start
+from fastdata.codecs.jpeg_grid import MAX_SIDE, decode_jpeg_into, read_index, scan_start
 
-__all__ = ["Cells", "Cut", "cut_jpeg", "find_cells", "join_cells"]
+__all__ = ["LEAST_SHRUNK", "Cells", "JpegBatch", "Region", "Window", "find_cells", "join_cells", "jpeg_batches"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
@@ -23,25 +24,49 @@ SOI = b"\xff\xd8"
 SOF0, EOI, DRI = 0xC0, 0xD9, 0xDD
 MARGIN = 1  # pixel: interpolated colours depend on the next sample, half of which lies right next to the box
 NARROW = 5  # libjpeg upsamples images narrower than this in another way
-MOST_GRIDS = 4096  # cached headers, about 1 kB each
+LEAST_SHRUNK = 8  # pixels: in smaller images, two scales give the same size
+MAX_BATCH_PIXELS = 500_000  # more would be evicted from the cache before they are used
+MAX_GRIDS = 4096  # cached headers, about 1 kB each
 RESTARTS = (0xD0 + np.arange(8)).astype(np.uint8)
+SIDES = struct.Struct(">HH")
 
 
-class Cut(NamedTuple):
-    """A JPEG of `height` and `width`, whose first pixel is at (`top`, `left`) of the JPEG that it was cut from."""
+class Window(NamedTuple):
+    """The part of an image that is needed: a box inside it, in its pixels.
 
-    data: Array
+    shrink: 2, 4 or 8 if that many pixels per side may be merged into one, which JPEG decoders do for free. fast: less exact JPEG.
+    """
+
     top: int
     left: int
     height: int
     width: int
+    shrink: int = 1
+    fast: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return self.height <= 0 or self.width <= 0
+
+    @property
+    def area(self) -> int:
+        return self.height * self.width
+
+
+class Region(NamedTuple):
+    """Pixels that contain a window, [H, W, C], or RGBA for RGB. The first is at (top, left) of the image; each merges `shrink` x
+    `shrink` pixels."""
+
+    pixels: Array
+    top: int = 0
+    left: int = 0
+    shrink: int = 1
 
 
 class Grid(NamedTuple):
     """The header after the index, in two parts between which height and width belong, and the size of cells in pixels."""
 
-    before: bytes
-    after: bytes
+    head: tuple[bytes, bytes]
     height: int
     width: int
     cell_height: int
@@ -53,29 +78,22 @@ class Cells(NamedTuple):
     """The cells of a JPEG that contain a box: `height` x `width` pixels, the first at (`top`, `left`).
 
     Attributes:
+        head: the JPEG's header, as in Grid.
         rows: the bytes of each row of cells.
         lengths: bytes of each cell, one row after another.
+        end: the bottom of the cells: `height`, or more for an image's last row of cells, which may reach beyond it.
         bounded: whether pixels of the box depend on the image ending above or below: no cells of another image may be there.
     """
 
-    grid: Grid
+    head: tuple[bytes, bytes]
     rows: list[memoryview]
     lengths: Array
     top: int
     left: int
     height: int
     width: int
+    end: int
     bounded: bool
-
-    @property
-    def head(self) -> tuple[bytes, bytes]:
-        """The JPEG's header, in two parts between which height and width belong."""
-        return self.grid.before, self.grid.after
-
-    @property
-    def end(self) -> int:
-        """The bottom of the cells: `height`, or more for an image's last row of cells, which may reach beyond it."""
-        return len(self.rows) * self.grid.cell_height
 
 
 def find_cells(
@@ -97,7 +115,7 @@ def find_cells(
     grid, scan = _read_grid(data, index_end)
     if grid is None or top + height > grid.height or left + width > grid.width:
         return None
-    _, _, full_height, full_width, tall, wide, upsampled = grid
+    head, full_height, full_width, tall, wide, upsampled = grid
     if of is not None and of != (full_height, full_width):
         return None
     columns = -(-full_width // wide)
@@ -113,23 +131,23 @@ def find_cells(
     stops = ends[row * columns + column_end - 1 : row_end * columns : columns].tolist()
     body = memoryview(data)[scan:]
     return Cells(
-        grid,
+        head,
         [body[a:b] for a, b in zip(starts, stops, strict=True)],
         lengths.reshape(-1, columns)[row:row_end, column:column_end].ravel(),
         top=row * tall,
         left=column * wide,
         height=min(row_end * tall, full_height) - row * tall,
         width=min(column_end * wide, full_width) - column * wide,
+        end=(row_end - row) * tall,
         bounded=top < margin or top + height + margin > full_height,
     )
 
 
 def join_cells(parts: Sequence[Cells]) -> Array:
     """Return a JPEG of cells of one header and width, stacked vertically: each part starts at the `end` of the one before."""
-    first, last = parts[0], parts[-1]
-    height = sum(cells.end for cells in parts) - last.end + last.height
-    before, after = first.head
-    head = b"".join((before, _SIDES.pack(height, first.width), after))
+    before, after = parts[0].head
+    height = sum(cells.end for cells in parts[:-1]) + parts[-1].height
+    head = b"".join((before, SIDES.pack(height, parts[0].width), after))
     out = np.frombuffer(bytearray().join([head, *(row for cells in parts for row in cells.rows)]), np.uint8)
     markers = np.concatenate([cells.lengths for cells in parts]).cumsum()
     markers += len(head) - 1
@@ -138,15 +156,68 @@ def join_cells(parts: Sequence[Cells]) -> Array:
     return out
 
 
-def cut_jpeg(
-    data: bytes | memoryview, top: int, left: int, height: int, width: int, *, of: Shape | None = None, exact: bool = True
-) -> Cut | None:
-    """Return the cells that `find_cells` finds as a JPEG; None if it finds none."""
-    cells = find_cells(data, top, left, height, width, of=of, exact=exact)
-    return cells and Cut(join_cells([cells]), cells.top, cells.left, cells.height, cells.width)
+class JpegBatch(NamedTuple):
+    """Cells of one header, width and scale. places: the record that each belongs to."""
+
+    shrink: int
+    fast: bool
+    places: list[int]
+    cells: list[Cells]
+
+    def join(self) -> Array:
+        """Return the JPEG of all cells, uint8."""
+        return join_cells(self.cells)
+
+    def decode(self, data: Array, *, gray: bool, scratch: Callable[[int], Array]) -> list[tuple[int, Region]]:
+        """Decode the result of `join` to (place, region that contains its window) pairs; see `decode_jpeg_into`.
+
+        Raises:
+            CodecError: if the bytes of one of them are damaged.
+        """
+        shrink = self.shrink
+        above = sum(cells.end for cells in self.cells[:-1])
+        size = -(-(above + self.cells[-1].height) // shrink), -(-self.cells[0].width // shrink)
+        pixels = decode_jpeg_into(scratch, data, size, gray=gray, fast=self.fast)
+        regions = []
+        top = 0
+        for place, cells in zip(self.places, self.cells, strict=True):
+            regions.append((place, Region(pixels[top : top - (-cells.height // shrink)], cells.top, cells.left, shrink)))
+            top += cells.end // shrink
+        return regions
 
 
-_SIDES = struct.Struct(">HH")
+def jpeg_batches(
+    records: Sequence[bytes | memoryview], sizes: Sequence[Shape], windows: Sequence[Window]
+) -> tuple[list[JpegBatch], list[int]]:
+    """Group JPEG records of which a part is needed into batches. Also return the places of those to decode alone.
+
+    Args:
+        records: JPEGs; those with the index of docs/format.md can be batched.
+        sizes: the (height, width) that each should have.
+        windows: the part of each that is needed; may be empty.
+    """
+    batches: list[JpegBatch] = []
+    open_batches: dict[Any, tuple[JpegBatch, int]] = {}  # each with the rows that still fit in
+    alone = []
+    for place, (data, size, window) in enumerate(zip(records, sizes, windows, strict=True)):
+        part = not window.empty and window[2:4] != size
+        cells = find_cells(data, *window[:4], of=size, exact=not window.fast) if part else None
+        if cells is None:
+            alone.append(place)
+            continue
+        shrink = window.shrink if max(cells.height, cells.width) > LEAST_SHRUNK else 1
+        kind = (cells.head, cells.width, shrink, window.fast, place if cells.bounded else None)
+        batch, room = open_batches.get(kind, (None, 0))
+        if batch is None or cells.end > room:
+            batch = JpegBatch(shrink, window.fast, [], [])
+            room = min(MAX_BATCH_PIXELS * shrink**2 // cells.width, MAX_SIDE)
+            batches.append(batch)
+        batch.places.append(place)
+        batch.cells.append(cells)
+        open_batches[kind] = batch, room - cells.end
+    return batches, alone
+
+
 _grids: dict[bytes, Grid | None] = {}
 _lengths: set[int] = set()  # of the headers in `_grids`: usually one, as the images of a store share it
 
@@ -162,7 +233,7 @@ def _read_grid(data: bytes | memoryview, at: int) -> tuple[Grid | None, int]:
         grid = _parse(bytes(data[at:scan]))
     except (IndexError, struct.error):
         return None, at
-    if len(_grids) >= MOST_GRIDS:
+    if len(_grids) >= MAX_GRIDS:
         _grids.clear()
         _lengths.clear()
     _grids[bytes(data[at:scan])] = grid
@@ -171,27 +242,19 @@ def _read_grid(data: bytes | memoryview, at: int) -> tuple[Grid | None, int]:
 
 
 def _parse(header: bytes) -> Grid | None:
-    at = 0
-    places = {}
+    at, segments = 0, {}
     while at < len(header):
-        places[header[at + 1]] = at
+        segments[header[at + 1]] = at
         at += 2 + int.from_bytes(header[at + 2 : at + 4], "big")
-    if SOF0 not in places or DRI not in places:
+    if SOF0 not in segments or DRI not in segments:
         return None
-    frame, interval = places[SOF0], int.from_bytes(header[places[DRI] + 4 :][:2], "big")
-    height, width = _SIDES.unpack_from(header, frame + 5)
+    frame, interval = segments[SOF0], int.from_bytes(header[segments[DRI] + 4 :][:2], "big")
+    height, width = SIDES.unpack_from(header, frame + 5)
     components, factors = header[frame + 9], header[frame + 11]  # the first component's; the others have 1
     across, down = (factors >> 4, factors & 15) if components > 1 else (1, 1)
     if (across, down) not in ((1, 1), (2, 2)):  # 4:4:4 or grey, 4:2:0: with others, neighbours matter at smaller scales too
         return None
     if not interval or -(-width // (8 * across)) % interval:  # its segments are no cells, but may go on in the next row
         return None
-    return Grid(
-        before=SOI + header[: frame + 5],
-        after=header[frame + 9 :],
-        height=height,
-        width=width,
-        cell_height=8 * down,
-        cell_width=8 * across * interval,
-        upsampled=across > 1,
-    )
+    head = SOI + header[: frame + 5], header[frame + 9 :]
+    return Grid(head, height, width, 8 * down, 8 * across * interval, across > 1)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import simplejpeg
 
-from fastdata.codecs.channels import FIXED_BYTES, Header, Pixels, cmyk_to_rgb, unsupported
+from fastdata.codecs.channels import FIXED_BYTES, Header, cmyk_to_rgb, unsupported
 from fastdata.codecs.jpeg_grid import decode_buffer, decode_jpeg
 from fastdata.codecs.pillow_files import exif_orientation
 from fastdata.errors import CodecError
@@ -45,7 +45,7 @@ class JpegHeader(Header):
         coefficients = 2 * self.progressive * self.components * self.height * self.width  # in memory at any scale
         return scaled + coefficients + FIXED_BYTES
 
-    def pixels(self, data: bytes, least: tuple[int, int] = (0, 0), gray: bool = False, scratch: Array | None = None) -> Pixels:
+    def pixels(self, data: bytes, least: tuple[int, int] = (0, 0), gray: bool = False, scratch: Array | None = None) -> Array:
         """Decode as `SourceImage.decode` describes. `least` is (height, width) as stored."""
         den = self._scale(least)
         height, width = -(-self.height // den), -(-self.width // den)
@@ -55,7 +55,7 @@ class JpegHeader(Header):
         decoded = _decode(data, self, colorspace=space, min_height=height, min_width=width, buffer=buffer)
         if decoded.shape != (height, width, channels):
             raise CodecError(f"the JPEG decoded to {decoded.shape}, its header says otherwise", "undecodable")
-        return Pixels(cmyk_to_rgb(decoded) if channels == 4 else decoded[..., 0] if channels == 1 else decoded)
+        return cmyk_to_rgb(decoded) if channels == 4 else decoded[..., 0] if channels == 1 else decoded
 
     def as_is(self, data: bytes, *, gray: bool = False) -> Array | None:
         """Decode to RGB [H, W, 3] or grey [H, W] as readers of records do, if that equals what `pixels` returns.

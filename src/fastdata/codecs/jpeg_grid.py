@@ -1,7 +1,7 @@
 """JPEG records: baseline files with restart markers on a grid, and an index of the segments between them.
 
 A restart marker after every `interval` MCUs makes each segment decodable by itself. The interval divides the row of MCUs, so the
-segments form a grid of cells, and a crop can be cut out of the compressed bytes. The lengths of the segments are in APP9
+segments form a grid of cells, and a crop can be cut out of the compressed bytes. The lengths of the segments are in APP9.
 """
 
 from __future__ import annotations
@@ -57,22 +57,17 @@ def encode_jpeg(image: Array, *, quality: int = 90) -> bytes:
     ok, data = cv2.imencode(".jpg", image if gray else cv2.cvtColor(image, cv2.COLOR_RGB2BGR), params)
     if not ok:
         raise CodecError(f"OpenCV could not encode {width} x {height} pixels as JPEG", "unencodable")
-    return _with_index(data.reshape(-1))
+    return add_index(data.reshape(-1))
 
 
-def _with_index(data: Array) -> bytes:
+def add_index(data: Array) -> bytes:
+    """Return a JPEG on the grid, uint8, with its index."""
     head = data[:4096].tobytes()  # cv2 writes about 600 bytes before the scan
-    lengths = segment_lengths(data[scan_start(head, 2) :])
-    insert = 2 + 2 + int.from_bytes(head[4:6], "big")  # after JFIF's APP0, which must come first
-    return b"".join([head[:insert], index_segments(lengths), data[insert:].tobytes()])
-
-
-def segment_lengths(scan: Array) -> Array:
-    """Return the bytes of each entropy-coded segment of a scan, uint8, with the marker that ends it: RSTm or EOI."""
+    scan = data[scan_start(head, 2) :]
     (at,) = (scan[:-1] == 0xFF).nonzero()
-    lengths: Array = at[scan[at + 1] != 0] + 2  # 0 follows a byte of data; all others end a segment
-    lengths[1:] -= lengths[:-1].copy()
-    return lengths
+    ends = at[scan[at + 1] != 0] + 2  # 0 follows a byte of data; all others are RSTm or EOI, and end a segment
+    insert = 2 + 2 + int.from_bytes(head[4:6], "big")  # after JFIF's APP0, which must come first
+    return b"".join([head[:insert], index_segments(np.diff(ends, prepend=0)), data[insert:].tobytes()])
 
 
 def scan_start(data: bytes | memoryview, at: int) -> int:
@@ -85,12 +80,9 @@ def scan_start(data: bytes | memoryview, at: int) -> int:
 def index_segments(lengths: Array) -> bytes:
     """Pack the lengths as bytes, and list longer ones after them. Two bytes for each would make a photo about 1 % larger."""
     (long,) = (lengths > 0xFF).nonzero()
-    rest = b""
-    if len(long):
-        high = np.empty(len(long), LONG)
-        high["place"], high["high"] = long, lengths[long] >> 8
-        rest = high.tobytes()
-    packed = len(lengths).to_bytes(4, "little") + lengths.astype(np.uint8).tobytes() + rest
+    high = np.empty(len(long), LONG)
+    high["place"], high["high"] = long, lengths[long] >> 8
+    packed = len(lengths).to_bytes(4, "little") + lengths.astype(np.uint8).tobytes() + high.tobytes()
     chunks = [packed[k : k + CHUNK_BYTES] for k in range(0, len(packed), CHUNK_BYTES)]
     out = []
     for number, chunk in enumerate(chunks):
@@ -117,7 +109,7 @@ def read_index(data: bytes | memoryview) -> tuple[Array, int] | None:
                 return None
             chunks.append(bytes(data[at + SEGMENT_HEAD : end]))
             if len(chunks) == count:
-                lengths = _unpacked(b"".join(chunks))
+                lengths = _unpack(b"".join(chunks))
                 return None if lengths is None else (lengths, end)
         elif chunks:
             return None
@@ -125,16 +117,15 @@ def read_index(data: bytes | memoryview) -> tuple[Array, int] | None:
     return None
 
 
-def _unpacked(packed: bytes) -> Array | None:
+def _unpack(packed: bytes) -> Array | None:
     count = int.from_bytes(packed[:4], "little")
-    if len(packed) < 4 + count or (len(packed) - 4 - count) % LONG.itemsize:
+    try:
+        lengths = np.frombuffer(packed, np.uint8, count, 4).astype(np.int64)
+        if len(packed) > 4 + count:
+            long = np.frombuffer(packed, LONG, -1, 4 + count)
+            lengths[long["place"]] += long["high"].astype(np.int64) << 8
+    except (ValueError, IndexError):  # it has another length, or names a segment that is not there
         return None
-    lengths = np.frombuffer(packed, np.uint8, count, 4).astype(np.int64)
-    if len(packed) > 4 + count:
-        long = np.frombuffer(packed, LONG, -1, 4 + count)
-        if long["place"].max() >= count:
-            return None
-        lengths[long["place"]] += long["high"].astype(np.int64) << 8
     return lengths
 
 
@@ -177,9 +168,8 @@ def decode_jpeg_into(
         fast: use a faster, less exact transform and upsampling of colours.
 
     Returns:
-        [H, W, 1], or RGBA [H, W, 4] with a meaningless last channel. On x86, libjpeg-turbo stores the end of a row of RGB slowly
-        unless it is the 32nd pixel, which can take a quarter longer, and pixels of four bytes are resized faster than those of
-        three (benchmarks/LOG.md).
+        [H, W, 1], or RGBA [H, W, 4] with a meaningless last channel, which is faster to decode and to resize than RGB
+        (benchmarks/LOG.md).
 
     Raises:
         CodecError: if the bytes are damaged, or have no such size.

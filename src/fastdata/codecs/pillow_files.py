@@ -22,10 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.codecs.channels import Header, Pixels, cmyk_to_rgb, unsupported
+from fastdata.codecs.channels import Header, cmyk_to_rgb, unsupported
 from fastdata.errors import CodecError
 
-__all__ = ["exif_orientation", "extra", "extras", "open_image", "pixels_of", "read_pillow", "strict"]
+__all__ = ["ORIENTATION", "PillowHeader", "exif_orientation", "extra", "extras", "read_pillow", "strict"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 EXTRAS = ("imagecodecs", "pillow-heif", "pillow-jxl-plugin", "tifffile")
 HEIF, JXL = "pillow_heif", "pillow_jxl"
@@ -52,6 +54,7 @@ MAX_OPENED_PIXELS = 1 << 28  # some plugins allocate the first frame before they
 ORIENTATION = 274
 
 _lock = threading.RLock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +62,9 @@ class PillowHeader(Header):
     plugin: str
     decoded: Any = None  # the image, of a plugin that decodes it to learn its size
 
-    def pixels(self, data: bytes) -> Pixels:
+    def pixels(self, data: bytes) -> Array:
         with strict(self.format):
-            return pixels_of(self.decoded or open_image(data, self.plugin))
+            return _pixels_of(self.decoded or _open_image(data, self.plugin))
 
 
 def read_pillow(data: bytes) -> PillowHeader | None:
@@ -73,7 +76,7 @@ def read_pillow(data: bytes) -> PillowHeader | None:
     if plugin == "Jpeg2K":
         _check_jp2(data)
     with strict(name):
-        image = open_image(data, plugin)
+        image = _open_image(data, plugin)
         if plugin == "Ppm" and image.mode == "RGB" and image.tile[0][0] != "raw" and image.tile[0][3][1] > 255:
             raise unsupported("PNM with colours of more than 8 bits, of which Pillow keeps 8,")
         return PillowHeader(
@@ -103,15 +106,15 @@ def _check_jp2(data: bytes) -> None:
         raise CodecError(f"the JPEG 2000 codestream has {seen} of {tiles} tiles, or no end", "truncated")
 
 
-def open_image(data: bytes, plugin: str) -> Any:
+def _open_image(data: bytes, plugin: str) -> Any:
     """Open a Pillow image, which reads its header; call inside `strict`. The plugin is known, so `Image.open` need not search."""
     if plugin == HEIF:
-        return extra(HEIF, "pillow-heif", "HEIC").HeifImageFile(io.BytesIO(data), "")
-    if plugin == JXL:
-        extra(JXL, "pillow-jxl-plugin", "JPEG XL")
-        return importlib.import_module("pillow_jxl.JpegXLImagePlugin").JXLImageFile(io.BytesIO(data), "")
-    module = importlib.import_module(f"PIL.{plugin}ImagePlugin")
-    return getattr(module, f"{plugin}ImageFile")(io.BytesIO(data), "")
+        opened = extra(HEIF, "pillow-heif", "HEIC").HeifImageFile
+    elif plugin == JXL:
+        opened = extra(JXL, "pillow-jxl-plugin", "JPEG XL").JpegXLImagePlugin.JXLImageFile
+    else:
+        opened = getattr(importlib.import_module(f"PIL.{plugin}ImagePlugin"), f"{plugin}ImageFile")
+    return opened(io.BytesIO(data), "")
 
 
 def exif_orientation(block: bytes | None) -> int:
@@ -167,54 +170,36 @@ def strict(what: str, *, reader: str = "Pillow") -> Iterator[None]:
         except (CodecError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001  plugins raise nearly every kind
-            raise _refusal(f"{reader} cannot read the {what}", what, error) from None
+            text = str(error) or type(error).__name__
+            if isinstance(error, Image.DecompressionBombError):
+                raise CodecError(f"a frame of the {what} has more than {MAX_OPENED_PIXELS} pixels", "too-large") from None
+            cut = isinstance(error, (EOFError, IndexError, struct.error)) or CUT.search(text)
+            raise CodecError(f"{reader} cannot read the {what}: {text[:200]}", "truncated" if cut else "undecodable") from None
         finally:
             Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
-def _refusal(problem: str, what: str, error: Exception) -> CodecError:
-    text = str(error) or type(error).__name__
-    if type(error).__name__ == "DecompressionBombError":
-        return CodecError(f"a frame of the {what} has more than {MAX_OPENED_PIXELS} pixels", "too-large")
-    cut = isinstance(error, (EOFError, IndexError, struct.error)) or CUT.search(text)
-    return CodecError(f"{problem}: {text[:200]}", "truncated" if cut else "undecodable")
-
-
-def _renew_lock() -> None:
-    """Replace the lock in a forked child, which lacks the thread that may have it."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
-
-
-def pixels_of(image: Any) -> Pixels:
-    """Decode to [H, W] or [H, W, 3], uint8 or uint16, with alpha apart; call inside `strict`.
+def _pixels_of(image: Any) -> Array:
+    """Decode to pixels as stored; call inside `strict`.
 
     The part of a GIF's screen that its first frame leaves empty is transparent. All-zero alpha in a BMP is ignored.
     """
+    from PIL import Image
+
     kind = image.format
     box = image.tile[0][1] if kind == "GIF" else None
+    image.info.pop("xmp", None)  # Pillow turns TIFFs itself, also as XMP says
     image.load()
     if image.mode == "CMYK":
-        return Pixels(cmyk_to_rgb(255 - np.asarray(image)))
+        return cmyk_to_rgb(255 - np.asarray(image))
     if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PPM"):
-        return Pixels(np.asarray(image).astype(np.uint16))
-    transparent = image.has_transparency_data
+        return np.asarray(image).astype(np.uint16)
     if image.mode not in ("1", "L", "P", "RGB", "LA", "PA", "RGBA"):
         raise unsupported(f"{kind} with pixels of Pillow's mode {image.mode}")
-    gray = image.mode in ("1", "L", "LA")
-    mode = ("L" if gray else "RGB") + ("A" if transparent else "")
-    values = np.asarray(image if image.mode == mode else image.convert(mode))
-    alpha = np.ascontiguousarray(values[..., -1]) if transparent else None
-    color = np.ascontiguousarray(values[..., 0] if gray else values[..., :3]) if transparent else values
     if box is not None and box != (0, 0, *image.size):
-        left, top, right, bottom = box
-        frame = np.zeros(color.shape[:2], np.uint8)
-        frame[top:bottom, left:right] = 255 if alpha is None else alpha[top:bottom, left:right]
-        alpha = frame
-    if kind == "BMP" and alpha is not None and not alpha.any():
-        alpha = None
-    return Pixels(color, alpha)
+        frame, image = image.convert("RGBA").crop(box), Image.new("RGBA", image.size)
+        image.paste(frame, box)
+    transparent = image.has_transparency_data
+    mode = ("L" if image.mode in ("1", "L", "LA") else "RGB") + ("A" if transparent else "")
+    values = np.asarray(image if image.mode == mode else image.convert(mode))
+    return values[..., :-1] if kind == "BMP" and transparent and not values[..., -1].any() else values

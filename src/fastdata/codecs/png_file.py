@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from fastdata.codecs.channels import Header, Pixels, look_up, unsupported
+from fastdata.codecs.channels import Header, unsupported
 from fastdata.codecs.pillow_files import exif_orientation
 from fastdata.errors import CodecError
 
@@ -33,22 +33,21 @@ class PngHeader(Header):
     transparency: bytes  # the tRNS chunk, empty when there is none
     idat: tuple[slice, ...]  # whole IDAT chunks
 
-    def pixels(self, data: bytes) -> Pixels:
+    def pixels(self, data: bytes) -> Array:
         if self.color_type == INDEXED:
-            return look_up(self.values(data), self.palette, self.transparency)
+            return self._colors()[self.values(data)]
         stored = self._stored(data)
-        if self.color_type in (GRAY_ALPHA, RGB_ALPHA):
-            color = stored[..., 0] if self.color_type == GRAY_ALPHA else cv2.cvtColor(stored, cv2.COLOR_BGRA2RGB)
-            return Pixels(np.ascontiguousarray(color), stored[..., 3])
+        if self.color_type == GRAY_ALPHA:
+            return stored[..., ::3]
+        if self.color_type == RGB_ALPHA:
+            return cv2.cvtColor(stored, cv2.COLOR_BGRA2RGBA)
         color = stored if self.color_type == GRAY else cv2.cvtColor(stored, cv2.COLOR_BGR2RGB)
         bytes_of_key = 2 if self.color_type == GRAY else 6
         if len(self.transparency) < bytes_of_key:
-            return Pixels(color)
+            return color
         key = np.frombuffer(self.transparency[:bytes_of_key], ">u2") & ((1 << self.depth) - 1)
-        clear = color == (key * self._step).astype(color.dtype)
-        alpha = np.full(color.shape[:2], np.iinfo(color.dtype).max, color.dtype)
-        alpha[clear.all(axis=2) if clear.ndim == 3 else clear] = 0
-        return Pixels(color, alpha)
+        clear = (color.reshape(*color.shape[:2], -1) == (key * self._step).astype(color.dtype)).all(axis=2)
+        return np.dstack([color, np.where(clear, 0, np.iinfo(color.dtype).max).astype(color.dtype)])
 
     def values(self, data: bytes) -> Array:
         """Return the numbers in the file: [H, W] palette indices or grey, or colours [H, W, C] as OpenCV returns them."""
@@ -59,6 +58,14 @@ class PngHeader(Header):
     def _step(self) -> int:
         """The factor by which OpenCV scales grey of fewer than 8 bits."""
         return 255 // ((1 << self.depth) - 1) if self.depth < 8 else 1
+
+    def _colors(self) -> Array:
+        """Return the palette, [256, 3 or 4]. Entries beyond its end are black, and opaque beyond that of tRNS."""
+        if not self.palette:
+            raise CodecError("the image has no palette", "undecodable")
+        colors = np.frombuffer(self.palette[:768].ljust(768, b"\0"), np.uint8).reshape(256, 3)
+        alphas = np.frombuffer(self.transparency[:256].ljust(256, b"\xff"), np.uint8)
+        return np.column_stack([colors, alphas]) if self.transparency else colors
 
     def _stored(self, data: bytes) -> Array:
         """Decode a copy without ancillary chunks, so that gamma, animation and odd metadata have no effect.

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.codecs.channels import Header, Pixels, unsupported
-from fastdata.codecs.pillow_files import ORIENTATION, extra, open_image, pixels_of, strict
+from fastdata.codecs.channels import Header, unsupported
+from fastdata.codecs.pillow_files import ORIENTATION, PillowHeader, extra, strict
 from fastdata.errors import CodecError
 
-__all__ = ["TiffHeader", "read_tiff"]
+__all__ = ["read_tiff"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259, 262
 STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR = 273, 277, 278, 279, 284
@@ -31,37 +33,23 @@ PREMULTIPLIED, STRAIGHT = 1, 2  # alpha, among the kinds of extra samples
 
 @dataclass(frozen=True, kw_only=True)
 class TiffHeader(Header):
+    """Of grey or RGB that tifffile reads."""
+
     format: str = "tiff"
     tags: Mapping[int, Any]
-    by_tifffile: bool
 
-    def pixels(self, data: bytes) -> Pixels:
-        if self.by_tifffile:
-            return _by_tifffile(data, self.tags)
-        with strict("TIFF"):
-            image = open_image(data, "Tiff")
-            image.info.pop("xmp", None)  # Pillow turns TIFFs itself, also as XMP says
-            return pixels_of(image)
-
-
-def _by_tifffile(data: bytes, tags: Mapping[int, Any]) -> Pixels:
-    """Read grey or RGB of the first page with tifffile.
-
-    Raises:
-        CodecError: if tifffile is not installed, or cannot read it.
-    """
-    tifffile = extra("tifffile", "tifffile", "TIFF of these samples")
-    with strict("TIFF", reader="tifffile"), tifffile.TiffFile(io.BytesIO(data)) as file:
-        page = file.pages[0]
-        values = page.asarray(maxworkers=1)
-        values = np.moveaxis(values, 0, 2) if page.axes[:1] == "S" else values
-    values = values.astype(values.dtype.newbyteorder("="), copy=False).reshape(tags[HEIGHT], tags[WIDTH], -1)
-    colors, kinds = COLORS[tags[PHOTOMETRIC]], _extra_samples(tags)
-    color = np.ascontiguousarray(values[..., 0] if colors == 1 else values[..., :colors])
-    if tags[PHOTOMETRIC] == WHITE_IS_0:
-        color = np.iinfo(values.dtype).max - color
-    alpha = np.ascontiguousarray(values[..., colors + kinds.index(STRAIGHT)]) if STRAIGHT in kinds else None
-    return Pixels(color, alpha)
+    def pixels(self, data: bytes) -> Array:
+        tifffile = extra("tifffile", "tifffile", "TIFF of these samples")
+        with strict("TIFF", reader="tifffile"), tifffile.TiffFile(io.BytesIO(data)) as file:
+            page = file.pages[0]
+            values = page.asarray(maxworkers=1)
+            values = np.moveaxis(values, 0, 2) if page.axes[:1] == "S" else values
+        values = values.astype(values.dtype.newbyteorder("="), copy=False).reshape(self.height, self.width, -1)
+        colors, kinds = COLORS[self.tags[PHOTOMETRIC]], _extra_samples(self.tags)
+        values = values[..., [*range(colors), *([colors + kinds.index(STRAIGHT)] if STRAIGHT in kinds else [])]]
+        if self.tags[PHOTOMETRIC] == WHITE_IS_0:
+            values[..., 0] = np.iinfo(values.dtype).max - values[..., 0]
+        return values[..., 0] if values.shape[2] == 1 else values
 
 
 def _extra_samples(tags: Mapping[int, Any]) -> tuple[int, ...]:
@@ -70,7 +58,7 @@ def _extra_samples(tags: Mapping[int, Any]) -> tuple[int, ...]:
     return tags.get(EXTRA) or unexplained
 
 
-def read_tiff(data: bytes) -> TiffHeader:
+def read_tiff(data: bytes) -> Header:
     """Read the header of the first picture."""
     from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
@@ -87,7 +75,7 @@ def read_tiff(data: bytes) -> TiffHeader:
         return _checked(data, directory)
 
 
-def _checked(data: bytes, tags: Mapping[int, Any]) -> TiffHeader:
+def _checked(data: bytes, tags: Mapping[int, Any]) -> Header:
     samples, photometric = tags.get(SAMPLES, 1), tags.get(PHOTOMETRIC, -1)
     bits, compression = tags.get(BITS, (1,))[0], tags.get(COMPRESSION, PLAIN)
     colors, planar = COLORS.get(photometric, 0), tags.get(PLANAR, 1) == 2
@@ -112,10 +100,11 @@ def _checked(data: bytes, tags: Mapping[int, Any]) -> TiffHeader:
     if by_tifffile and (photometric == CMYK or PREMULTIPLIED in _extra_samples(tags)):
         raise unsupported("TIFF of 16 bits, or in planes, with inks or premultiplied alpha")
     height, width, turn = tags[HEIGHT], tags[WIDTH], tags.get(ORIENTATION, 1)
-    if not by_tifffile and 5 <= turn <= 8:  # Pillow turns TIFFs itself
+    if by_tifffile:
+        return TiffHeader(height=height, width=width, orientation=turn if 1 <= turn <= 8 else 1, tags=tags)
+    if 5 <= turn <= 8:  # Pillow turns TIFFs itself
         height, width = width, height
-    turn = turn if by_tifffile and 1 <= turn <= 8 else 1
-    return TiffHeader(height=height, width=width, orientation=turn, tags=tags, by_tifffile=by_tifffile)
+    return PillowHeader(format="tiff", height=height, width=width, plugin="Tiff")
 
 
 def _check_pieces(tags: Mapping[int, Any], end: int, samples: int, bits: int, planar: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.codecs.pixels import decode_record, encode_record
+from fastdata.codecs.pixels import CODECS, decode_record, encode_record
 from fastdata.errors import StoreError, warn_user
 from fastdata.images.geometry import move_columns, placement
 from fastdata.sources.tar import CLASSES, MASK
@@ -26,11 +26,10 @@ from fastdata.store.reader import ShardReader
 from fastdata.store.store import Store
 from fastdata.words import number_of
 
-__all__ = ["ColumnValues", "export"]
+__all__ = ["export", "read_columns"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-ENDINGS = {"jpeg": ".jpg", "original": ".jpg", "png": ".png", "rgb": ".png"}
 ENDING = re.compile(r"(?<=[^/])\.[^./]+$")  # of the file that an image was made of
 TEXT_ENDINGS = {"text": ".txt", "json": ".json", "bytes": ".bin"}
 MAX_ENDING = 90  # letters: a name in a tar of this format has 100 bytes
@@ -42,44 +41,46 @@ CHUNK = 1024  # samples that are read at once
 
 def export(store: Store, root: Path, to: str, size: int | None, tick: Callable[[int], None], **options: int) -> int:
     """Write image files in class folders, or WebDataset tars. Return the number of samples."""
-    if to == "webdataset":
-        return _export_tars(store, root, size, tick, **options)
-    return _export_images(store, root, size, tick)
+    columns = [column for column in store.manifest.columns if column != SOURCE_SIZE]
+    write = _export_tars if to == "webdataset" else _export_images
+    write(store, root, size, columns, tick, **options)
+    return len(store)
 
 
-def _export_images(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> int:
+def _export_images(store: Store, root: Path, size: int | None, columns: Sequence[Column], tick: Callable[[int], None]) -> None:
     """Write every image, its mask, and the other images of the sample, as files.
 
     Float labels go to labels.csv, columns to metadata.jsonl: a line is an object with the `file_name` of an image, relative to the
     table, and the value of each column, as ImageFolder of Hugging Face's datasets reads it.
     """
-    single = "" if store.manifest.section("masks") is None else "images"
-    files = _files(store, size, single, "masks")
+    files = _files(store, size, "" if store.manifest.section("masks") is None else "images", "masks")
     endings = {folder: ending for folder, (ending, _) in files.items()}
     names = write_folders(store, root, endings, lambda row, folder, path: path.write_bytes(files[folder][1](row)), ENDING, tick)
-    columns = ColumnValues(store, store.variant(size))
-    if columns.columns:
-        table = root / next(iter(files))
-        left_out = [column for column in columns.columns if column.type == "bytes" or column.name == FILE_NAME]
-        stored = [column for column in columns.columns if column not in left_out]
-        with (table / METADATA).open("w") as file:
-            for name, values in zip(names, columns, strict=True):
-                line = {FILE_NAME: name, **{column.name: _as_json(values[column.name]) for column in stored}}
-                file.write(json.dumps(line) + "\n")
-        _write_meanings(store, table, stored)
-        if left_out:
-            listed = ", ".join(column.name for column in left_out)
-            warn_user(f"export to {table}: {METADATA} has no place for these columns: {listed}; `dataset.columns` has their values")
-        columns.warn(table)
-    return len(names)
+    if not columns:
+        return
+    table, stored = root / next(iter(files)), [c for c in columns if c.type != "bytes" and c.name != FILE_NAME]
+    with (table / METADATA).open("w") as file:
+        for name, values in zip(names, _rows(store, store.variant(size), table), strict=True):
+            line = {FILE_NAME: name, **{column.name: _as_json(values[column.name]) for column in stored}}
+            file.write(json.dumps(line) + "\n")
+    _write_meanings(store, table, stored)
+    if left_out := ", ".join(column.name for column in columns if column not in stored):
+        warn_user(f"export to {table}: {METADATA} has no place for these columns: {left_out}; `dataset.columns` has their values")
 
 
-def _export_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None], shard_size: int = TAR_BYTES) -> int:
+def _export_tars(
+    store: Store,
+    root: Path,
+    size: int | None,
+    columns: Sequence[Column],
+    tick: Callable[[int], None],
+    shard_size: int = TAR_BYTES,
+) -> None:
     """Write `00000.tar`, `00001.tar` and so on, each of at most so many bytes.
 
-    A sample is `00000000.jpg` or `.png` (`00000000.left.jpg`, `00000000.right.jpg` and so on where a sample has several images),
-    `00000000.mask.png` where there are masks, and its label: `00000000.cls`, its class
-    number, or `00000000.json`, {"label": [...], "names": [...]}. The class names go to `classes.json`.
+    A sample is `00000000.jpg` or `.png` (`00000000.left.jpg` and so on where a sample has several images), `00000000.mask.png`, and
+    its label: `00000000.cls`, its class number, or `00000000.json`, {"label": [...], "names": [...]}. The class names go to
+    `classes.json`.
 
     A column is `00000000.NAME.npy` for numbers, arrays and lists, `.NAME.json` for JSON, `.NAME.bin` for bytes, and `.NAME.txt` for
     text, or `.txt` if it is the only text. `columns.json` says what whole numbers stand for; tokenizers' files lie next to it.
@@ -87,18 +88,16 @@ def _export_tars(store: Store, root: Path, size: int | None, tick: Callable[[int
     Raises:
         StoreError: if a sample does not fit into a tar of that size, or a column has no name in a tar.
     """
-    files = _files(store, size, "", MASK.split(".")[1])
-    columns = ColumnValues(store, store.variant(size))
-    endings = _column_endings(columns.columns)
+    files, endings = _files(store, size, "", MASK.split(".")[1]), _column_endings(columns)
     root.mkdir(parents=True, exist_ok=True)
     if store.manifest.labels.kind == "class":
         (root / CLASSES).write_text(json.dumps(store.manifest.labels.names, indent=0) + "\n")
-    _write_meanings(store, root, columns.columns)
+    _write_meanings(store, root, columns)
     room = shard_size // tarfile.RECORDSIZE * tarfile.RECORDSIZE - 2 * tarfile.BLOCKSIZE  # two empty blocks end whole records
     tar, shards = _open_tar(root, 0), 1
-    for row, values in enumerate(columns):
+    for row, values in enumerate(_rows(store, store.variant(size), root)):
         members = {(f".{name}" if name else "") + ending: read(row) for name, (ending, read) in files.items()}
-        members |= _label(store, row) | {endings[c.name]: _member(c, values[c.name]) for c in columns.columns}
+        members |= _label(store, row) | {endings[c.name]: _member(c, values[c.name]) for c in columns}
         need = sum(tarfile.BLOCKSIZE + -(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE for data in members.values())
         if need > room:
             tar.close()
@@ -112,8 +111,6 @@ def _export_tars(store: Store, root: Path, size: int | None, tick: Callable[[int
             tar.addfile(header, io.BytesIO(data))
         tick(1)
     tar.close()
-    columns.warn(root)
-    return len(store)
 
 
 def _files(store: Store, size: int | None, single: str, mask: str) -> dict[str, tuple[str, Callable[[int], bytes]]]:
@@ -124,13 +121,16 @@ def _files(store: Store, size: int | None, single: str, mask: str) -> dict[str, 
     variants = {image: store.variant(size, image=image) for image in store.manifest.images} or {single: store.variant(size)}
     if store.manifest.section("masks") is not None:
         variants[mask] = store.variant(size, mask=True)
-    return {name: (ENDINGS[v.form.codec], partial(_as_file, store, v, store.reader(v))) for name, v in variants.items()}
+    return {
+        name: (CODECS[variant.form.codec].extension or ".png", partial(_as_file, store, variant, store.reader(variant)))
+        for name, variant in variants.items()
+    }
 
 
 def _as_file(store: Store, variant: Variant, reader: ShardReader, row: int) -> bytes:
-    """Return a record as an ordinary image file: JPEG and PNG unchanged, raw pixels as PNG."""
+    """Return a record as an ordinary image file: unchanged, but raw pixels as PNG."""
     record = reader.get(row)
-    if variant.form.codec != "rgb":
+    if CODECS[variant.form.codec].extension:
         return bytes(record)
     height, width = (int(store.field(variant, side)[row]) for side in ("height", "width"))
     pixels = decode_record(record, variant.form, height, width)
@@ -143,10 +143,10 @@ def _open_tar(root: Path, shard: int) -> tarfile.TarFile:
 
 def _column_endings(columns: Sequence[Column]) -> dict[str, str]:
     """Return the ending of each column's members. WebDataset ignores the case of endings."""
-    types = [column.type for column in columns]
     endings = {column.name: f".{column.name}{TEXT_ENDINGS.get(column.type, '.npy')}" for column in columns}
-    if types.count("text") == 1:
-        endings[columns[types.index("text")].name] = ".txt"
+    texts = [column.name for column in columns if column.type == "text"]
+    if len(texts) == 1:
+        endings[texts[0]] = ".txt"
     lower = [ending.lower() for ending in endings.values()]
     for name, ending in endings.items():
         if lower.count(ending.lower()) > 1 or len(ending) > MAX_ENDING:
@@ -169,63 +169,47 @@ def _member(column: Column, value: Any) -> bytes:
 
 
 def _label(store: Store, row: int) -> dict[str, bytes]:
-    labels = store.manifest.labels
-    if labels.kind == "none":
-        return {}
-    value = store.samples["label"][row].tolist()
-    if labels.kind == "class":
-        return {".cls": str(value).encode()}
-    return {".json": json.dumps({"label": value, "names": labels.names}).encode()}
+    labels, value = store.manifest.labels, store.samples["label"][row].tolist()
+    if labels.kind == "vector":
+        return {".json": json.dumps({"label": value, "names": labels.names}).encode()}
+    return {".cls": str(value).encode()} if labels.kind == "class" else {}
 
 
-class ColumnValues:
-    """Iterates over a store's samples; an item has the value of each column, by name.
+def _rows(store: Store, variant: Variant, out: Path) -> Iterator[dict[str, Any]]:
+    """Yield the value of each column, by name, for each sample; at the end, warn if instances were left out."""
+    lost = 0
+    for start in range(0, len(store), CHUNK):
+        rows = np.arange(start, min(start + CHUNK, len(store)))
+        found, gone = read_columns(store, variant, rows)
+        lost += gone
+        for k in range(len(rows)):
+            yield {name: values[k] for name, values in found.items()}
+    if lost:
+        lie = "lie outside of their images, as --resize crop left these" if lost > 1 else "lies outside of its image"
+        warn_user(f"export to {out}: left out {number_of(lost, 'box')} that {lie}, with the same instances in other columns")
+
+
+def read_columns(store: Store, variant: Variant, rows: Array) -> tuple[dict[str, Any], int]:
+    """Return n values of each column for n samples, int64 [n], by its name, and how many boxes were left out.
 
     Values are arrays (of lists [length, *shape]), text, bytes or objects of JSON. Boxes, keypoints and areas are those of the
-    variant's images. Instances whose boxes are cut off entirely are left out, and counted in `lost`.
+    variant's images. Instances whose boxes are cut off entirely are left out.
     """
-
-    def __init__(self, store: Store, variant: Variant) -> None:
-        self._store, self._variant = store, variant
-        self.columns = tuple(column for column in store.manifest.columns if column != SOURCE_SIZE)
-        self.lost = 0
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for start in range(0, len(self._store), CHUNK):
-            rows = np.arange(start, min(start + CHUNK, len(self._store)))
-            found = self.take(rows)
-            for k in range(len(rows)):
-                yield {name: values[k] for name, values in found.items()}
-
-    def take(self, rows: Array) -> dict[str, Any]:
-        """Return the values of each column for these samples, int64 [n]: a sequence of n values, by the column's name."""
-        store, options = self._store, self._store.manifest.options
-        values = {c.name: ColumnReader(store.path, c, len(store)).read(rows) for c in store.manifest.columns}
-        files = values.pop(SOURCE_SIZE.name, None)
-        if isinstance(files, np.ndarray):
-            placed, _ = placement(files, self._variant.size, options["resize"], upscale=options["upscale"])
-            sizes = np.stack([store.field(self._variant, side)[rows] for side in ("width", "height")], axis=1)
-            self.lost += move_columns(self.columns, values, placed, sizes.astype(np.float64))
-        return {name: found.items() if isinstance(found, Lists) else found for name, found in values.items()}
-
-    def warn(self, out: Path) -> None:
-        """Warn if instances were left out."""
-        if self.lost:
-            lie = "lie outside of their images, as --resize crop left these" if self.lost > 1 else "lies outside of its image"
-            warn_user(
-                f"export to {out}: left out {number_of(self.lost, 'box')} that {lie}, with the same instances in other columns"
-            )
+    values = {c.name: ColumnReader(store.path, c, len(store)).read(rows) for c in store.manifest.columns}
+    files, lost = values.pop(SOURCE_SIZE.name, None), 0
+    if isinstance(files, np.ndarray):
+        options = store.manifest.options
+        placed, _ = placement(files, variant.size, options["resize"], upscale=options["upscale"])
+        sizes = np.stack([store.field(variant, side)[rows] for side in ("width", "height")], axis=1)
+        columns = [column for column in store.manifest.columns if column != SOURCE_SIZE]
+        lost = move_columns(columns, values, placed, sizes.astype(np.float64))
+    return {name: found.items() if isinstance(found, Lists) else found for name, found in values.items()}, lost
 
 
 def _as_json(value: Any) -> Any:
     """Return a value as JSON has it. Numbers that are not finite become null."""
-    if not isinstance(value, np.ndarray | np.generic):
-        return value
-    if value.dtype.kind == "f" and not np.isfinite(value).all():
-        objects = np.array(value, object)
-        objects[~np.isfinite(value)] = None
-        return objects.tolist()
-    return value.tolist()
+    numbers = isinstance(value, np.ndarray | np.generic)
+    return np.where(np.isfinite(value), value, None).tolist() if numbers else value  # type: ignore[call-overload]
 
 
 def _write_meanings(store: Store, root: Path, columns: Sequence[Column]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import cv2
 import numpy as np
 
-from fastdata.codecs.channels import to_channels
+from fastdata.codecs.channels import split_alpha, to_channels
 from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.png_file import PngHeader
 from fastdata.errors import CodecError, PrepError
@@ -98,7 +98,7 @@ def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> A
         CodecError: the file is no PNG, or what its values mean is not clear.
     """
     if recipe.colors:
-        color = _header(data, max_pixels).pixels(data).color  # alpha is no class
+        color, _ = split_alpha(_header(data, max_pixels).pixels(data))  # alpha is no class
         values = _class_numbers(to_channels(color, gray=False), recipe.colors)
     else:
         values = mask_values(data, max_pixels)

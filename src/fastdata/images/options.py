@@ -9,7 +9,7 @@ from fastdata.sources.options import LabelOptions, PairOptions, StrPath
 
 __all__ = ["CODECS", "RESIZE_MODES", "ImageOptions"]
 
-CODECS = ("jpeg", "original", "rgb", "png")
+CODECS = ("jpeg", "original", "rgb", "png")  # which fastdata.codecs.pixels defines
 RESIZE_MODES = ("short", "long", "crop", "stretch")
 
 

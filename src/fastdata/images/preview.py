@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from fastdata.codecs.pixels import decode_record
-from fastdata.images.export import ColumnValues
+from fastdata.images.export import read_columns
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnReader
 from fastdata.store.preview import Preview, box_color, class_colors, label_text
@@ -48,7 +48,7 @@ def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
     if manifest.section("masks") is not None:
         variants.append(store.variant(size, mask=True))
     readers = [store.reader(variant) for variant in variants]
-    names, values = store.names(), ColumnValues(store, variants[0]).take(rows)
+    names, (values, _) = store.names(), read_columns(store, variants[0], rows)
     text = next((c.name for c in manifest.columns if c.type == "text" or (c.name, c.type) == (CAPTIONS, "json")), None)
     for k, row in enumerate(rows.tolist()):
         pictures = []

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.codecs.jpeg_batch import JpegBatch, jpeg_batches
+from fastdata.codecs.jpeg_crop import JpegBatch, jpeg_batches
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.codecs.pixels import Region, Window
 from fastdata.data.dataset import Allocate, Timing

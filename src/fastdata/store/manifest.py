@@ -58,11 +58,6 @@ class Form(Entry, frozen=True):
     channels: Count
     dtype: str
 
-    @property
-    def jpegs(self) -> bool:
-        """Whether records are JPEGs, which may have an index of cells that can be decoded alone."""
-        return self.codec in ("jpeg", "original")
-
     def nbytes(self, pixels: Any) -> Any:
         """Return the bytes of a sample of that many pixels (an int, or an array of them)."""
         return pixels * (self.channels * np.dtype(self.dtype).itemsize)
