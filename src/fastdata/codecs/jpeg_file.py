@@ -20,7 +20,7 @@ from fastdata.codecs.jpeg_grid import decode_buffer, decode_jpeg
 from fastdata.codecs.pillow_files import exif_orientation
 from fastdata.errors import CodecError
 
-__all__ = ["END_OF_IMAGE", "JpegHeader", "read_jpeg"]
+__all__ = ["JpegHeader", "read_jpeg"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -42,7 +42,7 @@ class TiffHeader(Header):
         tifffile = extra("tifffile", "tifffile", "TIFF of these samples")
         with strict("TIFF", reader="tifffile"), tifffile.TiffFile(io.BytesIO(data)) as file:
             page = file.pages[0]
-            values = page.asarray(maxworkers=1)
+            values: Array = page.asarray(maxworkers=1)
             values = np.moveaxis(values, 0, 2) if page.axes[:1] == "S" else values
         values = values.astype(values.dtype.newbyteorder("="), copy=False).reshape(self.height, self.width, -1)
         colors, kinds = COLORS[self.tags[PHOTOMETRIC]], _extra_samples(self.tags)

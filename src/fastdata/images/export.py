@@ -209,7 +209,7 @@ def read_columns(store: Store, variant: Variant, rows: Array) -> tuple[dict[str,
 def _as_json(value: Any) -> Any:
     """Return a value as JSON has it. Numbers that are not finite become null."""
     numbers = isinstance(value, np.ndarray | np.generic)
-    return np.where(np.isfinite(value), value, None).tolist() if numbers else value  # type: ignore[call-overload]
+    return np.where(np.isfinite(value), value, None).tolist() if numbers else value  # type: ignore[attr-defined]
 
 
 def _write_meanings(store: Store, root: Path, columns: Sequence[Column]) -> None:
