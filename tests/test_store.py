@@ -134,7 +134,7 @@ CONTRADICTIONS: list[tuple[tuple[Any, ...], Any, str]] = [
     (("variants", 0, "name"), "mask-9", "which this fastdata cannot read"),
     (("kind",), "sounds", "the store holds sounds, which this fastdata cannot read"),
     (("sections", "sounds"), 1, "sections of images are masks, found"),
-    (("sections", "masks"), {"names": [], "pixels": {"": 3}}, "found '', expected the number of a class"),
+    (("sections", "masks"), {"names": [], "pixels": {"": 3}}, "Expected `str` matching regex"),
 ]
 
 

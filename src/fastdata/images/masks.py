@@ -29,6 +29,7 @@ __all__ += ["by_class", "class_names", "class_outside", "class_pixels"]
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
 
+HIGHEST = 255, 65_535  # values of 8 and of 16 bits
 VOID = 255  # in public 8-bit data sets, the class of pixels that are not to be learnt
 SMOOTH_LEVELS, SMOOTH_SHARE = 4, 10  # so many different values, less than one in ten of which is equal to its neighbours
 
@@ -102,13 +103,12 @@ def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> A
         values = _class_numbers(to_channels(color, gray=False), recipe.colors)
     else:
         values = mask_values(data, max_pixels)
-        if recipe.binary and _has_high(values):
+        if recipe.binary and (high := values.max(initial=0)) in HIGHEST:
             if not is_binary(values):
-                raise CodecError(
-                    f"the mask has {values.max()} next to two other values, but other masks have 0 and {values.max()} alone, which "
-                    "is class 1 there: write all masks with 0, 1, 2 and so on",
-                    "mask-values",
+                what = (
+                    f"the mask has {high} next to two other values, but other masks have 0 and {high} alone, which is class 1 there"
                 )
+                raise CodecError(f"{what}: write all masks with 0, 1, 2 and so on", "mask-values")
             values = values != 0
     if values.max(initial=0) >> recipe.bits:
         raise CodecError(f"a mask has the value {values.max()}: 8 bits hold 255; give --mask-bits 16", "range")
@@ -138,24 +138,17 @@ def _header(data: bytes, max_pixels: int) -> PngHeader:
     return header
 
 
-def _has_high(values: Array) -> bool:
-    """Return whether a mask has the largest value of 8 or 16 bits."""
-    return int(values.max(initial=0)) in (255, 65535)
-
-
 def is_binary(values: Array) -> bool:
     """Return whether a mask has no values but 0 and 1, or 0 and the largest value of 8 or 16 bits."""
     high = values.max(initial=0)
-    return (high <= 1 or _has_high(values)) and bool(((values == 0) | (values == high)).all())
+    return high in (0, 1, *HIGHEST) and bool(((values == 0) | (values == high)).all())
 
 
 def _is_smooth(values: Array) -> bool:
     """Return whether a mask is mostly 0 and 255, with thin lines of other values: antialiased edges, or those of a JPEG."""
-    if values.max(initial=0) != 255:
-        return False
     inner = (values > 0) & (values < 255)
     count = int(inner.sum())
-    if not count or 2 * count > values.size or not (values == 0).any():
+    if values.max(initial=0) != 255 or values.all() or not 0 < 2 * count <= values.size:
         return False
     flat = inner[:-1, :-1] & (values[:-1, :-1] == values[1:, :-1]) & (values[:-1, :-1] == values[:-1, 1:])
     return len(np.unique(values[inner])) >= SMOOTH_LEVELS and SMOOTH_SHARE * int(flat.sum()) < count
@@ -163,8 +156,7 @@ def _is_smooth(values: Array) -> bool:
 
 def count_classes(mask: Array) -> dict[int, int]:
     """Count the pixels of each class in a mask, uint8 or uint16. Absent classes are left out."""
-    counts = np.bincount(mask.reshape(-1))
-    return {int(k): int(counts[k]) for k in np.flatnonzero(counts)}
+    return {k: count for k, count in enumerate(np.bincount(mask.reshape(-1)).tolist()) if count}
 
 
 def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:
@@ -181,8 +173,7 @@ def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:
 
 def _code(rgb: Array) -> Array:
     """Return a number for each colour, of 8 or 16 bits per channel."""
-    red, green, blue = (rgb[..., k].astype(np.int64) for k in range(3))
-    return np.asarray(red << 32 | green << 16 | blue)
+    return np.asarray(rgb.astype(np.int64) @ [1 << 32, 1 << 16, 1])
 
 
 def resize_mask(mask: Array, shape: tuple[int, int]) -> Array:
@@ -223,10 +214,8 @@ def class_outside(ignore_index: int | None, dtype: Any, pixels: Mapping[int, int
     others = [k for k, count in pixels.items() if count and k != chosen]
     void = chosen == VOID and len(others) > 1 and len(names) <= VOID
     if ignore_index is None and pixels.get(chosen) and not void:
-        free = next((k for k in range(largest - 1, -1, -1) if not pixels.get(k)), None)
-        other = "" if free is None else f", or a number that is no class, such as ignore_index={free}, if they are to be learnt"
         raise ValueError(
             f"{pixels[chosen]} pixels of the masks have class {chosen}, which is the default ignore_index, that of pixels outside "
-            f"of an image: give ignore_index={chosen} if a loss is to ignore them{other}"
+            f"of an image: give ignore_index={chosen} if a loss is to ignore them, or a number that is no class"
         )
     return chosen

@@ -126,7 +126,6 @@ def prepare_image(
     is stored in its own size keeps its bytes.
 
     Args:
-        data: the bytes of an image file of any format.
         scratch: memory of `decode_buffer` that a JPEG may be decoded into.
         companions: what to call the mask, and each further image, in messages, and the bytes of its file.
         room: makes sure of bytes of memory.
@@ -161,11 +160,8 @@ def prepare_image(
 
 
 def _memory(source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> int:
-    """Return the most bytes that preparing an image takes at a time, beside its file.
-
-    That is while it, or its mask or another image of its size, is decoded, or afterwards: its pixels, those of a size, the same as
-    the encoder wants them, and all records.
-    """
+    """Return the most bytes that preparing takes at a time: while an image, or its mask or another of its size, is decoded, or
+    afterwards: its pixels, those of a size, the same as the encoder wants them, and all records."""
     count, areas = source.height * source.width, [height * width for height, width in shapes]
     stored = 3 * max(options.bits, *(image.bits for image in options.images), 8) // 8
     others = OTHERS_BYTES * count if len(options.parts()) > 1 else 0
@@ -227,9 +223,8 @@ def resize(image: Array, shape: Shape) -> Array:
 def _average(image: Array, shape: Shape) -> Array:
     """Average pixel areas: exactly where a side keeps its size or shrinks to half or less, within two codes elsewhere.
 
-    OpenCV's area filter takes about as long as decoding a JPEG. Its bilinear filter is vectorised, but uses only two pixels per
-    side. So an image is sampled twice per side and the samples are averaged, or it is blurred first if it hardly shrinks. For the
-    worst photo this is within 1.9 codes of area averaging, in less than half the time (benchmarks/LOG.md).
+    OpenCV's area filter takes about as long as decoding a JPEG. So an image is sampled twice per side by the bilinear filter and
+    the samples are averaged, or it is blurred first if it hardly shrinks (benchmarks/LOG.md).
     """
     factors = image.shape[0] / shape[0], image.shape[1] / shape[1]
     if not 1 < min(factors) <= max(factors) < 2:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fastdata.errors import FormatError
 from fastdata.images.options import CODECS
@@ -41,12 +41,7 @@ class Masks(Entry, frozen=True):
     """
 
     names: tuple[str, ...]
-    pixels: dict[str, Count]
-
-    def __post_init__(self) -> None:
-        for k in self.pixels:
-            if not (k.isascii() and k.isdigit()):
-                raise ValueError(f"found {k!r:.80}, expected the number of a class")
+    pixels: dict[Annotated[str, Meta(pattern=r"^[0-9]+\Z")], Count]
 
 
 TYPES = {"masks": Masks | None}
