@@ -44,7 +44,6 @@ def test_where_names_begin_and_what_the_store_is_called(tmp_path: Path, monkeypa
     for source, root, name in [
         ("data", "data", "data"),
         ("data/x.parquet", "data", "x"),
-        ("data/x.parquet::train/images", "data", "x-train-images"),
         ("data/part-{00..09}.tar", "data", "part"),
         ("data/*.parquet", "data", "data"),
         ("data/{in,out}/x-*.tar", "data", "data"),

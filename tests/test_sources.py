@@ -55,10 +55,10 @@ def test_hidden_images_are_counted(tmp_path: Path) -> None:
         _put(tmp_path / "in" / name, b"")
     found = list_sources(tmp_path / "in")
     assert [s.name for s in found.sources] == ["cat/a.jpg", "dog/b.jpg"] and found.labels.names == ("cat", "dog")
-    notes = ("skipped 5 hidden names: .c, .git, __MACOSX, cat/.c, cat/.x.jpg",)
+    notes = ("skipped 6 hidden names: .c, .git, __MACOSX, cat/.c, cat/.notes.txt and 1 more",)
     assert found.notes == notes
     assert set(notes) < set(prep(tmp_path / "in", tmp_path / "o.fds", workers=1).notes)
-    with pytest.raises(PrepError, match=r"no images in .*; skipped 1 hidden name: \.x\.jpg"):
+    with pytest.raises(PrepError, match=r"no images in .*; skipped 2 hidden names: \.notes\.txt, \.x\.jpg"):
         shutil.rmtree(tmp_path / "in/cat/.c")
         (tmp_path / "in/cat/a.jpg").unlink()
         list_sources(tmp_path / "in/cat")

@@ -14,9 +14,8 @@ from fastdata.errors import PrepError, RemoteError, needs
 from fastdata.kinds import StrPath
 from fastdata.prepare.plan import Plan, make_plan
 from fastdata.sources.folder import list_folder, walk_files
-from fastdata.sources.inputs import Source, SourceList, look
+from fastdata.sources.inputs import Source, SourceList, detail_of, label_notes, look
 from fastdata.sources.listing import labelled, others
-from fastdata.sources.notes import detail_of, label_notes
 from fastdata.sources.pairs import with_files
 from fastdata.sources.path_table import list_table
 from fastdata.sources.tables import is_path_table

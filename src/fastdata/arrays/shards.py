@@ -18,8 +18,7 @@ from fastdata.images.sections import Masks
 from fastdata.kinds import Tables
 from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
-from fastdata.sources.inputs import Source
-from fastdata.sources.notes import detail_of, reason_of
+from fastdata.sources.inputs import Source, detail_of, reason_of
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import MASK, Form
 

@@ -70,7 +70,7 @@ def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple
     numbers is a header.
     """
     try:
-        lines = to_path(path).read_text(encoding="utf-8-sig").splitlines()
+        lines = to_path(path).read_bytes().decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PrepError(f"cannot read the palette {path}: {error}") from error
     found = dict[Color, str]()

@@ -17,10 +17,9 @@ from fastdata.images.tokens import with_tokens
 from fastdata.prepare.plan import Plan, make_plan
 from fastdata.sources.coco import with_coco
 from fastdata.sources.fields import with_groups
-from fastdata.sources.inputs import SourceList
+from fastdata.sources.inputs import SourceList, label_notes
 from fastdata.sources.instances import with_meanings
 from fastdata.sources.listing import list_sources
-from fastdata.sources.notes import label_notes
 from fastdata.sources.options import StrPath
 from fastdata.sources.pairs import image_folders, with_files
 from fastdata.sources.urls import AnyPath, to_path

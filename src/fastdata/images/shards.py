@@ -23,9 +23,8 @@ from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.base import read_source
 from fastdata.sources.fields import field_files, read_fields
-from fastdata.sources.inputs import Source
+from fastdata.sources.inputs import Source, detail_of, listed, reason_of
 from fastdata.sources.instances import box_notes, in_pixels
-from fastdata.sources.notes import detail_of, listed, reason_of
 from fastdata.sources.urls import AnyPath, join, read_ahead, to_path
 from fastdata.system.machine import room
 from fastdata.words import number_of, was

@@ -20,7 +20,7 @@ from fastdata.sources.inputs import SplitsError
 from fastdata.sources.labels import NoClassesError, UnknownClassError
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import UnpackedWholeError
-from fastdata.sources.urls import is_inside, to_path, versions_of
+from fastdata.sources.urls import to_path
 from fastdata.store.files import is_store
 
 __all__ = ["build_plan", "check_positive", "choose_kind", "plan_stores"]
@@ -50,7 +50,7 @@ def build_plan(
     out = place_of(out)
     target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
     plan = _plan(kind, source, target, options, limit, lanes=is_url(out))
-    return Work(replace(plan, versions=versions_of(map(to_path, plan.roots))), target, dict(storage or {}))
+    return Work(plan, target, dict(storage or {}))
 
 
 def _plan(kind: Modality, source: StrPath, target: Path, options: Any, limit: int | None, *, lanes: bool) -> Plan:
@@ -110,7 +110,7 @@ def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, spl
     root, name = locate(source)
     root = root if own_root is None else to_path(own_root)
     target = Path(out) if out is not None else Path(f"{name}{'' if split is None else f'-{split}'}.fds")
-    if to_path(source).is_dir() and is_inside(target, root):
+    if to_path(source).is_dir() and target.resolve().is_relative_to(root.resolve()):
         raise PrepError(f"OUT {target} lies inside SOURCE {source}, and would be an input of the next run; put it elsewhere")
     return target.absolute()
 

@@ -18,7 +18,7 @@ from fastdata.prepare.folder import clear_work
 from fastdata.prepare.plan import Work
 from fastdata.prepare.summary import first_reject
 from fastdata.prepare.worker import shard_place, shard_table
-from fastdata.sources.notes import nothing_kept
+from fastdata.sources.inputs import nothing_kept
 from fastdata.store.columns import join_columns
 from fastdata.store.files import COLUMNS, MANIFEST, FileSum, clear, file_sum, sync, write_atomic, write_tables
 from fastdata.store.manifest import Manifest, Variant

@@ -57,7 +57,6 @@ class Plan:
         roots: the folder of the inputs, and that of each of their companions: further images of a sample, and masks.
         skipped: count of files left out, by extension.
         notes: lines about the inputs to show to the user.
-        versions: size and tag of each object in which inputs have places, by URL: another object there is an error.
     """
 
     options: Any
@@ -74,7 +73,6 @@ class Plan:
     roots: tuple[str, ...] = ()
     skipped: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    versions: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     @property
     def num_shards(self) -> int:

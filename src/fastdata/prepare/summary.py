@@ -10,7 +10,7 @@ from typing import Any
 
 from fastdata import kinds
 from fastdata.prepare.plan import Work
-from fastdata.sources.notes import tried_path
+from fastdata.sources.inputs import tried_path
 from fastdata.sources.urls import to_path
 from fastdata.store.store import Store
 from fastdata.words import human_bytes, number_of

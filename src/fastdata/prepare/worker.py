@@ -28,7 +28,7 @@ from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, STATUS_BYTES
 from fastdata.remote.url import Storage
 from fastdata.sources.base import release
 from fastdata.sources.inputs import Field
-from fastdata.sources.urls import read_planned
+from fastdata.sources.urls import use_client
 from fastdata.store.column import Column
 from fastdata.store.columns import save_values
 from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
@@ -60,7 +60,7 @@ class Job:
     """What the tasks of a run share.
 
     Attributes:
-        roots, options, fingerprint, columns, fields, files, versions: as in the plan.
+        roots, options, fingerprint, columns, fields, files: as in the plan.
         mark: a part of the names of temporary files that no other run uses.
         storage: as in Work.
         share: bytes of memory that a worker may take at any time; for an input that takes more, it waits for its turn.
@@ -73,7 +73,6 @@ class Job:
     columns: tuple[Column, ...]
     fields: tuple[Field, ...]
     files: dict[str, bytes]
-    versions: dict[str, tuple[int, str]]
     mark: str
     storage: Storage
     share: int
@@ -192,7 +191,7 @@ def main(connection: int, status: int, alive: int) -> None:
     progress = Progress(memoryview(mmap.mmap(status, STATUS_BYTES)).cast("q"))
     with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent closed the connection or died
         job: Job = parent.recv()
-        read_planned(job.versions, job.storage, progress.waiting)
+        use_client(job.storage, progress.waiting)
         while True:
             task: Task = parent.recv()
             try:

@@ -15,8 +15,7 @@ from typing import Any
 
 from fastdata.errors import CodecError, PrepError, RemoteError, needs
 from fastdata.sources.base import ENDINGS, ArchiveColumns, Selection, Table, even_sizes, list_tables, open_once, unreadable
-from fastdata.sources.columns import choose_label
-from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.inputs import Source, SourceList, choose_label
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import NUMBERS, Column
 
@@ -100,10 +99,10 @@ def _image_columns(schema: Any) -> list[str]:
 def _columns(schema: Any, path: AnyPath, selection: Selection) -> ArchiveColumns:
     """Choose the columns that are read."""
     able = [field.name for field in schema if _is_struct(field.type) or str(field.type) in BYTES]
-    images = [name for name in able if name == selection.key] if selection.key else _image_columns(schema)
+    images = _image_columns(schema)
     images = images if len(images) == 1 else [name for name in images if name in ("image", "img")]
     if len(images) != 1:
-        named = f"{', '.join(able)}: name one as {path}::{able[0]}" if able else "none: TableDataset reads tables without images"
+        named = f"{', '.join(able)}: call the one to prepare image" if able else "none: TableDataset reads tables without images"
         raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed; there are {named}")
     image, classes = schema.field(images[0]).type, [n for n, f in _features(schema).items() if f.get("_type") == "ClassLabel"]
     label = choose_label(schema.names, selection.label, path, classes)

@@ -12,19 +12,19 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.folder import list_entries
-from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError, is_image, look
+from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError, is_image, look, not_stored
 from fastdata.sources.labels import Value, read_classes, with_labels
-from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
 from fastdata.sources.packed import Packed
-from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, join, look_at_all, to_path
+from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, join, look_at_all, state_of, to_path
 from fastdata.store.manifest import Labels
 
 __all__ = ["FUNCTION", "INDEX", "ArchiveColumns", "Selection", "Table", "damaged_file", "even_sizes", "expand"]
@@ -36,10 +36,9 @@ ENDINGS |= dict.fromkeys((".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".t
 INDEX = "index.json"  # of a dataset of MosaicML Streaming or LitData
 SAVED_SPLITS = "dataset_dict.json"  # next to the folders of the splits, if Hugging Face's datasets saved several
 CACHE = re.compile(r"cache-.*\.arrow")  # what `map` of Hugging Face's datasets writes next to the files it was computed from
-# what SOURCE may be, beside a path: module:function, a pattern, or a file and the column of its images
+# what SOURCE may be, beside a path: module:function, or a pattern
 FUNCTION = re.compile(r"(?P<module>[^\W\d][\w.]*):(?P<name>[^\W\d][\w.]*)")
 SPECIAL = re.compile(r"[*?\[]|\{[^{}]*(?:,|\.\.)[^{}]*\}")
-KEYED = re.compile(r"(.+\.(?:parquet|arrow|feather))::(.+)", re.IGNORECASE | re.DOTALL)
 POINTER = b"version https://git-lfs"
 MIN_LIMIT = 1 << 20  # inputs that an archive may have whatever its size: empty images take no bytes where they are compressed
 
@@ -48,7 +47,6 @@ MIN_LIMIT = 1 << 20  # inputs that an archive may have whatever its size: empty 
 class Selection:
     """What the caller named in an archive."""
 
-    key: str = ""  # the text after `::`
     label: str = ""  # the label column, or NO_LABELS
     fields: tuple[str, ...] = ()  # other columns to store
     endings: tuple[str, ...] = ()  # of members of a sample to store
@@ -70,14 +68,16 @@ class ArchiveColumns(NamedTuple):
 Table = tuple[ArchiveColumns, list[Source], list[Any]]  # the columns, the inputs and their labels, of a file
 
 
+# Opening and reading
+
 Opened = TypeVar("Opened")  # with a method `close`
 _cached: list[tuple[Any, Any]] = []  # the stamp and the archive that this process has open; at most one
+_open_binary = methodcaller("open", "rb")
 
 
 def open_once(path: AnyPath, opener: Callable[[AnyPath], Opened], key: str = "") -> Opened:
     """Open an archive, or return it if it is the last one opened, with the same key, or else the same state of the file."""
-    info = None if key else path.stat()
-    stamp = opener, path, info and (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+    stamp = opener, path, key or state_of(path)
     if not _cached or _cached[0][0] != stamp:
         release()
         _cached.append((stamp, opener(path)))
@@ -92,21 +92,57 @@ def release() -> None:
 
 
 def read_range(path: AnyPath, offset: int, length: int) -> bytes:
-    """Read `length` bytes of a file from `offset` on."""
-    if isinstance(path, UrlPath):
-        data = path.read_range(offset, length)
-    else:
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read(length)
+    """Read `length` bytes of a file from `offset` on. A URL stays open, since what is behind the range is on its way."""
+    with nullcontext(open_once(path, _open_binary)) if isinstance(path, UrlPath) else path.open("rb") as file:
+        file.seek(offset)
+        data: bytes = file.read(length)
     if len(data) < length:
         raise CodecError(f"the archive ends inside the image: {len(data)} of {length} bytes are there", "truncated")
     return data
 
 
+def read_source(root: StrPath, source: Source) -> bytes:
+    """Read the bytes of an input's image file. Raise CodecError if its archive is damaged, or holds no image there, or OSError."""
+    if not source.place:
+        return join(to_path(root), source.name).read_bytes()
+    kind, file, *where = source.place
+    data: bytes = _module(kind).read(to_path(root) / str(file), *where)
+    return data
+
+
+def _module(kind: str | int) -> Any:
+    return importlib.import_module(f"fastdata.sources.{'arrow' if kind == 'parquet' else kind}")
+
+
+def unreadable(path: AnyPath, error: Exception) -> PrepError:
+    """Make the error for a file that cannot be read at all."""
+    if isinstance(error, OSError) and error.strerror:
+        return PrepError(f"cannot read {path}: {error.strerror}")
+    said = str(error).partition("\n")[0]  # pyarrow writes more
+    return damaged_file(path, f"is damaged, or was cut short ({type(error).__name__}: {said})")
+
+
+def damaged_file(path: AnyPath, why: str) -> PrepError:
+    """Make the error for a file of inputs that is not whole, which may be a pointer to one."""
+    pointer = ""
+    with suppress(OSError, ValueError):  # ValueError: a damaged index names it
+        if not look(path)[1]:  # reading a pipe might never end
+            with path.open("rb") as file:
+                pointer = pointer_of(file.read(len(POINTER)))
+    return PrepError(f"{path} is {pointer}" if pointer else f"{path} {why}; copy it again")
+
+
+def pointer_of(begin: bytes) -> str:
+    """Return what the first bytes of a file point to, if they are a pointer instead of its contents; else ""."""
+    return "a pointer of Git LFS, and not the file itself: fetch it, as `git lfs pull` does" if begin.startswith(POINTER) else ""
+
+
+# The list of inputs, for the kinds
+
+
 def even_sizes(path: AnyPath, count: int) -> list[int]:
     """Divide the bytes of an archive that does not tell the size of an input into `count` nearly equal parts."""
-    total = path.stat().st_size  # a few bytes may claim any number of inputs, and each costs memory when it is listed
+    total = look(path)[0]  # a few bytes may claim any number of inputs, and each costs memory when it is listed
     if not 0 <= count <= max(total, MIN_LIMIT):
         raise PrepError(f"{path} claims to hold {count} images in {total} bytes: it is damaged, or is no archive of images")
     return [(k + 1) * total // count - k * total // count for k in range(count)]
@@ -169,29 +205,6 @@ def label_value(value: Any, column: str) -> Value:
     return value if value is None or isinstance(value, int | float) else str(value)
 
 
-def unreadable(path: AnyPath, error: Exception) -> PrepError:
-    """Make the error for a file that cannot be read at all."""
-    if isinstance(error, OSError) and error.strerror:
-        return PrepError(f"cannot read {path}: {error.strerror}")
-    said = str(error).partition("\n")[0]  # pyarrow writes more
-    return damaged_file(path, f"is damaged, or was cut short ({type(error).__name__}: {said})")
-
-
-def damaged_file(path: AnyPath, why: str) -> PrepError:
-    """Make the error for a file of inputs that is not whole, which may be a pointer to one."""
-    pointer = ""
-    with suppress(OSError, ValueError):  # ValueError: a damaged index names it
-        if not look(path)[1]:  # reading a pipe might never end
-            with path.open("rb") as file:
-                pointer = pointer_of(file.read(len(POINTER)))
-    return PrepError(f"{path} is {pointer}" if pointer else f"{path} {why}; copy it again")
-
-
-def pointer_of(begin: bytes) -> str:
-    """Return what the first bytes of a file point to, if they are a pointer instead of its contents; else ""."""
-    return "a pointer of Git LFS, and not the file itself: fetch it, as `git lfs pull` does" if begin.startswith(POINTER) else ""
-
-
 # SOURCE as it is typed
 
 
@@ -199,18 +212,6 @@ def function_of(source: StrPath) -> re.Match[str] | None:
     """Return the module and the name that SOURCE gives as `module:function`; None: it is a path."""
     match = FUNCTION.fullmatch(str(source))
     return None if match is None or Path(source).exists() else match
-
-
-def split_key(source: StrPath) -> tuple[AnyPath, str]:
-    """Return the path, and the text after `::`."""
-    path = to_path(source)
-    match = None if path.exists() else KEYED.fullmatch(str(path))
-    return (_like(path, match[1]), match[2]) if match else (path, "")
-
-
-def _like(path: AnyPath, text: str) -> AnyPath:
-    """Return the path of this text, in the same place."""
-    return path.at(text) if isinstance(path, UrlPath) else Path(text)
 
 
 def expand(source: StrPath) -> list[AnyPath]:
@@ -231,7 +232,7 @@ def expand(source: StrPath) -> list[AnyPath]:
 
         with suppress(ValueError):  # unbalanced braces
             names = [*braceexpand(text, escape=False)]
-    paths = [_like(path, name) for name in names]
+    paths = [type(path)(name) for name in names]
     look_at_all(paths[0].parent, [one.name for one in paths if one.parent == paths[0].parent])
     matches = [[one] if one.exists() else _matching(one) for one in paths]
     if missing := [name for name, files in zip(names, matches, strict=True) if not files]:
@@ -246,43 +247,23 @@ def _matching(pattern: AnyPath) -> list[AnyPath]:
     """Return what matches `*`, `?` and `[...]`, in the order of the names."""
     if isinstance(pattern, Path):  # Path.glob takes no absolute patterns
         return [Path(name) for name in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207
-    folder = re.split(r"[*?\[]", pattern.url)[0].rpartition("/")[0]
-    root = pattern.at(folder)
-    return [*root.glob(pattern.url[len(folder) + 1 :])] if root.is_dir() else []
+    root = UrlPath(re.split(r"[*?\[]", str(pattern))[0].rpartition("/")[0])
+    return [*root.glob(str(pattern)[len(str(root)) + 1 :])] if root.is_dir() else []
 
 
 def locate(source: StrPath) -> tuple[AnyPath, str]:
     """Return the folder that names are relative to, and the default name of a store of SOURCE, without ".fds"."""
     if match := function_of(source):
         return Path(), match["name"].rpartition(".")[2]
-    path, key = split_key(source)
-    text = str(path)
-    special = None if path.exists() else SPECIAL.search(text)
-    if special is None and path.is_dir():
-        return path, _absolute(path).name
-    name, root = _absolute(path).stem, path.parent
+    path, start = to_path(source), ""
+    root, special = path, None if path.exists() else SPECIAL.search(str(path))
     if special is not None:
-        folder, start = os.path.split(text[: special.start()])
-        root = _like(path, folder)
-        name = start.rstrip("-_. ") or _absolute(root).name or "archives"
-    return root, name + (f"-{key.strip('/').replace('/', '-')}" if key else "")
-
-
-def _absolute(path: AnyPath) -> AnyPath:
-    """Return the absolute path without resolving links, so that a link keeps its name."""
-    return Path(os.path.abspath(path)) if isinstance(path, Path) else path
-
-
-# The kinds
-
-
-def _module(kind: str | int) -> Any:
-    return importlib.import_module(f"fastdata.sources.{'arrow' if kind == 'parquet' else kind}")
-
-
-def _kind_of(name: str) -> str:
-    """Return the name of the kind of the archives with such a name; "" if it is that of none."""
-    return next((kind for ending, kind in ENDINGS.items() if name.lower().endswith(ending)), "")
+        folder, start = os.path.split(str(path)[: special.start()])
+        root = type(path)(folder)
+    named = Path(os.path.abspath(root)) if isinstance(root, Path) else root  # a link keeps its name
+    if special is None and not path.is_dir():
+        return path.parent, named.stem
+    return root, start.rstrip("-_. ") or named.name or "archives"
 
 
 def list_archives(
@@ -293,7 +274,7 @@ def list_archives(
     images: Sequence[str] = (),
 ) -> SourceList | None:
     """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist."""
-    path, key = split_key(source)
+    path = to_path(source)
     kind, files = ("python", [path]) if function_of(path) else _archives(path)
     if not kind:
         return None
@@ -306,9 +287,14 @@ def list_archives(
     if images and kind != "tar":
         raise PrepError(f"--images: SOURCE {source} is {kind}, but several images come from folders or from WebDataset tars")
     classes = read_classes(options.classes)
-    selection = Selection(key, column, tuple(fields), tuple(endings), tuple(images), classes, options.regression)
+    selection = Selection(column, tuple(fields), tuple(endings), tuple(images), classes, options.regression)
     inputs: SourceList = _module(kind).list_inputs(locate(source)[0], files, selection)
     return inputs
+
+
+def _kind_of(name: str) -> str:
+    """Return the name of the kind of the archives with such a name; "" if it is that of none."""
+    return next((kind for ending, kind in ENDINGS.items() if name.lower().endswith(ending)), "")
 
 
 def _archives(path: AnyPath) -> tuple[str, list[AnyPath]]:
@@ -357,12 +343,3 @@ def _inside(path: AnyPath) -> tuple[str, list[AnyPath]]:
     if len(splits) > 1:
         raise SplitsError(path, splits, beside=found[kind][words.index("")] if "" in words else "")
     return kind, [path / name for name in found[kind]]
-
-
-def read_source(root: StrPath, source: Source) -> bytes:
-    """Read the bytes of an input's image file. Raise CodecError if its archive is damaged, or holds no image there, or OSError."""
-    if not source.place:
-        return join(to_path(root), source.name).read_bytes()
-    kind, file, *where = source.place
-    data: bytes = _module(kind).read(to_path(root) / str(file), *where)
-    return data

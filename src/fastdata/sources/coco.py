@@ -15,9 +15,8 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import Field, Source, SourceList, read_bytes
+from fastdata.sources.inputs import Field, Source, SourceList, listed, read_bytes
 from fastdata.sources.instances import annotated, category_column, instance_column, with_annotations
-from fastdata.sources.notes import listed
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import FileIndex
 from fastdata.sources.urls import AnyPath

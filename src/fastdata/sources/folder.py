@@ -6,14 +6,13 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError, is_image, look
-from fastdata.sources.notes import listed
+from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError, is_image, listed, look
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.manifest import Labels
@@ -25,25 +24,17 @@ Entry = os.DirEntry[str] | UrlPath
 
 
 class Walk:
-    """A walk below a root. It leaves out hidden files and folders, and links to a parent folder, which would repeat files.
+    """A walk below a root. It leaves out hidden files and folders, and links to a folder above, which would repeat files."""
 
-    Hidden folders are noted without a look into them, and hidden files if `wanted` says so of their names.
-    """
-
-    def __init__(self, root: AnyPath, wanted: Callable[[str], bool] = is_image) -> None:
+    def __init__(self, root: AnyPath) -> None:
         self._root = root
-        self._wanted = wanted
-        self._hidden = list[str]()
+        self._hidden = list[str]()  # hidden folders are not looked into
         self._loops = list[str]()
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on what was left out of the folders walked so far."""
-        notes = []
-        if self._hidden:
-            notes.append(f"skipped {number_of(len(self._hidden), 'hidden name')}: {listed(self._hidden)}")
-        if self._loops:
-            notes.append(f"skipped {number_of(len(self._loops), 'link')} to a folder above: {listed(self._loops)}")
-        return tuple(notes)
+        left_out = (self._hidden, "hidden name", ""), (self._loops, "link", " to a folder above")
+        return tuple(f"skipped {number_of(len(names), what)}{more}: {listed(names)}" for names, what, more in left_out if names)
 
     def files(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
         """Yield the (name, size, problem) of each file in a folder, not in folders below."""
@@ -56,7 +47,7 @@ class Walk:
         for entry in list_entries(self._root / folder):
             name = _join(folder, entry.name)
             if _hidden(entry.name):
-                if _is_folder(entry) or (self._wanted(name) and not entry.name.startswith("._")):  # macOS' metadata of others
+                if entry.name != ".DS_Store" and not entry.name.startswith("._"):  # macOS' own, of other files
                     self._hidden.append(name)
             elif _is_folder(entry):
                 if entry.is_symlink() and self._is_above(Path(entry), folder):
@@ -126,36 +117,25 @@ def some_names(path: AnyPath) -> Iterator[str]:
 
 def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceList:
     """List the files of a folder that have one of the endings, or none. Each folder in it is a class."""
-    walk = Walk(root, lambda name: _ending(name) in endings)
+    walk, skipped = Walk(root), Counter[str]()
+
+    def inputs(folder: str, label: int) -> Iterator[Source]:
+        for name, size, problem in walk.files(folder):
+            ending = os.path.splitext(name)[1].lower()
+            if ending in endings or not ending:
+                yield Source(name, label, size, problem)
+            else:
+                skipped[ending] += 1
+
     names = tuple(walk.folders())
     splits = {name: str(root / name) for name in names if name.lower() in SPLITS}
     if len(splits) > 1:
-        others = chain([""], *(walk.below(name) for name in names if name not in splits))
-        beside = (file for folder in others for file, _, _ in walk.files(folder) if _ending(file) in endings)
+        others = ["", *chain.from_iterable(walk.below(name) for name in names if name not in splits)]
+        beside = (file.name for folder in others for file in inputs(folder, -1) if os.path.splitext(file.name)[1])
         raise SplitsError(root, splits, beside=next(beside, ""))
-    skipped: Counter[str] = Counter()
-    top = Packed(Source(n, -1, s, p) for n, s, p in _images(walk, "", skipped, endings))
-    inner = (
-        Source(n, label, s, p)
-        for label, name in enumerate(names)
-        for folder in walk.below(name)
-        for n, s, p in _images(walk, folder, skipped, endings)
-    )
+    top = Packed(inputs("", -1))
+    inner = (source for label, name in enumerate(names) for folder in walk.below(name) for source in inputs(folder, label))
     sources = Packed(chain(inner, (replace(stray, problem="no-label") for stray in top)))
     if len(sources) == len(top):
         return SourceList(root, Labels("none"), top, skipped, FOLDERS, walk.notes())
     return SourceList(root, Labels("class", names), sources, skipped, FOLDERS, walk.notes())
-
-
-def _ending(name: str) -> str:
-    return os.path.splitext(name)[1].lower()
-
-
-def _images(walk: Walk, folder: str, skipped: Counter[str], endings: frozenset[str]) -> Iterator[tuple[str, int, str]]:
-    """Yield the (name, size, problem) of each image in a folder, and count the other files in `skipped`."""
-    for file in walk.files(folder):
-        ending = _ending(file[0])
-        if ending in endings or not ending:
-            yield file
-        else:
-            skipped[ending] += 1

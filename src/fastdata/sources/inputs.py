@@ -1,4 +1,4 @@
-"""An input, which is a file or a part of an archive; the list of inputs; and checks on both."""
+"""An input, which is a file or a part of an archive; the list of inputs; and what is asked and told of both."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import re
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastdata.errors import PrepError, may_pass
-from fastdata.sources.options import StrPath
+from fastdata.sources.options import NO_LABELS, StrPath
 from fastdata.sources.packed import trimmed
-from fastdata.sources.urls import AnyPath, UrlPath
+from fastdata.sources.urls import AnyPath, UrlPath, join
 from fastdata.store.column import Column
 from fastdata.store.manifest import Labels
+from fastdata.words import number_of
 
-__all__ = ["EXTENSIONS", "FOLDERS", "SPLITS", "Field", "Label", "Place", "Source", "SourceList", "SplitsError"]
-__all__ += ["have_commas", "is_image", "is_number", "look", "read_bytes"]
+__all__ = ["EXTENSIONS", "FOLDERS", "INDEX_COLUMN", "LABELS", "PATHS", "SPLITS", "Field", "Label", "Place", "Source", "SourceList"]
+__all__ += ["SplitsError", "choose_label", "detail_of", "find_column", "have_commas", "is_image", "is_number", "label_notes"]
+__all__ += ["listed", "look", "not_stored", "nothing_kept", "read_bytes", "reason_of", "tried_path"]
 
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .avifs .heic "
@@ -29,6 +31,27 @@ EXTENSIONS = frozenset(
 )
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
 FOLDERS = "the folders"  # the `labelled_by` of inputs in class folders
+SHOWN = 5
+FLAT = "a .csv file of path,label as SOURCE or as --labels FILE, or --label-from '(n\\d+)_', whose group is the class"
+DETAILS = {
+    "missing": "there is no such file",
+    "broken-link": "it is a link to a file that is not there",
+    "unreadable": "it cannot be looked at: its name or its rights forbid it",
+    "not-a-file": "it is no ordinary file",
+    "no-label": "others have a label, this one has none",
+    "not-finite": "its label is not a finite number, or too large for float32",
+    "no-image": "it has no image",
+    "item-error": "reading it raised an error",
+    "two-images": "it has more than one image",
+    "no-field": "it has no such column; --field names it",
+    "not-listed": "the table of --labels does not list it",
+    "not-annotated": "the annotations do not list it",
+    "annotated-size": "the annotations are of an image of another size",
+}
+ABSENT = {"missing", "broken-link", "not-a-file", "unreadable"}
+PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
+LABELS = ("label", "labels", "fine_label", "class", "class_name", "category", "cls", "target")
+INDEX_COLUMN = re.compile(r"(Unnamed: .*|__index_level_\d+__)?")  # the columns that pandas writes for the index of a DataFrame
 WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+(,[0-9]+)+(\.[0-9]*)?\s*$")
 LARGEST_FLOAT = 3.4028234663852886e38  # of float32, the type of stored float labels
 
@@ -168,3 +191,79 @@ class SplitsError(PrepError):
             f"{source} holds {' and '.join(names)} side by side{more}, which would be mixed; prepare each by itself, with your "
             "options:\n" + "\n".join(f"  {shlex.join(command)}" for command in commands)
         )
+
+
+# Columns of tables
+
+
+def find_column(columns: Sequence[str], names: Sequence[str]) -> int | None:
+    """Return the index of the first column with one of these names, in any case."""
+    lower = [str(column).lower() for column in columns]
+    return next((lower.index(name) for name in names if name in lower), None)
+
+
+def choose_label(columns: Sequence[str], wanted: str, where: object, likely: Sequence[str] = ()) -> str:
+    """Return the column of labels: the one that the caller names, a usual one, or the only likely one; "": there is none."""
+    if wanted not in ("", NO_LABELS, *columns):
+        raise PrepError(f"--label-column {wanted}: {where} has no such column; it has {', '.join(map(str, columns))}")
+    if wanted:
+        return wanted if wanted in columns else ""
+    usual = find_column(columns, LABELS)
+    found = likely if usual is None else [columns[usual]]
+    return found[0] if len(found) == 1 else ""
+
+
+# What a run tells of its inputs
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def not_stored(columns: Sequence[str], stored: str) -> str:
+    """Return a note that columns are left out. stored: which columns are stored."""
+    count = len(columns)
+    return f"{count} column{'s are' if count > 1 else ' is'} not stored: {listed(columns)} ({stored})"
+
+
+def label_notes(inputs: SourceList, *, masks: bool, meant: bool) -> Iterator[str]:
+    """Yield notes on the labels. masks: inputs have masks, and so need no labels. meant: the caller asked for no labels."""
+    by, names = f" from {inputs.labelled_by}" if inputs.labelled_by else "", inputs.labels.names
+    if inputs.labels.kind == "vector":
+        yield f"labels: {number_of(len(names), 'float')}{by}: {listed(names)}"
+    elif inputs.labels.kind == "class":
+        used = Counter(s.label for s in inputs.sources if isinstance(s.label, int) and not s.problem)
+        yield f"labels: {number_of(len(names), 'class')}{by}: {listed(names)}"
+        if empty := [name for k, name in enumerate(names) if not used[k]]:
+            yield f"classes without a sample: {len(empty)} ({listed(empty)})"
+        if len(used) == 1 and used.total() > 1:
+            more = f" One folder for each class, {FLAT} would give more" if inputs.labelled_by == FOLDERS else ""
+            yield f"all samples have one class, {names[next(iter(used))]}: is this intended?{more}"
+    elif not masks:
+        archive = "--label-column COLUMN, if the archive has columns, or --label-from '([a-z]+)_', whose group is the class"
+        how = archive if any(source.place for source in inputs.sources) else f"one folder for each class, {FLAT}"
+        yield "labels: none, so targets will be -1" + ("" if meant else f". To add labels: {how}")
+
+
+def reason_of(problem: str) -> str:
+    """Return the reason of a problem, which may have details."""
+    return problem.partition(": ")[0]
+
+
+def detail_of(problem: str) -> str:
+    """Return the details of a problem, or a sentence for its reason. They contain no path: a store is the same everywhere."""
+    return problem.partition(": ")[2] or DETAILS.get(problem, "it was found so when the inputs were listed")
+
+
+def tried_path(root: AnyPath, reason: str, name: str) -> str:
+    """Return where a missing input was looked for, to add to its reason; "" for other reasons."""
+    return f" (tried {join(root, name).absolute()})" if reason in ABSENT else ""
+
+
+def nothing_kept(inputs: int, rejected: Mapping[str, int], first: str) -> PrepError:
+    """Make the error of a run that keeps no input. first: the first input and why it was rejected."""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items(), key=lambda item: -item[1]))
+    hint = "; the paths of a table are relative to its folder, or to --root FOLDER" if rejected.keys() <= ABSENT else ""
+    return PrepError(f"none of {inputs} inputs can be used ({reasons}), so no store was made; the first: {first}{hint}")

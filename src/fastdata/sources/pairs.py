@@ -7,13 +7,12 @@ import re
 import shlex
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fastdata.errors import PrepError
 from fastdata.sources.folder import walk_images
-from fastdata.sources.inputs import Source, SourceList
-from fastdata.sources.notes import detail_of, listed, reason_of
+from fastdata.sources.inputs import Source, SourceList, detail_of, listed, reason_of
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, to_path
@@ -31,55 +30,60 @@ def stem_of(name: str) -> str:
 
 
 class FileIndex:
-    """Finds files by the names of inputs, without the extension.
-
-    Where no file has an input's name, one does whose name has the same composed form in Unicode (NFC): macOS writes "é" as two
-    characters.
+    """Finds files by the names of inputs, without the extension. Unicode is composed (NFC): macOS writes "é" as two characters.
 
     Args:
         files: with names relative to their folder.
         stem: removes the extension from a name.
-        suffix: what the names of the files add to those of inputs.
     """
 
-    def __init__(self, files: Iterable[Source], stem: Callable[[str], str] = stem_of, suffix: str = "") -> None:
+    def __init__(self, files: Iterable[Source], stem: Callable[[str], str] = stem_of) -> None:
         self._stem = stem
         self._files = defaultdict[str, list[Source]](list)
         for file in files:
-            name = stem(file.name)
-            self._files[name.removesuffix(suffix) if name.endswith(suffix) else f"{name}\0"].append(file)
-        self._composed = {_composed(name): name for name in self._files if not name.isascii()}
+            self._files[self.key(file.name)].append(file)
         self._unpaired = set(self._files)
 
-    def find(self, name: str) -> list[Source]:
-        """Return the files of an input."""
-        stem = self._stem(name)
-        if stem not in self._files:
-            stem = self._composed.get(_composed(stem), stem)
-        self._unpaired.discard(stem)
-        return self._files.get(stem, [])
+    def key(self, name: str) -> str:
+        return unicodedata.normalize("NFC", self._stem(name))
+
+    def find(self, name: str, suffix: str = "") -> list[Source]:
+        """Return the files of an input. suffix: what their names add to its own."""
+        key = self.key(name) + suffix
+        self._unpaired.discard(key)
+        return self._files.get(key, [])
 
     def __len__(self) -> int:
         return sum(map(len, self._files.values()))
 
-    def notes(self, inputs: SourceList, called: str, folder: AnyPath) -> list[str]:
-        """Return a note on the files that belong to none of the inputs, which were asked for. Raise PrepError if none does."""
-        if len(self._unpaired) == len(self._files):
-            first = next((files[0].name for files in self._files.values()), "nothing")
+    def suffix(self, inputs: SourceList) -> str:
+        """Return what all files add to the names of their inputs, such as "_mask": what more than half of them do."""
+        stems, counts = {self.key(source.name) for source in inputs.sources}, Counter[str]()
+        for key in self._files:
+            longest = next((k for k in range(len(key), 0, -1) if key[:k] in stems), None)
+            counts.update([] if longest is None else [key[longest:]])
+        often = [suffix for suffix, count in counts.items() if 2 * count > min(len(stems), len(self._files))]
+        if len(often) > 1 and "" not in often:
             raise PrepError(
-                f"no {called} in {folder} belongs to an image: the first image is {inputs.sources[0].name}, the first {called} "
-                f"{first}; names must be equal but for the extension, and for what all masks add, such as _mask"
+                f"--masks holds more than one mask for an image: their names add {listed(sorted(often))}; give a folder that holds "
+                "those of one kind only"
             )
-        unpaired = [file.name for file in self.unpaired()]
-        return [f"{called}: {number_of(len(unpaired), 'file')} of no input: {listed(unpaired)}"] if unpaired else []
+        return min(often, default="")
 
     def unpaired(self) -> list[Source]:
         """Return the files that belong to none of the inputs that were asked for."""
-        return [file for stem, files in self._files.items() if stem in self._unpaired for file in files]
+        return [file for key, files in self._files.items() if key in self._unpaired for file in files]
 
-
-def _composed(name: str) -> str:
-    return unicodedata.normalize("NFC", name)
+    def notes(self, inputs: SourceList, called: str, folder: AnyPath) -> Iterator[str]:
+        """Yield a note on these files. Raise PrepError if they are all."""
+        unpaired = [file.name for file in self.unpaired()]
+        if len(unpaired) == len(self):
+            raise PrepError(
+                f"no {called} in {folder} belongs to an image: the first image is {inputs.sources[0].name}, the first {called} "
+                f"{[*unpaired, 'nothing'][0]}; names must be equal but for the extension, and for what all masks add, such as _mask"
+            )
+        if unpaired:
+            yield f"{called}: {number_of(len(unpaired), 'file')} of no input: {listed(unpaired)}"
 
 
 def with_companion(source: Source, files: Sequence[Source], called: str) -> Source:
@@ -108,27 +112,10 @@ def with_files(
     Where the names of all masks add something, such as "_mask", that is found. walk: yields the (name, size, problem) of each such
     file below a folder. stem: removes the extension from a name.
     """
-    files = [Source(name, -1, size, problem) for name, size, problem in walk(folder)]
-    suffix = _mask_suffix(inputs, folder, {stem(file.name) for file in files}, stem) if called == "mask" else ""
-    index = FileIndex(files, stem, suffix)
-    sources = Packed(with_companion(source, index.find(source.name), called) for source in inputs.sources)
+    index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk(folder)), stem)
+    suffix = index.suffix(inputs) if called == "mask" else ""
+    sources = Packed(with_companion(source, index.find(source.name, suffix), called) for source in inputs.sources)
     return replace(inputs, sources=sources, notes=(*inputs.notes, *index.notes(inputs, called, folder)))
-
-
-def _mask_suffix(inputs: SourceList, masks: AnyPath, mask_stems: Set[str], stem: Callable[[str], str]) -> str:
-    """Return what all masks add to the names of their images: what more than half of them do."""
-    stems = {_composed(stem(source.name)) for source in inputs.sources}
-    counts = Counter[str]()
-    for mask in map(_composed, mask_stems):
-        longest = next((k for k in range(len(mask), 0, -1) if mask[:k] in stems), None)
-        counts.update([] if longest is None else [mask[longest:]])
-    often = [suffix for suffix, count in counts.items() if 2 * count > min(len(stems), len(mask_stems))]
-    if len(often) > 1 and "" not in often:
-        raise PrepError(
-            f"--masks {masks} holds more than one mask for an image: their names add {listed(sorted(often))}; give a folder that "
-            "holds those of one kind only"
-        )
-    return min(often, default="")
 
 
 def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[AnyPath]:

@@ -16,11 +16,20 @@ import xxhash
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import label_value
-from fastdata.sources.columns import INDEX, choose_label, find_column
 from fastdata.sources.folder import list_entries
-from fastdata.sources.inputs import Field, Source, SourceList, SplitsError, is_image, look
+from fastdata.sources.inputs import (
+    INDEX_COLUMN,
+    Field,
+    Source,
+    SourceList,
+    SplitsError,
+    choose_label,
+    find_column,
+    is_image,
+    look,
+    not_stored,
+)
 from fastdata.sources.labels import Type, read_classes, with_labels
-from fastdata.sources.notes import not_stored
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed
 from fastdata.sources.tables import PathTable, read_table
@@ -207,7 +216,7 @@ def _label_columns(table: PathTable, others: Sequence[str], options: LabelOption
         for name in options.regression:
             table.column(name, f"--regression {name}")
         return options.regression
-    named = (name for name in others if not INDEX.fullmatch(name))
+    named = (name for name in others if not INDEX_COLUMN.fullmatch(name))
     likely = [name for name in named if not isinstance(table.columns[name][0], list | dict | bytes)]
     label = choose_label([*table.columns] if options.label_column else others, options.label_column or "", table.path, likely)
     if not label and likely:

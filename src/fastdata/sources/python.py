@@ -23,9 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import chain
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
 from typing import Any
 
 import cv2
@@ -34,8 +33,7 @@ import xxhash
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.base import FUNCTION, Selection, function_of, make_list, open_once
-from fastdata.sources.columns import LABELS, PATHS, choose_label
-from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.inputs import LABELS, PATHS, Source, SourceList, choose_label
 from fastdata.sources.labels import Value
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.packed import Packed
@@ -47,8 +45,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 SHARED = "sequence.python"  # the file that stands for a sequence of this process
 SOCKET = "items"  # next to it
-INDEX_BYTES = 8  # of a request
-POLL_S = 0.02  # how often the server looks whether it shall end
 SAMPLED_ITEMS = 1000
 MAX_PICKLE_BYTES = 64 << 20
 IMAGES = ("image", "img", *PATHS, "bytes")  # the images come first
@@ -110,34 +106,28 @@ class Items:
 
 
 def _view(source: Any, label_column: str) -> Items:
-    """Find what the items of a sequence, a dataset of Hugging Face, a DataFrame, or torch's wrappers of these are. Read none."""
-    if _is_torchs(source, "Subset"):
+    """Find what the items of a sequence, a dataset of Hugging Face, a DataFrame, or torch's Subset of one are. Read none."""
+    kind = type(source)
+    if (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "Subset"):
         items, subset = _view(source.dataset, label_column), copy(source)
         subset.dataset = items.source
         labels = items.labels and [items.labels[int(index)] for index in source.indices]
         return replace(items, source=subset, labels=labels)
-    if _is_torchs(source, "ConcatDataset"):
-        joined, each = copy(source), [_view(one, label_column) for one in source.datasets]
-        joined.datasets, classes = [items.source for items in each], each[0].classes
-        if differing := next((items.classes for items in each if items.classes != classes), None):
-            raise PrepError(f"the joined datasets have other classes: {', '.join(classes[:5])} and {', '.join(differing[:5])}")
-        known = [items.labels for items in each if items.labels is not None]
-        return replace(each[0], source=joined, labels=[*chain.from_iterable(known)] if len(known) == len(each) else None)
     features = getattr(source, "features", None)
     if isinstance(features, Mapping) and hasattr(source, "cast_column"):
         return _view_columns(source, features, label_column)
-    if type(source).__name__ in ("DataFrame", "Table"):  # of pandas, polars or Arrow
+    if kind.__name__ in ("DataFrame", "Table"):  # of pandas, polars or Arrow
         names = [*getattr(source, "column_names", source.columns)]
         image, label = _image_column(names, ()), choose_label(names, label_column, "source")
         labels = _cells(source[label]) if label else [None] * len(source)
         return Items([*zip(_cells(source[image]), labels, strict=True)], labels)
-    if type(source).__name__ == "Series":
+    if kind.__name__ == "Series":
         source = _cells(source)
     if isinstance(source, Mapping):
         names = [repr(name) for name in source]
-        raise TypeError(f"source is a {type(source).__name__} of {', '.join(names)}: give one of them, such as source[{names[0]}]")
+        raise TypeError(f"source is a {kind.__name__} of {', '.join(names)}: give one of them, such as source[{names[0]}]")
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
-        raise TypeError(f"source is a {type(source).__name__}, but must be a path, or a sequence of images")
+        raise TypeError(f"source is a {kind.__name__}, but must be a path, or a sequence of images")
     listed = getattr(source, "classes", None)
     classes = list(map(str, listed)) if isinstance(listed, list | tuple) else []
     return Items(source, _known_labels(source), classes, label_column=label_column)
@@ -163,19 +153,13 @@ def _image_column(names: Sequence[Any], images: Sequence[str]) -> str:
     raise PrepError(f"source has no column of images or paths ({', '.join(IMAGES)}), only {listed}; {hint}")
 
 
-def _is_torchs(source: Any, name: str) -> bool:
-    """Return whether an object is torch's Subset or ConcatDataset. Torch is not imported to find out."""
-    return any(kind.__name__ == name and kind.__module__ == "torch.utils.data.dataset" for kind in type(source).__mro__)
-
-
 def _known_labels(source: Any) -> Sequence[Any] | None:
     """Return the labels that a sequence has besides its items, as datasets of torchvision do; None: only the items tell."""
     if hasattr(source, "dtype"):  # one array of images
         return [None] * len(source)
-    is_torchvisions = type(source).__module__.partition(".")[0] == "torchvision"
-    if is_torchvisions and hasattr(source, "targets") and getattr(source, "target_transform", None) is None:
-        return _cells(source.targets) if len(source.targets) == len(source) else None
-    return None
+    targets = getattr(source, "targets", None) if type(source).__module__.startswith("torchvision.") else None
+    known = targets is not None and getattr(source, "target_transform", None) is None and len(targets) == len(source)
+    return _cells(targets) if known else None
 
 
 def _cells(column: Any) -> list[Any]:
@@ -193,15 +177,15 @@ def _image_file(image: Any, what: str) -> bytes:
     """Return the bytes of an image file: those that are given, or a file with the same pixels. Raise CodecError if it is none."""
     if isinstance(image, Mapping) and ("bytes" in image or "path" in image):  # as Hugging Face's datasets have files
         image = image.get("path") if image.get("bytes") is None else image["bytes"]
+    package = type(image).__module__.partition(".")[0]
+    if package == "PIL":
+        image = _from_pillow(image)
     if image is None:
         raise CodecError("the item holds no image", "no-image")
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
-    package = type(image).__module__.partition(".")[0]
-    if package == "PIL":
-        return _pillow_file(image, what)
     pixels = np.asarray(image)
     if pixels.ndim == 1 and pixels.dtype == np.uint8:  # the bytes of a file, as in HDF5
         return pixels.tobytes()
@@ -211,20 +195,17 @@ def _image_file(image: Any, what: str) -> bytes:
         pixels = pixels[:, :, 0]
     fits = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
     if pixels.dtype not in (np.uint8, np.uint16) or not fits or not pixels.size:
-        raise _no_image(what, type(image).__name__ if pixels.dtype == object else f"{pixels.dtype} {list(pixels.shape)}")
+        kind = type(image).__name__ if pixels.dtype == object else f"{pixels.dtype} {list(pixels.shape)}"
+        raise CodecError(
+            f"{what} is {kind}: an image is an array of uint8 or uint16, [H, W], [H, W, 1] or [H, W, 3], a Pillow image, or the "
+            "bytes or the path of an image file; convert floats from 0 to 1 with (x * 255).round().astype('uint8')",
+            "unsupported",
+        )
     return _to_png(pixels)
 
 
-def _no_image(what: str, kind: str) -> CodecError:
-    return CodecError(
-        f"{what} is {kind}: an image is an array of uint8 or uint16, [H, W], [H, W, 1] or [H, W, 3], a Pillow image, or the bytes "
-        "or the path of an image file; convert floats from 0 to 1 with (x * 255).round().astype('uint8')",
-        "unsupported",
-    )
-
-
-def _pillow_file(image: Any, what: str) -> bytes:
-    """Return the file that a Pillow image was opened from, if it is not read yet; else one with its pixels as they are shown."""
+def _from_pillow(image: Any) -> bytes | Array:
+    """Return the file that a Pillow image was opened from, if it is not read yet; else one of what it shows, or its deep pixels."""
     file = getattr(image, "fp", None)
     if file is not None and getattr(image, "tile", None) and image.tell() == 0:
         position = file.tell()
@@ -232,13 +213,10 @@ def _pillow_file(image: Any, what: str) -> bytes:
         data: bytes = file.read()
         file.seek(position)
         return data
-    if image.mode == "I" or image.mode.startswith("I;16"):
-        values = np.asarray(image)
-        if not 0 <= values.min() <= values.max() <= np.iinfo(np.uint16).max:
-            raise _no_image(what, f"a Pillow image of mode {image.mode} with values from {values.min()} to {values.max()}")
-        return _to_png(values.astype(np.uint16))
-    if image.mode == "F":
-        raise _no_image(what, "a Pillow image of mode F, of floats")
+    if image.mode.startswith(("I", "F")):
+        values: Array = np.asarray(image)
+        deep = values.dtype.kind in "iu" and 0 <= values.min() <= values.max() <= np.iinfo(np.uint16).max
+        return values.astype(np.uint16) if deep else values
     exif = image.info.get("exif") or b""
     if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
         image = image.convert({"PA": "RGBA", "RGBa": "RGBA", "La": "LA"}.get(image.mode, "RGB"))
@@ -402,52 +380,48 @@ def _pickled(source: Any) -> bytes:
     return b""
 
 
-class _Server(ThreadingUnixStreamServer):
-    daemon_threads = True
-
-    def handle_error(self, *request: Any) -> None:
-        """Do nothing: a worker has ended."""
-
-
 @contextmanager
 def _served(items: Items, path: Path) -> Iterator[None]:
     """Let other processes read the items, by threads of this one, one item at a time. path: of a socket, in a private folder."""
-    lock = threading.Lock()
+    lock, ended = threading.Lock(), threading.Event()
 
-    class Handler(StreamRequestHandler):
-        def handle(self) -> None:
-            while request := self.rfile.read(INDEX_BYTES):
+    def answer(connection: Connection) -> None:
+        with connection, suppress(EOFError, OSError):  # the other process has ended
+            while True:
+                index = connection.recv()
                 try:
                     with lock:
-                        reply: Any = items.image(int.from_bytes(request, "little"))
+                        reply: Any = items.image(index)
                 except (CodecError, OSError, MemoryError) as error:
                     reply = error
-                pickle.dump(reply, self.wfile)
+                connection.send(reply)
 
-    with _Server(str(path), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True).start()
+    def accept() -> None:
+        while connection := None if ended.is_set() else listener.accept():
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    with Listener(str(path), "AF_UNIX", socket.SOMAXCONN) as listener:
+        threading.Thread(target=accept, daemon=True).start()
         try:
             yield
         finally:
-            server.shutdown()
+            ended.set()
+            Client(str(path)).close()  # which ends the waiting for others
 
 
 class _RemoteItems:
     """Images of items in another process."""
 
     def __init__(self, path: Path) -> None:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(path))
-            self._file = connection.makefile("rwb")
+        self._connection = Client(str(path))
 
     def image(self, index: int) -> bytes:
         """Return an image file, as `Items.image` does."""
         try:
-            self._file.write(index.to_bytes(INDEX_BYTES, "little"))
-            self._file.flush()
+            self._connection.send(index)
             with waiting():  # for the items of other workers
-                reply: Any = pickle.load(self._file)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
+                reply: Any = self._connection.recv()
+        except (OSError, EOFError) as error:
             raise PrepError(f"the process that reads SOURCE does not answer: {error}") from None
         if isinstance(reply, Exception):
             raise reply
@@ -455,4 +429,4 @@ class _RemoteItems:
         return data
 
     def close(self) -> None:
-        self._file.close()
+        self._connection.close()

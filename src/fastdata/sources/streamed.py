@@ -16,8 +16,7 @@ import numpy as np
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import INDEX, ArchiveColumns, Selection, Table, list_tables, read_range
-from fastdata.sources.columns import choose_label
-from fastdata.sources.inputs import Source, SourceList, look, read_bytes
+from fastdata.sources.inputs import Source, SourceList, choose_label, look, read_bytes
 from fastdata.sources.urls import AnyPath
 
 __all__ = ["is_dataset", "list_inputs", "read"]

@@ -15,9 +15,8 @@ import msgspec
 
 from fastdata.errors import PrepError, needs
 from fastdata.sources.arrow import holds_images
-from fastdata.sources.columns import LABELS, PATHS, find_column
 from fastdata.sources.fields import typed_cells
-from fastdata.sources.inputs import Field
+from fastdata.sources.inputs import LABELS, PATHS, Field, find_column
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.words import number_of

@@ -14,21 +14,20 @@ import posixpath
 import re
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from fastdata.errors import PrepError, RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.url import SCHEMES, Storage, is_url, local_path, scheme, split_url
 
-__all__ = ["AnyPath", "UrlPath", "explain_missing", "is_inside", "join", "look_at_all", "read_ahead", "read_planned"]
-__all__ += ["reading_urls", "seekable", "to_path", "versions_of", "waiting"]
+__all__ = ["AnyPath", "UrlPath", "explain_missing", "join", "look_at_all", "read_ahead", "reading_urls", "seekable"]
+__all__ += ["state_of", "to_path", "use_client", "waiting"]
 
 FOLDER = -1  # the size of a folder
 WITHOUT_LISTS = "http", "https"
@@ -41,7 +40,6 @@ BLOCK_BYTES, BLOCKS = 1 << 20, 4  # of a request for a range, and how many are i
 MAX_HEADS = 1000  # objects that are asked for one by one rather than listed, which takes a request for as many
 
 T = TypeVar("T")
-Version = tuple[int, str]  # the size of an object in bytes, and what changes when it is replaced: its ETag, or its time
 
 
 class Client:
@@ -49,31 +47,21 @@ class Client:
 
     Args:
         storage: options of obstore's clients.
-        versions: of the objects of a plan; others there are errors.
         waiting: entered while it waits for the network.
 
     Attributes:
-        versions: also of the objects that were opened.
         requested: the bytes of objects that are read soon.
-        reading: the URL and the file of the object of which ranges were read last.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        versions: Mapping[str, Version] | None = None,
-        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        self.versions = dict(versions or {})
+    def __init__(self, storage: Storage, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self.waiting = waiting
         self.requested: dict[str, Future[bytes]] = {}
-        self.reading: tuple[str, io.BufferedReader] | None = None
         self.pool = ThreadPoolExecutor(REQUESTS)
         self._storage = dict(storage)
         self._buckets: dict[str, Bucket] = {}
         self._listed: list[str] = []
         self._folders: dict[str, dict[str, int]] = {}  # the size of each file or FOLDER, by name, in each folder below those
-        self._looked_at: dict[str, Version | None] = {}
+        self._sizes: dict[str, int | None] = {}  # of the objects that were asked for one by one
         self._copies: dict[str, Any] = {}
 
     def _at(self, url: str) -> tuple[Bucket, str]:
@@ -81,8 +69,6 @@ class Client:
         if root not in self._buckets:
             self._buckets[root] = Bucket(root, self._storage)
         return self._buckets[root], key
-
-    # What is where
 
     def _is_listed(self, url: str) -> bool:
         return any(f"{url}/".startswith(f"{folder}/") for folder in self._listed)
@@ -94,18 +80,21 @@ class Client:
             below = f"{key}/" if key else ""
             for path, size in bucket.list(key):
                 if path.startswith(below):  # not an object "photos/", with which some programs mark a folder
-                    above, _, name = f"{folder}/{path.removeprefix(below)}".rpartition("/")
-                    self._folders.setdefault(above, {}).setdefault(name, size)  # one with the name of a folder stands for that
-                    while above != folder:
-                        above, _, name = above.rpartition("/")
-                        self._folders.setdefault(above, {})[name] = FOLDER
+                    url = f"{folder}/{path.removeprefix(below)}"
+                    while url != folder:
+                        above, _, name = url.rpartition("/")
+                        known = self._folders.setdefault(above, {})
+                        known[name] = min(size, known.get(name, size))  # an object with the name of a folder stands for that
+                        url, size = above, FOLDER
             self._listed.append(folder)
         return self._folders.get(folder, {})
 
-    def _version(self, url: str) -> Version | None:
+    def _ask_size(self, url: str) -> int | None:
+        if not scheme(url):  # an absolute path in a table
+            return None
         bucket, key = self._at(url)
         try:
-            return bucket.version(key) if key else None  # a bucket is no object
+            return bucket.version(key)[0] if key else None  # a bucket is no object
         except RemoteError as error:
             if error.missing:
                 return None
@@ -113,11 +102,12 @@ class Client:
 
     def look(self, urls: Iterable[str], folder: str = "") -> None:
         """Find out about many objects at once. folder: list it if there are more than one would ask for one by one."""
-        new = [url for url in urls if url not in self._looked_at and not self._is_listed(url)]
+        new = [url for url in urls if url not in self._sizes and not self._is_listed(url)]
         if len(new) > MAX_HEADS and folder:
             self.listing(folder)
             new = [url for url in new if not self._is_listed(url)]
-        self._looked_at.update(zip(new, self.pool.map(self._version, new), strict=True))
+        with self.waiting():
+            self._sizes.update(zip(new, self.pool.map(self._ask_size, new), strict=True))
 
     def size(self, url: str, *, folders: bool = False) -> int | None:
         """Return the size of an object; FOLDER for a folder that was listed, or, if `folders`, for any; None for neither."""
@@ -127,11 +117,16 @@ class Client:
             folder, _, name = url.rpartition("/")
             return self._folders.get(folder, {}).get(name)
         self.look([url])
-        if (version := self._looked_at[url]) is not None:
-            return version[0]
+        if (size := self._sizes[url]) is not None:
+            return size
         return FOLDER if folders and self.listing(url) else None
 
-    # Bytes
+    def size_of_object(self, url: str) -> int:
+        """Return the size of an object. Raise FileNotFoundError if there is none."""
+        size = self.size(url)
+        if size in (None, FOLDER):
+            raise _no_object(url)
+        return size or 0
 
     def read(self, url: str) -> bytes:
         """Return the bytes of an object. Without TLS, they come again if an MD5 in its ETag is another one.
@@ -140,8 +135,8 @@ class Client:
             FileNotFoundError: there is no such object.
             RemoteError: it cannot be read. So do the other methods.
         """
-        if self._is_listed(url) and self.size(url) is None:
-            raise _no_object(url)
+        if self._is_listed(url):
+            self.size_of_object(url)
         bucket, key = self._at(url)
         seen = set[bytes]()
         while len(seen) < TRIES:
@@ -162,24 +157,11 @@ class Client:
         bucket, key = self._at(url)
         return bytes(bucket.read_range(key, start, length))
 
-    def opened(self, url: str) -> Version:
-        """Return the version of an object that is opened, and note it for the plan; in a worker, it has to be that of the plan."""
-        with self.waiting():
-            now = self._version(url)
-        known = self.versions.setdefault(url, now) if now else self.versions.get(url)
-        if known is None:
-            raise _no_object(url)
-        if now != known:
-            what = "is gone" if now is None else f"was replaced: it had {known[0]} bytes, and has {now[0]} now"
-            raise RemoteError(f"{url} {what}; leave SOURCE alone while it is prepared, and plan again, to another OUT")
-        return known
-
     def copy(self, url: str) -> str:
         """Return the path of a copy on a disk of this machine, which has no name and lasts until others are asked for."""
         if url not in self._copies:
-            size, _ = self.opened(url)
+            size, (bucket, key) = self.size_of_object(url), self._at(url)
             self.close_copies(MAX_COPIES - 1)
-            bucket, key = self._at(url)
             try:
                 file = tempfile.TemporaryFile(prefix="fastdata-")
                 with self.waiting():
@@ -204,9 +186,14 @@ _current = ContextVar[Client]("the client of URLs")
 
 
 def _client() -> Client:
-    if (client := _current.get(None)) is None:
-        _current.set(client := Client({}))
-    return client
+    if _current.get(None) is None:
+        use_client({})
+    return _current.get()
+
+
+def use_client(storage: Storage, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    """Read URLs in this process, or from now on in this context: see Client."""
+    _current.set(Client(storage, waiting))
 
 
 @contextmanager
@@ -222,11 +209,6 @@ def reading_urls(storage: Storage | None = None) -> Iterator[None]:
         client.pool.shutdown(cancel_futures=True)
 
 
-def read_planned(versions: Mapping[str, Version], storage: Storage, waiting: Callable[[], AbstractContextManager[None]]) -> None:
-    """Read the objects of a plan in this process: see Client."""
-    _current.set(Client(storage, versions, waiting))
-
-
 def waiting() -> AbstractContextManager[None]:
     """Return what to enter while this process waits for another: in a worker, its clock of decoders that hang stands still."""
     return _client().waiting()
@@ -237,7 +219,7 @@ class UrlFile(io.RawIOBase):
 
     def __init__(self, client: Client, url: str) -> None:
         self._client, self._url = client, url
-        self._size = client.opened(url)[0]
+        self._size = client.size_of_object(url)
         self._offset = 0
         self._blocks: dict[int, Future[bytes]] = {}
 
@@ -273,55 +255,18 @@ class UrlFile(io.RawIOBase):
         return self._client.read_range(self._url, start, min(BLOCK_BYTES, self._size - start))
 
 
-class UrlPath(os.PathLike[str]):
+class UrlPath(PurePosixPath):
     """The path of an object, or of a folder of objects. Text is the URL. `os.fspath`, and so `open`, make a copy on a disk."""
 
-    def __init__(self, client: Client, url: str, size: int | None = None) -> None:
-        self.url = url.rstrip("/")
-        self.name = self.url.rpartition("/")[2]
-        self.stem, self.suffix = os.path.splitext(self.name)
-        self._client, self._size = client, size
-        start = self.url.index("://") + 3
-        self._root = start + len(self.url[start:].partition("/")[0])  # the length of the URL of the bucket
-
     def __str__(self) -> str:
-        return self.url
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UrlPath) and other.url == self.url
-
-    def __lt__(self, other: UrlPath) -> bool:
-        return self.url < other.url
-
-    def __hash__(self) -> int:
-        return hash(self.url)
+        return re.sub("^([^/]*:)/", r"\1//", posixpath.normpath(super().__str__()))  # pathlib joins slashes
 
     def __fspath__(self) -> str:
-        return self._client.copy(self.url)
+        return _client().copy(str(self))
 
     @property
-    def parent(self) -> UrlPath:
-        return self.at(self.url[: max(self.url.rfind("/"), self._root)])
-
-    @property
-    def parents(self) -> list[UrlPath]:
-        return [] if self.parent == self else [self.parent, *self.parent.parents]
-
-    def __truediv__(self, name: str | os.PathLike[str]) -> UrlPath:
-        text = str(name)
-        if scheme(text) in SCHEMES:
-            return self.at(text)
-        path = posixpath.join(self.url[self._root :] or "/", text)
-        return self.at(self.url[: self._root] + posixpath.normpath(path))
-
-    def at(self, url: str) -> UrlPath:
-        """Return another path, read with the same options."""
-        return UrlPath(self._client, url)
-
-    def relative_to(self, other: AnyPath) -> PurePosixPath:
-        if not is_inside(self, other):
-            raise ValueError(f"{self} is not below {other}")
-        return PurePosixPath(self.url[len(str(other)) + 1 :])
+    def parents(self) -> Sequence[UrlPath]:
+        return [path for path in super().parents if len(path.parts) > 1]  # the scheme, and the bucket
 
     def resolve(self) -> UrlPath:  # numpy.memmap calls it
         return self
@@ -331,7 +276,7 @@ class UrlPath(os.PathLike[str]):
     def _find(self, *, folders: bool = True) -> int | None:
         """Return the size of an object, FOLDER for a folder, or None for neither, or for what may not be looked at."""
         try:
-            return self._client.size(self.url, folders=folders) if self._size is None else self._size
+            return _client().size(str(self), folders=folders)
         except RemoteError as error:
             if error.denied:
                 return None
@@ -351,16 +296,16 @@ class UrlPath(os.PathLike[str]):
 
     def look(self) -> tuple[int, str]:
         """Return the size in bytes and ""; or -1 and why it cannot be used. The answers are those of `sources.inputs.look`."""
-        size = self._size if self._size is not None else self._client.size(self.url)
+        size = _client().size(str(self))
         if size is None:
             return -1, "missing"
         return (-1, "not-a-file") if size == FOLDER else (size, "")
 
     def scan(self) -> list[UrlPath]:
         """Return what a folder holds, sorted by name."""
-        if scheme(self.url) in WITHOUT_LISTS:
+        if scheme(str(self)) in WITHOUT_LISTS:
             raise PrepError(f"{self} cannot be listed{explain_missing(self)}")
-        return [UrlPath(self._client, f"{self.url}/{name}", size) for name, size in sorted(self._client.listing(self.url).items())]
+        return [self / name for name in sorted(_client().listing(str(self)))]
 
     def glob(self, pattern: str) -> Iterator[UrlPath]:
         """Yield what matches a pattern of names, in their order."""
@@ -370,34 +315,30 @@ class UrlPath(os.PathLike[str]):
                 yield from [path] if not rest else path.glob(rest) if path.is_dir() else ()
 
     def read_bytes(self) -> bytes:
-        if (coming := self._client.requested.get(self.url)) is not None:
-            return coming.result()
-        with self._client.waiting():
-            return self._client.read(self.url)
+        client, url = _client(), str(self)
+        if url in client.requested:
+            return client.requested[url].result()
+        with client.waiting():
+            return client.read(url)
 
-    def read_range(self, offset: int, length: int) -> bytes:
-        """Return bytes of an object, which stays open until those of another one are read."""
-        client = self._client
-        if client.reading is None or client.reading[0] != self.url:
-            client.reading = self.url, self.open("rb")
-        client.reading[1].seek(offset)
-        return client.reading[1].read(length)
-
-    def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
-        return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
+    def stat(self) -> os.stat_result:
+        return Path(os.fspath(self)).stat()
 
     def open(self, mode: str = "r", **options: Any) -> Any:
         """Open it for reading, by range requests."""
-        file = io.BufferedReader(UrlFile(self._client, self.url))
+        file = io.BufferedReader(UrlFile(_client(), str(self)))
         return file if "b" in mode else io.TextIOWrapper(file, **options)
-
-    def stat(self) -> Any:
-        """Return the size, and what changes when the object is replaced, with the names that `os.stat` has for both."""
-        size, tag = self._client.versions.get(self.url) or self._client.opened(self.url)
-        return SimpleNamespace(st_dev=0, st_ino=0, st_size=size, st_mtime_ns=tag)
 
 
 AnyPath = Path | UrlPath
+
+
+def state_of(path: AnyPath) -> Any:
+    """Return what changes when a file is replaced; of a URL, what changes with each run."""
+    if isinstance(path, UrlPath):
+        return _client()
+    info = path.stat()
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def seekable(path: AnyPath) -> Any:
@@ -420,24 +361,17 @@ def to_path(where: str | os.PathLike[str]) -> AnyPath:
         return local_path(url)
     if scheme(url) in WITHOUT_LISTS and "?" in url:
         raise ValueError(f"{url.partition('?')[0]}?... has a query, such as a signed URL, which is not read: give it without")
-    return UrlPath(_client(), url)
+    return UrlPath(url)
 
 
 def explain_missing(path: AnyPath) -> str:
     """Return a hint for a path that does not exist: that its server cannot list folders, or forbids to look."""
     if not isinstance(path, UrlPath):
         return ""
-    if scheme(path.url) not in WITHOUT_LISTS:
+    if scheme(str(path)) not in WITHOUT_LISTS:
         return ", or may not be read: check the credentials and the policy of the bucket"
     instead = "give a tar, tars as 'shards-{000..099}.tar', a Parquet file, or a table of URLs"
-    return f"; {scheme(path.url)}:// does not list folders: {instead}"
-
-
-def is_inside(path: AnyPath, folder: AnyPath) -> bool:
-    """Return whether a path is that of a folder, or below it. Links are resolved."""
-    if isinstance(path, Path) and isinstance(folder, Path):
-        return path.resolve().is_relative_to(folder.resolve())
-    return isinstance(path, UrlPath) and isinstance(folder, UrlPath) and f"{path}/".startswith(f"{folder}/")
+    return f"; {scheme(str(path))}:// does not list folders: {instead}"
 
 
 def join(root: AnyPath, name: str) -> AnyPath:
@@ -448,7 +382,7 @@ def join(root: AnyPath, name: str) -> AnyPath:
 def look_at_all(root: AnyPath, names: Iterable[str]) -> None:
     """Find out about many inputs at once, so that looking at each takes no request. Their names may be URLs."""
     if isinstance(root, UrlPath):
-        root._client.look([str(join(root, name)) for name in names], root.url)
+        _client().look([str(join(root, name)) for name in names], str(root))
     elif urls := [name for name in names if "://" in name and isinstance(join(root, name), UrlPath)]:
         _client().look(urls)
 
@@ -468,15 +402,9 @@ def read_ahead(items: Iterable[T], wanted: Callable[[T], Iterable[AnyPath]], siz
         client.requested.clear()
 
     for item in items:
-        urls = dict.fromkeys(path.url for path in wanted(item) if isinstance(path, UrlPath))
+        urls = dict.fromkeys(str(path) for path in wanted(item) if isinstance(path, UrlPath))
         queue.append((item, {url: client.pool.submit(client.read, url) for url in urls}))
         while len(queue) == MAX_AHEAD or sum(size(one) for one, _ in queue) >= MAX_AHEAD_BYTES:
             yield from first()
     while queue:
         yield from first()
-
-
-def versions_of(roots: Iterable[AnyPath]) -> dict[str, Version]:
-    """Return the versions of the objects that were opened with the options of these roots."""
-    clients = [root._client for root in roots if isinstance(root, UrlPath)]
-    return {url: version for client in clients for url, version in client.versions.items()}

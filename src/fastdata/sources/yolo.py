@@ -21,7 +21,7 @@ from fastdata.sources.inputs import Field, Source, SourceList, read_bytes
 from fastdata.sources.instances import annotated, category_column, instance_column, with_annotations
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import FileIndex
-from fastdata.sources.urls import AnyPath, is_inside
+from fastdata.sources.urls import AnyPath
 from fastdata.store.column import SOURCE_SIZE, mirror_order
 from fastdata.words import number_of
 
@@ -69,10 +69,10 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
     """
     if not folder.is_dir():
         raise PrepError(f"--yolo {folder} is not a folder; it holds a .txt file for each image, with the same name")
-    walk = Walk(folder, lambda name: name.lower().endswith(".txt"))
+    walk = Walk(folder)
     names = (name for name, _, _ in walk_files(folder, walk) if name.lower().endswith(".txt"))
     index = FileIndex(Source(name, -1, -1) for name in names if name.rpartition("/")[2] not in CLASS_FILES)
-    if is_inside(folder, inputs.root):
+    if folder.resolve().is_relative_to(inputs.root.resolve()):
         inputs = replace(inputs, skipped=inputs.skipped - Counter({".txt": len(index)}))
     dataset = _dataset(folder)
     fields = [

@@ -18,7 +18,7 @@ import numpy as np
 from fastdata.errors import CodecError, MissingExtraError, needs
 from fastdata.prepare.worker import reject_of
 from fastdata.sources.base import damaged_file, pointer_of, unreadable
-from fastdata.sources.notes import detail_of
+from fastdata.sources.inputs import detail_of
 from fastdata.sources.tables import ENCODING_BYTES, name_encoding, not_utf8
 from fastdata.sources.urls import AnyPath, seekable
 

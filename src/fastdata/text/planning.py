@@ -232,7 +232,7 @@ def list_text(source: str | os.PathLike[str], cutting: Cutting, max_bytes: int =
         PrepError: if there is nothing to prepare, or the folder holds several splits.
     """
     path = to_path(source)
-    walk = Walk(path, lambda name: format_of(name)[0] not in ("", "bin"))
+    walk = Walk(path)
     if not path.exists():
         raise PrepError(f"SOURCE {source} does not exist{explain_missing(path)}")
     files = list(walk_files(path, walk)) if path.is_dir() else [(path.name, *look(path))]
