@@ -25,10 +25,8 @@ from typing import Any
 import torch
 
 import fastdata
-import memory_ranks
 import runs
 import stores
-import test_node_memory
 from fastdata import LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop, StoreError, TokenDataset
 from fastdata.store.files import sum_of
 from fastdata.store.verify import verify
@@ -297,22 +295,6 @@ def loading_tokens(rng: Random, folder: Path) -> None:
             batch, state = json.loads(line)
             found.append(batch)
     assert found == expected[0] + expected[1], "other batches"
-
-
-@killed
-def memory_of_ranks(rng: Random, folder: Path) -> None:
-    """Of three ranks that load one memory, one is killed, or stopped for a while."""
-    copy = test_node_memory.fresh(folder)
-    want = memory_ranks.stored_sum(copy)
-    with memory_ranks.ranks() as begin:
-        alive = [begin(copy, slow=rng.random() / 4) for _ in range(3)]
-        time.sleep(rng.uniform(0, 1.5))
-        number = rng.choice((KILL, STOP, SEGV, signal.SIGTERM))
-        victim = rng.choice(alive)
-        send(victim.pid, number)
-        if number != STOP:
-            alive.remove(victim)
-        assert {rank.sum() for rank in alive} == {want}, "other bytes"
 
 
 @killed

@@ -10,8 +10,8 @@ import gc
 import os
 import resource
 import signal
+import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -25,10 +25,9 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 import fastdata
-import memory_ranks
 import stores
 import test_node_memory
-from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, TokenDataset
+from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop
 from support import children
 
 __all__ = ["LOADS", "flat", "interrupted", "load", "made", "passes"]
@@ -102,13 +101,6 @@ def batches(size: float) -> None:
 
 
 @load
-def epochs(size: float) -> None:
-    """500 epochs from memory, without workers."""
-    count, loader = int(500 * size), made(RAMDataset, num_workers=0)
-    flat(lambda: passes(loader, count // PARTS) and None)
-
-
-@load
 def loaders(size: float) -> None:
     """200 loaders, some of which are left in the middle of a pass."""
     count = int(200 * size)
@@ -136,12 +128,13 @@ WAYS = (("random", "join"), ("sequential", "join"), ("sequential", "mask"), ("se
 
 
 @load
-def token_epochs(size: float) -> None:
-    """2,000 epochs of tokens in each of their ways, from the disk and from memory, and in torch's DataLoader with workers."""
+def epochs(size: float) -> None:
+    """2,000 epochs of tokens in each of their ways, of images and of arrays, from the disk and from memory, and with workers."""
     count = int(2000 * size)
-    ways = [{"block_size": 64, "mode": mode, "documents": documents} for mode, documents in WAYS]
-    datasets = [make(documents(), **way) for way in ways for make in (TokenDataset, RAMDataset)]
-    loaders = [Loader(dataset, 16, shuffle=True, seed=1) for dataset in datasets]
+    ways = [(documents(), {"block_size": 64, "mode": mode, "documents": documents_}) for mode, documents_ in WAYS]
+    ways += [(stores.square(), {"crop": RandomCrop(24)}), (stores.masked_arrays(), {"crop": RandomCrop((8, 8, 8)), "flips": 0.5})]
+    datasets = [make(path, **way) for path, way in ways for make in (fastdata.open, RAMDataset)]
+    loaders = [Loader(dataset, 16, shuffle=True, seed=1, num_workers=0) for dataset in datasets]
 
     def part() -> None:
         for loader in loaders:
@@ -152,14 +145,13 @@ def token_epochs(size: float) -> None:
     flat(part)
 
 
-@load
-def array_epochs(size: float) -> None:
-    """400 epochs of crops of arrays with masks, with workers."""
-    count = int(400 * size)
-    dataset = fastdata.open(stores.masked_arrays(), crop=RandomCrop((8, 8, 8)), flips=0.5)
-    loader = Loader(dataset, 4, shuffle=True, num_workers=2, seed=1)
-    flat(lambda: passes(loader, count // PARTS) and None)
-    loader.close()
+HOLDER = """
+import itertools, sys
+from fastdata import RAMDataset
+dataset = RAMDataset(sys.argv[1])
+for line in itertools.chain([None], sys.stdin):
+    print(sum(int(images.sum()) for images, _ in dataset), flush=True)
+"""
 
 
 @load
@@ -167,14 +159,16 @@ def attached(size: float) -> None:
     """2,000 times, memory that another process holds is attached to and let go of, every tenth time by a forked child too."""
     count = int(2000 * size)
     others = [(documents(), {"block_size": 64}), (stores.masked_arrays(), {})]  # held by nobody else
-    with tempfile.TemporaryDirectory() as folder, memory_ranks.ranks() as begin:
-        copy = test_node_memory.fresh(Path(folder))
-        holder = begin(copy)
-        want = holder.sum()
+    copy = test_node_memory.fresh(stores.folder())
+    command = [sys.executable, "-c", HOLDER, str(copy)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        want = holder.stdout.readline()
+        inodes = test_node_memory.inodes(RAMDataset(copy))
 
         def attach(k: int) -> None:
             dataset = RAMDataset(copy)
-            assert test_node_memory.inodes(dataset) == {holder.inode()}, "another memory"
+            assert test_node_memory.inodes(dataset) == inodes, "another memory"
             if not k % 10:
                 _in_a_child(lambda: (RAMDataset(copy)[k % 5], dataset[k % 5]))
             path, options = others[k % len(others)]
@@ -186,7 +180,7 @@ def attached(size: float) -> None:
 
         flat(part, lambda: [holder.pid])
         assert not test_node_memory.own_names(), "a name is left"
-        assert holder.still() == want
+        assert holder.communicate("again\n")[0] == want
 
 
 def _in_a_child(work: Callable[[], Any]) -> None:

@@ -8,13 +8,11 @@ import json
 import random
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -143,19 +141,26 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
         batch = next(batches)
         size = _count(batch, _batch_size(loader))
         settle()  # workers make batches ahead
-        copy_s = _median_s(lambda: _move(batch, device), device, COPY_S * unit) / size
+
+        def repeated(call: Callable[[], object]) -> Iterator[int]:
+            while True:
+                call()
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                yield size
+
+        copy_s = 1 / _rate(repeated(lambda: _move(batch, device)), WARMUP, COPY_S * unit)
         step_s = together = None
         if run is not None:
             there = _move(batch, device)
-            step_s = _median_s(lambda: run(there), device, STEP_S * unit) / size
+            step_s = 1 / _rate(repeated(lambda: run(there)), WARMUP, STEP_S * unit)
 
             def steps() -> Iterator[int]:
                 for each in batches:
                     run(_move(each, device))
                     yield _count(each, size)
 
-            found = stream(steps(), _ahead(loader, workers), TOGETHER_S * unit)
-            together = found.images / found.seconds
+            together = _rate(steps(), _ahead(loader, workers), TOGETHER_S * unit)
     rates[0] = _loader_rate(loader, 0, RATE_S * unit)  # last, when no workers are forked any more, which would share open files
     return Diagnosis(
         subject=type(loader).__name__ if dataset is None else f"{type(loader).__name__} of {type(dataset).__name__}",
@@ -175,7 +180,11 @@ def _loader_rate(loader: Any, workers: int, seconds: float) -> float:
     """Return samples/s of a loader alone, made again with so many workers and smaller batches."""
     size = min(_batch_size(loader), MAX_BATCH)
     with _running(loader, workers, size) as batches:
-        run = stream((_count(batch, size) for batch in batches), _ahead(loader, workers), seconds)
+        return _rate((_count(batch, size) for batch in batches), _ahead(loader, workers), seconds)
+
+
+def _rate(counts: Iterator[int], ahead: int, seconds: float) -> float:
+    run = stream(counts, ahead, seconds)
     return run.images / run.seconds
 
 
@@ -266,19 +275,6 @@ def _move(batch: Any, device: torch.device) -> Any:
     return Copier(device, pin=False).start(batch).take()
 
 
-def _median_s(call: Callable[[], object], device: torch.device, seconds: float) -> float:
-    """Return the median seconds of a call, which is repeated."""
-    times = list[float]()
-    end = time.monotonic() + seconds
-    while len(times) < WARMUP + 3 or time.monotonic() < end:
-        started = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - started)
-    return median(times[WARMUP:])
-
-
 def _parts(loader: Any, seconds: float) -> dict[str, float]:
     """Return the seconds of the parts of a sample, made in this process; empty if they cannot be told."""
     dataset: Any = loader.dataset if isinstance(loader, Loader | DataLoader) else None
@@ -288,12 +284,12 @@ def _parts(loader: Any, seconds: float) -> dict[str, float]:
     rng, size = np.random.default_rng(0), min(_batch_size(loader), MAX_BATCH)
     collate = loader.collate_fn or default_collate
 
-    def make(collating: Callable[..., Any], timing: Timing) -> int:
+    def make(timing: Timing) -> int:
         rows = rng.integers(0, len(dataset), size)
         if isinstance(dataset, SlotDataset) and isinstance(loader, Loader):
             dataset.read_batch(rows, seed=0, epoch=0, timing=timing)
         else:
-            collating(collate)([dataset[k] for k in rows.tolist()])
+            collate([dataset[k] for k in rows.tolist()])
         return size
 
     return measure_parts(make, seconds)

@@ -1,6 +1,6 @@
 """Contestants of `fastdata bench`, which do the same work on one store: RandomResizedCrop and a flip.
 
-    the decode limit    bare processes that run the dataset's own code on their share; nothing is shuffled or handed over
+    the decode limit    processes that run the dataset's own code on their share; nothing is shuffled, only counts are handed over
     Loader              fastdata's Loader, from disk and from memory, with several numbers of workers
     DataLoader + cv2    a hand-written dataset in torch's DataLoader, used as its manual recommends
 
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import multiprocessing
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -23,19 +21,17 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from fastdata.bench.harness import Measure, Run, running, stream, tree_cpu_s
+from fastdata.bench.harness import Measure, running, stream
 from fastdata.codecs.pixels import decode_record
 from fastdata.data.opening import described
-from fastdata.errors import LoaderError, StoreError
+from fastdata.errors import StoreError
 from fastdata.images.crops import RandomResizedCrop
-from fastdata.images.dataset import ImageDataset
 from fastdata.images.records import StoreImages
 from fastdata.images.stored import LMDBDataset
-from fastdata.loader.fetch import quiet_worker, ready_to_fork
+from fastdata.loader.fetch import quiet_worker
 from fastdata.loader.loader import Loader
-from fastdata.loader.workers import begin_worker
 from fastdata.store.manifest import read_current
 
 __all__ = ["AHEAD", "BATCH", "CROP", "ByHand", "Contestant", "Task", "decode_limit", "find_task", "random_box", "streamed"]
@@ -115,53 +111,28 @@ def streamed(loader: Any) -> Iterator[Measure]:
         yield lambda seconds: stream((len(batch[0]) for batch in batches), ahead, seconds)
 
 
+class _Bare(IterableDataset[int]):
+    """The numbers of images that each worker reads, decodes, crops, resizes and flips of its share, without end."""
+
+    def __init__(self, task: Task) -> None:
+        self.dataset, self.batch_size = task.dataset(), task.batch_size
+
+    def __iter__(self) -> Iterator[int]:
+        worker: Any = get_worker_info()
+        shares = np.array_split(np.arange(len(self.dataset)), worker.num_workers)
+        rows = shares[worker.id] if len(shares[worker.id]) else shares[0]
+        for epoch in itertools.count():
+            for k in range(0, len(rows), self.batch_size):
+                yield len(self.dataset.read_batch(rows[k : k + self.batch_size], seed=0, epoch=epoch)[0])
+
+
 @contextmanager
 def decode_limit(task: Task, processes: int) -> Iterator[Measure]:
-    """Start processes that read, decode, crop, resize and flip, each its share of the store, and yield what measures them."""
-    dataset = task.dataset()
-    pipes, children = list[Any](), list[multiprocessing.Process]()
-
-    def measure(seconds: float) -> Run:
-        cpu = tree_cpu_s()
-        for pipe in pipes:
-            pipe.send(seconds)
-        try:
-            done = [pipe.recv() for pipe in pipes]
-        except EOFError:
-            raise LoaderError("a process of the decode limit died; its error is printed above") from None
-        images = sum(count for count, _ in done)
-        return Run(images, images / sum(count / elapsed for count, elapsed in done), tree_cpu_s() - cpu)
-
-    try:
-        for rows in np.array_split(np.arange(len(dataset)), processes):
-            pipe, child_pipe = multiprocessing.Pipe()
-            share = rows if len(rows) else np.arange(len(dataset))
-            child = multiprocessing.Process(target=_serve, args=(child_pipe, dataset, share, task.batch_size), daemon=True)
-            with ready_to_fork():
-                child.start()
-            child_pipe.close()
-            pipes.append(pipe)
-            children.append(child)
-        measure(0.0)
-        yield measure
-    finally:
-        for child in children:
-            child.kill()
-            child.join()
-
-
-def _serve(pipe: Any, dataset: ImageDataset, rows: Array, batch_size: int) -> None:
-    """Run a bare process, which sends back only how many images it made in how many seconds."""
-    torch.set_num_threads(1)
-    begin_worker(0)
-    chunks = [rows[k : k + batch_size] for k in range(0, len(rows), batch_size)]
-    batches = (dataset.read_batch(chunk, seed=0, epoch=epoch)[0] for epoch in itertools.count() for chunk in chunks)
-    while True:
-        seconds = pipe.recv()
-        images, started = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - started) < seconds or not images:
-            images += len(next(batches))
-        pipe.send((images, elapsed))
+    """Start processes that make images, and hand over no more than how many; yield what measures them."""
+    loader: Any = DataLoader(_Bare(task), None, num_workers=processes, prefetch_factor=AHEAD, worker_init_fn=quiet_worker)
+    with running(loader) as counts:
+        next(counts)
+        yield lambda seconds: stream(counts, processes * (AHEAD + 1), seconds)
 
 
 class ByHand(Dataset[tuple[torch.Tensor, Any]]):

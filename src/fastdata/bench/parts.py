@@ -41,20 +41,19 @@ KNOWN = {  # what reads, decodes and resizes images for most people, if it is im
 }
 
 
-def measure_parts(make: Callable[[Callable[..., Any], Timing], int], seconds: float) -> dict[str, float]:
+def measure_parts(make: Callable[[Timing], int], seconds: float) -> dict[str, float]:
     """Make samples for about `seconds`, and return the seconds that a sample takes, by part.
 
     Args:
-        make: makes a batch and returns the number of its samples. It gets a function that wraps what collates them, and the times
-            to add to of a dataset that measures itself.
+        make: makes a batch and returns the number of its samples. It gets the times to add to of a dataset that measures itself.
     """
     with _one_thread(), _Clock() as clock:
-        make(clock.collating, Timing())  # opens files and imports modules
+        make(Timing())  # opens files and imports modules
         clock.seconds.clear()
         timing, samples = Timing(), 0
         started, cpu, queued = time.perf_counter(), time.thread_time(), _queued_s()
         while not samples or time.perf_counter() < started + seconds:
-            samples += make(clock.collating, timing)
+            samples += make(timing)
         wall, cpu, queued = time.perf_counter() - started, time.thread_time() - cpu, _queued_s() - queued
     share = cpu / wall  # of the times of a dataset that measures itself, on the clock
     parts = {
@@ -62,7 +61,6 @@ def measure_parts(make: Callable[[Callable[..., Any], Timing], int], seconds: fl
         "read": clock.seconds["read"] + timing.read_s * share,
         "decode": clock.seconds["decode"] + timing.decode_s * share,
         "resize": clock.seconds["resize"] + timing.resize_s * share,
-        "collate": clock.seconds["collate"],
     }
     parts["transform"] = max(cpu + parts["waiting"] - sum(parts.values()), 0.0)
     return {name: spent / samples for name, spent in parts.items()}
@@ -84,9 +82,6 @@ class _Clock:
     def __exit__(self, *_: object) -> None:
         for owner, name, function, _part in self._known:
             setattr(owner, name, function)
-
-    def collating(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return self._timed("collate", function)
 
     def _timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
