@@ -194,18 +194,12 @@ def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[s
         "jpeg_fancy_upsampling": not fast,
         "adjust_orientation": False,
     }
-    if crop is None:
-        images = fn.decoders.image(jpeg, **options)
-    else:
-        start = source("start", lambda sample: sample.window[:2])
-        shape = source("shape", lambda sample: sample.window[2:4])
-        images = fn.decoders.image_slice(jpeg, start, shape, axis_names="HW", **options)
-    if crop is not None and crop.reaches_outside:
-        # below 0 where the box reaches outside the image
-        offset = source("offset", lambda sample: (sample.box[0] - sample.window.top, sample.box[1] - sample.window.left))
-        size = source("size", lambda sample: sample.box[2:])
-        images = fn.slice(images, start=offset, shape=size, axes=(0, 1), out_of_bounds_policy="pad", fill_values=0)
-    elif crop is not None and crop.resizes:
+    images = fn.decoders.image(jpeg, **options)
+    if crop is not None:  # The decoder would cut, too, but on a GPU it does so slowly if it interpolates colours
+        start = source("start", lambda sample: sample.box[:2])
+        shape = source("shape", lambda sample: sample.box[2:])
+        images = fn.slice(images, start=start, shape=shape, axes=(0, 1), out_of_bounds_policy="pad", fill_values=0)
+    if crop is not None and crop.resizes:
         size = source("sides", lambda sample: sample.shape, np.float32)
         images = fn.resize(images, size=size, interp_type=types.INTERP_LINEAR, antialias=crop.antialias)
     if view.hflip or view.vflip:
