@@ -35,19 +35,17 @@ POINTER = re.compile(rb"version https://git-lfs|\s*/?(?:\.\./)*(?:\.git/)?annex/
 
 
 class SourceImage:
-    """An encoded image of any format.
+    """An encoded image of any format, of which the header is read.
 
     Attributes:
         header: what the file declares; its `format` is "jpeg", "png", "webp", "tiff", "jxl", "heif", or Pillow's name of a plugin.
         height, width: upright, that is after EXIF orientation.
+
+    Raises:
+        CodecError: empty, not-an-image, too-large (more than `max_pixels`), truncated, unsupported, undecodable.
     """
 
     def __init__(self, data: bytes, *, max_pixels: int = 1 << 28) -> None:
-        """Read the header only.
-
-        Raises:
-            CodecError: empty, not-an-image, too-large (more than `max_pixels`), truncated, unsupported, undecodable.
-        """
         header = _read_header(data)
         if header.height * header.width > max_pixels:
             raise CodecError(f"{header.height} x {header.width} pixels is more than {max_pixels}", "too-large")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,17 +59,12 @@ class JpegHeader(Header):
         return cmyk_to_rgb(decoded) if channels == 4 else decoded[..., 0] if channels == 1 else decoded
 
     def as_is(self, data: bytes, *, gray: bool = False) -> Array | None:
-        """Decode to RGB [H, W, 3] or grey [H, W] as readers of records do, if that equals what `pixels` returns.
-
-        None: it must be rotated, mended, or converted to other channels.
-        """
-        if self.orientation != 1 or self.components not in ((1,) if gray else (1, 3)):
-            return None
-        try:
-            pixels = decode_jpeg(data, gray=gray)
-        except CodecError:
-            return None
-        return pixels[:, :, 0] if gray else pixels
+        """Decode to RGB [H, W, 3] or grey [H, W] as readers of records do; None: `pixels` rotates, mends or converts it."""
+        if self.orientation == 1 and self.components in ((1,) if gray else (1, 3)):
+            with suppress(CodecError):
+                pixels = decode_jpeg(data, gray=gray)
+                return pixels[:, :, 0] if gray else pixels
+        return None
 
     def _scale(self, least: tuple[int, int]) -> int:
         """Return the largest divisor, of 1, 2, 4 and 8, that keeps both sides at `least`."""
@@ -79,13 +75,10 @@ class JpegHeader(Header):
 
 def read_jpeg(data: bytes) -> JpegHeader:
     """Read the header. The EXIF orientation is that of the first EXIF segment."""
-    exif = b""
-    frame = (0, 0, 0)
-    progressive = False
+    exif, frame, progressive = b"", (8, 1, 1, 0), False
     for marker, start, end in _segments(data):
         if marker in FRAMES:
-            frame = _frame(data, start + 4)
-            progressive = marker in PROGRESSIVE
+            frame, progressive = struct.unpack_from(">BHHB", data, start + 4), marker in PROGRESSIVE
         elif marker in ODD_FRAMES:
             raise unsupported("lossless or hierarchical JPEG")
         elif marker == APP1 and not exif and data.startswith(b"Exif\0\0", start + 4):
@@ -94,20 +87,13 @@ def read_jpeg(data: bytes) -> JpegHeader:
             break
     else:
         raise CodecError("the JPEG ends inside its header", "truncated")
-    height, width, components = frame
-    if not components:
-        raise CodecError("the JPEG has no frame header", "undecodable")
-    turn = exif_orientation(exif)
-    return JpegHeader(height=height, width=width, orientation=turn, components=components, progressive=progressive)
-
-
-def _frame(data: bytes, at: int) -> tuple[int, int, int]:
-    precision, height, width, components = struct.unpack_from(">BHHB", data, at)
+    precision, height, width, components = frame
     if precision != 8 or components not in (1, 3, 4):
         raise unsupported(f"JPEG with {components} components of {precision} bits")
     if height == 0:
         raise unsupported("JPEG with its height after the pixels (DNL)")
-    return height, width, components
+    turn = exif_orientation(exif)
+    return JpegHeader(height=height, width=width, orientation=turn, components=components, progressive=progressive)
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
@@ -128,8 +114,7 @@ def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:
 
     libjpeg reports only its first warning, so decoding leniently after a harmless one could hide damage.
     """
-    mended = data
-    warning = ""
+    mended, warning = data, ""
     for _ in range(3):  # unchanged; mended; mended of filler that another oddity hid
         try:
             return simplejpeg.decode_jpeg(mended, **options)  # type: ignore[no-any-return]
@@ -152,8 +137,7 @@ def _mend(data: bytes, header: JpegHeader, warning: str) -> bytes:
     Parameters are odd only in sequential files. EOI may be missing after the only scan of one, where truncation is detected all the
     same. A truncated progressive file looks complete, so it is not mended.
     """
-    pieces: list[bytes] = []
-    markers: list[int] = []
+    pieces, markers = list[bytes](), list[int]()
     for marker, start, end in _segments(data):
         if marker == APP2:
             continue
@@ -164,16 +148,11 @@ def _mend(data: bytes, header: JpegHeader, warning: str) -> bytes:
             following = MARKER.search(data, end)
             scan = data[end : following.start() if following else None]
             piece = (piece if header.progressive else piece[:-3] + b"\x00\x3f\x00") + scan
-        elif marker == EOI and (filler := FILLER.search(warning)):
-            pieces[-1] = _without_filler(pieces[-1], int(filler[1]))
+        elif marker == EOI and (filler := FILLER.search(warning)) and len(set(pieces[-1][-int(filler[1]) :])) == 1:
+            pieces[-1] = pieces[-1][: -int(filler[1])]  # one repeated byte; others mean that the decoder lost its place
         pieces.append(piece)
         markers.append(marker)
     only_scan = markers.count(SOS) == 1 and markers[-1] == SOS
     if only_scan and not header.progressive and pieces[-1][4:5] == bytes([header.components]):
         pieces.append(END_OF_IMAGE)
     return b"".join(pieces)
-
-
-def _without_filler(scan: bytes, size: int) -> bytes:
-    """Remove filler, which is one repeated byte. Other leftover bytes mean that the decoder lost its place."""
-    return scan[:-size] if len(set(scan[-size:])) == 1 else scan

@@ -131,18 +131,12 @@ def exif_orientation(block: bytes | None) -> int:
 
 
 def extra(module: str, package: str, what: str) -> ModuleType:
-    """Import an optional package that reads a format.
-
-    Raises:
-        CodecError: if it is not installed.
-    """
+    """Import an optional package that reads a format; raise CodecError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError:
-        raise CodecError(
-            f"{what} is read with {package}, which is not installed: pip install 'fastdata-torch[formats]', or convert the image",
-            "unsupported",
-        ) from None
+        advice = "pip install 'fastdata-torch[formats]', or convert the image"
+        raise CodecError(f"{what} is read with {package}, which is not installed: {advice}", "unsupported") from None
 
 
 def extras() -> tuple[str, ...]:
@@ -154,10 +148,7 @@ def extras() -> tuple[str, ...]:
 def strict(what: str, *, reader: str = "Pillow") -> Iterator[None]:
     """Make Pillow strict: silent, with a size limit of its own for first frames only, and without filling in what a file lacks.
 
-    The settings are global, so one thread has them at a time.
-
-    Raises:
-        CodecError: for any exception inside, since damaged bytes may raise anything.
+    The settings are global, so one thread has them at a time. Any exception inside becomes a CodecError.
     """
     from PIL import Image, ImageFile
 

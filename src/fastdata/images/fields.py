@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,15 +24,11 @@ Move = Callable[[], tuple[Placement, Array]]
 LABEL = "label"  # the column of the images' labels
 
 
-class TargetValues:
+class LabelColumn(NamedTuple):
     """The labels of images, as a column."""
 
-    def __init__(self, images: Images) -> None:
-        self.column = Column(LABEL, "float32" if images.labels.kind == "vector" else "int64", images.targets.shape[1:])
-        self._images = images
-
-    def batch(self, rows: Array) -> Array:
-        return self._images.targets[rows]
+    column: Column
+    batch: Callable[[Array], Array]
 
 
 Values = Mapping[str, Any]  # of columns, by name: `column` and `batch(rows)`
@@ -96,7 +92,10 @@ class Fields:
 
     def batching(self, columns: Values) -> str | dict[str, str]:
         """Return how `Item` batches the target."""
-        found = {name: _batching(columns[name].column) for name in self.names}
+        chosen = {name: columns[name].column for name in self.names}
+        found = {
+            name: "list" if column.type in TEXTS else "ragged" if column.many else column.type for name, column in chosen.items()
+        }
         return found[self.names[0]] if self.single else found
 
     def item(self, columns: Values, row: int, move: Move) -> Any:
@@ -107,11 +106,8 @@ class Fields:
 
 def columns_of(images: Images) -> dict[str, Any]:
     """Return the columns of images, and their labels as the last one."""
-    return {**images.columns, LABEL: TargetValues(images)}
-
-
-def _batching(column: Column) -> str:
-    return "list" if column.type in TEXTS else "ragged" if column.many else column.type
+    column = Column(LABEL, "float32" if images.labels.kind == "vector" else "int64", images.targets.shape[1:])
+    return {**images.columns, LABEL: LabelColumn(column, images.targets.__getitem__)}
 
 
 def as_item(batch: Array | Lists | list[Any]) -> Any:
@@ -132,22 +128,15 @@ class Columns(Mapping[str, Any]):
         self._values = values
         self._rows = rows
 
-    def _values_of(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Any:
         if name not in self._values:
             raise KeyError(f"there is no column {name}; there are {', '.join(self)}")
-        return self._values[name]
-
-    def __getitem__(self, name: str) -> Any:
-        found = self._values_of(name).batch(self._rows)
+        found = self._values[name].batch(self._rows)
         return found.items() if isinstance(found, Lists) else found
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return what the numbers of a column stand for, such as COCO's categories, or the names of keypoints; () without names.
-
-        Raises:
-            KeyError: there is no such column.
-        """
-        return self._values_of(name).column.names  # type: ignore[no-any-return]
+        """Return what the numbers of a column stand for, such as COCO's categories, or the names of keypoints; () without names."""
+        return self._values[name].column.names  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

@@ -122,8 +122,7 @@ def prepare_image(
 ) -> list[Record]:
     """Return a record for each variant of the recipe. All sizes of an image are made from one decode.
 
-    A JPEG at least twice as large as needed is decoded at 1/2, 1/4 or 1/8. With codec "original", an upright and sound JPEG that
-    is stored in its own size keeps its bytes.
+    With codec "original", an upright and sound JPEG that is stored in its own size keeps its bytes.
 
     Args:
         scratch: memory of `decode_buffer` that a JPEG may be decoded into.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
@@ -99,7 +99,7 @@ def _room(job: Job, source: Source, progress: Progress, place: int, need: int) -
 
 
 def _prepared(
-    job: Job, source: Source, skip: tuple[str, str] | None, counts: Counter[str], room: Room = nullcontext
+    job: Job, source: Source, skip: tuple[str, str] | None, counts: Counter[str], room: Room
 ) -> tuple[list[Record], list[Any]]:
     """Return a source's records and values. Raise CodecError, or whatever a decoder raises, if it cannot be used.
 

@@ -22,11 +22,9 @@ TOKENIZE = re.compile(r"(?P<name>[^=]+)=(?P<tokenizer>.+?)(:(?P<length>[0-9]+))?
 
 
 def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tuple[Column, ...], dict[str, bytes]]:
-    """Return what to store of these columns when some of them are tokenized, and the files of the tokenizers by name.
+    """Return what to store of columns, some of which `--tokenize` turns to tokens, and the files of the tokenizers by name.
 
-    Args:
-        columns: text, or JSON whose values are lists of texts.
-        options: NAME=TOKENIZER, or NAME=TOKENIZER:LENGTH.
+    A column that is tokenized has text, or JSON whose values are lists of texts.
 
     Raises:
         PrepError: an option is malformed, or does not fit its column.
@@ -52,20 +50,16 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
         pad = next((token for token in (engine.pad, engine.end) if token is not None), 0)
         tokens = ColumnTokens(spec, engine.vocab_size, None if length is None else pad)
         type, shape = "uint16" if engine.vocab_size <= 1 << 16 else "uint32", () if length is None else (length,)
-        stored = Column(name, type, shape, many or length is None, group=column.group, tokens=tokens)
-        found[name] = stored
-        if stored.tokenizer_file:
-            files[stored.tokenizer_file] = data
+        found[name] = Column(name, type, shape, many or length is None, group=column.group, tokens=tokens)
+        if file := found[name].tokenizer_file:
+            files[file] = data
     return tuple(found.values()), files
 
 
 def encode_columns(columns: Sequence[Column], values: Sequence[Any], files: Mapping[str, bytes], counts: Counter[str]) -> list[Any]:
-    """Return the values of a sample, one for each column, with texts as tokens.
+    """Return the values of a sample, one for each column, with texts as tokens; raise CodecError if a value cannot be tokenized.
 
     `counts` counts the texts that were longer than their row, under "cut" and the column's name.
-
-    Raises:
-        CodecError: a value is no text, or has a character that the tokenizer lacks.
     """
     return [
         value if column.tokens is None else _encode(column, column.tokens, value, files.get(column.tokenizer_file, b""), counts)
@@ -77,23 +71,19 @@ def _encode(column: Column, tokens: ColumnTokens, value: Any, data: bytes, count
     engine, texts = load(tokens.tokenizer, data), [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise CodecError(f"column {column.name}: {value!r:.60} is neither text nor a list of texts", "bad-field")
-    length = column.shape[0] if column.shape else None
-    rows = list[Array]()
+    length, rows = column.shape[0] if column.shape else None, [np.empty(0, column.dtype)]
     for text in texts:
         ids, was_cut = engine.encode_row(text, length)
         counts[f"cut {column.name}"] += was_cut
-        if length is not None:
-            ids = np.append(ids, np.full(length - len(ids), tokens.pad))
-        rows.append(ids.astype(column.dtype))
-    whole = np.concatenate([np.empty(0, column.dtype), *rows])
+        rows.append(ids if length is None else np.append(ids, np.full(length - len(ids), tokens.pad)))
+    whole = np.concatenate(rows).astype(column.dtype)
     return whole.reshape(-1, *column.shape) if column.many else whole
 
 
 def decode_tokens(root: Path, column: Column, tokens: Sequence[int]) -> str:
     """Return the text of tokens of a column of a store, without the padding at their end."""
     assert column.tokens is not None
-    ids = list(tokens)
+    ids, file = list(tokens), column.tokenizer_file
     while ids and ids[-1] == column.tokens.pad:
         ids.pop()
-    file = column.tokenizer_file
     return load(column.tokens.tokenizer, (root / file).read_bytes() if file else b"").decode(ids)
