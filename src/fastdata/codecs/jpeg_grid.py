@@ -35,7 +35,7 @@ BUFFER_ALIGNMENT, BUFFER_OFFSET = 64, 40  # a decode buffer begins at BUFFER_OFF
 
 
 def restart_interval(width: int, mcu: int) -> int:
-    """Return the MCUs in a cell: the smallest divisor of the row of MCUs, each 16 (4:2:0) or 8 (grey) wide, of at least 16 pixels."""
+    """Return the MCUs in a cell: the smallest divisor of the row of MCUs, 16 (4:2:0) or 8 (grey) wide, of at least 16 pixels."""
     row = -(-width // mcu)
     return next((n for n in range(1, row + 1) if row % n == 0 and n * mcu >= MIN_CELL), 1)
 
