@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import cv2
-import numpy as np
 from PIL import Image
 
 import image_files
@@ -16,74 +14,24 @@ from fastdata.codecs.jpeg_crop import find_cells, join_cells
 from fastdata.codecs.jpeg_grid import encode_jpeg
 from fastdata.codecs.pixels import decode_record
 from fastdata.store.manifest import Form
-from support import encode, picture
+from support import picture
 from target import TARGETS, Case, Target, target
+from test_properties_images import FORMS, Picture
 
 MOST = 1 << 20  # pixels: a header may claim more than memory holds
-RGB = picture(3, 21, 34)
-DEEP = RGB.astype(np.uint16) * 251
+PNGS = ("png-2-8", "png-0-8", "png-2-16", "png-3-4-clear", "png-2-8-interlaced", "png-0-1")
 
 
-def pngs() -> dict[str, bytes]:
-    palette = Image.fromarray(RGB).quantize(16)
-    return {
-        "rgb.png": encode(RGB, ".png"),
-        "gray.png": encode(RGB[..., 0], ".png"),
-        "deep.png": encode(DEEP, ".png"),
-        "palette.png": image_files.saved(palette, "PNG", transparency=3),
-        "interlaced.png": image_files.png(RGB[:9, :9], 8, 2, interlaced=True),
-        "bits.png": image_files.png(RGB[:9, :9, :1] & 1, 1, 0),
-    }
+def files(ending: str, *names: str) -> Callable[[], dict[str, bytes]]:
+    """Small pictures of these forms, under names whose ending chooses the damage."""
+    return lambda: {f"{name}.{ending}": FORMS[name](Picture(21, 34, 3)).data for name in names}
 
 
 def jpegs() -> dict[str, bytes]:
-    whole = Image.fromarray(RGB)
-    return {
-        "plain.jpg": image_files.saved(whole, "JPEG"),
-        "progressive.jpg": image_files.saved(whole, "JPEG", progressive=True, subsampling=0),
-        "gray.jpg": image_files.saved(whole.convert("L"), "JPEG"),
-        "cmyk.jpg": image_files.saved(whole.convert("CMYK"), "JPEG"),
-        "restarts.jpg": encode(RGB, ".jpg", cv2.IMWRITE_JPEG_RST_INTERVAL, 1),
-        "turned.jpg": image_files.saved(whole, "JPEG", exif=_turned()),
-    }
-
-
-def _turned() -> Image.Exif:
     exif = Image.Exif()
     exif[274] = 6
-    return exif
-
-
-def tiffs() -> dict[str, bytes]:
-    return {
-        "plain.tif": image_files.tiff(RGB, 2),
-        "tiles.tif": image_files.tiff(RGB, 2, tile=16, deflate=True, order=">"),
-        "planar.tif": image_files.tiff(DEEP, 2, planar=True, orientation=6),
-        "lzw.tif": image_files.saved(RGB, "TIFF", compression="tiff_lzw"),
-    }
-
-
-def webps() -> dict[str, bytes]:
-    clear = Image.fromarray(np.dstack([RGB, RGB[..., 0]]))
-    return {
-        "lossy.webp": image_files.saved(RGB, "WEBP"),
-        "lossless.webp": image_files.saved(RGB, "WEBP", lossless=True),
-        "alpha.webp": image_files.saved(clear, "WEBP", exif=_turned()),
-    }
-
-
-def others() -> dict[str, bytes]:
-    files = {f"a.{kind.lower()}": image_files.saved(RGB, kind) for kind in ("GIF", "BMP", "PPM")}
-    return files
-
-
-def modern() -> dict[str, bytes]:
-    return {
-        "a.heic": image_files.heif(RGB),
-        "a.avif": image_files.saved(RGB, "AVIF"),
-        "a.jxl": image_files.jxl(RGB),
-        "a.jp2": image_files.saved(RGB, "JPEG2000"),
-    }
+    made = files("jpg", "jpeg", "jpeg-progressive", "jpeg-gray", "jpeg-cmyk", "jpeg-restarts")()
+    return {**made, "turned.jpg": image_files.saved(picture(3, 21, 34), "JPEG", exif=exif)}
 
 
 def read_image(case: Case, *, bits: int = 8) -> Any:
@@ -91,24 +39,24 @@ def read_image(case: Case, *, bits: int = 8) -> Any:
     return image.height, image.width, image.decode(bits=bits)
 
 
-def bare_pngs() -> dict[str, bytes]:
-    """The same under names that make the damage leave the checksums of chunks as they are."""
-    return {f"{name}.damaged": data for name, data in pngs().items()}
-
-
 # A PNG has a checksum in each chunk: damage that does not correct it is always noticed. Else, only what is missing can be.
-FORMATS: dict[str, tuple[Callable[[], Mapping[str, bytes]], str, int]] = {
-    "png": (pngs, "truncated", 2000),
-    "png_damaged": (bare_pngs, "always", 3000),
+FORMATS: dict[str, tuple[Callable[[], dict[str, bytes]], str, int]] = {
+    "png": (files("png", *PNGS), "truncated", 2000),
+    "png_damaged": (files("damaged", *PNGS), "always", 3000),
     "jpeg": (jpegs, "truncated", 3000),
-    "tiff": (tiffs, "truncated", 3000),
-    "webp": (webps, "truncated", 2000),
-    "pillow": (others, "truncated", 3000),
-    "modern": (modern, "truncated", 400),
+    "tiff": (
+        files("tif", "tiff-rgb-255-<-", "tiff-rgb-255->-tile", "tiff-rgb-65535-<-planar", "tiff-RGB-tiff_lzw"),
+        "truncated",
+        3000,
+    ),
+    "webp": (files("webp", "webp", "webp-lossless", "webp-alpha"), "truncated", 2000),
+    "pillow": (files("image", "gif-200", "bmp-RGB", "pnm-6-255"), "truncated", 3000),
+    "modern": (files("image", "heic", "avif", "jxl", "jp2-3"), "truncated", 400),
 }
 for _name, (_files, _exact, _cases) in FORMATS.items():
     _options: dict[str, Any] = {"exact": _exact, "cases": _cases}
     TARGETS[f"image_{_name}"] = Target(read_image, _files, **_options)
+TARGETS["image_bits16"] = Target(partial(read_image, bits=16), files("damaged", *PNGS), exact="always", cases=1500)
 
 
 def records() -> dict[str, bytes]:
@@ -122,9 +70,6 @@ def jpeg_cells(case: Case) -> Any:
     sides = (70, 90) if case.name == "rgb.jpg" else (40, 64)
     for box in ((0, 0, 8, 8), (20, 30, 17, 25), (0, 0, 40, 64)):
         for exact in (True, False):
-            if (cut := find_cells(case.data, *box, of=sides, exact=exact)) is not None:
-                decode_record(join_cells([cut]), form, cut.height, cut.width)
+            if (cells := find_cells(case.data, *box, of=sides, exact=exact)) is not None:
+                decode_record(join_cells([cells]), form, cells.height, cells.width)
     return decode_record(case.data, form, *sides)
-
-
-TARGETS["image_bits16"] = Target(partial(read_image, bits=16), bare_pngs, exact="always", cases=1500)
