@@ -23,6 +23,8 @@ from fastdata.loader.requests import Requests
 __all__ = ["Dali", "check_dali"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
+HARDWARE_SHARE = 0.9  # of a batch, for the JPEG decoders of data centre GPUs; threads take the rest (benchmarks/LOG.md)
+
 
 def import_dali() -> Any:
     """Import the package nvidia.dali, for the CUDA that torch was built with.
@@ -193,6 +195,7 @@ def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[s
         "use_fast_idct": fast,
         "jpeg_fancy_upsampling": not fast,
         "adjust_orientation": False,
+        "hw_decoder_load": HARDWARE_SHARE,
     }
     images = fn.decoders.image(jpeg, **options)
     if crop is not None:  # The decoder would cut, too, but on a GPU it does so slowly if it interpolates colours
