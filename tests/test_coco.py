@@ -12,7 +12,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastdata import CenterCrop, LMDBDataset, Loader, PrepError, RAMDataset, RandomCrop, RandomResizedCrop, Resize, prep
+from fastdata import (
+    CenterCrop,
+    LMDBDataset,
+    Loader,
+    PrepError,
+    RAMDataset,
+    RandomCrop,
+    RandomResizedCrop,
+    RandomScaleCrop,
+    Resize,
+    prep,
+)
 from fastdata.store.store import Store
 from support import boxes_of, encode, picture
 
@@ -144,6 +155,8 @@ crops = st.sampled_from(
         RandomResizedCrop(40),
         RandomResizedCrop((24, 33), scale=(0.02, 0.3)),
         CenterCrop(36),
+        CenterCrop((36, 60), resize=40),
+        RandomScaleCrop(50, (0.4, 2.0)),
         RandomCrop(60, padding=40),
         Resize((30, 50)),
     ]
@@ -173,7 +186,10 @@ def test_geometry_is_that_of_a_plain_loop(stores: dict[str, Path], body: Any, ex
     check()
 
 
-def test_a_box_stays_on_what_it_surrounds(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "crop", [RandomResizedCrop(96, scale=(0.3, 1)), RandomScaleCrop(96, (0.4, 1.5)), CenterCrop(96, resize=110)]
+)
+def test_a_box_stays_on_what_it_surrounds(crop: Any, tmp_path: Path) -> None:
     """Pixels are the reference: a white rectangle on black, and the box of what is white after everything."""
     images, annotations = [], []
     for k in range(12):
@@ -187,7 +203,7 @@ def test_a_box_stays_on_what_it_surrounds(tmp_path: Path) -> None:
     (tmp_path / "json").mkdir()
     path = write(tmp_path / "json/all.json", body)
     out = prep(tmp_path, tmp_path.with_suffix(".fds"), size=128, resize="crop", codec="rgb", coco=path, limit=12).out
-    dataset = RAMDataset(out, fields="boxes", crop=RandomResizedCrop(96, scale=(0.3, 1)), hflip=0.5, vflip=0.5)
+    dataset = RAMDataset(out, fields="boxes", crop=crop, hflip=0.5, vflip=0.5)
     seen = 0
     for _ in range(4):
         for images_of, boxes in Loader(dataset, 6, shuffle=True, num_workers=0):

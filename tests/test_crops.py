@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata import CenterCrop, LMDBDataset, LoaderError, RandomCrop, RandomResizedCrop, Resize
+from fastdata import CenterCrop, LMDBDataset, LoaderError, MaskDataset, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize
 from fastdata.codecs.pixels import decode_window, encode_record
 from fastdata.data.random import uniforms
 from fastdata.images.resample import resample
@@ -20,6 +20,7 @@ from fastdata.images.view import Sample, View
 from fastdata.store.manifest import Form
 from stores import deep, store, whole
 from support import picture, window_of
+from test_masks import masked
 
 sides = st.integers(1, 40) | st.integers(1, 3000)
 sizes = st.integers(1, 64) | st.tuples(st.integers(1, 80), st.integers(1, 80))
@@ -170,6 +171,9 @@ def test_a_wrong_size_is_refused(kind, size):
         lambda: RandomResizedCrop(8, ratio=(-1, 1)),
         lambda: RandomCrop(8, padding=-1),
         lambda: RandomCrop(8, padding=(1, 2)),
+        lambda: RandomResizedCrop(8, interpolation="nearest"),
+        lambda: RandomScaleCrop(8, (2, 1)),
+        lambda: CenterCrop(8, resize=0),
     ],
 )
 def test_other_wrong_arguments_are_refused(make):
@@ -182,14 +186,34 @@ def emitted(dataset, seed=5, epoch=2):
     return [dataset.read_batch([k], seed=seed, epoch=epoch)[0][0] for k in range(len(dataset))]
 
 
-def resized(image, box, shape, antialias):
-    """A box of a whole image, by Pillow (every channel by itself, so that 16 bits work too) or cv2."""
+def resized(image, box, shape, antialias, interpolation="bilinear"):
+    """A box of a whole image, by Pillow (every channel by itself; 16 bits as floats) or cv2."""
     top, left, h, w = (int(side) for side in box)
+    method = interpolation.upper()
     if not antialias:
-        return cv2.resize(image[top : top + h, left : left + w], shape[::-1]).reshape(*shape, -1)
-    planes = [Image.fromarray(image[top : top + h, left : left + w, c].astype(np.float32)) for c in range(image.shape[2])]
-    averaged = np.stack([np.asarray(plane.resize(shape[::-1], Image.Resampling.BILINEAR)) for plane in planes], axis=2)
+        way = {"BILINEAR": cv2.INTER_LINEAR, "BICUBIC": cv2.INTER_CUBIC}[method]
+        return cv2.resize(image[top : top + h, left : left + w], shape[::-1], interpolation=way).reshape(*shape, -1)
+    part = image[top : top + h, left : left + w]
+    part = part if part.dtype == np.uint8 else part.astype(np.float32)
+    planes = [Image.fromarray(part[..., c]) for c in range(part.shape[2])]
+    averaged = np.stack([np.asarray(plane.resize(shape[::-1], Image.Resampling[method])) for plane in planes], axis=2)
     return np.round(averaged).clip(0, np.iinfo(image.dtype).max).astype(image.dtype)
+
+
+def resized_first(crop, height, width, u):
+    """What crops that resize first are said to do: (height, width) of the resized image, and the box in it."""
+    h, w = crop.sides(2)
+    if isinstance(crop, CenterCrop):  # Resize, then CenterCrop, of torchvision
+        short = min(height, width)
+        sides = int(crop.resize * height / short), int(crop.resize * width / short)
+        top, left = (-((n - m) // 2) if m < n else round((m - n) / 2) for m, n in zip(sides, (h, w), strict=True))
+    else:
+        factor = crop.scale[0] + (crop.scale[1] - crop.scale[0]) * u[0]
+        sides = max(round(height * factor), 1), max(round(width * factor), 1)
+        top, left = (
+            int(lot * (m - n + 1)) if m >= n else -int(lot * (n - m + 1)) for m, n, lot in zip(sides, (h, w), u[1:], strict=True)
+        )
+    return sides, (top, left, h, w)
 
 
 def expected(dataset, images, seed=5, epoch=2):
@@ -199,7 +223,15 @@ def expected(dataset, images, seed=5, epoch=2):
         u = uniforms(seed, epoch, np.array([k]), 24)
         (box,) = crop.boxes(u[2 : 2 + crop.draws], np.array([image.shape[0]]), np.array([image.shape[1]]))
         h, w = crop.shapes(box[None])[0]
-        sample = cut(image, box) if tuple(box[2:]) == (h, w) else resized(image, box, (h, w), crop.antialias)
+        if crop.resizes_first:
+            sides, place = resized_first(crop, *image.shape[:2], u[2 : 2 + crop.draws, 0])
+            inside = cut(np.ones(sides), place) == 1
+            whole_image = resized(image, (0, 0, *image.shape[:2]), sides, True)
+            sample = np.where(inside[..., None], cut(whole_image, place), crop.fill)
+        elif tuple(box[2:]) == (h, w):
+            sample = cut(image, box)
+        else:
+            sample = resized(image, box, (h, w), crop.antialias, crop.interpolation)
         sample = sample[:, ::-1] if u[0, 0] < dataset.hflip else sample
         scaled = min(box[2] / h, box[3] / w) >= (4 if crop.antialias else 2)
         out.append((sample[::-1] if u[1, 0] < dataset.vflip else sample, scaled))
@@ -217,6 +249,14 @@ CROPS = [
     RandomResizedCrop((90, 31)),
     RandomResizedCrop(24, antialias=False),
     RandomResizedCrop(300),
+    RandomResizedCrop((40, 31), interpolation="bicubic"),
+    RandomResizedCrop(120, interpolation="bicubic"),
+    RandomResizedCrop(70, antialias=False, interpolation="bicubic"),
+    CenterCrop(48, resize=64),
+    CenterCrop((40, 110), resize=70),  # padded for some
+    CenterCrop(90, resize=120),
+    RandomScaleCrop((50, 70), (0.3, 1.7), fill=9),
+    RandomScaleCrop(30, (1.0, 3.0)),
     Resize(30),
     Resize((48, 128)),
     Resize((40, 96), antialias=False),
@@ -230,12 +270,24 @@ def test_pixels_are_those_of_pillow_and_cv2(crop, kind):
     if kind == "uint16" and isinstance(crop, RandomCrop) and not crop.padding:
         crop = RandomCrop(31)
     dataset, images = LMDBDataset(path, crop=crop, hflip=0.5, vflip=0.4), whole(path)
-    resizes = isinstance(crop, RandomResizedCrop | Resize)
     for found, (want, scaled) in zip(emitted(dataset), expected(dataset, images), strict=True):
         apart = np.abs(found.astype(float) - want) / (257 if found.dtype == np.uint16 else 1)
         if not (scaled and kind == "jpeg"):  # a scaled decode averages in its own way: see the next test
-            assert apart.max() <= (2 if resizes and crop.antialias else 0)
+            assert apart.max() <= (2 if crop.resizes and (crop.antialias or crop.interpolation == "bicubic") else 0)
         assert found.dtype == images[0].dtype and found.shape[2] == images[0].shape[2]
+
+
+@pytest.mark.parametrize("crop", [CenterCrop((40, 90), resize=51), RandomScaleCrop((50, 70), (0.3, 1.7))], ids=repr)
+def test_masks_are_resized_first_too(crop):
+    """Each pixel has the class at its centre in the image; beyond it, `ignore_index`."""
+    originals, dataset = MaskDataset(masked()), MaskDataset(masked(), crop=crop, hflip=0.5, ignore_index=7)
+    for k, (_, mask) in enumerate(originals):
+        u = uniforms(5, 2, np.array([k]), 24)[:, 0]
+        sides, place = resized_first(crop, *mask.shape, u[2:5][: crop.draws])
+        rows, columns = ((2 * np.arange(n) + 1) * m // (2 * n) for n, m in zip(sides, mask.shape, strict=True))
+        wanted = np.where(cut(np.ones(sides), place) == 1, cut(mask.numpy()[rows][:, columns], place), 7)
+        found = dataset.read_batch([k], seed=5, epoch=2)[1][0]
+        assert (found == wanted[:, :: -1 if u[0] < 0.5 else 1]).mean() > 0.99  # a centre on a border may fall on either side
 
 
 @settings(max_examples=150, deadline=None)
@@ -243,15 +295,19 @@ def test_pixels_are_those_of_pillow_and_cv2(crop, kind):
     sides=st.tuples(st.integers(1, 70), st.integers(1, 70)),
     shape=st.tuples(st.integers(1, 50), st.integers(1, 50)),
     channels=st.integers(1, 4),
+    method=st.sampled_from(["bilinear", "bicubic"]),
     seed=st.integers(0, 99),
 )
-def test_every_number_of_channels_is_averaged_as_pillow_does(sides, shape, channels, seed):
+def test_every_number_of_channels_is_averaged_as_pillow_does(sides, shape, channels, method, seed):
     """One and two channels take another way through torch's kernel than three."""
     pixels = np.random.default_rng(seed).integers(0, 256, (*sides, channels), np.uint8)
     out = np.full((*shape, channels), 7, np.uint8)
-    resample(pixels, (0, 0, *sides), out, antialias=True)
-    if sides[0] > shape[0] or sides[1] > shape[1]:
-        assert np.abs(out.astype(float) - resized(pixels, (0, 0, *sides), shape, True)).max() <= 2
+    resample(pixels, (0, 0, *sides), out, antialias=True, interpolation=method)
+    if sides[0] > shape[0] or sides[1] > shape[1] or method == "bicubic":
+        # overshoots of a bicubic kernel are cut off after the first of two passes, of which Pillow 13 takes the cheaper one first
+        between = (shape[0], sides[1]) if channels == 1 else (sides[0], shape[1])
+        half = resized(pixels, (0, 0, *sides), between, True, method)
+        assert np.abs(out.astype(float) - resized(half, (0, 0, *between), shape, True, method)).max() <= 2
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from fastdata import (
     RandomCrop,
     RandomResizedCrop,
     Resize,
+    View,
 )
 from fastdata.data.random import uniforms
 from support import Array
@@ -117,6 +118,46 @@ def test_a_transform_is_called_for_each_view() -> None:
     assert len(np.unique(one[:, 0, 0, 0] ^ other[:, 0, 0, 0])) > 20  # each view has its own seed
     again, _ = dataset.read_batch(np.arange(7), seed=0, epoch=0)
     np.testing.assert_array_equal(again[1], other[:7])
+
+
+def test_a_view_has_flips_and_a_transform_of_its_own() -> None:
+    """What it lacks is the dataset's, which may be set at any time."""
+    crop, path = CenterCrop(24), stores.store("jpeg")
+    whole = [LMDBDataset(path, crop=crop, **options) for options in ({}, {"hflip": 1.0}, {"vflip": 1.0})]
+    plain, across, down = (dataset.read_batch(np.arange(9), seed=0, epoch=0)[0] for dataset in whole)
+    views = [
+        View(crop, hflip=1.0),
+        crop,
+        View(crop, vflip=1.0, hflip=0.0, transform=np.invert),
+        View(Resize((8, 9)), transform=noisy),
+    ]
+    dataset = LMDBDataset(path, crop=views, transform=lambda pixels: pixels // 2)
+    first, second, third, fourth = dataset.read_batch(np.arange(9), seed=0, epoch=0)[0]
+    np.testing.assert_array_equal(first, across // 2)
+    np.testing.assert_array_equal(second, plain // 2)
+    np.testing.assert_array_equal(third, 255 - down)
+    assert fourth.shape == (9, 8, 9, 3) and len(np.unique(fourth[:, 0, 0, 0])) > 6
+    dataset.hflip, dataset.transform = 1.0, None
+    first, second, third, _ = dataset.read_batch(np.arange(9), seed=0, epoch=0)[0]
+    for found, want in ((first, across), (second, across), (third, 255 - down)):
+        np.testing.assert_array_equal(found, want)
+    alone = LMDBDataset(path, crop=View(crop, hflip=1.0, transform=np.invert))
+    np.testing.assert_array_equal(alone.with_crop_size(24).read_batch(np.arange(9), seed=0, epoch=0)[0], 255 - across)
+    assert "View(CenterCrop(24), hflip=1.0, transform=<ufunc 'invert'>)" in repr(alone)
+    with pytest.raises(ValueError, match="its mask would not follow"):
+        MaskDataset(stores.masked(), crop=View(crop, transform=np.invert))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_views_that_share_a_function_draw_different_numbers(workers: int) -> None:
+    """They are the same for any workers and batches: a function of seed, epoch, sample and view."""
+    dataset = LMDBDataset(stores.store("rgb"), crop=[View(CenterCrop(8), transform=noisy), View(CenterCrop(8), transform=noisy)])
+    one, other = dataset.read_batch(np.arange(20), seed=3, epoch=0)[0]
+    assert (one[:, 0, 0, 0] != other[:, 0, 0, 0]).sum() > 15
+    with Loader(dataset, 7, shuffle=True, seed=3, num_workers=workers) as loader:
+        for batch in loader:
+            want = dataset.read_batch(batch.ids, seed=3, epoch=0)[0]
+            assert all(np.array_equal(view.permute(0, 2, 3, 1), pixels) for view, pixels in zip(batch[0], want, strict=True))
 
 
 def test_multi_crop_is_that_of_dino() -> None:

@@ -10,7 +10,7 @@ from fastdata._version import __version__ as __version__
 
 # Without `open`, which would replace Python's in a star import
 __all__ = ["ArrayDataset", "LMDBDataset", "MaskDataset", "RAMDataset", "TableDataset", "TokenDataset"]
-__all__ += ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "Resize"]
+__all__ += ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "RandomScaleCrop", "Resize", "View"]
 __all__ += ["Augment", "Batch", "GPUNormalize", "Loader", "NextToken", "Prefetcher", "Ragged", "Trainer"]
 __all__ += ["Summary", "doctor", "drop_dead_bias", "merge", "prep", "prep_finish", "prep_plan", "prep_run", "publish"]
 __all__ += ["CodecError", "FastDataError", "FormatError", "LoaderError"]
@@ -29,8 +29,9 @@ _NAMES = {
     "gpu.normalize": ["GPUNormalize"],
     "gpu.prefetcher": ["Prefetcher"],
     "gpu.ragged": ["Ragged"],
-    "images.crops": ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "Resize"],
+    "images.crops": ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "RandomScaleCrop", "Resize"],
     "images.stored": ["LMDBDataset", "MaskDataset"],
+    "images.view": ["View"],
     "loader.loader": ["Loader"],
     "prepare.functions": ["Summary", "prep", "prep_finish", "prep_plan", "prep_run"],
     "prepare.merge": ["merge"],
@@ -62,8 +63,9 @@ if TYPE_CHECKING:
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.gpu.prefetcher import Prefetcher
     from fastdata.gpu.ragged import Ragged
-    from fastdata.images.crops import CenterCrop, Crop, MultiCrop, RandomCrop, RandomResizedCrop, Resize
+    from fastdata.images.crops import CenterCrop, Crop, MultiCrop, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize
     from fastdata.images.stored import LMDBDataset, MaskDataset
+    from fastdata.images.view import View
     from fastdata.loader.loader import Loader
     from fastdata.prepare.functions import Summary, prep, prep_finish, prep_plan, prep_run
     from fastdata.prepare.merge import merge

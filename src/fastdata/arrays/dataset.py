@@ -81,8 +81,8 @@ class ArrayDataset(SlotDataset):
     def _checked_view(self, crop: Crop | None, flips: float | Sequence[float]) -> tuple[Crop | None, tuple[float, ...]]:
         axes = self._arrays.axes
         if crop is not None:
-            if not isinstance(crop, Crop) or not crop.any_axes:
-                raise TypeError(f"crop is {crop!r}, but must be RandomCrop, CenterCrop or None")
+            if not isinstance(crop, Crop) or not crop.any_axes or crop.resizes:
+                raise TypeError(f"crop is {crop!r}, but must be RandomCrop, CenterCrop or None, without resize")
             crop.sides(axes)
         chances = (float(flips),) * axes if isinstance(flips, int | float) else tuple(map(float, flips))
         if len(chances) != axes or not all(0 <= chance <= 1 for chance in chances):

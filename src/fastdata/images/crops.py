@@ -1,6 +1,6 @@
 """Crops: the box of an image that becomes a sample. The boxes of a batch are drawn at once, by torchvision's rules.
 
-A box is (top, left, height, width) in pixels of the stored image. Pixels beyond the image are zero.
+A box is (top, left, height, width) in pixels of the stored image.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from fastdata.errors import LoaderError
 
-__all__ = ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "Resize"]
+__all__ = ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "RandomScaleCrop", "Resize"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Size = int | tuple[int, ...]
@@ -34,10 +34,11 @@ class Crop:
     Attributes:
         draws: how many random numbers a sample needs.
         resizes: whether a box may differ in size from the output and is then resized. If False, the crop only cuts.
-        reaches_outside: whether a box may reach beyond the image, where samples are black and masks are `ignore_index`. Such a crop
-            cannot resize.
+        reaches_outside: whether a box may reach beyond the image, where samples are `fill` and masks are `ignore_index`. If such a
+            crop resizes, the image is resized first, and then cut at whole pixels, so boxes may begin and end between pixels.
         shape: (height, width) of the output; None: it depends on the box, and `shapes` returns it.
-        antialias, fast: as for RandomResizedCrop.
+        antialias, interpolation, fast: as for RandomResizedCrop.
+        fill: the value of pixels beyond the image.
 
     Examples:
         >>> class Corner(Crop):
@@ -58,7 +59,9 @@ class Crop:
     resizes = True
     reaches_outside = False
     antialias = True
+    interpolation = "bilinear"
     fast = False
+    fill = 0
 
     def __post_init__(self) -> None:
         sides = self.size if isinstance(self.size, tuple) else (self.size, self.size)
@@ -69,6 +72,11 @@ class Crop:
     def shape(self) -> tuple[int, int] | None:
         height, width = self.sides(2)
         return height, width
+
+    @property
+    def resizes_first(self) -> bool:
+        """Whether the image is resized before it is cut, so that pixels around a box count."""
+        return self.resizes and self.reaches_outside
 
     def sides(self, axes: int) -> tuple[int, ...]:
         """Return the side of the output along each of `axes` axes."""
@@ -82,7 +90,7 @@ class Crop:
         raise NotImplementedError
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
-        """Return the boxes of a batch, int64 [n, 4].
+        """Return the boxes of a batch, int64 [n, 4]; floats if the crop resizes and reaches outside.
 
         Args:
             u: independent uniform numbers in [0, 1), float64 [draws, n].
@@ -110,8 +118,9 @@ class RandomResizedCrop(Crop):
         size: (height, width) of the output, or one number for both.
         scale: lower and upper bound of the box's share of the image's area.
         ratio: lower and upper bound of width / height; its logarithm is uniform.
-        antialias: average the pixels that a smaller output would skip (triangle filter), as torchvision does by default; False:
-            plain bilinear, which is faster where a crop shrinks, but aliases.
+        antialias: average the pixels that a smaller output would skip, as torchvision does by default; False is faster where a crop
+            shrinks, but aliases.
+        interpolation: "bilinear", or "bicubic", which is sharper and slower.
         fast: use libjpeg-turbo's faster transform and chroma upsampling, about 1 code off on average, up to 80 at chroma edges.
     """
 
@@ -119,15 +128,17 @@ class RandomResizedCrop(Crop):
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     antialias: bool = True
+    interpolation: str = "bilinear"
     fast: bool = False
 
     draws: ClassVar[int] = 2 + 2 * TRIES
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
-            if not 0 < low <= high:
-                raise ValueError(f"RandomResizedCrop: {name} is {(low, high)}, but must be two positive numbers, the lower first")
+        _check_range(self, "scale", self.scale)
+        _check_range(self, "ratio", self.ratio)
+        if self.interpolation not in ("bilinear", "bicubic"):
+            raise ValueError(f"RandomResizedCrop: interpolation is {self.interpolation!r}, but must be 'bilinear' or 'bicubic'")
 
     def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
         area = heights * widths * (self.scale[0] + (self.scale[1] - self.scale[0]) * u[2::2])
@@ -152,6 +163,12 @@ class RandomResizedCrop(Crop):
         return np.stack([(heights - h) // 2, (widths - w) // 2, h, w], axis=1)
 
 
+def _check_range(crop: Crop, name: str, given: tuple[float, float]) -> None:
+    low, high = given
+    if not 0 < low <= high:
+        raise ValueError(f"{type(crop).__name__}: {name} is {given}, but must be two positive numbers, the lower first")
+
+
 def MultiCrop(
     size: Size = 224,
     local_size: Size = 96,
@@ -164,8 +181,9 @@ def MultiCrop(
 ) -> tuple[RandomResizedCrop, ...]:
     """Return the crops of DINO: `num_global` large views of an image, then `num_local` small ones. Give it to a dataset as `crop`.
 
-    The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), whose resampling is bicubic.
-    The others are arguments of RandomResizedCrop: `scale` of global and `local_scale` of local views, `options` of both.
+    The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), which adds
+    `interpolation="bicubic"`. `scale` is that of global and `local_scale` that of local views; `options` are of both, as for
+    RandomResizedCrop.
 
     Examples:
         >>> [crop.size for crop in MultiCrop(224, 96, num_local=3)]
@@ -189,17 +207,35 @@ class _Cut(Crop):
 
 @dataclass(frozen=True, repr=False)
 class CenterCrop(_Cut):
-    """The centre of the image, not resized, as torchvision.transforms.CenterCrop. Smaller images are padded with zeros.
+    """The centre of the image, as torchvision.transforms.CenterCrop. Smaller images are padded with zeros.
 
     Args:
         size: (height, width) of the output, or one number for both; for arrays, one number for each axis, or one for all.
+        resize: what the short side of the image becomes first, as by torchvision.transforms.Resize; None: it stays. Not for arrays.
         fast: as for RandomResizedCrop.
     """
 
     _: KW_ONLY
+    resize: int | None = None
     fast: bool = False
 
     reaches_outside = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resize is not None and (not isinstance(self.resize, int) or self.resize < 1):
+            raise ValueError(f"CenterCrop: resize is {self.resize!r}, but must be a positive number of pixels, or None")
+
+    @property
+    def resizes(self) -> bool:  # type: ignore[override]
+        return self.resize is not None
+
+    def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
+        if self.resize is None:
+            return super().boxes(u, heights, widths)
+        sides = np.stack([heights, widths], axis=1)
+        resized = np.maximum(self.resize * sides // sides.min(axis=1, keepdims=True), 1)
+        return _boxes_before(self.starts(u, resized), self.sides(2), sides, resized)
 
     def starts(self, u: Array, shapes: Array) -> Array:
         sides = np.array(self.sides(shapes.shape[1]))
@@ -247,6 +283,41 @@ class RandomCrop(_Cut):
                 "CenterCrop, which pads by itself"
             )
         return np.asarray((u[: shapes.shape[1]].T * places).astype(np.int64) - self.padding)
+
+
+@dataclass(frozen=True, repr=False)
+class RandomScaleCrop(Crop):
+    """A box of `size` at a random place of the image, which is first resized by a random factor, as for segmentation.
+
+    Args:
+        size: (height, width) of the output, or one number for both.
+        scale: the least and the greatest factor.
+        fill: the value of pixels beyond the image, if that is smaller than the box; masks have `ignore_index` there.
+    """
+
+    scale: tuple[float, float]
+    fill: int = 0
+
+    draws: ClassVar[int] = 3
+    reaches_outside = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range(self, "scale", self.scale)
+
+    def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
+        sides, size = np.stack([heights, widths], axis=1), self.sides(2)
+        factors = self.scale[0] + (self.scale[1] - self.scale[0]) * u[0]
+        resized = np.maximum(np.rint(sides * factors[:, None]), 1)
+        room = resized - size
+        starts = np.sign(room) * np.floor(u[1:].T * (abs(room) + 1))
+        return _boxes_before(starts, size, sides, resized)
+
+
+def _boxes_before(starts: Array, size: tuple[int, ...], sides: Array, resized: Array) -> Array:
+    """Return where boxes of `size`, cut at `starts` out of images resized from `sides` to `resized`, lay before, float64 [n, 4]."""
+    rates = sides / resized
+    return np.concatenate([starts * rates, size * rates], axis=1)
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,34 +14,26 @@ from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_
 from fastdata.data.random import ROW_MASK, isolated_global_rngs, repeated, seeds_for_user_code, uniforms
 from fastdata.data.targets import Item, to_tensors
 from fastdata.errors import LoaderError, StoreError
-from fastdata.images.crops import Crop
 from fastdata.images.fields import Columns, Fields, as_item, columns_of
 from fastdata.images.masks import class_names, class_pixels
 from fastdata.images.records import ConcatImages, Images
 from fastdata.images.rendering import EncodedBatch, render_batch, render_masks
 from fastdata.images.tokens import decode_tokens
-from fastdata.images.view import Sample, Transform, View, plan_views
+from fastdata.images.view import AnyCrop, Sample, Transform, View, plan_views
 from fastdata.store.store import Use
-from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["ImageDataset"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-VIEW_PARTS = "crop", "hflip", "vflip", "transform"
-
 
 def _view_property(name: str) -> Any:
-    """Return a property for a part of the views. Setting it takes what the constructor takes."""
-
-    def get_value(dataset: Any) -> Any:
-        values = tuple(getattr(view, name) for view in dataset.views)
-        return values if name == "crop" and dataset.several else values[0]
+    """Return a property for an argument of the views."""
 
     def set_value(dataset: Any, value: Any) -> None:
-        dataset._set_views(**{part: getattr(dataset, part) for part in VIEW_PARTS} | {name: value})
+        dataset._set_views(**dataset._view | {name: value})
 
-    return property(get_value, set_value)
+    return property(lambda dataset: dataset._view[name], set_value)
 
 
 class ImageDataset(SlotDataset):
@@ -206,10 +198,13 @@ class ImageDataset(SlotDataset):
         """Return why `encode_batch` cannot be used; None: it can."""
         if self._masks is not None:
             return "it has masks, which must be cropped with the images"
-        if self.transform is not None:
-            return "it has a transform, which takes decoded images"
         if self.several:
             return "it has several crops, which share what is decoded"
+        if self.views[0].transform is not None:
+            return "it has a transform, which takes decoded images"
+        crop = self.views[0].crop
+        if crop is not None and (crop.resizes_first or crop.interpolation != "bilinear"):
+            return f"DALI cannot resize as {crop} does"
         if self.images:
             return "it has several images a sample; images= chooses one"
         return None if self._images.jpegs else "its images are not held as a store's JPEGs (--codec jpeg)"
@@ -253,20 +248,19 @@ class ImageDataset(SlotDataset):
         sources = tuple(images.with_size(size) for images in self._sources)
         return self._like(_images=sources[0], _sources=sources, _masks=self._masks and self._masks.with_size(size))
 
-    def with_crop(
-        self, crop: Crop | Sequence[Crop] | None, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None
-    ) -> Any:
+    def with_crop(self, crop: AnyCrop, *, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> Any:
         """Return the same samples with another crop, flips and transform, such as for a validation set after `split`."""
         other = self._like()
         other._set_views(crop, hflip, vflip, transform)
         return other
 
     def with_crop_size(self, side: int) -> Any:
+        view = self.views[0]
         if self.several:
             raise ValueError(f"a crop of {side} was asked for, but the dataset has several crops: set dataset.crop to others")
-        if self.crop is None:
+        if view.crop is None:
             raise ValueError(f"a crop of {side} was asked for, but the dataset has no crop: give it one, such as RandomResizedCrop")
-        return self._like(views=(replace(self.views[0], crop=replace(self.crop, size=side)),))
+        return self.with_crop(replace(view, crop=replace(view.crop, size=side)))
 
     @property
     def fields(self) -> str | tuple[str, ...] | None:
@@ -315,22 +309,17 @@ class ImageDataset(SlotDataset):
         for name, (mine, others, remedy) in found.items():
             if mine != others:
                 raise ValueError(f"the datasets have the {name} {mine!r} and {others!r}: {remedy}")
-        rows = [None if d._chosen is None else SharedArray.of(d._chosen.array & ROW_MASK) for d in (self, other)]
+        rows = [None if d._chosen is None else d._chosen.array & ROW_MASK for d in (self, other)]
         sources = [ConcatImages([*zip(pair, rows, strict=True)]) for pair in zip(self._sources, other._sources, strict=True)]
         masks = self._masks and other._masks and ConcatImages([*zip((self._masks, other._masks), rows, strict=True)])
-        view = {part: getattr(self, part) for part in VIEW_PARTS}
-        return ImageDataset(sources, self.images or (), masks=masks, ignore_index=self.ignore_index, fields=self._fields, **view)
+        options: dict[str, Any] = {"masks": masks, "ignore_index": self.ignore_index, "fields": self._fields, **self._view}
+        return ImageDataset(sources, self.images or (), **options)
 
-    def _set_views(
-        self,
-        crop: Crop | Sequence[Crop] | None = None,
-        hflip: float = 0.0,
-        vflip: float = 0.0,
-        transform: Transform | None = None,
-    ) -> None:
+    def _set_views(self, crop: AnyCrop = None, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> None:
         """Set the views. Raise ValueError or TypeError if they are wrong, or do not suit these images and targets."""
-        several = isinstance(crop, Sequence)
-        views = tuple(View(one, hflip, vflip, transform) for one in (crop if isinstance(crop, Sequence) else [crop]))
+        crop, several = (tuple(crop), True) if isinstance(crop, Sequence) else (crop, False)
+        given = [one if isinstance(one, View) else View(one) for one in (crop if isinstance(crop, tuple) else [crop])]
+        views = tuple(view.filled(hflip=hflip, vflip=vflip, transform=transform) for view in given)
         if not views:
             raise ValueError("crop is an empty list, but must have a crop for each view; None: the whole image")
         geometric = self._fields.geometric(columns_of(self._images)) if self._fields else None
@@ -340,10 +329,11 @@ class ImageDataset(SlotDataset):
         if follower and several:
             found = f"crop makes {len(views)} views of an image, and {follower} can follow only one"
             raise ValueError(f"{found}: give one crop, or leave the other out; {remedy}")
-        if follower and transform is not None:
+        if follower and views[0].transform is not None:
             found = f"transform takes an image, and {follower} would not follow"
             raise ValueError(f"{found}: transform both on the device, or leave the other out; {remedy}")
         self.views, self.several = views, several
+        self._view = {"crop": crop, "hflip": hflip, "vflip": vflip, "transform": transform}
 
     def __repr__(self) -> str:
         kind = self._images.labels.kind

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias
 
 import cv2
 import numpy as np
@@ -30,7 +29,6 @@ from fastdata.system.shared_memory import SharedArray
 __all__ = ["ConcatImages", "FileImages", "Images", "StoreImages"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-T = TypeVar("T", bound=Sized)
 
 Scratch = Callable[[int], Array]
 Held = tuple[InMemoryRecords, bool]  # records in memory, and whether they are pixels
@@ -317,9 +315,6 @@ class StoreValues:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
-    def __len__(self) -> int:
-        return self._samples
-
     def batch(self, rows: Array) -> Array | Lists | list[Any]:
         """Return the values of these rows, as `ColumnReader.read` does."""
         if self._opened is None:
@@ -329,58 +324,46 @@ class StoreValues:
         return self._opened.read(rows)
 
 
-class _Concat(Generic[T]):
-    """Several sources, as one.
+class ConcatImages:
+    """The images of several sources, as one source.
 
     Args:
         parts: sources, each with the rows of it to use, in order; None: all rows.
-    """
-
-    def __init__(self, parts: Sequence[tuple[T, SharedArray | None]]) -> None:
-        self._parts = list(parts)
-        self._starts = np.cumsum([0, *(len(source) if rows is None else len(rows.array) for source, rows in parts)]).tolist()
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def _split(self, ids: Array) -> Iterator[tuple[int, T, Array, Array]]:
-        """Yield the number of each source that has some of these rows, the source, which of them, and their numbers there."""
-        part = np.searchsorted(self._starts, ids, "right") - 1
-        for k in np.unique(part).tolist():
-            source, rows = self._parts[k]
-            places = np.flatnonzero(part == k)
-            local = ids[places] - self._starts[k]
-            yield k, source, places, local if rows is None else rows.array[local]
-
-    def _find(self, index: int) -> tuple[T, int]:
-        k = bisect.bisect_right(self._starts, index) - 1
-        source, rows = self._parts[k]
-        local = index - self._starts[k]
-        return source, local if rows is None else int(rows.array[local])
-
-
-class ConcatImages(_Concat[Images]):
-    """The images of several sources, as one source.
 
     Raises:
         ValueError: if their labels, channels or dtypes differ.
     """
 
-    def __init__(self, parts: Sequence[tuple[Images, SharedArray | None]]) -> None:
-        super().__init__(parts)
-        first = self._parts[0][0]
+    def __init__(self, parts: Sequence[tuple[Images, Array | None]]) -> None:
+        self._sources = [images for images, _ in parts]
+        first = self._sources[0]
         self.form: Form = first.form
         self.labels: Labels = first.labels
-        for images, _ in self._parts[1:]:
+        for images in self._sources[1:]:
             if images.labels != first.labels or structs.replace(images.form, codec=first.form.codec) != first.form:
                 raise ValueError(
                     f"datasets of {_described(first)} and of {_described(images)} do not go together: prepare the second with "
                     "--classes of the first, and the same --gray, --bits and --mask-bits"
                 )
-        targets = [images.targets if rows is None else images.targets[rows.array] for images, rows in self._parts]
-        self._targets = SharedArray.of(np.concatenate(targets))
-        sides = [np.stack(one.sides(np.arange(len(one)) if rows is None else rows.array), axis=1) for one, rows in self._parts]
-        self._sides = SharedArray.of(np.concatenate(sides))
+        chosen = [(images, np.arange(len(images)) if rows is None else rows) for images, rows in parts]
+        numbers = [np.full(len(rows), k) for k, (_, rows) in enumerate(chosen)]
+        self._rows = SharedArray.of(np.stack([np.concatenate(numbers), np.concatenate([rows for _, rows in chosen])]))
+        self._targets = SharedArray.of(np.concatenate([images.targets[rows] for images, rows in chosen]))
+        self._sides = SharedArray.of(np.concatenate([np.stack(images.sides(rows), axis=1) for images, rows in chosen]))
+
+    def __len__(self) -> int:
+        return len(self._targets.array)
+
+    def split(self, ids: Array) -> Iterator[tuple[int, Images, Array, Array]]:
+        """Yield the number of each source that has some of these rows, the source, which of them, and their numbers there."""
+        numbers, rows = self._rows.array[:, ids]
+        for k in np.unique(numbers).tolist():
+            places = np.flatnonzero(numbers == k)
+            yield k, self._sources[k], places, rows[places]
+
+    def _find(self, index: int) -> tuple[Images, int]:
+        source, row = self._rows.array[:, index].tolist()
+        return self._sources[source], row
 
     @property
     def targets(self) -> Array:
@@ -391,27 +374,23 @@ class ConcatImages(_Concat[Images]):
 
     @property
     def stores(self) -> dict[Path, Store]:
-        return {path: store for images, _ in self._parts for path, store in images.stores.items()}
+        return {path: store for images in self._sources for path, store in images.stores.items()}
 
     @property
     def columns(self) -> dict[str, Values]:
         """The columns that all sources have."""
-        names = set.intersection(*(set(images.columns) for images, _ in self._parts))
-        return {
-            name: ConcatValues([(images.columns[name], rows) for images, rows in self._parts])
-            for name in self._parts[0][0].columns
-            if name in names
-        }
+        names = [name for name in self._sources[0].columns if all(name in images.columns for images in self._sources)]
+        return {name: ConcatValues(self, [images.columns[name] for images in self._sources]) for name in names}
 
     def placement(self, ids: Array) -> Placement:
         found = Placement(np.empty((len(ids), 2)), np.empty((len(ids), 2)))
-        for _, images, places, local in self._split(ids):
+        for _, images, places, local in self.split(ids):
             placed = images.placement(local)
             found.scale[places], found.shift[places] = placed.scale, placed.shift
         return found
 
     def uses(self, ids: Array) -> list[Use]:
-        found = [(places, use) for _, images, places, local in self._split(ids) for use in images.uses(local)]
+        found = [(places, use) for _, images, places, local in self.split(ids) for use in images.uses(local)]
         return [use._replace(samples=places[use.samples]) for places, use in found]
 
     def get(self, index: int) -> memoryview:
@@ -424,15 +403,15 @@ class ConcatImages(_Concat[Images]):
 
     @property
     def jpegs(self) -> bool:
-        return all(images.jpegs for images, _ in self._parts)
+        return all(images.jpegs for images in self._sources)
 
     @property
     def indexed(self) -> bool:
-        return all(images.indexed for images, _ in self._parts)
+        return all(images.indexed for images in self._sources)
 
     @property
     def place(self) -> str:
-        places = list(dict.fromkeys(images.place for images, _ in self._parts))
+        places = list(dict.fromkeys(images.place for images in self._sources))
         return " + ".join(places) if len(places) < 4 else f"{len(places)} stores"
 
     def name(self, index: int) -> str:
@@ -441,37 +420,38 @@ class ConcatImages(_Concat[Images]):
 
     @property
     def num_shards(self) -> int:
-        return sum(images.num_shards for images, _ in self._parts)
+        return sum(images.num_shards for images in self._sources)
 
     def shards_of(self, rows: Array) -> Array:
         shards = np.empty(len(rows), np.int64)
-        before = np.cumsum([0, *(images.num_shards for images, _ in self._parts)])
-        for k, images, places, local in self._split(rows):
+        before = np.cumsum([0, *(images.num_shards for images in self._sources)])
+        for k, images, places, local in self.split(rows):
             shards[places] = before[k] + images.shards_of(local)
         return shards
 
     def with_size(self, size: int | None) -> ConcatImages:
-        return ConcatImages([(images.with_size(size), rows) for images, rows in self._parts])
+        numbers, rows = self._rows.array
+        return ConcatImages([(images.with_size(size), rows[numbers == k]) for k, images in enumerate(self._sources)])
 
 
-class ConcatValues(_Concat[Values]):
+class ConcatValues:
     """The values of a column of several sources.
 
     Raises:
         ValueError: if they are of different types.
     """
 
-    def __init__(self, parts: Sequence[tuple[Values, SharedArray | None]]) -> None:
-        super().__init__(parts)
-        self.column: Column = parts[0][0].column
-        for values, _ in parts[1:]:
+    def __init__(self, images: ConcatImages, sources: Sequence[Values]) -> None:
+        self._images, self._sources = images, sources
+        self.column: Column = sources[0].column
+        for values in sources[1:]:
             if structs.replace(values.column, ids=self.column.ids) != self.column:
                 raise ValueError(f"datasets whose columns are {self.column} and {values.column} cannot be concatenated")
 
     def batch(self, rows: Array) -> Array | Lists | list[Any]:
         items: list[Any] = [None] * len(rows)
-        for _, values, places, local in self._split(rows):
-            batch = values.batch(local)
+        for k, _, places, local in self._images.split(rows):
+            batch = self._sources[k].batch(local)
             for place, item in zip(places.tolist(), batch.items() if isinstance(batch, Lists) else batch, strict=True):
                 items[place] = item
         if self.column.type in TEXTS:

@@ -6,30 +6,34 @@ The box may start and end inside pixels: in a JPEG decoded at half its size, an 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
 import numpy as np
 import torch
 
-from fastdata.system.torch_private import bilinear, bilinear_averaged
+from fastdata.system.torch_private import bicubic, bicubic_averaged, bilinear, bilinear_averaged
 
-__all__ = ["pad", "resample"]
+__all__ = ["resample", "resample_part"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Box = tuple[float, float, float, float]
 
+KERNELS = {"bilinear": (bilinear, bilinear_averaged), "bicubic": (bicubic, bicubic_averaged)}
 
-def resample(pixels: Array, box: Box, out: Array, *, antialias: bool) -> None:
+
+def resample(pixels: Array, box: Box, out: Array, *, antialias: bool, interpolation: str = "bilinear") -> None:
     """Resize the box (top, left, height, width) of `pixels`, [h, w, C], into `out`, [H, W, C], of the same dtype, uint8 or uint16.
 
-    `pixels` may be RGBA where `out` is RGB. Resizing is bilinear. With `antialias`, sides that shrink are averaged with a triangle
-    as wide as what they skip. This is Pillow's BILINEAR except for rounding, a code or rarely two: torch's uint8 kernel has
-    Pillow's arithmetic, vectorised.
+    `pixels` may be RGBA where `out` is RGB. With `antialias`, sides that shrink are averaged with a filter as wide as what they
+    skip. This is Pillow's BILINEAR or BICUBIC except for rounding, a code or rarely two: torch's uint8 kernels have Pillow's
+    arithmetic, vectorised.
     """
     y, x, height, width = box
     top, left, bottom, right = math.floor(y), math.floor(x), math.ceil(y + height), math.ceil(x + width)
-    averaged = antialias and (height > out.shape[0] or width > out.shape[1])
+    # without averaging, a bicubic kernel is another one, OpenCV's
+    averaged = antialias and (height > out.shape[0] or width > out.shape[1] or interpolation == "bicubic")
     if top == y and left == x:
         pixels = pixels[top:bottom, left:right]
     else:
@@ -41,9 +45,10 @@ def resample(pixels: Array, box: Box, out: Array, *, antialias: bool) -> None:
     same = pixels.shape[2] == out.shape[2]
     target = out if same else np.empty((*out.shape[:2], pixels.shape[2]), out.dtype)
     if averaged or pixels.shape[:2] != (height, width):
-        _resize(pixels, (height, width), target, bilinear_averaged if averaged else bilinear)
+        _resize(pixels, (height, width), target, KERNELS[interpolation][averaged])
     else:
-        cv2.resize(pixels, target.shape[1::-1], dst=target, interpolation=cv2.INTER_LINEAR)
+        method = cv2.INTER_LINEAR if interpolation == "bilinear" else cv2.INTER_CUBIC
+        cv2.resize(pixels, target.shape[1::-1], dst=target, interpolation=method)
     if not same:
         _copy(target, out)
 
@@ -56,17 +61,26 @@ def _copy(pixels: Array, out: Array) -> None:
         cv2.cvtColor(pixels, cv2.COLOR_RGBA2RGB, dst=out)
 
 
-def pad(pixels: Array, box: Box, out: Array, black: int) -> None:
-    """Fill `out` with a box of its size that reaches beyond `pixels`, where it is `black`."""
-    top, left = math.floor(box[0]), math.floor(box[1])
-    between = box[0] > top or box[1] > left
-    canvas = np.empty((len(out) + 1, out.shape[1] + 1, out.shape[2]), out.dtype) if between else out
-    canvas[...] = black
-    to_y, to_x, y, x = max(-top, 0), max(-left, 0), max(top, 0), max(left, 0)
-    inner = pixels[y : max(top + len(canvas), 0), x : max(left + canvas.shape[1], 0)]
-    _copy(inner, canvas[to_y : to_y + len(inner), to_x : to_x + inner.shape[1]])
-    if between:
-        resample(canvas, (box[0] - top, box[1] - left, *out.shape[:2]), out, antialias=False)
+def resample_part(
+    pixels: Array, corner: tuple[int, int], rate: tuple[float, float], start: Sequence[int], out: Array, *, interpolation: str
+) -> None:
+    """Resize a whole image, and write the part that begins there at `start`, (row, column), to `out`, [H, W, C].
+
+    Args:
+        pixels: of the image from `corner`, (row, column), on: all that `out` depends on.
+        rate: how many pixels of the image each new one spans, down and across.
+    """
+    (height, width), channels = out.shape[:2], pixels.shape[2]
+    if rate == (1, 1):
+        top, left = start[0] - corner[0], start[1] - corner[1]
+        _copy(pixels[top : top + height, left : left + width], out)
+        return
+    # torch's kernel begins at the image's corner: what lies before `pixels` is never set, and changes nothing in `out`
+    canvas: Array = np.empty((corner[0] + len(pixels), corner[1] + pixels.shape[1], channels), pixels.dtype)
+    canvas[corner[0] :, corner[1] :] = pixels
+    resized: Array = np.empty((start[0] + height, start[1] + width, channels), pixels.dtype)
+    _resize(canvas, (len(resized) * rate[0], resized.shape[1] * rate[1]), resized, KERNELS[interpolation][True])
+    _copy(resized[start[0] :, start[1] :], out)
 
 
 def _shifted(pixels: Array, down: float, across: float) -> Array:

@@ -16,7 +16,7 @@ from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
 from fastdata.images.masks import class_names, class_outside, class_pixels
 from fastdata.images.records import FileImages, StoreImages
-from fastdata.images.view import Transform
+from fastdata.images.view import AnyCrop, Transform, View
 from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 
@@ -58,9 +58,10 @@ class LMDBDataset(ImageDataset):
     Args:
         path: a store made by `fastdata-prep`; a folder, or a URL.
         size: the stored size to read; None: the largest.
-        crop: RandomResizedCrop, CenterCrop, RandomCrop, Resize, or your own Crop; None: the whole image. A list of crops, or a
-            MultiCrop, makes several views of each image: a sample's image is then a tuple, with random numbers and flips of its own
-            for each view. Views that overlap are decoded together, which changes no pixel.
+        crop: RandomResizedCrop, RandomScaleCrop, CenterCrop, RandomCrop, Resize, or your own Crop; None: the whole image. A list,
+            or a MultiCrop, makes several views of each image: a sample's image is then a tuple, with random numbers and flips of
+            its own for each view. `View` gives a view its own flips and transform. Views that overlap are decoded together, which
+            changes no pixel.
         hflip, vflip: probability of a flip.
         transform: your own function, called in the worker after crop and flips. It takes a uint8 (or uint16) array [H, W, C] and
             returns an array [H, W, C], or a tensor [C, H, W] on the CPU. If its parameter is annotated with torch.Tensor or
@@ -92,7 +93,7 @@ class LMDBDataset(ImageDataset):
         path: StrPath,
         *,
         size: int | None = None,
-        crop: Crop | Sequence[Crop] | None = None,
+        crop: AnyCrop = None,
         hflip: float = 0.0,
         vflip: float = 0.0,
         transform: Transform | None = None,
@@ -140,7 +141,7 @@ class MaskDataset(ImageDataset):
         path: StrPath,
         *,
         size: int | None = None,
-        crop: Crop | None = None,
+        crop: Crop | View | None = None,
         hflip: float = 0.0,
         vflip: float = 0.0,
         ignore_index: int | None = None,
@@ -166,10 +167,6 @@ class RAMImages(RAMDataset, ImageDataset):
         targets: Any = None,
         *,
         size: int | Sequence[int] | None = None,
-        crop: Crop | Sequence[Crop] | None = None,
-        hflip: float = 0.0,
-        vflip: float = 0.0,
-        transform: Transform | None = None,
         decoded: bool = False,
         max_bytes: int | None = None,
         masks: bool = True,
@@ -182,6 +179,7 @@ class RAMImages(RAMDataset, ImageDataset):
         cache_size: int | str | None = None,
         storage: Storage | None = None,
         shared: bool = True,
+        **view: Any,
     ) -> None:
         masks_of: StoreImages | None = None
         names: tuple[str, ...] = ()
@@ -212,5 +210,4 @@ class RAMImages(RAMDataset, ImageDataset):
         for one, each in zip(held, nbytes, strict=True):
             one.hold(each[:count], decoded, shared)
         chosen = Fields.of(fields, sources[0], min_visible)
-        view: dict[str, Any] = {"crop": crop, "hflip": hflip, "vflip": vflip, "transform": transform}
         super().__init__(sources, names, masks=masks_of, ignore_index=ignore_index, fields=chosen, **view)

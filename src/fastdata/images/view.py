@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,9 +15,9 @@ from fastdata.codecs.pixels import Region, Window
 from fastdata.data.transforms import UserTransform
 from fastdata.errors import LoaderError
 from fastdata.images.crops import Crop
-from fastdata.images.resample import pad, resample
+from fastdata.images.resample import resample, resample_part
 
-__all__ = ["Sample", "Transform", "View", "plan_views", "shorten"]
+__all__ = ["AnyCrop", "Sample", "Transform", "View", "plan_views", "shorten"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
@@ -25,48 +25,54 @@ Transform = Callable[..., Any]
 
 FLIP_DRAWS = 2
 SHRINK = {8: 8, 4: 4, 2: 2}  # least ratio of box to output: pixels per side that the decoder may merge into one
+AROUND = 3  # pixels of the larger of image and output around a box that may count: those of a bicubic kernel, and one to round
 SHRINK_ANTIALIASED = {12: 4, 4: 2}  # leaves enough to average: within 2 codes of Pillow for the worst photo (benchmarks/LOG.md)
 
 
 class Sample(NamedTuple):
-    """The plan for one image: box, the part of it inside the image, (height, width) of the output, (horizontal, vertical) flip."""
+    """The plan for one image: box, what to decode for it, (height, width) of the output, (horizontal, vertical) flip."""
 
-    box: tuple[int, int, int, int]
+    box: tuple[float, float, float, float]
     window: Window
     shape: Shape
     flip: tuple[bool, bool]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class View:
-    """How an image becomes a sample.
+    """How an image becomes a sample, or one of several views in a sample: `crop=[View(...), View(...)]` of a dataset.
 
-    Attributes:
+    Args:
         crop: the box that is emitted; None: the whole image.
-        hflip, vflip: probabilities of flips.
-        transform: a function that changes the pixels at the end.
+        hflip, vflip: probabilities of flips; None: those of the dataset.
+        transform: your own function for this view, as for LMDBDataset; None: that of the dataset.
 
     Raises:
         ValueError, TypeError: if an argument is wrong.
     """
 
     crop: Crop | None = None
-    hflip: float = 0.0
-    vflip: float = 0.0
+    _: KW_ONLY
+    hflip: float | None = None
+    vflip: float | None = None
     transform: Transform | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("hflip", self.hflip), ("vflip", self.vflip)):
-            if not 0 <= value <= 1:
+            if value is not None and not 0 <= value <= 1:
                 raise ValueError(f"{name} is {value}, but a probability lies between 0 and 1")
         if self.crop is not None:
             if not isinstance(self.crop, Crop):
                 raise TypeError(f"crop is {self.crop!r}, but must be a fastdata.Crop, such as RandomResizedCrop(224), or None")
             self.crop.sides(2)
-            if self.crop.resizes and self.crop.reaches_outside:
-                raise ValueError(f"{self.crop} has resizes and reaches_outside, but boxes beyond the image cannot be resized")
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform is {self.transform!r}, but must be a function or another callable")
+
+    __repr__ = Crop.__repr__
+
+    def filled(self, **defaults: Any) -> View:
+        """Return the view with `hflip`, `vflip` and `transform` where it has none of its own."""
+        return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
     @cached_property
     def user(self) -> UserTransform | None:
@@ -104,34 +110,46 @@ class View:
 
     def _windows(self, boxes: Array, shapes: Array, heights: Array, widths: Array) -> list[Window]:
         """Clip the boxes to the images, and choose the decoders' scales. `shapes`: one for each output, or one for all."""
-        ends = np.minimum(boxes[:, :2] + boxes[:, 2:], np.array([heights, widths]).T)
-        starts = np.maximum(boxes[:, :2], 0)
+        starts, ends = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
+        if self.crop and self.crop.resizes_first:
+            around = AROUND * np.maximum(boxes[:, 2:] / shapes, 1)
+            starts, ends = np.floor(starts - around), np.ceil(ends + around)
+        starts, ends = np.maximum(starts, 0), np.minimum(ends, np.array([heights, widths]).T)
         antialias, fast = (self.crop.antialias, self.crop.fast) if self.crop else (False, False)
         factor = (boxes[:, 2:] / shapes).min(axis=1)
         shrink = np.ones((len(boxes), 1), np.int64)
         for least, scale in reversed((SHRINK_ANTIALIASED if antialias else SHRINK).items()):
             shrink[factor >= least] = scale
-        rows = np.concatenate([starts, ends - starts, shrink], axis=1).tolist()
+        rows = np.concatenate([starts, ends - starts, shrink], axis=1).astype(np.int64).tolist()
         return [Window(y, x, h, w, scale, fast) for y, x, h, w, scale in rows]
 
     def render(self, sample: Sample, region: Region | None, out: Array) -> None:
         """Write a sample, [H, W, C], without the transform. `region` contains its window; None: the window is empty."""
+        crop = self.crop
+        antialias, interpolation = (crop.antialias, crop.interpolation) if crop else (False, "bilinear")
         if region is None:
-            out[...] = 0
-            return
-        top, left, h, w = sample.box
-        box = ((top - region.top) / region.shrink, (left - region.left) / region.shrink, h / region.shrink, w / region.shrink)
-        if sample.window[2:4] == (h, w):
-            resample(region.pixels, box, out, antialias=self.crop is not None and self.crop.antialias)
+            out[...] = crop.fill if crop else 0
+        elif sample.window[:4] == sample.box:
+            top, left, h, w = sample.box
+            shrink = region.shrink
+            box = ((top - region.top) / shrink, (left - region.left) / shrink, h / shrink, w / shrink)
+            resample(region.pixels, box, out, antialias=antialias, interpolation=interpolation)
         else:
-            pad(region.pixels, box, out, 0)
+            target, start, rate = _inside(sample, out, crop.fill if crop else 0)
+            corner = region.top // region.shrink, region.left // region.shrink
+            rate = rate[0] / region.shrink, rate[1] / region.shrink
+            resample_part(region.pixels, corner, rate, start, target, interpolation=interpolation)
         _flip(out, sample.flip)
 
     def render_mask(self, sample: Sample, mask: Array, out: Array, outside: int) -> None:
         """Write a sample's mask, [H, W], from the whole image's [h, w]. Each pixel takes the class at its centre."""
-        top, left, h, w = sample.box
-        if sample.window[2:4] != (h, w):
-            pad(mask[:, :, None], sample.box, out[:, :, None], outside)
+        top, left, h, w = sample.window[:4]
+        if sample.window.empty:
+            out[...] = outside
+        elif sample.window[:4] != sample.box:
+            target, start, rate = _inside(sample, out, outside)
+            rows, columns = map(_nearest, start, target.shape, rate, mask.shape)
+            target[...] = mask[rows][:, columns]
         elif out.shape == (h, w):
             out[...] = mask[top : top + h, left : left + w]
         else:
@@ -150,6 +168,29 @@ class View:
         raise LoaderError(f"a batch needs images of one size, but these have {shorten({f'{w} x {h}' for h, w in shapes})}: {what}")
 
 
+AnyCrop = Crop | View | Sequence[Crop | View] | None  # the argument `crop` of datasets
+
+
+def _inside(sample: Sample, out: Array, outside: int) -> tuple[Array, list[int], tuple[float, float]]:
+    """Make an output `outside` where its box reaches beyond the image. Return the rest, and where that begins in the resized image.
+
+    The last is how many pixels of the image each new one spans, down and across.
+    """
+    out[...] = outside
+    rate = sample.box[2] / out.shape[0], sample.box[3] / out.shape[1]
+    starts = [round(sample.box[axis] / rate[axis]) for axis in (0, 1)]
+    ends = [round((sample.window[axis] + sample.window[2 + axis]) / rate[axis]) for axis in (0, 1)]
+    rows, columns = (slice(max(-start, 0), max(end - start, 0)) for start, end in zip(starts, ends, strict=True))
+    return out[rows, columns], [max(start, 0) for start in starts], rate
+
+
+def _nearest(start: int, count: int, rate: float, side: int) -> Any:
+    """Return the pixels at the centres of `count` new ones, of which each spans `rate` old ones, from the new one `start` on."""
+    if rate == 1:
+        return slice(start, start + count)
+    return np.minimum((start + np.arange(count) + 0.5) * rate, side - 1).astype(np.int64)
+
+
 def _flip(out: Array, flip: tuple[bool, bool]) -> None:
     if any(flip):
         cv2.flip(out, -1 if all(flip) else int(flip[0]), dst=out)
@@ -163,7 +204,7 @@ def plan_views(views: Sequence[View], u: Array, heights: Array, widths: Array) -
 
 def _check_boxes(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Array:
     """Return the boxes, or raise a LoaderError if they contradict what the crop declares."""
-    if boxes.shape != (len(heights), 4) or boxes.dtype.kind not in "iu":
+    if boxes.shape != (len(heights), 4) or boxes.dtype.kind not in ("iuf" if crop.resizes_first else "iu"):
         raise LoaderError(f"{crop}.boxes gave {boxes.dtype} {list(boxes.shape)}, but must give integers {[len(heights), 4]}")
     top, left, height, width = boxes.T
     faults = {"has no pixels": (height < 1) | (width < 1)}

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils.collate import default_collate_fn_map  # documented, under default_collate
 
-__all__ = ["TESTED", "ExceptionWrapper", "NormBase", "arrived", "bilinear", "bilinear_averaged", "default_collate_fn_map"]
+__all__ = ["TESTED", "ExceptionWrapper", "NormBase", "arrived", "default_collate_fn_map"]
+__all__ += ["bicubic", "bicubic_averaged", "bilinear", "bilinear_averaged"]
 __all__ += [
     "default_device",
     "end_kept_workers",
@@ -37,6 +38,7 @@ TESTED = ("2.6", "2.13", "2.15")
 
 bilinear_averaged = torch._C._nn._upsample_bilinear2d_aa  # as in torch.nn.functional.interpolate; torch.ops is slower
 bilinear = torch._C._nn.upsample_bilinear2d
+bicubic_averaged, bicubic = torch._C._nn._upsample_bicubic2d_aa, torch._C._nn.upsample_bicubic2d
 find_not_finite = torch._amp_foreach_non_finite_check_and_unscale_  # sets a flag to 1; what torch's GradScaler calls
 NEEDED = ("_data_queue", "_dataset_kind", "_rcvd_idx", "_task_info", "_tasks_outstanding", "_try_get_data")
 
