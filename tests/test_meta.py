@@ -6,14 +6,13 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastdata import Augment, GPUNormalize, NextToken, Ragged
+from fastdata import GPUNormalize, NextToken, Ragged
 
 META = torch.device("meta")
 
@@ -72,15 +71,8 @@ def test_the_device_gets_what_the_cpu_gets_and_the_host_reads_nothing(name: str)
     assert layouts(found) == want and crossings.count == 0
 
 
-@pytest.mark.parametrize("read", [Ragged.unbind, Ragged.padded, lambda lists: lists[1], lambda lists: lists[:2]])
+@pytest.mark.parametrize("read", [Ragged.unbind, Ragged.padded, lambda lists: lists[1]])
 def test_what_is_said_to_wait_for_the_device_does(read: Callable[[Ragged], Any]) -> None:
     lists = Ragged(torch.zeros(7, 4, device=META), torch.zeros(4, dtype=torch.int64, device=META))
     with pytest.raises((RuntimeError, NotImplementedError), match=r"[Mm]eta"):
         read(lists)
-
-
-def test_augment_sends_nothing_to_the_device_for_a_function_that_draws_nothing() -> None:
-    batch = images(torch.uint8, 4, 3, 8, 8).to(META)
-    with Crossings() as crossings:
-        out = Augment(lambda image: image.flip(-1))(batch, ids=np.arange(4), epoch=0)
-    assert layouts(out) == layouts(images(torch.uint8, 4, 3, 8, 8, last=True)) and crossings.count == 0

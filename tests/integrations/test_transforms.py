@@ -1,4 +1,4 @@
-"""transform= and Augment with the real transforms of torchvision, timm and albumentations."""
+"""transform= with the real transforms of torchvision, timm and albumentations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import pytest
 import timm.data
 import torch
 from torchvision import transforms as v1
-from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-import fastdata
-from fastdata import Augment, CenterCrop, LMDBDataset, Loader, MaskDataset
+from fastdata import CenterCrop, LMDBDataset, Loader
 from stores import sha, square
-from support import encode
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 MEAN, STD = timm.data.IMAGENET_DEFAULT_MEAN, timm.data.IMAGENET_DEFAULT_STD
@@ -80,22 +77,3 @@ def test_timms_create_loader_sets_the_transform(prefetcher):
         with Loader(plain(training), 5, shuffle=True, seed=3, num_workers=workers) as ours:
             found.append(sha(ours))
     assert found[0] == found[1]
-
-
-def test_masks_move_with_torchvision(tmp_path):
-    for k in range(12):  # images that are their own masks
-        ramp = (np.arange(60)[:, None] + np.arange(70) + 1 + k).astype(np.uint8)
-        for kind in ("images", "masks"):
-            (tmp_path / kind).mkdir(exist_ok=True)
-            (tmp_path / kind / f"{k:02d}.png").write_bytes(encode(ramp, ".png"))
-    out = tmp_path / "ramps.fds"
-    fastdata.prep(tmp_path / "images", out, masks=tmp_path / "masks", size=None, codec="rgb", gray=True, workers=1)
-    with Loader(MaskDataset(out, crop=CenterCrop(50)), 12, num_workers=0) as loader:
-        batch = next(iter(loader))
-    turn = v2.Compose([v2.RandomHorizontalFlip(), v2.RandomRotation(30, fill={tv_tensors.Mask: 255, "others": 0})])
-    moved, masks = Augment(turn, seed=1)(batch)
-    inside = masks != 255
-    assert type(masks) is torch.Tensor and masks.dtype == torch.uint8 and 0.01 < (~inside).float().mean() < 0.4
-    assert torch.equal(moved[:, 0][inside], masks[inside])
-    again = Augment(turn, seed=1)(type(batch).of([t[3:5] for t in batch], 2, batch.ids[3:5], batch.position))
-    assert torch.equal(again[1], masks[3:5])

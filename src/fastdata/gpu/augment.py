@@ -1,9 +1,8 @@
-"""Augmentations of other packages on the device. A sample's result depends on (seed, epoch, id), not on its batch."""
+"""Augmentations of kornia on the device. A sample's result depends on (seed, epoch, id), not on its batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -20,15 +19,14 @@ ACROSS = ("MixAugmentationBase", "RandomMotionBlur")  # kornia's: they mix sampl
 
 
 class Augment(nn.Module):
-    """Applies a kornia or torchvision (v2) transform to integer batches on their device.
+    """Applies augmentations of kornia to integer batches on their device.
 
     A sample's random numbers depend on (seed, epoch, id) only: not on its batch, its place in it, or the number of ranks. torch's
-    own generators stay unchanged.
+    own generators stay unchanged. Other transforms, such as torchvision's, run in the workers: `LMDBDataset(..., transform=)`.
 
-    Kornia's augmentations get the whole batch as floats from 0 to 1, and draw for all samples at once. What they draw once per
-    batch (the order of ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once per epoch. The result is rounded
-    to integers again for `GPUNormalize`. Any other transform gets one image at a time, integers [C, H, W], with torch's generators
-    seeded for it, because torchvision draws one set of numbers per call. Its kernels run once per sample.
+    Kornia gets the whole batch as floats from 0 to 1, and draws for all samples at once. What it draws once per batch (the order of
+    ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once per epoch. The result is rounded to integers again
+    for `GPUNormalize`.
 
     For a Loader's batch with masks, the result is a batch of images and of masks that moved with them. For other batches it is the
     images; boxes and keypoints do not follow transforms that move pixels. For several views, it is a tuple, and each view has
@@ -36,24 +34,18 @@ class Augment(nn.Module):
 
     Args:
         transform: a module of kornia.augmentation, or an `ImageSequential`, `AugmentationSequential` (of images) or `nn.Sequential`
-            of such modules; or a callable from and to [C, H, W], such as `torchvision.transforms.v2.Compose`.
+            of such modules.
         seed: 0 to 2^64 - 1.
         ignore_index: the class of mask pixels that come from outside the image or were erased. None: 255, or 65535 for uint16
-            masks. For kornia's transforms only: torchvision's take `fill={tv_tensors.Mask: 255}`, and use 0 without it.
+            masks.
 
     Raises:
-        ValueError: if `seed` is out of range or a kornia augmentation mixes samples; when called, if there is not one id per image.
-        TypeError: when called, if images are not uint8 or uint16 [B, C, H, W], if ids are missing, or if the transform draws in a
-            way that does not tell samples apart, or would not move the masks.
-
-    Examples:
-        >>> augment = Augment(lambda image: image ^ torch.randint(256, (), dtype=torch.uint8))
-        >>> images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
-        >>> torch.equal(augment(images, ids=[5, 6, 7, 8], epoch=2)[1:], augment(images[1:], ids=[6, 7, 8], epoch=2))
-        True
+        TypeError: `transform` is not kornia's; when called, images are not uint8 or uint16 [B, C, H, W], ids are missing, or the
+            transform draws in a way that does not tell samples apart, or would not move the masks.
+        ValueError: `seed` is out of range or an augmentation mixes samples; when called, there is not one id per image.
     """
 
-    def __init__(self, transform: Callable[..., Any], *, seed: int = 0, ignore_index: int | None = None) -> None:
+    def __init__(self, transform: nn.Module, *, seed: int = 0, ignore_index: int | None = None) -> None:
         super().__init__()
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
@@ -62,13 +54,16 @@ class Augment(nn.Module):
         self.ignore_index = ignore_index
         self._containers: list[Any] = []  # inside a list, a module is not a submodule
         modules = list(transform.modules()) if isinstance(transform, nn.Module) else []
-        kinds = [kind for module in modules for kind in type(module).__mro__]
-        self.batched = any(kind.__module__.startswith("kornia.") for kind in kinds)
-        if self.batched and tuple(map(int, (found := version("kornia")).split(".")[:2])) < KORNIA:
+        if not any(kind.__module__.startswith("kornia.") for module in modules for kind in type(module).__mro__):
+            raise TypeError(
+                f"Augment takes augmentations of kornia, found {type(transform).__name__}: give others to the dataset, as "
+                "LMDBDataset(..., transform=), or what needs no random numbers of a sample to the Loader, as batch_transform="
+            )
+        if tuple(map(int, (found := version("kornia")).split(".")[:2])) < KORNIA:
             raise ValueError(
                 f"Augment needs kornia 0.9 or newer, found {found}: pip install 'kornia>=0.9', which needs Python 3.11"
             )
-        for module in modules if self.batched else ():
+        for module in modules:
             if any(kind.__name__.startswith(ACROSS) for kind in type(module).__mro__):
                 raise ValueError(
                     f"{type(module).__name__} mixes samples, which would depend on their batch: apply it after Augment"
@@ -108,10 +103,6 @@ class Augment(nn.Module):
         if view:
             common = _mixed(common + GOLDEN * _whole(view))
         keys = _mixed(common + GOLDEN * torch.as_tensor(ids, dtype=torch.int64, device="cpu"))
-        out, moved = self._at_once(images, masks, keys, common) if self.batched else self._one_by_one(images, masks, keys)
-        return out.contiguous(memory_format=torch.channels_last), moved
-
-    def _at_once(self, images: Tensor, masks: Tensor | None, keys: Tensor, common: Tensor) -> tuple[Tensor, Tensor | None]:
         count, largest = len(images), LARGEST[images.dtype]
         inputs = [images.float() / largest]
         if masks is not None:
@@ -122,6 +113,7 @@ class Augment(nn.Module):
         with _Drawing(keys, common):
             outputs = [self.transform(*inputs)] if masks is None else self._mask_container()(*inputs, data_keys=["input", "mask"])
         out = (outputs[0][:count] * largest).round_().clamp_(0, largest).to(images.dtype)
+        out = out.contiguous(memory_format=torch.channels_last)
         if masks is None:
             return out, None
         outside = LARGEST[masks.dtype] if self.ignore_index is None else self.ignore_index
@@ -133,7 +125,7 @@ class Augment(nn.Module):
         if not self._containers:
             import kornia.augmentation
 
-            for module in self.transform.modules():  # type: ignore[attr-defined]
+            for module in self.transform.modules():
                 kinds = {kind.__name__ for kind in type(module).__mro__}
                 if "AugmentationBase2D" in kinds and not kinds & MOVES_MASKS:
                     raise TypeError(
@@ -145,29 +137,6 @@ class Augment(nn.Module):
                 container = kornia.augmentation.AugmentationSequential(*parts)
             self._containers.append(container)
         return self._containers[0]
-
-    def _one_by_one(self, images: Tensor, masks: Tensor | None, keys: Tensor) -> tuple[Tensor, Tensor | None]:
-        samples: Any = zip(images) if masks is None else zip(images, self._wrapped(masks), strict=True)
-        outputs = []
-        with _seeded_generators(images.device) as reseed:
-            for sample, key in zip(samples, keys.tolist(), strict=True):
-                reseed(key)
-                outputs.append(self.transform(*sample))
-        if masks is None:
-            return torch.stack(outputs), None
-        moved = torch.stack([mask.as_subclass(Tensor) for _, mask in outputs]).to(masks.dtype)
-        return torch.stack([image for image, _ in outputs]), moved
-
-    def _wrapped(self, masks: Tensor) -> list[Any]:
-        """Return the masks as torchvision's type, in a dtype that its kernels take: they refuse uint16."""
-        if not any(kind.__module__.startswith("torchvision.transforms.v2") for kind in type(self.transform).__mro__):
-            raise TypeError(
-                "this transform gets images only and does not move masks: use one of kornia or of torchvision.transforms.v2; or, "
-                "if it moves no pixels, augment(batch[0], batch.ids, batch.position[0])"
-            )
-        from torchvision import tv_tensors
-
-        return [tv_tensors.Mask(mask) for mask in (masks if masks.dtype == torch.uint8 else masks.to(torch.int32))]
 
     def extra_repr(self) -> str:
         return f"seed={self.seed}"
@@ -249,22 +218,3 @@ def _mixed(x: Tensor) -> Tensor:
 def _shifted(x: Tensor, bits: int) -> Tensor:
     """Shift right, filling with zeros."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
-
-
-@contextmanager
-def _seeded_generators(device: torch.device) -> Iterator[Callable[[int], None]]:
-    """Yield a function that seeds torch's generators of the CPU and a GPU without waiting; restore them at the end."""
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        generators.append(torch.cuda.default_generators[device.index or 0])
-    states = [generator.get_state() for generator in generators]
-
-    def reseed(seed: int) -> None:
-        for generator in generators:
-            generator.manual_seed(seed)
-
-    try:
-        yield reseed
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, cuda
@@ -13,10 +13,11 @@ from torch import Tensor, cuda
 from fastdata.gpu.batch import Batch, MappingBatch
 from fastdata.gpu.ragged import Ragged
 
-__all__ = ["Copier", "Copy", "group_adjacent", "map_tensors", "numbered"]
+__all__ = ["Ahead", "Copier", "Copy", "group_adjacent", "map_tensors", "numbered"]
 
 BATCHES = (Batch, MappingBatch)
 GAP = 64  # bytes: tensors with a smaller gap between them are copied together
+T = TypeVar("T")
 
 
 def numbered(device: str | torch.device) -> torch.device:
@@ -139,6 +140,42 @@ class Copier:
     def close(self) -> None:
         """Wait (host sync) for all copies, and release their memory."""
         self.reclaim(lambda: False)
+
+
+class Ahead(Generic[T]):
+    """A queue of up to `depth` items that are drawn ahead. No item waits for a later one; an error comes after those before it."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._drawn: deque[T] = deque()
+        self._error: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self._drawn)
+
+    def take(self, draw: Callable[[], T], ready: Callable[[], bool]) -> T:
+        """Return the next item, and draw more while they are `ready`. Wait for an item only if none is left."""
+        if not self._drawn and self._error is None:
+            self._drawn.append(draw())
+        try:
+            while self._error is None and len(self._drawn) <= self._depth and ready():
+                self._drawn.append(draw())
+        except Exception as error:  # noqa: BLE001  it belongs to a later item
+            self._error = error
+        if self._drawn:
+            return self._drawn.popleft()
+        late = self.clear()
+        assert late is not None
+        try:
+            raise late
+        finally:
+            del late  # its traceback refers to this frame
+
+    def clear(self) -> Exception | None:
+        """Drop all items. Returns the error that was still to be raised."""
+        self._drawn.clear()
+        error, self._error = self._error, None
+        return error
 
 
 def group_adjacent(tensors: Iterable[Tensor]) -> list[list[Tensor]]:

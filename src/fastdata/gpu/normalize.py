@@ -23,9 +23,7 @@ class GPUNormalize(nn.Module):
     channels_last). Clips [B, T, C, H, W] would be taken for volumes: pass ``clips.flatten(0, 1)``.
 
     Errors: let p = x / (max_value * std), q = abs(mean) / std and E = 2**-24 * (2 * p + q + abs(y)). For a mean of 0 or above
-    1e-30, with or without fused multiply-add, float32 is within E of the exact y. bfloat16 and float16 are the exact y rounded
-    once, for all 256 uint8 codes, if float32 constants within three units in the last place give it: so for ImageNet, CIFAR-10,
-    0.5 / 0.5 and 0 / 1, and for all but 26 of 2,000 random channels. Otherwise, and for uint16, they are y rounded once, or the
+    1e-30, with or without fused multiply-add, float32 is within E of the exact y; bfloat16 and float16 are y rounded once, or the
     other neighbour if a midpoint between two values of the dtype is within E of y.
 
     The buffers stay float32 through ``.half()`` or ``.to(torch.bfloat16)`` on this module or a model around it. They are not in the
@@ -93,8 +91,6 @@ class GPUNormalize(nn.Module):
         for bits in (8, 16):
             largest = self.max_value or 2**bits - 1
             bias, scale = (-mean / std).float(), (1 / (std * largest)).float()
-            if bits == 8 and self.dtype != torch.float32:
-                bias, scale = _exact_pair(bias, scale, mean, std, largest, self.dtype)
             self.register_buffer(f"bias{bits}", bias.view(-1, 1, 1).to(device), persistent=False)
             self.register_buffer(f"scale{bits}", scale.view(-1, 1, 1).to(device), persistent=False)
 
@@ -136,45 +132,6 @@ class GPUNormalize(nn.Module):
 
     def extra_repr(self) -> str:
         return f"mean={self.mean}, std={self.std}, dtype={self.dtype}, max_value={self.max_value}"
-
-
-def _exact_pair(
-    bias: Tensor, scale: Tensor, mean: Tensor, std: Tensor, largest: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Move each channel's pair by up to _REACH units in the last place, if that makes all 256 codes exact.
-
-    Where y is close to a midpoint of two neighbours, float32's error decides between them, and another pair may decide rightly.
-    """
-    codes = torch.arange(256, dtype=torch.float64, device="cpu")
-    channels = max(len(bias), len(scale))
-    bias, scale = bias.expand(channels).clone(), scale.expand(channels).clone()
-    for k in range(len(bias)):
-        y = (codes / largest - mean[k % len(mean)]) / std[k % len(std)]
-        want = _rounded(y, dtype)
-        for i, j in _STEPS:
-            b, s = _moved(bias[k], i), _moved(scale[k], j)
-            fused = (codes * s.double() + b.double()).float()  # exact in float64, so rounded once, as on a GPU
-            plain = codes.float() * s + b
-            if all(torch.equal(z.to(dtype).double(), want) for z in (fused, plain)):
-                bias[k], scale[k] = b, s
-                break
-    return bias, scale
-
-
-_REACH = 3
-_STEPS = sorted(((i, j) for i in range(-_REACH, _REACH + 1) for j in range(-_REACH, _REACH + 1)), key=lambda s: max(map(abs, s)))
-
-
-def _moved(value: Tensor, steps: int) -> Tensor:
-    """Return a float32 number moved by `steps` units in the last place, away from zero."""
-    return (value.view(torch.int32) + steps).view(torch.float32) if value else value
-
-
-def _rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
-    """Round float64 to the nearest value of a shorter dtype, ties to even, in one step. The result is float64."""
-    info = torch.finfo(dtype)
-    magnitude = torch.ldexp(torch.ones_like(y), torch.frexp(y).exponent - 1).clamp(min=info.tiny)
-    return torch.round(y / (magnitude * info.eps)) * (magnitude * info.eps)
 
 
 def _numbers(name: str, value: float | Iterable[float]) -> float | tuple[float, ...]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from fastdata.gpu.copies import Copier, Copy
-from fastdata.gpu.lookahead import Ahead
+from fastdata.gpu.copies import Ahead, Copier, Copy
 from fastdata.system.torch_private import arrived
 
 __all__ = ["Prefetcher", "places", "set_epoch"]

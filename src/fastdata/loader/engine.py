@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fastdata.gpu.copies import Copier, Copy
-from fastdata.gpu.lookahead import Ahead
+from fastdata.gpu.copies import Ahead, Copier, Copy
 from fastdata.loader.fetch import Reply
 from fastdata.loader.slots import Slots
 
