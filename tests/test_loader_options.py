@@ -121,11 +121,12 @@ def test_the_epoch_that_the_program_sets_on_a_sampler_is_respected(how: str, wor
 
 
 RANKS = """
-import json, sys
+import json, sys, time, warnings
 import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler, TensorDataset
 from fastdata import Loader, LoaderError
+from fastdata.loader import ranks
 
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -152,6 +153,13 @@ for name, (data, options) in cases.items():
         list(loader)  # compared once
     except LoaderError as error:
         found[name] = str(error)
+ranks.PATIENCE_S = 0.3
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    if rank:
+        time.sleep(1.5)  # while rank 0 iterates alone
+    found["late"] = len(list(Loader(dataset, 3, num_workers=0)))
+    found["told"] = [str(each.message) for each in caught if "waits" in str(each.message)]
 if rank == 0:
     found["alone"] = sum(len(batch.ids) for batch in Loader(dataset, 3, num_workers=0, split=False))
 with open(f"{sys.argv[1]}/{rank}.json", "w") as file:
@@ -172,3 +180,9 @@ def test_ranks_that_differ_are_an_error_at_the_first_pass(size: int, tmp_path: P
         assert all(found[name].startswith(f"{name} is ") and "the same on all" in found[name] for found in ranks), ranks[0][name]
     assert all(found["every sample"] == [*range(20)] for found in ranks) and ranks[0]["alone"] == 20
     assert ranks[0]["given"] == [*range(0, 20, size)]
+    assert len({found["late"] for found in ranks}) == 1 and not ranks[-1]["told"]
+    assert (
+        len(ranks[0]["told"]) == 1
+        and ranks[0]["told"][0].startswith("rank 0 waits for the other ranks")
+        and "split=False" in ranks[0]["told"][0]
+    )

@@ -52,6 +52,9 @@ def check_dali(dataset: Any) -> None:
 class Dali(Engine):
     """DALI, decoding some batches ahead in threads of this process.
 
+    A batch stays valid while its tensor lives: DALI's dynamic executor does not reuse that memory, and the end of the pipeline does
+    not free it. On a GPU the batch is copied into torch's own memory, so that torch's rules for streams hold.
+
     Args:
         loader: the Loader, whose arguments say how.
         requests: the requests, in order.
@@ -60,31 +63,42 @@ class Dali(Engine):
     def __init__(self, loader: Any, requests: Requests) -> None:
         dataset, device = loader.dataset, loader.device
         check_dali(dataset)  # a transform may have been set since the loader was made
-        gpu = numbered(device) if device is not None and device.type == "cuda" else None
-        self._pin = loader.pin_memory and gpu is None and torch.cuda.is_available()
+        self._device = numbered(device) if device is not None and device.type == "cuda" else None
+        self._pin = loader.pin_memory and self._device is None and torch.cuda.is_available()
         self._fetch = Fetch(dataset)
         self._requests = iter(requests)
         self._ahead = loader.prefetch_factor
-        threads = max(loader.num_workers, 1)
-        self._decoder = DaliDecoder(dataset.views[0], dataset.channels, requests.rows(), threads, gpu)
-        self._pending = deque[tuple[Request, EncodedBatch | FastDataError]]()  # an error is raised when its batch is received
+        dali = import_dali()
+        # The dynamic executor schedules any number of runs ahead; a deeper queue would have to be filled before the first output.
+        self._pipe: Any = dali.Pipeline(
+            batch_size=requests.rows(),
+            num_threads=max(loader.num_workers, 1),
+            device_id=None if self._device is None else self._device.index,
+            exec_dynamic=True,
+            prefetch_queue_depth=1,
+        )
+        with self._pipe:
+            self._inputs = _graph(dali, self._pipe, dataset.views[0], dataset.channels, self._device is not None)
+        self._pipe.build()
+        self._pending = deque[tuple[Request, EncodedBatch | FastDataError, list[Array]]]()  # with the bytes that DALI reads
+        self._copying = deque[tuple[torch.cuda.Event, Any]]()
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
         """Return the next batch of this generation: (images [n, C, H, W], targets)."""
         started = time.perf_counter()
         while self._pending and self._pending[0][0].generation != generation:
-            _, batch = self._pending.popleft()
+            _, batch, fed = self._pending.popleft()
             if isinstance(batch, EncodedBatch):
-                self._decoder.take()  # DALI returns batches in order
+                self._decode(fed)  # DALI returns batches in order
         while len(self._pending) <= self._ahead:
             self._submit(next(self._requests))
         work_s = time.perf_counter() - started
-        request, batch = self._pending.popleft()
+        request, batch, fed = self._pending.popleft()
         if isinstance(batch, FastDataError):
             raise batch
         images, why = None, ""
         try:
-            images = self._decoder.take()
+            images = self._decode(fed)
         except Exception as error:  # noqa: BLE001  DALI has no errors of its own; their tracebacks keep its threads
             why = " ".join(str(error).split())
         wanted = (len(batch.plan), *batch.shape)
@@ -96,81 +110,41 @@ class Dali(Engine):
         return Reply(request, images=False, work_s=work_s), (images.permute(0, 3, 1, 2), to_tensors(batch.targets))
 
     def _submit(self, request: Request) -> None:
-        """Submit a batch to DALI."""
+        """Submit a batch to DALI. An error in it is raised when the batch is received."""
         dataset = self._fetch.at(request.size)
         try:
             batch = dataset.encode_batch(request.indices, seed=request.seed, epoch=request.epoch, repeats=request.repeats)
         except FastDataError as error:
-            self._pending.append((request, error.with_traceback(None)))
+            self._pending.append((request, error.with_traceback(None), []))
             return
-        self._pending.append((request, batch))
-        self._decoder.submit([np.frombuffer(jpeg, np.uint8) for jpeg in batch.jpegs], batch.plan)
-
-    def close(self) -> None:
-        """End DALI's threads. Batches still held keep their memory."""
-        self._decoder.close()
-        self._pending.clear()
-
-
-class DaliDecoder:
-    """Decodes several batches at a time, and returns them in order.
-
-    A batch stays valid while its tensor lives: DALI's dynamic executor does not reuse that memory, and the end of the pipeline does
-    not free it. On a GPU the batch is copied into torch's own memory, so that torch's rules for streams hold.
-
-    Args:
-        view: crop and flips.
-        channels: 3 or 1.
-        rows: the most samples of a batch.
-        threads: CPU threads.
-        device: None for the CPU, else a GPU with its number.
-    """
-
-    def __init__(self, view: View, channels: int, rows: int, threads: int, device: torch.device | None) -> None:
-        dali = import_dali()
-        self._device = device
-        # The dynamic executor schedules any number of runs ahead; a deeper queue would have to be filled before the first output.
-        executor = {"exec_dynamic": True, "prefetch_queue_depth": 1}
-        number = None if device is None else device.index
-        self._pipe: Any = dali.Pipeline(batch_size=rows, num_threads=threads, device_id=number, **executor)
-        with self._pipe:
-            self._inputs = _graph(dali, self._pipe, view, channels, device is not None)
-        self._pipe.build()
-        self._fed: deque[Any] = deque()  # the bytes that DALI reads, of batches not taken yet
-        self._copying: deque[tuple[torch.cuda.Event, Any]] = deque()
-
-    def submit(self, jpegs: list[Array], plan: Sequence[Sample]) -> None:
-        """Start a batch: the bytes of each image's JPEG, and its sample (`EncodedBatch`)."""
+        jpegs = [np.frombuffer(jpeg, np.uint8) for jpeg in batch.jpegs]
         for name, make in self._inputs.items():
-            self._pipe.feed_input(name, jpegs if make is None else make(plan))
-        self._fed.append(jpegs)
+            self._pipe.feed_input(name, jpegs if make is None else make(batch.plan))
+        self._pending.append((request, batch, jpegs))
         self._pipe.schedule_run()
 
-    def take(self) -> torch.Tensor:
-        """Return the oldest submitted batch, uint8 [n, H, W, C]. After an error of DALI the decoder must not be used any more."""
+    def _decode(self, fed: list[Array]) -> torch.Tensor:
+        """Return the oldest submitted batch, uint8 [n, H, W, C]. On a GPU the current stream waits for it, not the host."""
         stream = None if self._device is None else torch.cuda.current_stream(self._device)
-        (out,) = self._pipe.share_outputs(cuda_stream=stream)  # on a GPU the stream waits, on the CPU the host
-        fed = self._fed.popleft()
+        (out,) = self._pipe.share_outputs(cuda_stream=stream)
         batch: torch.Tensor = torch.utils.dlpack.from_dlpack(out.as_tensor())
         self._pipe.release_outputs()
-        return batch if self._device is None else self._copy(batch, fed)
-
-    def _copy(self, batch: torch.Tensor, fed: Any) -> torch.Tensor:
-        """Copy a batch into torch's memory on the GPU. Keep the batch and its JPEGs until the copy is done."""
+        if stream is None:
+            return batch
         while self._copying and self._copying[0][0].query():  # type: ignore[no-untyped-call]
             self._copying.popleft()
         copy = batch.clone()
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(batch.device))
-        self._copying.append((event, (batch, fed)))
+        event.record(stream)
+        self._copying.append((event, (batch, fed)))  # kept until the copy is done
         return copy
 
     def close(self) -> None:
-        """End the threads, and wait for pending copies (host sync)."""
+        """End DALI's threads, and wait for pending copies (host sync). Batches still held keep their memory."""
         while self._copying:
             self._copying.popleft()[0].synchronize()
         self._pipe = None  # which waits for running work
-        self._fed.clear()
+        self._pending.clear()
 
 
 Input = Callable[[Sequence[Sample]], Array]

@@ -17,15 +17,14 @@ from fastdata.gpu.batch_transform import as_transforms
 from fastdata.loader.dali import Dali, check_dali
 from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import DevicePrefetchEngine, Engine
-from fastdata.loader.epoch import Progress
+from fastdata.loader.epoch import Progress, Stats
 from fastdata.loader.order import RankShard
 from fastdata.loader.ranks import Ranks, default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.samplers import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sampling import Sampling, whole
-from fastdata.loader.stats import Stats
 from fastdata.loader.unwrap import WatchedDataset
-from fastdata.loader.workers import Workers, start_server
+from fastdata.loader.workers import Workers
 
 __all__ = ["Loader"]
 
@@ -167,8 +166,6 @@ class Loader(Fixed, fixed=FIXED):
         self._progress = Progress(transforms=as_transforms(batch_transform))
         with suppress(LoaderError):  # the rank may become known only later
             self._requests()
-        if num_workers != 0 and backend != "dali" and not is_direct(dataset):
-            start_server()
 
     def _requests(self) -> Requests:
         """Return what this rank delivers. Until the first batch, look the ranks up each time: a launcher may set them up late."""

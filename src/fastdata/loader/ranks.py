@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from fastdata.errors import LoaderError
+from fastdata.errors import LoaderError, warn_user
 from fastdata.loader.order import RankShard
 from fastdata.system.machine import available_cores
 
-__all__ = ["Ranks", "default_workers"]
+__all__ = ["PATIENCE_S", "Ranks", "default_workers"]
+
+PATIENCE_S = 30.0  # before the user is told what is waited for
+WAITS = (
+    "waits for the other ranks at the first pass of a Loader: iterate over it on every rank, or give split=False to a Loader that "
+    "some ranks use by themselves"
+)
 
 
 class Ranks(NamedTuple):
@@ -69,9 +76,15 @@ class Ranks(NamedTuple):
         dist = torch.distributed
         if not self.split or self.rank is not None or not dist.is_available() or not dist.is_initialized():
             return
-        group = None if "gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
         states: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(states, state, group=group)
+        waiting = threading.Timer(PATIENCE_S, warn_user, [f"rank {dist.get_rank()} {WAITS}"])
+        waiting.daemon = True
+        waiting.start()
+        try:
+            group = None if "gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
+            dist.all_gather_object(states, state, group=group)
+        finally:
+            waiting.cancel()
         if group is not None:
             dist.destroy_process_group(group)
         for name in [name for name in state if name != "num_samples" or not state["sampler"]]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing import forkserver, util
 from multiprocessing.connection import wait
 from typing import Any
@@ -22,38 +21,20 @@ from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError, lacking, warn_user
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork, sized
+from fastdata.loader.ranks import PATIENCE_S
 from fastdata.loader.requests import Requests
 from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.system.children import end_with_parent
 from fastdata.system.shared_memory import SharedArray
 from fastdata.system.torch_private import arrived, default_device, end_workers, is_timeout, kill_workers, workers_of
 
-__all__ = ["Workers", "begin_worker", "start_server", "why_died"]
+__all__ = ["WHY_DIED", "Workers", "begin_worker"]
 
 PRELOAD = ["__main__", "fastdata.loader.preload"]
-FEWER = "if memory ran out, use fewer workers"
-GUARD = 'where {} starts workers, a script needs `if __name__ == "__main__":` around what starts its loaders'
-
-
-def why_died() -> str:
-    """Return what may have ended a worker, and what to do."""
-    method = multiprocessing.get_start_method()
-    return FEWER if method == "fork" else f"{FEWER}; {GUARD.format(method)}"
-
-
-def start_server() -> None:
-    """Start the fork server if it is to start the workers: it imports torch, which takes a second, while this process goes on.
-
-    An error is left to the first batch, which meets it again. There is one where this process is itself a child that is importing
-    a script, and may start none.
-    """
-    if multiprocessing.parent_process() is None and sys.modules["__mp_main__"].__name__ == "__mp_main__":
-        return  # this is the fork server, importing the script
-    chosen = multiprocessing.get_start_method(allow_none=True)  # without this argument, the program could choose none later
-    if (chosen or multiprocessing.get_all_start_methods()[0]) == "forkserver":  # the default comes first
-        forkserver.set_forkserver_preload(PRELOAD)  # no effect on a running server
-        with suppress(RuntimeError, OSError):
-            forkserver.ensure_running()
+WHY_DIED = (
+    "if memory ran out, use fewer workers; where the start method is spawn or forkserver, a script needs "
+    '`if __name__ == "__main__":` around what starts its loaders'
+)
 
 
 def _on_cpu() -> AbstractContextManager[Any]:
@@ -79,7 +60,6 @@ def _uninterrupted() -> Iterator[None]:
 
 
 CHECK_S = 5.0  # between two looks at workers that do not answer, as in torch's DataLoader
-PATIENCE_S = 30.0  # for a batch, before the user is told what the workers do
 
 
 def begin_worker(worker: int) -> None:
@@ -136,8 +116,8 @@ class Workers(Engine):
         self._dataset = dataset
         if count and multiprocessing.current_process().daemon:
             raise LoaderError("this process is daemonic, and may have no workers: give num_workers=0, or daemon=False to it")
-        if count:
-            start_server()
+        if count and multiprocessing.get_start_method() == "forkserver":
+            forkserver.set_forkserver_preload(PRELOAD)  # no effect on a running server
         if isinstance(dataset, SlotDataset) and SharedArray.possible():
             largest = max(sized(dataset, size).sample_bytes() for _, size in requests.sizes)
             size = requests.rows() * largest + ALIGN * (dataset.arrays_per_batch - 1)
@@ -179,8 +159,7 @@ class Workers(Engine):
                     worker.kill()
             if not isinstance(error, OSError | EOFError):
                 raise
-            ended = isinstance(error, ConnectionError | EOFError)
-            why = f"the fork server ended; {GUARD.format('forkserver')}; {FEWER}" if ended else lacking(error) or str(error)
+            why = lacking(error) or f"{error or 'the fork server ended'}; {WHY_DIED}"
             raise LoaderError(f"{source.num_workers} workers cannot be started: {why}") from error
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
