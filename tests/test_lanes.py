@@ -230,9 +230,9 @@ def test_wrong_arguments(options: dict[str, Any], match: str) -> None:
 
 
 def test_datasets_without_shards_are_refused() -> None:
-    with pytest.raises(ValueError, match="follows the shards of a store, but a TensorDataset has none: leave order out"):
+    with pytest.raises(ValueError, match=r"follows the shards of a store, but a TensorDataset has none.*: leave order out"):
         lanes_of(TensorDataset(torch.arange(9)))
-    with pytest.raises(ValueError, match=r"each row of this dataset begins anywhere in the store \(mode='random'\)"):
+    with pytest.raises(ValueError, match=r"draws each row from all of them \(mode='random'\)"):
         lanes_of(TokenDataset(tokens(), 8))
     path = folder() / "a.png"
     path.write_bytes(encode(picture(1, 16, 16), ".png"))

@@ -21,26 +21,17 @@ def whole_order(n, seed, epoch):
     return EpochOrder(n, seed, True).at(epoch, np.arange(n))
 
 
-EDGES = [n for k in range(1, 18) for n in (2**k - 1, 2**k, 2**k + 1)] + [1_281_167]
-
-
-@pytest.mark.parametrize("n", sorted(set(EDGES)))
-def test_an_epoch_is_a_permutation_at_the_edges(n):
-    order = whole_order(n, 1, 0)
-    assert order.dtype == np.int64
-    np.testing.assert_array_equal(np.sort(order), np.arange(n))
-
-
 @given(st.integers(1, 5000), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.data())
 @settings(max_examples=150, deadline=None)
 def test_an_epoch_is_a_permutation_and_any_place_is_reached_alone(n, seed, epoch, data):
     order = whole_order(n, seed, epoch)
+    assert order.dtype == np.int64
     np.testing.assert_array_equal(np.sort(order), np.arange(n))
     places = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20))
     np.testing.assert_array_equal(EpochOrder(n, seed, True).at(epoch, np.array(places)), order[places])
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 100, 256, 257, 1025])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 100, 255, 256, 257, 1025])
 @pytest.mark.parametrize("seed", [3, 0x1234_5678_9ABC_DEF1])
 def test_the_order_is_the_documented_one(n, seed):
     assert whole_order(n, seed, 1).tolist() == reference.order(n, seed, 1)
@@ -60,7 +51,7 @@ def test_all_permutations_of_a_few_are_equally_likely(n, vary):
 def test_the_order_stays_what_it_is():
     """A checkpoint of an older version resumes in the same order: a change here needs a note for the users."""
     assert whole_order(10, 0, 0).tolist() == [5, 0, 1, 2, 8, 3, 9, 4, 7, 6]
-    assert permute(np.arange(5), 1000, np.arange(ROUNDS, dtype=np.uint32)).tolist() == [54, 149, 997, 281, 254]
+    assert permute(np.arange(5), 1000, 10, np.arange(ROUNDS, dtype=np.uint32)).tolist() == [54, 149, 997, 281, 254]
 
 
 def batches(n, world, batch, *, drop_last=False, shuffle=True, epoch_start=(0, 0), epochs=1, blocks=False):

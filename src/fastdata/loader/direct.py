@@ -15,8 +15,6 @@ from fastdata.loader.requests import Requests
 
 __all__ = ["Direct", "is_direct"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 def is_direct(dataset: Any) -> bool:
     """Return whether a dataset finds the rows of many batches at once (`locate`) and copies those of one batch (`gather`)."""
@@ -52,7 +50,9 @@ class Direct(Engine):
         while True:
             started = time.perf_counter()
             requests = self._requests.take()
-            located = self._locate(requests)
+            first, indices = requests[0], np.concatenate([request.indices for request in requests])
+            repeats = None if first.repeats is None else np.concatenate([request.repeats for request in requests])
+            located = self._dataset.locate(indices, seed=first.seed, epoch=first.epoch, repeats=repeats)
             stop = 0
             for group in _groups(requests, getattr(self._dataset, "at_once", 1)):
                 rows = [len(request.indices) for request in group]
@@ -62,13 +62,6 @@ class Direct(Engine):
                 for request, batch in zip(group, [data] if len(group) == 1 else _parts(data, rows), strict=True):
                     yield Reply(request, False, (), work_s), batch
                 started = time.perf_counter()
-
-    def _locate(self, requests: list[Request]) -> Array:
-        first = requests[0]
-        indices = np.concatenate([request.indices for request in requests])
-        repeats = None if first.repeats is None else np.concatenate([request.repeats for request in requests])
-        located: Array = self._dataset.locate(indices, seed=first.seed, epoch=first.epoch, repeats=repeats)
-        return located
 
     def ready(self) -> bool:
         return True

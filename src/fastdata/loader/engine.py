@@ -15,10 +15,7 @@ __all__ = ["DevicePrefetchEngine", "Engine"]
 
 
 class Engine(Protocol):
-    """Makes batches in the order of its `Requests`, until an error or `close` ends it.
-
-    The methods with a body suit an engine without worker processes.
-    """
+    """Makes batches in the order of its `Requests`, until an error or `close` ends it. Bodies suit one without worker processes."""
 
     slots: Slots | None = None
 
@@ -42,15 +39,9 @@ class Engine(Protocol):
 
 
 class DevicePrefetchEngine(Engine):
-    """Another engine's batches, on a device.
+    """Another engine's batches, up to `depth` of them copied to a device ahead of the consumer.
 
     No batch waits for a later one: only finished batches are copied ahead, and an error is raised after the batches before it.
-
-    Args:
-        engine: makes the batches, in host memory.
-        device: where to copy them.
-        depth: the most batches that are copied ahead of the consumer.
-        pin: copy batches that are not page-locked through memory that is.
     """
 
     def __init__(self, engine: Engine, device: torch.device, depth: int, *, pin: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.data.dataset import Fixed
+from fastdata.data.dataset import Fixed, SlotDataset
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch_transform import as_transforms
 from fastdata.loader.dali import Dali, check_dali
@@ -140,8 +140,13 @@ class Loader(Fixed, fixed=FIXED):
             raise ValueError(f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}, but must be at least 0 and 1")
         if backend not in ("torch", "dali"):
             raise ValueError(f'backend is {backend!r}, but must be "torch" or "dali"')
-        self._watched = WatchedDataset(dataset, collate_fn)
+        self._watched = WatchedDataset(dataset)
         self.dataset = dataset = self._watched.dataset
+        if collate_fn not in (None, default_collate) and (isinstance(dataset, SlotDataset) or is_direct(dataset)):
+            raise ValueError(
+                f"collate_fn is for other datasets: a {type(dataset).__name__} makes whole batches itself. Give it a transform, or "
+                "give the Loader a batch_transform"
+            )
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed

@@ -21,7 +21,6 @@ __all__ = ["EpochOrder", "LaneOrder", "RankShard", "number_of_lanes"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ROUNDS = 12
-FEW_NUMBERS = 4  # times the places that are asked for
 LEAST_BITS = 8  # with fewer bits the rounds have too few functions to choose from
 ORDER_STREAM = 0xFFFFFFFF  # a counter word that separates these keys from the samples' random numbers
 LANES = (8, 16, 24, 48, 96, 192, 384, 960)  # divisible by many numbers of ranks
@@ -31,32 +30,21 @@ CHUNK = 1 << 22  # samples whose shards are looked up at once
 KEPT = 2  # epochs that are laid out at a time: the current one and the next
 
 
-def permute(places: Array, n: int, keys: Array) -> Array:
-    """Return the images of `places` under a permutation of 0 .. n-1, int64. `keys` are uint32 [ROUNDS]."""
-    bits = max(LEAST_BITS, (n - 1).bit_length())
-    places = np.asarray(places, np.uint64)
-    few = 1 << bits <= FEW_NUMBERS * len(places)  # so few that computing the whole network once costs less than the last steps
-    network = _feistel(np.arange(1 << bits, dtype=np.uint64), bits, keys) if few else None
-    out = _feistel(places, bits, keys) if network is None else network[places]
-    while (outside := np.flatnonzero(out >= n)).size:
-        out[outside] = _feistel(out[outside], bits, keys) if network is None else network[out[outside]]
-    return out.astype(np.int64)
-
-
-def permute_each(places: Array, n: Array, bits: Array, keys: Array) -> Array:
-    """Return the image of each place under a permutation of 0 .. n-1 of its own, int64.
+def permute(places: Array, n: Any, bits: Any, keys: Array) -> Array:
+    """Return the image of each place under a permutation of 0 .. n-1, int64.
 
     Args:
-        places, n: int64 [k].
-        bits: of each network, int64 [k]: at least 2, and enough for n - 1.
-        keys: uint32 [ROUNDS, k].
+        places: int64 [k].
+        n, bits: the size, and the bits of the network: at least 2, and enough for n - 1. One for all places, or of each, int64 [k].
+        keys: uint32 [ROUNDS], or of each place, uint32 [ROUNDS, k].
     """
+    each = keys.ndim > 1
+    n = np.asarray(n, np.uint64)
     out = _feistel(np.asarray(places, np.uint64), bits, keys)
-    n = n.astype(np.uint64)
     outside = np.flatnonzero(out >= n)
     while outside.size:
-        out[outside] = _feistel(out[outside], bits[outside], keys[:, outside])
-        outside = outside[out[outside] >= n[outside]]
+        out[outside] = _feistel(out[outside], *((bits[outside], keys[:, outside]) if each else (bits, keys)))
+        outside = outside[out[outside] >= (n[outside] if each else n)]
     return out.astype(np.int64)
 
 
@@ -104,7 +92,8 @@ class EpochOrder:
         """Return the samples at these places of an epoch, int64."""
         if not self.shuffle:
             return np.asarray(places, np.int64)
-        return permute(places, self.n, order_keys(self.seed, epoch))
+        bits = max(LEAST_BITS, (self.n - 1).bit_length())
+        return permute(places, self.n, bits, order_keys(self.seed, epoch))
 
 
 def number_of_lanes(shards: int) -> int:
@@ -152,8 +141,16 @@ class LaneOrder:
         Raises:
             ValueError: the dataset has no shards, or draws its samples from all of them.
         """
-        counts, samples = _by_shard(dataset)
-        return cls(counts, seed, samples=samples)
+        if getattr(dataset, "any_order", False) or not hasattr(dataset, "shards_of"):
+            raise ValueError(
+                f"order is 'interleaved', which follows the shards of a store, but a {type(dataset).__name__} has none, or draws "
+                "each row from all of them (mode='random'): leave order out"
+            )
+        n = len(dataset)
+        parts = [dataset.shards_of(np.arange(k, min(k + CHUNK, n))).astype(np.int32) for k in range(0, n, CHUNK)]
+        shards = np.concatenate([np.empty(0, np.int32), *parts])
+        in_order = (shards[1:] >= shards[:-1]).all()
+        return cls(np.bincount(shards), seed, samples=None if in_order else np.argsort(shards, kind="stable"))
 
     @property
     def state(self) -> dict[str, Any]:
@@ -168,7 +165,7 @@ class LaneOrder:
         row = lane * length + np.minimum(lane, longer) + step
         slot = np.searchsorted(layout.starts, row, "right") - 1
         shards, offsets = layout.shards[slot], row - layout.starts[slot]
-        inside = permute_each(offsets, self.counts[shards], self._bits[shards], layout.keys[:, shards])
+        inside = permute(offsets, self.counts[shards], self._bits[shards], layout.keys[:, shards])
         found: Array = self._firsts[shards] + inside
         return found if self._samples is None else self._samples[found]
 
@@ -183,24 +180,6 @@ class LaneOrder:
             keys = order_keys(self.seed, epoch, 1 + np.arange(count))
             layouts[epoch] = _Layout(shards, np.cumsum(lengths) - lengths, keys)
         return layouts[epoch]
-
-
-def _by_shard(dataset: Any) -> tuple[Array, Array | None]:
-    """Return how many samples of a dataset lie in each shard, and its indices sorted by shard; None: they are sorted already."""
-    if getattr(dataset, "any_order", False):
-        raise ValueError(
-            "order is 'interleaved', but each row of this dataset begins anywhere in the store (mode='random'): use another mode, "
-            "or leave order out"
-        )
-    if not hasattr(dataset, "shards_of"):
-        raise ValueError(
-            f"order is 'interleaved', which follows the shards of a store, but a {type(dataset).__name__} has none: leave order out"
-        )
-    n = len(dataset)
-    parts = [dataset.shards_of(np.arange(k, min(k + CHUNK, n))).astype(np.int32) for k in range(0, n, CHUNK)]
-    shards = np.concatenate([np.empty(0, np.int32), *parts])
-    counts = np.bincount(shards)
-    return counts, None if (shards[1:] >= shards[:-1]).all() else np.argsort(shards, kind="stable")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class UserSampler:
         among: the number of samples that indices choose from; None: the dataset knows what they mean.
     """
 
-    def __init__(self, sampler: Any, *, is_batch_sampler: bool, seed: int, among: int | None) -> None:
+    def __init__(self, sampler: Any, is_batch_sampler: bool, seed: int, among: int | None) -> None:
         self._sampler = sampler
         self._is_batch_sampler = is_batch_sampler
         self._seed = seed

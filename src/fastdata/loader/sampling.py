@@ -93,12 +93,12 @@ class Sampling:
         if self.order is None:
             self.order = "interleaved" if self._shuffled and getattr(dataset, "remote", False) else "full"
         self._lanes: LaneOrder | None = None
-        own = isinstance(dataset, SlotDataset) or hasattr(dataset, "locate")  # others give their indices a meaning
-        among = len(dataset) if own else None
-        is_batch_sampler = self.batch_sampler is not None
         self.user_sampler = None
         if self.any_sampler is not None:
-            self.user_sampler = UserSampler(self.any_sampler, is_batch_sampler=is_batch_sampler, seed=self.seed, among=among)
+            own = isinstance(dataset, SlotDataset) or hasattr(dataset, "locate")  # others give their indices a meaning
+            self.user_sampler = UserSampler(
+                self.any_sampler, self.batch_sampler is not None, self.seed, len(dataset) if own else None
+            )
 
     def _check_samplers(self) -> None:
         if self.order not in ORDERS:

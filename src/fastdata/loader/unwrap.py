@@ -7,7 +7,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from torch.utils.data import ConcatDataset, Subset, default_collate
+from torch.utils.data import ConcatDataset, Subset
 
 from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError, warn_user
@@ -18,28 +18,16 @@ __all__ = ["WatchedDataset"]
 
 
 class WatchedDataset:
-    """The dataset of a Loader; it notices when another transform is set.
-
-    Args:
-        dataset: the Loader's argument.
-        collate: the Loader's argument `collate_fn`.
+    """The dataset of a Loader, which it notices another transform of.
 
     Attributes:
         dataset: the dataset to read. torch's Subset and ConcatDataset of fastdata's datasets become one dataset of fastdata's.
-
-    Raises:
-        ValueError: `collate` is given for a dataset that makes its own batches.
     """
 
-    def __init__(self, dataset: Any, collate: Any) -> None:
+    def __init__(self, dataset: Any) -> None:
         self._original = dataset
         self.dataset = _unwrap(dataset)
         self._direct = is_direct(self.dataset)
-        if collate not in (None, default_collate) and (self._direct or isinstance(self.dataset, SlotDataset)):
-            raise ValueError(
-                f"collate_fn is for other datasets: a {type(self.dataset).__name__} makes whole batches itself. Give it a "
-                "transform, or change the batch in the loop"
-            )
         self._settings, self._originals = _settings(self.dataset), _settings(dataset)
 
     def changed(self) -> bool:
