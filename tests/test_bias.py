@@ -74,16 +74,6 @@ def test_training_and_evaluation_stay_the_same(rank: int, options: Any, kind: di
     assert len(list(after.parameters())) == len(list(before.parameters())) - 2
 
 
-@pytest.mark.parametrize("wide", ["weights", "statistics"])
-def test_the_running_mean_is_computed_in_the_wider_dtype_in_place(wide: str) -> None:
-    model = net(2)
-    model[0 if wide == "statistics" else 1].half()
-    bias, mean, expected = model[0].bias.detach(), model[1].running_mean, model[1].running_mean.clone()
-    drop_dead_bias(model)
-    assert model[1].running_mean is mean
-    assert torch.equal(mean, (expected.float() - bias.float()).to(expected.dtype))
-
-
 class Forward(nn.Module):
     """A convolution, a BatchNorm, more modules by name, and a function that is the forward."""
 

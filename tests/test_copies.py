@@ -4,38 +4,24 @@ from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-import fastdata
 from fastdata import LMDBDataset, Loader, MaskDataset, Prefetcher, Ragged, RandomResizedCrop
 from fastdata.gpu import copies
 from fastdata.gpu.copies import Copier, group_adjacent
 from paper import PaperGPU, take_over
-from stores import SHAPES, folder, sources, store
-from support import encode, engine_of, under_way
+from stores import masked, store
+from support import engine_of, under_way
 
 PASSES = 3
 
 
 def augmented() -> LMDBDataset:
     return LMDBDataset(store("jpeg"), size=64, crop=RandomResizedCrop(16), hflip=0.5)
-
-
-@cache
-def masked() -> Path:
-    root, out = folder() / "masks", folder() / "masked.fds"
-    for path in sources().rglob("*.png"):
-        target = root / path.relative_to(sources())
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(encode(np.full(SHAPES[int(path.stem) % len(SHAPES)], int(path.stem) % 7, np.uint8), ".png"))
-    fastdata.prep(sources(), out, masks=root, size=64, workers=1)
-    return out
 
 
 @pytest.fixture(params=[False, True], ids=["late", "eager"])
@@ -73,7 +59,7 @@ def right(gpu: PaperGPU) -> bool:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize("depth", [1, 5])
 def test_a_slow_consumer_sees_every_batch_as_it_was_made(gpu, workers, depth):
     with fed(workers, device_prefetch=depth) as loader:
         for _ in range(PASSES):
@@ -143,14 +129,6 @@ def test_the_memory_of_a_batch_that_is_taken_on_another_stream_is_told_of_it(gpu
     assert [set(seen.tolist()) for seen in gpu.seen] == [{k} for k in range(20)]
 
 
-def test_a_consumer_that_keeps_everything(gpu):
-    with fed() as loader:
-        kept = [batch for _ in range(PASSES) for batch in loader]
-        assert loader.stats().copies == 0, "what is on the device holds no slot"
-    train(kept, gpu)
-    assert right(gpu)
-
-
 def test_a_copy_that_nobody_takes_keeps_its_memory_until_it_is_done(gpu):
     copier = Copier("cpu")
     for k in range(3):
@@ -194,7 +172,7 @@ def test_closing_waits_for_copies_that_are_under_way(gpu):
 
 
 def test_images_and_masks_travel_as_one(gpu):
-    dataset = MaskDataset(masked(), crop=RandomResizedCrop((24, 31)))
+    dataset = MaskDataset(masked(), crop=RandomResizedCrop((24, 31))).subset([0, 1, 2] * 2)
     with Loader(dataset, 6, num_workers=0, device="cpu") as loader:
         images, masks = next(iter(loader))
         assert gpu.sent == [-(-6 * 24 * 31 * 3 // 64) * 64 + 6 * 24 * 31]
@@ -321,13 +299,6 @@ def test_what_lies_side_by_side_travels_together():
     groups = group_adjacent(parts[k] for k in (3, 7, 0, 4, 2, 1, 5, 6, 8, 9))
     names = [[next(k for k, part in enumerate(parts) if part is tensor) for tensor in group] for group in groups]
     assert sorted(names) == [[0, 1, 2], [3, 5], [4, 6, 9], [7], [8]], "none across 64 bytes, nor on top of one another, nor askew"
-
-
-def test_the_devices_without_streams_get_plain_copies():
-    x = torch.arange(6)
-    assert Copier("cpu").start([x]).take()[0] is x
-    (found,) = Copier("meta").start((x,)).take()
-    assert found.device.type == "meta" and found.shape == x.shape
 
 
 def test_a_batch_that_was_copied_under_inference_mode_may_be_trained_on(gpu):

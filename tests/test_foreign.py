@@ -17,9 +17,7 @@ from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     Dataset,
-    DistributedSampler,
     Sampler,
-    SequentialSampler,
     Subset,
     TensorDataset,
 )
@@ -122,18 +120,6 @@ def test_batches_of_different_lengths_and_repeated_samples():
     assert first[1].tolist() == loader.dataset.targets[lists[0]].tolist()
 
 
-def test_torchs_batch_samplers_and_their_epochs():
-    data = TensorDataset(torch.arange(20))
-    sampler = DistributedSampler(data, 2, 1, seed=4)
-    batches = BatchSampler(sampler, 3, drop_last=True)
-    with Loader(data, batch_sampler=batches, rank=1, world_size=2, num_workers=0) as loader:
-        for epoch in range(3):
-            found = ids(loader)
-            other = DistributedSampler(data, 2, 1, seed=4)
-            other.set_epoch(epoch)
-            assert found == list(BatchSampler(other, 3, drop_last=True))
-
-
 LISTS = {"sampler": [[0, 1], [2]], "batch_size": 2}
 SHORT = type("Short", (list,), {"__len__": lambda self: 3})([[0], [1]])
 
@@ -217,17 +203,6 @@ def test_an_idle_loader_can_be_pickled_and_a_running_one_says_why_not():
         loader.close()
         with pickle.loads(pickle.dumps(loader)) as third:
             assert third.epoch == 1
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_others_set_the_epoch_on_the_sampler(shuffle):
-    """Lightning and timm do, and ask whether it is sequential; it has no indices, from which a Loader could be made again."""
-    with Loader(ours(), 8, shuffle=shuffle, num_workers=0) as loader:
-        loader.sampler.set_epoch(3)
-        assert loader.epoch == 3
-        assert isinstance(loader.sampler, SequentialSampler) is not shuffle
-        with pytest.raises(LoaderError, match="load_state_dict"):
-            next(iter(loader.sampler))
 
 
 class Panic(BaseException):

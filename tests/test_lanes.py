@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, TensorDataset
 
 import fastdata
 import reference
-import stores
-from fastdata import ArrayDataset, LMDBDataset, Loader, RAMDataset, StoreError, TableDataset, TokenDataset
+from fastdata import ArrayDataset, LMDBDataset, Loader, RAMDataset, StoreError, TokenDataset
 from fastdata.loader.order import LaneOrder, number_of_lanes
 from fastdata.store.store import Store
 from stores import folder
@@ -71,13 +70,6 @@ def test_the_order_stays_what_it_is() -> None:
         assert {number_of_lanes(shards), number_of_lanes(shards + 1), number_of_lanes(more[1] - 1)} == {lanes}
 
 
-@example([1] * 3, 0)
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=12).filter(any), st.integers(0, 5))
-@settings(max_examples=50, deadline=None)
-def test_the_number_of_lanes_follows_from_the_shards_with_samples(counts: list[int], empty: int) -> None:
-    assert LaneOrder(np.array(counts + [0] * empty * 100), 1).lanes == min(8, sum(counts))
-
-
 # --------------------------------------------------------------------------------------------------- datasets of stores
 
 
@@ -120,9 +112,7 @@ def shards_of_rows(path: Any, kind: str) -> Array:
 
 KINDS = {
     "images": lambda: (LMDBDataset(images()), shards_of_rows(images(), "images")),
-    "images in memory": lambda: (RAMDataset(images()), shards_of_rows(images(), "images")),
     "arrays": lambda: (ArrayDataset(arrays()), shards_of_rows(arrays(), "arrays")),
-    "arrays in memory": lambda: (RAMDataset(arrays()), shards_of_rows(arrays(), "arrays")),
     "documents": lambda: (TokenDataset(tokens(), 8, mode="document"), shards_of_rows(tokens(), "tokens")),
 }
 
@@ -168,12 +158,6 @@ def test_subsets_and_splits_count_their_own_samples_of_each_shard(kind: str) -> 
     mixed = np.random.default_rng(1).permutation(len(dataset))[:20].tolist()
     for rows in (mixed, [*range(3, 20)], mixed + mixed[:5]):
         assert delivered(lanes_of(dataset.subset(rows))) == expected(shards[rows])
-
-
-def test_a_table_is_one_shard() -> None:
-    dataset = TableDataset(stores.table(), target="y")
-    assert delivered(lanes_of(dataset)) == expected(np.zeros(10, np.int64))
-    assert delivered(lanes_of(dataset.subset([7, 2, 2]))) == expected(np.zeros(3, np.int64))
 
 
 def test_the_shards_of_a_sum_are_those_of_its_parts() -> None:

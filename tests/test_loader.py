@@ -79,7 +79,7 @@ if __name__ == "__main__":
 
 UNGUARDED = """
 import sys, torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import RandomSampler, TensorDataset, WeightedRandomSampler
 from fastdata import Loader
 
 torch.multiprocessing.set_start_method(sys.argv[1], force=True)

@@ -92,14 +92,6 @@ def test_ranks_share_each_global_batch_and_see_every_sample_once(n, world, per_r
     assert Counter(seen) == Counter(order[:kept].tolist()) and len(seen) == len(set(seen)) == kept
 
 
-def test_ranks_take_blocks():
-    ranks = batches(21, 2, 8, shuffle=False, blocks=True)
-    assert [r.indices.tolist() for r in ranks[0]] == [[0, 1, 2, 3], [8, 9, 10, 11], [16, 17, 18]]
-    assert [r.indices.tolist() for r in ranks[1]] == [[4, 5, 6, 7], [12, 13, 14, 15], [19, 20, 20]]
-    ranks = batches(5, 4, 8, shuffle=False, blocks=True)
-    assert [(r.indices.tolist(), r.valid) for (r,) in ranks] == [([0, 1], 2), ([2, 3], 2), ([4, 4], 1), ([4, 4], 0)]
-
-
 @pytest.mark.parametrize("start", [0, 8, 5, 24])
 def test_a_restart_goes_on_where_asked_and_into_the_next_epochs(start):
     straight = batches(30, 1, 8, epochs=3)[0]

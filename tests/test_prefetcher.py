@@ -8,21 +8,19 @@ import json
 import pickle
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
-from fastdata import CenterCrop, LMDBDataset, Loader, Prefetcher, Trainer
+from fastdata import CenterCrop, LMDBDataset, Loader, Prefetcher
 from paper import take_over
 from runs import Counted
 from stores import sha, store
-from support import under_way, until
-from training import net, summed, values
+from support import under_way
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
@@ -63,25 +61,6 @@ def test_no_more_than_depth_are_drawn_ahead(depth):
     loader = Counter()
     for k, batch in enumerate(Prefetcher(loader, "cpu", depth=depth)):
         assert int(batch) == k and loader.drawn == min(k + 1 + depth, 10)
-
-
-class Waiting(Dataset[int]):
-    def __init__(self, flag: Path) -> None:
-        self.flag = flag
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, k: int) -> int:
-        until(lambda: k < 3 or self.flag.exists())
-        return k
-
-
-def test_a_batch_of_workers_is_not_held_back_by_one_that_is_not_made(tmp_path):
-    batches = iter(Prefetcher(DataLoader(Waiting(tmp_path / "go"), 1, num_workers=2), "cpu", depth=5))
-    assert [int(next(batches)) for _ in range(3)] == [0, 1, 2]
-    (tmp_path / "go").touch()
-    assert [int(batch) for batch in batches] == [3, 4, 5, 6, 7]
 
 
 def test_an_error_comes_after_the_batches_before_it():
@@ -215,17 +194,3 @@ def test_wrong_arguments():
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="device is 'cuda', but torch sees no GPU here"):
             Prefetcher([], "cuda")
-
-
-def test_a_trainer_takes_the_same_steps():
-    dataset = TensorDataset(torch.randn(30, 6, dtype=torch.float64), torch.randint(3, (30,)))
-
-    def trained(wrapped: bool) -> Tensor:
-        model = net()
-        generator = torch.Generator().manual_seed(0)
-        loader: Any = DataLoader(dataset, 4, sampler=RandomSampler(dataset, generator=generator), num_workers=1)
-        loader = Prefetcher(loader, "cpu") if wrapped else loader
-        Trainer(model, summed, torch.optim.SGD(model.parameters(), lr=0.1)).fit(loader, epochs=2)
-        return values(model)
-
-    assert torch.equal(trained(True), trained(False))

@@ -47,10 +47,6 @@ def test_a_draw_does_not_depend_on_how_many_are_asked_for_or_in_what_company(dra
     np.testing.assert_array_equal(uniforms(9, 1, ids[[31, 4, 4]], draws), full[:draws, [31, 4, 4]])
 
 
-def test_no_ids_give_no_numbers():
-    assert uniforms(0, 0, np.array([], np.int64), 5).shape == (5, 0)
-
-
 def test_seeds_for_users_code_are_64_bits_and_apart_from_our_own_numbers():
     seeds = seeds_for_user_code(3, 1, np.arange(20_000))
     assert len(set(seeds)) == 20_000 and all(0 <= seed < 2**64 for seed in seeds) and max(seeds) > 2**63

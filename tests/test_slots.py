@@ -141,21 +141,6 @@ def test_the_arrays_of_a_batch_lie_in_one_slot_at_multiples_of_64_bytes():
         assert loader.stats().slots > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_closed_loader_has_no_slots_left(workers):
-    gc.collect()
-    before = shared_maps()
-    loader = Loader(augmented(), 6, num_workers=workers)
-    images = [images for images, _ in loader][-1]
-    assert shared_maps() > before
-    loader.close()
-    assert images.float().std() > 1, "what is still held keeps its memory"
-    del images
-    gc.collect()
-    assert shared_maps() == before
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_without_memfd_batches_come_in_torch_s_shared_memory(workers, monkeypatch):
     dataset = augmented()

@@ -19,7 +19,6 @@ from accelerate.utils import (
 )
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch.plugins.precision import HalfPrecision
-from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.data import extract_batch_size
 from lightning_utilities.core.apply_func import apply_to_collection
 from torchvision.transforms import v2
@@ -80,17 +79,3 @@ def test_parts_and_sums_of_batches_have_the_rows_that_they_say(batch):
     both = concatenate([batch, batch])
     assert torch.equal(both[0], torch.cat([batch[0], batch[0]]))
     assert getattr(both, "ids", None) is None or len(both.ids) == 32
-
-
-def test_states_of_a_combined_loader():
-    """As Lightning keeps them in a checkpoint."""
-    with train_loader(0) as one, train_loader(0, seed=4) as two:
-        combined = CombinedLoader([one, two], "min_size")
-        batches = iter(combined)
-        next(batches), next(batches)
-        states = combined._state_dicts()
-        third = [part.ids.tolist() for part in next(batches)[0]]
-    with train_loader(0) as one, train_loader(0, seed=4) as two:
-        combined = CombinedLoader([one, two], "min_size")
-        combined._load_state_dicts(states)
-        assert [part.ids.tolist() for part in next(iter(combined))[0]] == third

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from common import flat, train_loader, val_loader
+from common import train_loader, val_loader
 from fastdata import CenterCrop, LMDBDataset, Loader
 from fastdata.integrations.accelerate import AcceleratedLoader
 from fastdata.integrations.transformers import LoaderMixin
@@ -90,27 +90,6 @@ def test_loaders_give_the_model_each_row_in_order(tmp_path, expected):
         logits = trainer.model.layers(images.float() / 255)
     assert scores.label_ids.tolist() == dataset.targets.tolist()
     torch.testing.assert_close(torch.from_numpy(scores.predictions), logits)
-
-
-def test_a_dataset_under_its_own_dataloader(tmp_path):
-    class Named(torch.utils.data.Dataset):
-        def __init__(self, dataset):
-            self.dataset = dataset
-
-        def __len__(self):
-            return len(self.dataset)
-
-        def __getitem__(self, k):
-            image, target = self.dataset[k]
-            return {"pixel_values": image, "labels": target}
-
-    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
-    options = {"per_device_train_batch_size": 8, "remove_unused_columns": False}
-    trainer = Trainer(Net(), arguments(tmp_path, **options), train_dataset=Named(dataset))
-    trainer.train()
-    seen = trainer.model.seen
-    whole = sorted(dataset.targets.tolist())
-    assert len(seen) == 18 and all(sorted(flat(labels for labels, _ in seen[6 * e : 6 * e + 6])) == whole for e in range(EPOCHS))
 
 
 def run(folder, accumulate=1, *, stop=None, resume=None, workers=0, **options):
