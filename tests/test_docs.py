@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+
+from support import run
 
 ROOT = Path(__file__).parent.parent
 SET_UP = ("pip install", "git clone", "make ")  # what has brought us here
@@ -27,54 +30,54 @@ PAGES = [
 ]
 
 
+def _draw(root: Path, names: Iterable[str], shape: tuple[int, ...], first: int = 0, dtype: Any = np.uint8) -> None:
+    """Write plain images, each of its own colour."""
+    for k, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(root / name), np.full(shape, first + k, dtype))
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
 def _images(root: Path) -> None:
     rng = np.random.default_rng(0)
+    pets = ("cat", "dog")
     for k in range(24):
-        path = root / "images" / ("cat", "dog")[k % 2] / f"{k}.jpg"
+        path = root / "images" / pets[k % 2] / f"{k}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         colours = rng.integers(0, 256, (6, 8, 3), np.uint8)
         cv2.imwrite(str(path), cv2.resize(colours, (400, 300), interpolation=cv2.INTER_CUBIC))
-    (root / "flat").mkdir()
-    names = [f"{('cat', 'dog')[k % 2]}_{k}.jpg" for k in range(8)]
-    for k, name in enumerate(names):
-        cv2.imwrite(str(root / "flat" / name), np.full((30, 40, 3), k, np.uint8))
-    rows = (f"{name};{name[:3]};{('train', 'val')[k > 5]}" for k, name in enumerate(names))
-    (root / "photos.csv").write_text("path;label;split\n" + "".join(f"{row}\n" for row in rows))
-    (root / "ages.csv").write_text("file,age\n" + "".join(f"{name},{k / 2}\n" for k, name in enumerate(names)))
-    (root / "corpus").mkdir()
+    flat = [f"{pets[k % 2]}_{k}.jpg" for k in range(8)]
+    _draw(root / "flat", flat, (30, 40, 3))
+    rows = (f"{name};{name[:3]};{('train', 'val')[k > 5]}" for k, name in enumerate(flat))
+    _write(root / "photos.csv", ["path;label;split", *rows])
+    _write(root / "ages.csv", ["file,age", *(f"{name},{k / 2}" for k, name in enumerate(flat))])
+    rows = (f"flat/{name},a photo of a {name[:3]},{k / 8}" for k, name in enumerate(flat))
+    _write(root / "captions.csv", ["path,caption,score", *rows])
     words = ["tea", "and", "milk", "sugar", "or", "lemon", "for", "two", "please", "now"]
-    text = "".join(" ".join(rng.choice(words, 30)) + "\n" for _ in range(300))
-    (root / "corpus" / "orders.txt").write_text(text)
-    for folder, ending in (("scenes", "jpg"), ("scene-masks", "png")):
-        (root / folder).mkdir()
-        for k in range(12):
-            cv2.imwrite(str(root / folder / f"{k}.{ending}"), np.full((300, 400), k, np.uint8))
-    for folder, dtype in (("rgb", np.uint8), ("depth", np.uint16)):
-        (root / "rooms" / folder).mkdir(parents=True)
-        for k in range(12):
-            cv2.imwrite(str(root / "rooms" / folder / f"{k}.png"), np.full((70, 90), 9 * k, dtype))
+    _write(root / "corpus" / "orders.txt", (" ".join(rng.choice(words, 30)) for _ in range(300)))
+    _draw(root / "scenes", (f"{k}.jpg" for k in range(12)), (300, 400))
+    _draw(root / "scene-masks", (f"{k}.png" for k in range(12)), (300, 400))
+    _draw(root / "rooms", (f"rgb/{k}.png" for k in range(12)), (70, 90))
+    _draw(root / "rooms", (f"depth/{k}.png" for k in range(12)), (70, 90), dtype=np.uint16)
     boxes = [{"id": k, "image_id": k, "bbox": [50 + k, 60, 80, 90], "category_id": 1} for k in range(12)]
     entries = [{"id": k, "file_name": f"{k}.jpg", "height": 300, "width": 400} for k in range(12)]
     coco = {"images": entries, "annotations": boxes, "categories": [{"id": 1, "name": "cup"}]}
     (root / "scenes.json").write_text(json.dumps(coco))
-    (root / "scene-labels").mkdir()
-    (root / "scene-labels/classes.txt").write_text("cup\n")
+    _write(root / "scene-labels/classes.txt", ["cup"])
     for k in range(12):
-        (root / f"scene-labels/{k}.txt").write_text("0 0.5 0.5 0.2 0.3\n")
-    rows = (f"flat/{name},a photo of a {name[:3]},{k / 8}" for k, name in enumerate(names))
-    (root / "captions.csv").write_text("path,caption,score\n" + "".join(f"{row}\n" for row in rows))
-    (root / "described").mkdir()
+        _write(root / f"scene-labels/{k}.txt", ["0 0.5 0.5 0.2 0.3"])
+    _draw(root / "described", (f"{k}.jpg" for k in range(8)), (90, 120, 3))
     for k in range(8):
-        cv2.imwrite(str(root / "described" / f"{k}.jpg"), np.full((90, 120, 3), k, np.uint8))
-        (root / "described" / f"{k}.txt").write_text(f"shade {k} of grey\n")
+        _write(root / f"described/{k}.txt", [f"shade {k} of grey"])
         np.save(root / "described" / f"{k}.npy", np.full(16, k, np.float32))
     for folder, colour in (("photos", 10), ("more", 90), ("others", 150), ("yet-more", 200)):
-        for k in range(6):
-            path = root / folder / ("cat", "dog")[k % 2] / f"{k}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            cv2.imwrite(str(path), np.full((80, 100, 3), colour + k, np.uint8))
+        _draw(root / folder, (f"{pets[k % 2]}/{k}.jpg" for k in range(6)), (80, 100, 3), colour)
     rows = (f"{'' if k % 10 == 3 else 20 + k},{('Rome', 'Oslo')[k % 2]},{k / 8},{('low', 'high')[k % 3 > 1]}" for k in range(40))
-    (root / "people.csv").write_text("age,city,score,income\n" + "".join(f"{row}\n" for row in rows))
+    _write(root / "people.csv", ["age,city,score,income", *rows])
 
 
 def _volumes(root: Path) -> None:
@@ -84,19 +87,22 @@ def _volumes(root: Path) -> None:
             np.save(root / folder / f"{k}.npy", np.full((64 + k, 80, 72), k, dtype))
 
 
+def _run(language: str, text: str, folder: Path) -> None:
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    if language == "bash":
+        text = "\n".join(line for line in text.splitlines() if not line.startswith(SET_UP))
+    command = ["bash", "-euc", text] if language == "bash" else [sys.executable, "-W", "error", "-c", text]
+    done = run(*command, cwd=folder, env=env, seconds=360)
+    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_snippet_runs(page: Path, tmp_path: Path) -> None:
     _images(tmp_path)
     _volumes(tmp_path)
-    commands = Path(sys.executable).parent
-    env = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
     for language, text in _blocks(page):
-        if language == "bash":
-            text = "\n".join(line for line in text.splitlines() if not line.startswith(SET_UP))
-        run = ["bash", "-euc", text] if language == "bash" else [sys.executable, "-W", "error", "-c", text]
-        done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=360)
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        _run(language, text, tmp_path)
 
 
 @pytest.mark.slow
@@ -106,10 +112,7 @@ def test_the_first_loader_runs_as_a_script_whose_workers_import_it(method: str, 
     prepare, script = (text for _, text in _blocks(ROOT / "README.md")[:2])
     chosen = f"import multiprocessing\nmultiprocessing.set_start_method('{method}', force=True)\n"
     (tmp_path / "train.py").write_text(chosen + script)
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    for run in (["bash", "-euc", prepare], [sys.executable, "-W", "error", "train.py"]):
-        done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=360)
-        assert done.returncode == 0, done.stdout + done.stderr
+    _run("bash", f"{prepare}\n{sys.executable} -W error train.py", tmp_path)
 
 
 def test_the_readme_is_a_screen_and_a_map() -> None:

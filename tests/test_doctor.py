@@ -154,28 +154,6 @@ def test_any_loader_can_be_measured(loader: Any, workers: int) -> None:
     assert json.loads(found.json())["limit"] == found.limit
 
 
-class Opening(Rigged):
-    """Opens a file at first use, as datasets of HDF5 files do, and must not be used by a process that did not open it."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path, self.owner, self.file = path, 0, None
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if self.file is None:
-            self.owner, self.file = os.getpid(), self.path.open("rb")
-        assert self.owner == os.getpid(), "workers share an open file with another process"
-        return torch.zeros(8)
-
-
-def test_workers_share_no_file_that_a_dataset_opened(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(bytes(1000))
-    loader = DataLoader(Opening(tmp_path / "x"), 4, num_workers=1)
-    found = doctor(loader, quick, seconds=0.3)
-    loader.dataset.file.close()
-    assert found.together is not None and set(found.rates) >= {0, 1, 2}
-
-
 # ------------------------------------------------------------------------------------------------- folders, stores, commands
 
 

@@ -47,17 +47,6 @@ found = sum(len(images) for images, _ in loader)
 """,
         42,
     ),
-    "a Loader with workers in a forked child": (
-        """
-def work():
-    dataset = fastdata.LMDBDataset(path, crop=fastdata.CenterCrop(32))
-    with fastdata.Loader(dataset, 8, num_workers=1) as loader:
-        return sum(len(batch.ids) for batch in loader)
-
-found = child(work)
-""",
-        42,
-    ),
     "a Loader that the parent has begun goes on in both": (
         """
 loader = fastdata.Loader(fastdata.LMDBDataset(path, crop=fastdata.CenterCrop(32)), 8, num_workers=1)

@@ -9,11 +9,10 @@ import pytest
 from fastdata.system.machine import available_cores, free_memory
 
 
-def files(root, **contents):
+def write(root, contents):
     for name, text in contents.items():
-        path = root / name.replace("__", "/").replace("-", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
     return root
 
 
@@ -27,10 +26,8 @@ def eight_cores(monkeypatch):
 )
 @pytest.mark.parametrize("version", [1, 2])
 def test_cores_under_a_quota(tmp_path, quota, cores, version):
-    contents = {"cpu-max": f"{quota} 100000\n"}
-    if version == 1:
-        contents = {"cpu__cpu-cfs_quota_us": f"{quota}\n", "cpu__cpu-cfs_period_us": "100000\n"}
-    assert available_cores(files(tmp_path, **contents)) == cores
+    old = {"cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": 100000}
+    assert available_cores(write(tmp_path, old if version == 1 else {"cpu.max": f"{quota} 100000"})) == cores
 
 
 def test_cores_without_a_cgroup_are_the_affinity(tmp_path, monkeypatch):
@@ -43,15 +40,9 @@ def test_cores_without_a_cgroup_are_the_affinity(tmp_path, monkeypatch):
 GIB = 1 << 30
 
 
-@pytest.fixture
-def meminfo(tmp_path):
-    path = tmp_path / "meminfo"
-    path.write_text("MemTotal:       33554432 kB\nMemFree:  1 kB\nMemAvailable:   16777216 kB\nShmem: 5 kB\n")
-    return path
-
-
-STAT = "anon 5\ninactive_file {0}\nactive_file 99\n"
-STAT_1 = "cache 7\ninactive_anon 1\ntotal_inactive_file {0}\ntotal_cache 7\n"
+MEMINFO = "MemTotal:       33554432 kB\nMemFree:  1 kB\nMemAvailable:   16777216 kB\nShmem: 5 kB"
+STAT = "anon 5\ninactive_file {0}\nactive_file 99"
+STAT_1 = "cache 7\ninactive_anon 1\ntotal_inactive_file {0}\ntotal_cache 7"
 
 
 @pytest.mark.parametrize(
@@ -65,27 +56,21 @@ STAT_1 = "cache 7\ninactive_anon 1\ntotal_inactive_file {0}\ntotal_cache 7\n"
     ],
 )
 @pytest.mark.parametrize("version", [1, 2])
-def test_memory_is_what_machine_and_limit_leave(tmp_path, meminfo, version, limit, used, cache, free):
-    names = ("memory-max", "memory-current", "memory-stat")
+def test_memory_is_what_machine_and_limit_leave(tmp_path, version, limit, used, cache, free):
+    contents = {"memory.max": limit, "memory.current": used, "memory.stat": STAT.format(cache)}
     if version == 1:
-        names = ("memory__memory-limit_in_bytes", "memory__memory-usage_in_bytes", "memory__memory-stat")
         limit = 9223372036854771712 if limit == "max" else limit  # how cgroup 1 says it
-    stat = (STAT if version == 2 else STAT_1).format(cache)
-    tree = files(tmp_path / "cgroup", **dict(zip(names, (f"{limit}\n", f"{used}\n", stat), strict=True)))
-    assert free_memory(meminfo, tree) == free
+        contents = {"limit_in_bytes": limit, "usage_in_bytes": used, "stat": STAT_1.format(cache)}
+        contents = {f"memory/memory.{name}": value for name, value in contents.items()}
+    write(tmp_path, contents | {"meminfo": MEMINFO})
+    assert free_memory(tmp_path / "meminfo", tmp_path) == free
 
 
 def test_limits_of_the_group_that_a_process_is_in_count(tmp_path):
     """Slurm and systemd set them below the root of the tree."""
-    group = tmp_path / "cgroup" / "slurm" / "job_7" / "step_0"
-    group.mkdir(parents=True)
-    (group.parent / "cpu.max").write_text("100000 100000\n")
-    (group.parent / "memory.max").write_text(f"{1 << 20}\n")
-    (group.parent / "memory.current").write_text(f"{1 << 19}\n")
-    (group.parent / "memory.stat").write_text("anon 0\ninactive_file 1024\n")
-    own = tmp_path / "own"
-    own.write_text("0::/slurm/job_7/step_0\n")
-    assert available_cores(tmp_path / "cgroup", own) == 1
-    assert free_memory(cgroup=tmp_path / "cgroup", own=own) == (1 << 19) + 1024
-    own.write_text("0::/elsewhere\n")
-    assert free_memory(cgroup=tmp_path / "cgroup", own=own) > 1 << 20
+    limits = {"cpu.max": "100000 100000", "memory.max": 1 << 20, "memory.current": 1 << 19, "memory.stat": STAT.format(1024)}
+    write(tmp_path, {f"slurm/job_7/{name}": value for name, value in limits.items()} | {"own": "0::/slurm/job_7/step_0"})
+    assert available_cores(tmp_path, tmp_path / "own") == 1
+    assert free_memory(cgroup=tmp_path, own=tmp_path / "own") == (1 << 19) + 1024
+    write(tmp_path, {"own": "0::/elsewhere"})
+    assert free_memory(cgroup=tmp_path, own=tmp_path / "own") > 1 << 20

@@ -22,38 +22,26 @@ class Page(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
+        self.page = text
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.texts: dict[str, list[str]] = {}
-        self.open: list[str] = []
         self.feed(text)
-        assert self.open == [], "every element is closed"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
-        if tag not in ("meta", "img", "input", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        for tag in self.open[-1:]:
-            self.texts.setdefault(tag, []).append(data)
+        if data.strip():
+            self.texts.setdefault(self.elements[-1][0], []).append(data)
 
-    def attributes(self, tag: str, name: str) -> list[str]:
-        return [found[name] or "" for element, found in self.elements if element == tag and name in found]
+    def pictures(self) -> list[str]:
+        return [found["src"] or "" for tag, found in self.elements if tag == "img"]
 
     def chart(self, title: str) -> dict[str, str]:
         """The numbers of a chart, by the names of its bars."""
-        names, numbers, charts = iter(self.texts["th"]), iter(self.texts["td"]), dict[str, dict[str, str]]()
-        tags = [tag for tag, _ in self.elements]
-        captions = iter(self.texts["caption"])
-        for k, tag in enumerate(tags):
-            if tag == "caption":
-                charts[caption := next(captions)] = {}
-            if tags[k : k + 4] == ["th", "td", "i", "td"]:
-                charts[caption][next(names)] = next(numbers)
-        return charts[title]
+        assert f"<caption>{title}" in self.page
+        table = self.page.partition(f"<caption>{title}")[2].partition("</table>")[0]
+        return dict(re.findall(r'row">(.*?)</th>.*?count">(.*?)</td>', table, re.DOTALL))
 
 
 def report(path: Path) -> Page:
@@ -61,7 +49,7 @@ def report(path: Path) -> Page:
     page = Page(store_page(path))
     policy = next(found["content"] for tag, found in page.elements if tag == "meta" and "http-equiv" in found)
     assert policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    assert all(address.startswith("data:image/") for address in page.attributes("img", "src"))
+    assert all(address.startswith("data:image/") for address in page.pictures())
     assert not [name for _, found in page.elements for name in found if name.startswith("on")]
     assert not {"link", "iframe", "object", "script", "a"} & {tag for tag, _ in page.elements}
     return page
@@ -77,7 +65,7 @@ def test_a_store_of_two_classes_with_rejects(tmp_path: Path) -> None:
     assert page.chart("samples of each class") == {"owl": "33", "rook": "3"}
     assert page.chart("full/height") == {"80": "12", "81": "12", "82": "12"} and len(page.chart("full/width")) == 12
     assert page.texts["td"][-3:] == ["owl/words.jpg", "not-an-image", page.texts["td"][-1]]
-    assert len(page.attributes("img", "src")) == 36 and page.texts["b"].count("owl") == 33
+    assert len(page.pictures()) == 36 and page.texts["b"].count("owl") == 33
     assert any("codec png" in text for text in page.texts["dd"])
 
 
@@ -116,7 +104,7 @@ def test_names_from_the_data_are_never_markup(tmp_path: Path) -> None:
 )
 def test_every_kind_has_a_page(name: str, pictures: int | None, chart: str, bars: dict[str, str] | None) -> None:
     page = report(getattr(stores, name)())
-    assert pictures in (None, len(page.attributes("img", "src")))
+    assert pictures in (None, len(page.pictures()))
     assert page.chart(chart) == bars if bars else page.chart(chart)
 
 

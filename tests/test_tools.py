@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -17,6 +16,7 @@ import fastdata
 import image_files
 import test_arrays
 import test_masks
+from support import run
 
 TOOLS = Path(__file__).parent.parent / "tools"
 
@@ -62,33 +62,29 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return fastdata.prep(tmp_path / "in", tmp_path / "out.fds", size=[48, 32], codec=codec, gray=gray).out
 
 
-def _check(store: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(TOOLS / "check_format.py"), str(store)], capture_output=True, text=True, check=False)
+def _check(store: Path) -> tuple[int, str]:
+    done = run(sys.executable, TOOLS / "check_format.py", store)
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_a_new_store_is_what_the_format_says(store: Path) -> None:
-    done = _check(store)
-    assert (done.returncode, "as docs/format.md says" in done.stdout) == (0, True), done.stdout + done.stderr
+def test_the_checker_takes_a_new_store_and_sees_a_changed_byte(store: Path) -> None:
+    code, said = _check(store)
+    assert (code, "as docs/format.md says" in said) == (0, True), said
+    shard = store / "32" / "shard-00000.mdb"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    code, said = _check(store)
+    assert code == 1 and "shard-00000.mdb: size or checksum" in said
 
 
 @pytest.mark.slow
 def test_a_store_with_masks_is_too() -> None:
     arrays = [test_arrays.made(case, masks=True)[0] for case in ("volumes", "colours", "swapped", "many")]
     for path in (test_masks.masked(size=(50, 30)), *arrays):
-        done = _check(path)
-        assert (done.returncode, "as docs/format.md says" in done.stdout) == (0, True), done.stdout + done.stderr
-
-
-@pytest.mark.slow
-def test_the_checker_sees_a_changed_byte(store: Path) -> None:
-    shard = store / "32" / "shard-00000.mdb"
-    data = bytearray(shard.read_bytes())
-    data[-1] ^= 1
-    shard.write_bytes(data)
-    done = _check(store)
-    assert done.returncode == 1
-    assert "shard-00000.mdb: size or checksum" in done.stdout
+        code, said = _check(path)
+        assert (code, "as docs/format.md says" in said) == (0, True), said
 
 
 def test_the_tests_of_the_guarantees_exist() -> None:

@@ -101,15 +101,14 @@ def published() -> dict[str, bytes]:
 
 @cache
 def other() -> dict[str, bytes]:
-    """Another store with files of the same names."""
+    """Another store with files of the same names: two images have changed places, and so have their masks."""
     root = stores.folder()
-    shutil.copytree(stores.masked().parent / "in", root / "in")
-    shutil.copytree(stores.masked().parent / "masks", root / "masks")
     for folder in ("in", "masks"):
-        names = sorted(path.name for path in (root / folder).iterdir())
-        (root / folder / names[0]).rename(root / folder / "x")
-        (root / folder / names[1]).rename(root / folder / names[0])
-        (root / folder / "x").rename(root / folder / names[1])
+        shutil.copytree(stores.masked().parent / folder, root / folder)
+        first, second = sorted(path for path in (root / folder).iterdir())[:2]
+        data = first.read_bytes(), second.read_bytes()
+        first.write_bytes(data[1])
+        second.write_bytes(data[0])
     out = stores.fastdata.prep(root / "in", root / "o.fds", masks=root / "masks", workers=1).out
     return files_of(lambda: out)
 
@@ -151,17 +150,17 @@ def disturb(path: Path, case: Case) -> None:
     rng = Random(case.data)
     path.unlink()
     what = rng.randrange(32) if case.data != case.original else 32
+    outside = path.parents[len(Path(case.name).parts)] / "outside"
     if what == 0:
-        path.symlink_to(path.parents[len(Path(case.name).parts)] / "outside")
+        path.symlink_to(outside)
     elif what == 1:
         path.mkdir()
     elif what in (3, 4):
         write(path, rng.choice(list(whole().values())), case.name)
+    elif what in (6, 7):  # and the temporary file of what is fetched again leads elsewhere
+        path.with_name(f"{path.name}.tmp").symlink_to(outside)
     elif what > 5:
         write(path, case.data, case.name)
-    if what in (6, 7):  # and the temporary file of a shard that is fetched again leads elsewhere
-        path.unlink()
-        path.with_name(f"{path.name}.tmp").symlink_to(path.parents[len(Path(case.name).parts)] / "outside")
 
 
 @target(whole, exact="always", cases=1500)
@@ -189,8 +188,7 @@ def cached(case: Case) -> Any:
 
 @cache
 def expected(which: Callable[[], dict[str, bytes]]) -> Any:
-    folder = stores.folder() / "cache"
-    return read_all(Answers(taken(which())), folder)
+    return read_all(Answers(taken(which())), stores.folder() / "cache")
 
 
 @target(lambda: {"faults.bin": bytes(60)}, cases=1000)

@@ -70,15 +70,9 @@ def run_bench(
 def _results(contestants: Sequence[Contestant], seconds: float, repeats: int) -> list[dict[str, Any]]:
     """Let all contestants take turns. Each starts for its turn and ends after it, outside the timed region."""
     found = dict[str, dict[str, Any]]()
-    bar = tqdm(
-        total=len(contestants) * (repeats + 1),
-        disable=None,
-        leave=False,
-        bar_format="{desc} {percentage:3.0f}% |{bar}| {elapsed}",
-    )
+    bar = tqdm(total=len(contestants) * (repeats + 1), disable=None, leave=False)
 
     def measure(one: Contestant, seconds: float) -> Run:
-        bar.set_description_str(one.name)
         started = time.perf_counter()
         with one.start() as timed:
             first_ms = 1e3 * (time.perf_counter() - started)

@@ -16,7 +16,7 @@ import xxhash
 
 from fastdata.errors import PrepError
 from fastdata.remote.bucket import Bucket
-from fastdata.remote.publish import REQUESTS, fingerprint_of, read_object
+from fastdata.remote.publish import REQUESTS, read_fingerprint
 from fastdata.remote.url import Storage, is_url, local_path, scheme
 from fastdata.store.files import MANIFEST, PLAN, WORK, is_own
 from fastdata.store.manifest import Manifest, parse_manifest
@@ -62,7 +62,7 @@ class Upload:
         self.finished = False
 
     def _fingerprint(self, name: str) -> str | None:
-        return fingerprint_of(read_object(self._bucket, name))
+        return read_fingerprint(self._bucket, name)
 
     def begin(self, fingerprint: str) -> None:
         """Claim the URL for a plan, whose store may be `finished` there."""

@@ -15,7 +15,7 @@ from fastdata.remote.url import Storage, is_url
 from fastdata.store.files import MANIFEST, FileSum, check_sum, shard_file
 from fastdata.store.store import Store
 
-__all__ = ["REQUESTS", "fingerprint_of", "publish", "read_object"]
+__all__ = ["REQUESTS", "publish", "read_fingerprint"]
 
 REQUESTS = 8  # in flight
 
@@ -51,7 +51,7 @@ def publish(
             bucket.put(name, path, replace=True)
         return total.bytes
 
-    if fingerprint_of(read_object(bucket, MANIFEST)) not in (None, manifest.fingerprint):
+    if read_fingerprint(bucket, MANIFEST) not in (None, manifest.fingerprint):
         raise RemoteError(f"{url} holds another store: give a URL where nothing is, or delete what is there")
     with ThreadPoolExecutor(REQUESTS) as pool:
         for size in pool.map(send, files):
@@ -59,24 +59,16 @@ def publish(
     bucket.put(MANIFEST, manifest.to_json(), replace=True)
 
 
-def read_object(bucket: Bucket, name: str) -> bytes | None:
-    """Return a small object; None: there is none."""
+def read_fingerprint(bucket: Bucket, name: str) -> str | None:
+    """Return the fingerprint in a manifest or a plan; None: there is no such object."""
     try:
-        return bucket.read_twice(name)
+        return str(json.loads(bucket.read_twice(name))["fingerprint"])
+    except (ValueError, KeyError, TypeError):
+        return ""
     except RemoteError as error:
         if error.missing:
             return None
         raise
-
-
-def fingerprint_of(data: bytes | None) -> str | None:
-    """Return the fingerprint in a manifest or a plan; None: there is none."""
-    if data is None:
-        return None
-    try:
-        return str(json.loads(data)["fingerprint"])
-    except (ValueError, KeyError, TypeError):
-        return ""
 
 
 def _has(bucket: Bucket, name: str, total: FileSum) -> bool:
