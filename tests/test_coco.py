@@ -243,40 +243,29 @@ def test_what_a_table_does_not_name_is_a_note(folder: Path, body: Any, tmp_path:
 
 
 def test_captions_and_images_without_annotations(folder: Path, body: Any, tmp_path: Path) -> None:
-    captions = [
-        {"image_id": one["id"], "id": k, "caption": f"picture {k}, {n}"} for k, one in enumerate(body["images"][1:]) for n in "ab"
-    ]
+    captions = [{"image_id": one["id"], "caption": f"picture {one['id']}, {n}"} for one in body["images"][1:] for n in "ab"]
     path = write(tmp_path / "captions.json", {"images": body["images"], "annotations": captions})
     summary = prep(folder / "images", tmp_path / "o.fds", size=32, coco=path, workers=1)
     assert "1 image without annotations" in summary.notes and summary.kept == len(body["images"])
-    dataset = LMDBDataset(tmp_path / "o.fds", fields="captions", crop=CenterCrop(24))
-    by_id = dict(zip(dataset.columns["image_id"].tolist(), dataset.columns["captions"], strict=True))
-    assert by_id[1000] == [] and by_id[999] == ["picture 0, a", "picture 0, b"]
-    (batch,) = Loader(dataset, len(dataset), num_workers=0)
-    assert batch[1] == [by_id[k] for k in dataset.columns["image_id"][batch.ids].tolist()]
+    columns = LMDBDataset(summary.out).columns
+    for number, found in zip(columns["image_id"].tolist(), columns["captions"], strict=True):
+        assert found == ([] if number == 1000 else [f"picture {number}, a", f"picture {number}, b"])
 
 
 def test_nothing_vanishes(folder: Path, body: Any, tmp_path: Path) -> None:
     images = [dict(one) for one in body["images"]]
     images[0]["file_name"] = "elsewhere.png"
     images[1]["height"] += 1
-    extra = {"image_id": images[2]["id"], "id": 900, "category_id": 3, "bbox": [-5, 1, 30, 9]}
-    outline = {"image_id": images[2]["id"], "id": 902, "category_id": 3, "segmentation": [[1, 1, 9, 1, 9, 9]]}
-    flat = {"image_id": images[2]["id"], "id": 901, "category_id": 3, "bbox": [5, 1, 0, 9]}
-    path = write(
-        tmp_path / "a.json", {**body, "images": images[:-1], "annotations": [*keep(body, images[:-1]), extra, flat, outline]}
-    )
+    known, about = {one["id"] for one in images[:-1]}, {"image_id": images[2]["id"], "category_id": 3}
+    annotations = [one for one in body["annotations"] if one["image_id"] in known]
+    annotations += [{**about, "bbox": [-5, 1, 30, 9]}, {**about, "bbox": [5, 1, 0, 9]}, {**about, "segmentation": [[1, 1, 9, 1]]}]
+    path = write(tmp_path / "a.json", {**body, "images": images[:-1], "annotations": annotations})
     summary = prep(folder / "images", tmp_path / "o.fds", size=32, coco=path, workers=1)
     assert summary.rejected == {"missing": 1, "annotated-size": 1, "not-annotated": 2}
     assert any(note.startswith("1 box reached outside") for note in summary.notes)
     assert any(note.startswith("1 box without area") for note in summary.notes)
     assert "1 annotation with neither a box nor a caption was left out" in summary.notes
     assert "segmentations are not stored: --masks stores masks" in summary.notes
-
-
-def keep(body: Any, images: Any) -> Any:
-    known = {one["id"] for one in images}
-    return [one for one in body["annotations"] if one["image_id"] in known]
 
 
 @pytest.mark.parametrize(
@@ -318,13 +307,12 @@ def test_a_damaged_file_is_told(folder: Path, body: Any, tmp_path: Path, change:
 
 def test_it_goes_with_columns_of_a_table(folder: Path, body: Any, tmp_path: Path) -> None:
     names = [one["file_name"] for one in body["images"]]
-    table = write(folder / "images/table.csv", "path,mood\n" + "".join(f"{name},mood of {name}\n" for name in names))
-    out = prep(table, tmp_path / "o.fds", size=32, coco=folder / "all.json", fields="mood", workers=1).out
-    columns = LMDBDataset(out).columns
+    table = write(tmp_path / "t.csv", "path,mood,area\n" + "".join(f"{name},mood of {name},1\n" for name in names))
+    options = {"coco": folder / "all.json", "root": folder / "images", "workers": 1}
+    columns = LMDBDataset(prep(table, tmp_path / "o.fds", fields="mood", **options).out).columns
     assert columns["mood"] == [f"mood of {names[1000 - k]}" for k in columns["image_id"].tolist()]
-    write(table, "path,area\n" + "".join(f"{name},1\n" for name in names))
     with pytest.raises(PrepError, match="fields area: another column has this name"):
-        prep(table, tmp_path / "p.fds", coco=folder / "all.json", fields="area")
+        prep(table, tmp_path / "p.fds", fields="area", **options)
 
 
 def test_a_transform_that_boxes_would_not_follow_is_refused(stores: dict[str, Path]) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import csv
 import json
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import fastdata
 from fastdata import (
@@ -92,19 +90,6 @@ def assert_row(found: dict[str, Any], k: int) -> None:
     assert bool(found["good"]) == want["good"] and int(found["big"]) == want["big"] and int(found["label"]) == k % 3
 
 
-def test_a_sample_has_the_values_of_its_row(store: Path) -> None:
-    dataset = LMDBDataset(store, fields=NAMES)
-    assert dataset.fields == NAMES
-    for k in range(COUNT):
-        image, found = dataset[k]
-        assert image.shape == (3, 32, 32)
-        assert_row(found, k)
-    one = LMDBDataset(store, fields="caption")
-    assert one[5][1] == rows()[5]["caption"]
-    assert LMDBDataset(store, fields="label")[5][1] == 2 and LMDBDataset(store)[5][1] == 2
-    assert type(LMDBDataset(store, fields="big")[5][1]) is int
-
-
 @pytest.mark.parametrize(("kind", "workers"), [(LMDBDataset, 0), (RAMDataset, 2)])
 def test_a_batch_has_the_values_of_its_rows(store: Path, kind: Any, workers: int) -> None:
     with Loader(kind(store, fields=NAMES), 8, shuffle=True, seed=1, num_workers=workers) as loader:
@@ -149,14 +134,6 @@ def assert_same(found: Any, want: Any) -> None:
         assert found == want
 
 
-def test_a_sample_is_a_pair_that_travels(store: Path) -> None:
-    sample = LMDBDataset(store, fields="ids")[3]
-    for again in (sample, copy.copy(sample), pickle.loads(pickle.dumps(sample))):
-        image, ids = again
-        assert isinstance(again, tuple) and image.shape == (3, 32, 32) and ids.tolist() == rows()[3]["ids"]
-        assert_same(default_collate([again, again])[1], Ragged.of([ids, ids]))
-
-
 def test_the_trainer_leaves_out_repeated_rows_of_lists_too(store: Path) -> None:
     """Of 9 samples on 2 ranks, the last batch of one repeats a sample."""
     dataset = LMDBDataset(store, fields=NAMES, crop=CenterCrop(8)).subset(range(9))
@@ -182,7 +159,9 @@ def test_subsets_and_sums_keep_rows_together(store: Path, first: list[int], seco
     dataset = LMDBDataset(store, fields=NAMES, crop=CenterCrop(16))
     both = dataset.subset(first) + dataset.subset(second)
     for k, row in enumerate(first + second):
-        assert_row(both[k][1], row)
+        image, found = both[k]
+        assert image.shape == (3, 16, 16)
+        assert_row(found, row)
     (batch,) = Loader(both, len(both), num_workers=0)
     for place, row in enumerate(first + second):
         assert_row({name: value[place] for name, value in batch[1].items()}, row)
@@ -191,8 +170,8 @@ def test_subsets_and_sums_keep_rows_together(store: Path, first: list[int], seco
 
 
 def test_samples_are_chosen_by_their_columns(store: Path) -> None:
-    dataset = LMDBDataset(store)
-    assert set(dataset.columns) == set(NAMES)
+    dataset = LMDBDataset(store, fields="big")
+    assert set(dataset.columns) == set(NAMES) and dataset[5][1] == 250 and type(dataset[5][1]) is int
     high = dataset.subset(dataset.columns["score"] > 2)
     assert [high.columns["big"][k] for k in range(len(high))] == [255 - k for k in range(COUNT) if k / 7 > 2 and k % 5]
     with pytest.raises(KeyError, match="no column mood; there are caption"):
@@ -207,13 +186,11 @@ def test_samples_are_chosen_by_their_columns(store: Path) -> None:
         ("value:float32", "seven", "row of '01.png'"),
         ("value:float32[2]", "[1, 2, 3]", "an array of [3], but value holds [2] for each sample"),
         ("value:json", "{", "row of '01.png'"),
-        ("value:complex64", "1", "has the type complex64, but types are uint8"),
-        ("value:text[]", "[]", "holds one value for each sample: use json"),
         ("mood", "1", "has no column mood; it has path, value"),
     ],
 )
 def test_what_does_not_fit_names_its_row(table: Path, tmp_path: Path, field: str, cells: str, message: str) -> None:
-    good = {"value:float32[2]": "[1, 2]", "value:int64[]": "[]", "value:json": "1", "value:text[]": "[]"}.get(field, "1")
+    good = {"value:float32[2]": "[1, 2]", "value:int64[]": "[]", "value:json": "1"}.get(field, "1")
     path = write_table(tmp_path / "t.csv", [{"path": "00.png", "value": good}, {"path": "01.png", "value": cells}])
     with pytest.raises(PrepError, match="fields") as caught:
         prep(path, tmp_path / "o.fds", fields=field, root=table.parent)
@@ -221,8 +198,6 @@ def test_what_does_not_fit_names_its_row(table: Path, tmp_path: Path, field: str
 
 
 def test_wrong_use(table: Path, store: Path, tmp_path: Path) -> None:
-    with pytest.raises(PrepError, match=r"fields caption: SOURCE .* has no such columns"):
-        prep(table.parent, tmp_path / "o.fds", fields="caption")
     with pytest.raises(StoreError, match="has no field mood; it has caption, score"):
         LMDBDataset(store, fields=("mood",))
     with pytest.raises(ValueError, match="several different ones"):
@@ -239,7 +214,6 @@ def test_wrong_use(table: Path, store: Path, tmp_path: Path) -> None:
     [
         ("score.npy", b"NUMPY", b"NUMBY", "score.npy is damaged"),
         ("score.npy", b"<f4", b"<i4", r"score.npy holds int32 \[30\], the manifest says float32"),
-        ("embedding.npy", b"(30, 2)", b"(15, 4)", r"embedding.npy holds float32 \[15, 4\], the manifest says"),
         ("caption.values.npy", "ö".encode(), b"\xff\xff", "caption.offsets.npy does not fit the 30 samples"),
         ("meta.values.npy", b'{"k":[7', b'{"k"?[7', "meta.offsets.npy does not fit the 30 samples"),
     ],
@@ -257,7 +231,7 @@ def test_a_column_that_is_another_is_refused(store: Path, tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("name", ["caption", "ids"])
-@pytest.mark.parametrize(("at", "change"), [(0, 1), (-1, -1), (-1, 1), (6, -1000), (7, -1000), (7, 1000)])
+@pytest.mark.parametrize(("at", "change"), [(0, 1), (-1, 1), (6, -1000), (7, 1000)])
 def test_offsets_that_do_not_fit_are_refused(store: Path, tmp_path: Path, name: str, at: int, change: int) -> None:
     copy = shutil.copytree(store, tmp_path / "o.fds")
     path = copy / "columns" / f"{name}.offsets.npy"
@@ -275,8 +249,6 @@ def test_offsets_that_do_not_fit_are_refused(store: Path, tmp_path: Path, name: 
         (lambda body: body["columns"][0].update(geometry="xyxy"), "cannot have the geometry xyxy"),
         (lambda body: body["columns"].append(BOXES), "there is no column source_size"),
         (lambda body: body["columns"].append({**BOXES, "name": "../b"}), "a column cannot be called"),
-        (lambda body: body["columns"].append({**BOXES, "shape": [-4]}), "Expected `int` >= 0"),
-        (lambda body: body["columns"].append({**BOXES, "type": "text"}), "holds one value for each sample"),
     ],
 )
 def test_columns_that_contradict_the_manifest_are_refused(store: Path, tmp_path: Path, edit: Any, message: str) -> None:

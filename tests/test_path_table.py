@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fastdata import LMDBDataset, prep
+from fastdata import prep
 from fastdata.errors import PrepError
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions
@@ -42,9 +42,6 @@ def written(path: Path, rows: Sequence[Sequence[Any]], delimiter: str = ",") -> 
     with path.open("w", newline="") as file:
         csv.writer(file, delimiter=delimiter).writerows(rows)
     return path
-
-
-# ---------------------------------------------------------------------------------------------------- forms and columns
 
 
 @pytest.mark.parametrize("form", [",", ";", "\t", "tsv", "jsonl", "parquet"])
@@ -87,21 +84,9 @@ def test_columns_of_numbers_can_be_named(photos: Path) -> None:
     assert (found.labels.kind, found.labels.names) == ("vector", ("y", "x"))
     assert [source.label for source in found.sources] == [(2, 0.5), (1e3, -1)]
     assert list_sources(table, LabelOptions(label_column="none")).labels.kind == "none"
-    (photos / "u.csv").write_text("path;x;y\na.png;0,5;1\nc.png;1,5;2\n")
-    with pytest.raises(PrepError, match=r"columns x and y of u\.csv.* holds '0,5', which is no number"):
-        list_sources(photos / "u.csv", LabelOptions(regression=("x", "y")))
     for options in (LabelOptions(label_column="cat"), LabelOptions(regression=("cat",))):
         with pytest.raises(PrepError, match=r"(--label-column|--regression) cat: .* is a folder, which has no columns"):
             list_sources(photos, options)
-
-
-def test_cells_may_be_longer_than_the_default_of_csv(photos: Path, tmp_path: Path) -> None:
-    table = written(photos / "t.csv", [("path", "label", "rle"), ("a.png", "x", "12 " * 60_000), ("c.png", "y", "")])
-    made = prep(table, tmp_path / "o.fds", fields="rle", workers=1)
-    assert made.kept == 2 and len(LMDBDataset(made.out).columns["rle"][0]) > 131_072
-
-
-# -------------------------------------------------------------------------------------------------------- beside a folder
 
 
 def test_labels_in_another_order_than_the_files(tmp_path: Path) -> None:
@@ -132,39 +117,26 @@ def test_labels_beside_a_table_take_the_place_of_its_own(photos: Path) -> None:
 
 def test_what_beside_a_folder_is_no_label(photos: Path) -> None:
     table = photos.parent / "t.jsonl"
-    numbers = ([0.5, 1.5], r"such as \(0\.5, 1\.5\): to predict numbers")
-    for value, message in (numbers, ({"a": 1}, "column label holds a dict, but labels")):
-        table.write_text("".join(json.dumps({"path": name, "label": value}) + "\n" for name in NAMES))
-        with pytest.raises(PrepError, match=message):
-            list_sources(photos, LabelOptions(labels=table))
-        found = list_sources(photos, LabelOptions(labels=table, label_column="none"))
-        assert (found.labels.kind, found.labelled_by) == ("none", "")
-        assert {(source.label, source.problem) for source in found.sources} == {(-1, "")}
-
-
-# -------------------------------------------------------------------------------------------------------------- splits
-
-
-def splits(path: Path) -> Path:
-    kinds = ["train", "train", "val", "val", "train", "train"]
-    return written(path, [("path", "label", "Split"), *zip(NAMES, LABELS, kinds, strict=True)])
+    table.write_text("".join(json.dumps({"path": name, "label": {"a": 1}}) + "\n" for name in NAMES))
+    with pytest.raises(PrepError, match="column label holds a dict, but labels"):
+        list_sources(photos, LabelOptions(labels=table))
+    found = list_sources(photos, LabelOptions(labels=table, label_column="none"))
+    assert (found.labels.kind, found.labelled_by) == ("none", "")
+    assert {(source.label, source.problem) for source in found.sources} == {(-1, "")}
 
 
 def test_a_split_is_chosen_by_name_and_names_the_store(photos: Path) -> None:
-    splits(photos / "t.csv")
+    kinds = ["train", "train", "val", "val", "train", "train"]
+    rows = [("path", "label", "Split"), *zip(NAMES, LABELS, kinds, strict=True)]
+    table, beside = written(photos / "t.csv", rows), written(photos.parent / "t.csv", rows)
     assert run(*PREP, "photos/t.csv", "--split", "val", cwd=photos.parent).returncode == 0
     assert len(Store(photos.parent / "t-val.fds")) == 2
     with pytest.raises(PrepError, match=r"--split test: .* its splits are train, val"):
-        list_sources(photos / "t.csv", LabelOptions(split="test"))
-    written(photos / "u.csv", [("path", "label"), ("a.png", "x")])
+        list_sources(table, LabelOptions(split="test"))
     with pytest.raises(PrepError, match=r"--split val: .* no column split; it has path, label"):
-        list_sources(photos / "u.csv", LabelOptions(split="val"))
-    splits(photos.parent / "t.csv")
+        list_sources(written(photos / "u.csv", [("path", "label"), ("a.png", "x")]), LabelOptions(split="val"))
     with pytest.raises(PrepError, match=r"train and val, which would be mixed.*--root .*photos --split train"):
-        prep(photos, photos.parent / "o.fds", labels=photos.parent / "t.csv")
-
-
-# --------------------------------------------------------------------------------------------------------- which file it is
+        prep(photos, photos.parent / "o.fds", labels=beside)
 
 
 @pytest.mark.parametrize("beside", [False, True])

@@ -5,7 +5,6 @@ A source is read column by column, each in the narrowest dtype, and then written
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -22,8 +21,8 @@ import xxhash
 
 from fastdata.data.choice import checked
 from fastdata.data.dataset import RowsDataset, counted_of, in_one_line, shown
-from fastdata.errors import FastDataError, MissingExtraError, PrepError, StoreError, warn_user
-from fastdata.sources.arrow import read_arrow
+from fastdata.errors import FastDataError, PrepError, StoreError, needs, warn_user
+from fastdata.sources.arrow import is_text, read_arrow
 from fastdata.sources.inputs import LARGEST_FLOAT, have_commas
 from fastdata.sources.tables import delimiter_of, read_rows
 from fastdata.store.manifest import Labels
@@ -72,10 +71,10 @@ class TableColumn:
 class TableDataset(RowsDataset):
     """A table, held in memory once for all processes of this machine.
 
-    `ds[i]` is ({column: tensor without dimensions}, target); a `Loader` delivers ({column: [B]}, targets [B]). A batch is one
-    gather of whole rows. Each column has the narrowest dtype that holds all of its values exactly. One with missing values comes
-    with its mask, a bool tensor called "NAME.missing"; where the mask is True, the column holds NaN (floats), the number of names
-    (categories), False (booleans) or 0 (all others). A NaN of Parquet or Arrow is a value; one of pandas is a missing value.
+    `ds[i]` is ({column: tensor without dimensions}, target); a `Loader` delivers ({column: [B]}, targets [B]). Each column has the
+    narrowest dtype that holds all of its values exactly. One with missing values comes with its mask, a bool tensor called
+    "NAME.missing"; where the mask is True, the column holds NaN (floats), the number of names (categories), False (booleans) or 0
+    (all others). A NaN of Parquet or Arrow is a value; one of pandas is a missing value.
 
     Text is a category, whose names are sorted, by number if all are whole numbers; the categories of pandas and dictionaries of
     Arrow keep their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all of its values are such, else
@@ -121,9 +120,9 @@ class TableDataset(RowsDataset):
         options = {"target": target or (), "category": category, "drop": drop}
         wanted = {option: (names,) if isinstance(names, str) else tuple(dict.fromkeys(names)) for option, names in options.items()}
         self._source, described, arrays = _read(source, wanted, {} if classes is None else classes._described)
-        labels = _labels(described, wanted["target"])
         self._described: dict[str, TableColumn] = {c.name: c for c in described}
-        self.columns = {c.name: c for c in described if c.name not in wanted["target"]}
+        labels = _labels([self._described[name] for name in wanted["target"]])
+        self.columns = {name: c for name, c in self._described.items() if name not in wanted["target"]}
         self.categories = {name: list(c.names) for name, c in self.columns.items() if c.names is not None}
         self.missing = {name: c.missing for name, c in self.columns.items() if c.missing is not None}
         targets = [arrays.pop(name) for name in wanted["target"]]
@@ -157,7 +156,7 @@ class TableDataset(RowsDataset):
     def column(self, name: str) -> torch.Tensor:
         """Return a copy of all values of a column, or of a mask ("NAME.missing"), in the order of this dataset."""
         if name not in self._fields:
-            raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, self._fields))}")
+            raise KeyError(f"no column {name!r}; there are {_quoted([*self._fields])}")
         return torch.from_numpy(self._whole.memory.array[self._fields[name]][self.rows(np.arange(len(self)))])
 
     def __getitem__(self, index: int) -> tuple[dict[str, torch.Tensor], Any]:
@@ -173,7 +172,7 @@ class TableDataset(RowsDataset):
         """Return ({column: [B]}, targets [B] or [B, columns]) for rows of the whole table. pin: page-lock the tensors."""
         words = self._whole.memory.array.view(np.int64).reshape(len(self._whole), -1)
         taken = words.take(rows, axis=0).view(np.uint8)
-        parts: dict[str, Any] = {}
+        parts = dict[str, Any]()
         for begin, end, dtype, fields in self._blocks:
             block = taken[:, begin:end].view(dtype)
             if fields != [TARGET]:
@@ -234,21 +233,21 @@ def _contiguous(part: Array, pin: bool) -> torch.Tensor:
     return out
 
 
-def _labels(columns: Sequence[TableColumn], targets: Sequence[str]) -> Labels:
+def _labels(columns: Sequence[TableColumn]) -> Labels:
     """Return what the targets mean: names and booleans are classes, a whole number is itself, other numbers are float vectors."""
-    found = [next(column for column in columns if column.name == name) for name in targets]
-    if not found:
+    if not columns:
         return Labels("none")
-    if len(found) == 1 and (found[0].names is not None or found[0].type == "bool"):
-        return Labels("class", found[0].names or ("false", "true"))
-    for column in found:
+    first, names = columns[0], tuple(column.name for column in columns)
+    if len(columns) == 1 and (first.names is not None or first.type == "bool"):
+        return Labels("class", first.names or ("false", "true"))
+    for column in columns:
         if not column.type.startswith((*NARROWED, "bool")):
             raise ValueError(f"target {column.name!r} holds {column.type} values: one is names or numbers, several are numbers")
-    if len(found) > 1 or "int" not in found[0].type:
-        return Labels("vector", tuple(targets))
-    if found[0].dtype == "uint64":
-        raise ValueError(f"target {targets[0]!r} exceeds int64: to take its numbers as classes, give category={targets[0]!r}")
-    return Labels("integer", tuple(targets))
+    if len(columns) > 1 or "int" not in first.type:
+        return Labels("vector", names)
+    if first.dtype == "uint64":
+        raise ValueError(f"target {first.name!r} exceeds int64: to take its numbers as classes, give category={first.name!r}")
+    return Labels("integer", names)
 
 
 # Sources: files or a DataFrame, whose columns are arrays of Arrow
@@ -263,11 +262,11 @@ class _Part(NamedTuple):
 
 
 def _arrow() -> Any:
-    """Import pyarrow, with its modules csv, parquet and compute."""
-    try:
-        return [importlib.import_module(name) for name in ("pyarrow.csv", "pyarrow.parquet", "pyarrow.compute", "pyarrow")][-1]
-    except ImportError:
-        raise MissingExtraError("pyarrow") from None
+    with needs("pyarrow"):
+        import pyarrow.compute
+        import pyarrow.csv
+        import pyarrow.parquet
+    return pyarrow
 
 
 @contextmanager
@@ -298,18 +297,14 @@ def _open(source: Any, untyped: Container[str]) -> list[_Part]:
             raise ValueError(f"{path} is no table, which ends in {', '.join((*PARQUETS, *ARROWS, *TEXTS))}")
         with _reading(str(path)):
             if ending in PARQUETS:
-                parts.append(_parquet_part(path))
+                opened = partial(_arrow().parquet.ParquetFile, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+                schema = opened(path).schema_arrow
+                file = opened(path, read_dictionary=[field.name for field in schema if is_text(field.type)])
+                parts.append(_Part(shown(path), schema, lambda name, file=file: file.read([name]).column(name)))  # type: ignore[misc]
             else:
                 table = read_arrow(path) if ending in ARROWS else _read_csv(path, untyped)
                 parts.append(_Part(shown(path), table.schema, table.column))
     return parts
-
-
-def _parquet_part(path: Path) -> _Part:
-    opened = partial(_arrow().parquet.ParquetFile, path, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
-    schema = opened().schema_arrow
-    file = opened(read_dictionary=[field.name for field in schema if _is_text(field.type)])
-    return _Part(shown(path), schema, lambda name: file.read([name]).column(name))
 
 
 def _read_csv(path: Path, untyped: Container[str]) -> Any:
@@ -317,7 +312,7 @@ def _read_csv(path: Path, untyped: Container[str]) -> Any:
     pa, rows, delimiter = _arrow(), read_rows(path), delimiter_of(path)
     names = next(rows, [])
     if not all(name.strip() for name in names):
-        raise StoreError(f"{path}: its first line must name all columns, found {', '.join(map(repr, names))}")
+        raise StoreError(f"{path}: its first line must name all columns, found {_quoted(names)}")
     with path.open("rb") as file:
         if any(b'"' in line for line in file):
             deque(rows, maxlen=0)
@@ -369,15 +364,11 @@ def _typed(texts: Any, name: str) -> Any:
 # Values: from Arrow's arrays to numpy's, in the narrowest dtype
 
 
-def _is_text(kind: Any) -> bool:
-    return kind in (_arrow().string(), _arrow().large_string()) or str(kind) == "string_view"
-
-
 def _widest(name: str, kind: Any) -> Any:
     """Return the widest type of values of a type: for text dictionaries, in order if it was one."""
     pa, types = _arrow(), _arrow().types
     value = kind.value_type if types.is_dictionary(kind) else kind
-    if _is_text(value):
+    if is_text(value):
         return pa.dictionary(pa.int32(), pa.string(), types.is_dictionary(kind))
     if types.is_integer(value):
         return pa.uint64() if value == pa.uint64() else pa.int64()
@@ -394,8 +385,8 @@ def _widest(name: str, kind: Any) -> Any:
 def _as_names(array: Any, kind: Any) -> Any:
     """Return a chunked array of anything as dictionaries of text, of this type."""
     pa = _arrow()
-    is_text = pa.types.is_dictionary(array.type) and _is_text(array.type.value_type)
-    if not is_text or any(chunk.dictionary.null_count for chunk in array.chunks):
+    stored_once = pa.types.is_dictionary(array.type) and is_text(array.type)
+    if not stored_once or any(chunk.dictionary.null_count for chunk in array.chunks):
         array = (array if array.type == pa.large_string() else array.cast(pa.string())).dictionary_encode()
     return array.cast(kind)
 
@@ -443,6 +434,10 @@ def _narrowest(values: Array) -> str:
     return next(name for name in FLOATS if all(exact(part, name) for part in slices))
 
 
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+
+
 _Table = tuple[str, list[TableColumn], dict[str, Array]]
 
 
@@ -458,15 +453,15 @@ def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[s
     names = parts[0].schema.names
     for part in parts:
         if len({*names}) < len(names) or sorted(part.schema.names) != sorted(names):
-            listed = ", ".join(map(repr, part.schema.names))
-            raise StoreError(f"{part.name} has two columns of one name, or others than {parts[0].name}: {listed}")
+            raise StoreError(
+                f"{part.name} has two columns of one name, or others than {parts[0].name}: {_quoted(part.schema.names)}"
+            )
     chosen = [column for column in names if column not in wanted["drop"]]
     for option, known in (("drop", names), ("target", chosen), ("category", chosen)):
         if unknown := [column for column in wanted[option] if column not in known]:
-            listed = ", ".join(map(repr, known[:20])) + (", ..." if len(known) > 20 else "")
-            raise ValueError(f"{option} is {unknown[0]!r}, but {name} has no such column; it has {listed}")
+            raise ValueError(f"{option} is {unknown[0]!r}, but {name} has no such column; it has {_quoted(known)}")
     if not {*chosen} - {*wanted["target"]}:
-        raise ValueError(f"{name} has no column besides {', '.join(map(repr, names))}: nothing is left to learn from")
+        raise ValueError(f"{name} has no column besides {_quoted(names)}: nothing is left to learn from")
 
     def read(each: str) -> tuple[TableColumn, Array, Array]:
         return _values(each, parts, names=each in wanted["category"], other=classes.get(each))
@@ -522,7 +517,7 @@ def _values(name: str, parts: Sequence[_Part], *, names: bool, other: TableColum
     if other is not None and other.names is not None:
         ordered = other.names
         if unknown := sorted({*texts} - {*ordered}):
-            raise ValueError(f"column {name!r} has names that classes lacks: {', '.join(map(repr, unknown[:5]))}")
+            raise ValueError(f"column {name!r} has names that classes lacks: {_quoted(unknown)}")
     codes = {each: k for k, each in enumerate(ordered)}
     values = np.array([*(codes[each] for each in texts), len(codes)])[values]
     return TableColumn(name, "string", _narrowest(np.array([len(codes)])), names=tuple(ordered)), values, missing

@@ -93,7 +93,6 @@ LADDER: list[tuple[list[Any], Any, Any, tuple[str, ...]]] = [  # labels, the nam
     (["1_2", "10_3"], ("10_3", "1_2"), [1, 0], WAYS),
     ([0, 29, 5], tuple(map(str, range(30))), [0, 29, 5], WAYS),
     ([0, 30, 5], r"whole numbers up to 30, of which 3 occur.*--classes FILE", None, WAYS),
-    ([*range(0, 65_535, 1_000), 65_535], r"whole numbers up to 65535.* up to 65534", None, ("list",)),
     ([0, -1, 2], r"not all whole, or below 0, such as '?-1'?.*--regression.*--classes", None, WAYS),
     ([-1, -1], (), [-1, -1], WAYS),
     ([-0.5, -1.5], r"not all whole, or below 0, such as .*--regression", None, WAYS),

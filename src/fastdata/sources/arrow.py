@@ -19,7 +19,7 @@ from fastdata.sources.inputs import Source, SourceList, choose_label
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import NUMBERS, Column
 
-__all__ = ["cell", "column", "column_of", "holds_images", "is_text", "list_inputs", "read", "read_arrow"]
+__all__ = ["cell", "column", "column_of", "holds_images", "import_pyarrow", "is_text", "list_inputs", "read", "read_arrow"]
 
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 END_OF_STREAM = bytes([255] * 4 + [0] * 4)
@@ -31,7 +31,8 @@ OTHERS = dict.fromkeys(("string", "large_string", "string_view"), "text") | dict
 OTHERS |= dict.fromkeys(("struct", "map", "list", "large_list", "fixed_size_list", "null"), "json")
 
 
-def _arrow() -> Any:
+def import_pyarrow() -> Any:
+    """Return pyarrow, with its module for Parquet."""
     with needs("pyarrow"):
         import pyarrow.parquet
     return pyarrow
@@ -116,7 +117,7 @@ def _columns(schema: Any, path: AnyPath, selection: Selection) -> ArchiveColumns
 
 def read_arrow(path: AnyPath) -> Any:
     """Return the table of an Arrow file or stream, in mapped memory. Raise ArrowInvalid or ValueError if it is damaged."""
-    pyarrow = _arrow()
+    pyarrow = import_pyarrow()
     mapped = pyarrow.memory_map(os.fspath(path))
     try:
         table = pyarrow.ipc.open_file(mapped).read_all()
@@ -137,15 +138,15 @@ class _File:
     """
 
     def __init__(self, path: AnyPath) -> None:
-        self._path, self._table = path, None if ENDINGS[path.suffix.lower()] == "parquet" else read_arrow(path)
+        self._table = None if ENDINGS[path.suffix.lower()] == "parquet" else read_arrow(path)
         if self._table is not None:
             self.schema, groups = self._table.schema, [len(self._table)]
         else:
-            self._file = _arrow().parquet.ParquetFile(seekable(path), buffer_size=1 << 20)
+            self._file = import_pyarrow().parquet.ParquetFile(seekable(path), buffer_size=1 << 20)
             metadata, self.schema = self._file.metadata, self._file.schema_arrow
             groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         if min(groups, default=0) < 0:
-            raise PrepError(f"{path} is damaged: a row group claims {min(groups)} rows; copy it again")
+            raise ValueError(f"a row group claims {min(groups)} rows")
         self._ends = list[int](accumulate(groups, initial=0))
         self._last = dict[str, tuple[int, Any, Iterator[Any]]]()  # of each column: a row, its value, and those behind it
 
@@ -159,7 +160,7 @@ class _File:
         leaf = f"{name}.{field}" if field else name
         column = (self._file.read([leaf], use_threads=False) if self._table is None else self._table)[name]
         if len(column) != len(self):
-            raise PrepError(f"{self._path} is damaged: {leaf} has {len(column)} rows, its row groups {len(self)}; copy it again")
+            raise ValueError(f"{leaf} has {len(column)} rows, its row groups {len(self)}")
         return list((compute.struct_field(column, field) if field else column).to_pylist())
 
     def cell(self, name: str, row: int) -> Any:
@@ -208,14 +209,14 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
         ]
         return columns, inputs, file.column(columns.label) if columns.label else [None] * len(file)
 
-    return list_tables(table, root, files, selection, (OSError, ValueError, _arrow().ArrowException))
+    return list_tables(table, root, files, selection, (OSError, ValueError, import_pyarrow().ArrowException))
 
 
 def cell(path: AnyPath, name: str, row: int) -> Any:
     """Return the value of a column in a row. Raise CodecError if it is damaged."""
     try:
         file = open_once(path, _File)
-    except (ValueError, _arrow().ArrowException) as error:  # it was whole when it was listed
+    except (ValueError, import_pyarrow().ArrowException) as error:  # it was whole when it was listed
         raise unreadable(path, error) from error
     return file.cell(name, row)
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import structs
@@ -29,6 +29,9 @@ from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
 from fastdata.words import number_of
+
+if TYPE_CHECKING:
+    from fastdata.sources.tables import PathTable
 
 __all__ = ["field_files", "fit", "parse_fields", "read_fields", "typed_cells", "with_fields", "with_groups"]
 
@@ -81,16 +84,10 @@ def _parse(text: str) -> Field:
     return Field(column, path=path, ending=match["ending"] or "", layout=layout, typed=match["type"] is not None)
 
 
-def typed_cells(
-    field: Field, cells: Sequence[Any], where: Callable[[int], str], *, texts: bool, kind: Any = None
-) -> tuple[Field, Sequence[Any]]:
-    """Return the field of the cells of a column of a table, with its type, and its values as JSON.
-
-    Args:
-        where: describes a row, for messages.
-        texts: whether the cells are text, as in a CSV, or values, as in JSON.
-        kind: the Arrow type of the column, if the table has one.
-    """
+def typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
+    """Return the field of a column of a table, with its type, and its values as JSON."""
+    cells = table.column(field.path[0], f"--fields {field}")
+    texts, kind, column = table.texts, table.schema.get(field.path[0]), field.column
 
     def each(convert: Callable[[Any], Any]) -> Packed[Any]:
         found = Packed[Any]()
@@ -98,13 +95,12 @@ def typed_cells(
             try:
                 found.append(convert(cell))
             except (ValueError, OverflowError, RecursionError) as error:
-                raise _error(field, f"{where(row)}: {error}") from None
+                raise _error(field, f"{table.path}, row of {table.names[row]!r}: {error}") from None
         return found
 
     if field.layout or len(field.path) > 1:  # in text as JSON
         cells = each(lambda cell: _nested(json.loads(cell) if texts else cell, field.path[1:]))
         texts, kind = False, None
-    column = field.column
     if not field.typed:
         try:
             column = infer(column.name, cells, texts=texts) if kind is None else arrow.column_of(column.name, kind)

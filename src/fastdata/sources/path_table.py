@@ -16,6 +16,7 @@ import xxhash
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import label_value
+from fastdata.sources.fields import typed_cells
 from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import (
     INDEX_COLUMN,
@@ -85,8 +86,7 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
 
 
 def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> PathTable:
-    wanted = {*(field.path[0] for field in fields), options.label_column or "", *options.regression}
-    return read_table(path, options.path_column, wanted)
+    return read_table(path, options.path_column, {*(field.path[0] for field in fields), options.label_column, *options.regression})
 
 
 # Which file a path means
@@ -177,7 +177,7 @@ def _with_fields(inputs: SourceList, table: PathTable, rows: Sequence[int], fiel
     """Return the inputs with the values of their rows; -1: there is none."""
     if not fields:
         return inputs
-    typed = list(map(table.typed, fields))
+    typed = [typed_cells(field, table) for field in fields]
 
     def with_values(source: Source, row: int) -> Source:
         if row < 0:

@@ -7,16 +7,15 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from fastdata.errors import PrepError, needs
-from fastdata.sources.arrow import holds_images
-from fastdata.sources.fields import typed_cells
-from fastdata.sources.inputs import LABELS, PATHS, Field, find_column
+from fastdata.errors import PrepError
+from fastdata.sources.arrow import holds_images, import_pyarrow
+from fastdata.sources.inputs import LABELS, PATHS, find_column
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.words import number_of
@@ -60,20 +59,13 @@ class PathTable:
             raise PrepError(f"{option}: {self.path} has no column {name}; it has {', '.join(self.columns)}")
         return self.columns[name]
 
-    def typed(self, chosen: Field) -> tuple[Field, Sequence[Any]]:
-        """Return a field with its type, and its values. Raise PrepError if its column is not there, or a cell does not fit."""
-        name = chosen.path[0]
-        cells, where = self.column(name, f"--fields {chosen}"), f"{self.path}, row of "
-        return typed_cells(chosen, cells, lambda row: f"{where}{self.names[row]!r}", texts=self.texts, kind=self.schema.get(name))
-
 
 def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
     """Return whether a source is a file of paths. A Parquet is one if it holds no images and a column has the name of paths."""
     ending = path.suffix.lower()
     if ending != PARQUET or not path.is_file():
         return ending in (".csv", ".tsv", *JSONL) and path.is_file()
-    with needs("pyarrow"):
-        import pyarrow.parquet
+    pyarrow = import_pyarrow()
     try:
         schema = pyarrow.parquet.read_schema(seekable(path))
     except (OSError, ValueError, pyarrow.ArrowException):  # reading it as an archive reports this better
@@ -82,7 +74,7 @@ def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
     return path_column in schema.names or (bool(texts) and not holds_images(schema))
 
 
-def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str] = ()) -> PathTable:
+def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str | None] = ()) -> PathTable:
     """Read a table. Raise PrepError if it cannot be read, is empty, or has no column of paths.
 
     Args:
@@ -111,9 +103,8 @@ def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str] =
     usual = find_column([*columns], PATHS)
     if path_column is None and usual is None:
         raise PrepError(
-            f"{path} has no column of paths, which is called {', '.join(PATHS[:-1])} or {PATHS[-1]}, or named by --path-column; "
-            f"it has {', '.join(columns)}. Text needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB; a "
-            "table without paths is not prepared: TableDataset reads it"
+            f"{path} has no column of paths, such as {PATHS[0]}, or named by --path-column; it has {', '.join(columns)}. Text "
+            "needs --tokenizer or --train-bpe; a table without paths is not prepared: TableDataset reads it"
         )
     table = PathTable(path, columns, path_column or [*columns][usual or 0], texts, schema)
     cells = table.column(table.paths, f"--path-column {path_column}")
@@ -146,10 +137,9 @@ def _json_rows(path: AnyPath) -> Iterator[dict[str, Any]]:
                 raise PrepError(f"{path}, line {number} is not an object of JSON, such as {example}: {error}") from None
 
 
-def _parquet_rows(path: AnyPath, wanted: Collection[str], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _parquet_rows(path: AnyPath, wanted: Collection[str | None], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the rows, and set each column's type in `schema`. Lists and structs that nobody wants are empty lists."""
-    with needs("pyarrow"):
-        import pyarrow.parquet
+    pyarrow = import_pyarrow()
     try:
         with pyarrow.parquet.ParquetFile(seekable(path)) as file:
             schema.update({field.name: field.type for field in file.schema_arrow})
