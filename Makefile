@@ -87,7 +87,7 @@ pictures: $(INSTALLED)
 	$(RUN) tools/pictures.py
 
 bench: $(INSTALLED)
-	$(RUN) benchmarks/prep_rates.py $(if $(wildcard mds-env/bin/python),--mds-python mds-env/bin/python)
+	$(RUN) benchmarks/prep_rates.py
 
 bench-guard: $(INSTALLED)
 	$(RUN) benchmarks/guard.py

@@ -47,25 +47,13 @@ def repeated(files: list[Path], count: int, out: Path) -> list[str]:
     return sorted(map(str, links))
 
 
-def mosaics(files: list[Path], count: int, megabytes: float, out: Path) -> list[Path]:
-    """12-megapixel images of photos at their own scale, at the JPEG quality that comes nearest to a size."""
+def mosaics(files: list[Path], count: int, out: Path) -> list[Path]:
+    """12-megapixel images of photos at their own scale, of some 4 MB."""
     out.mkdir()
     paths = [out / f"{k:03d}.jpg" for k in range(count)]
     for k, path in enumerate(paths):
-        image = _mosaic(files, k)
-        low, high = 1, 100
-        while low < high:  # the least quality that reaches the size
-            middle = (low + high) // 2
-            if len(_jpeg(image, middle)) < megabytes * 1e6:
-                low = middle + 1
-            else:
-                high = middle
-        path.write_bytes(_jpeg(image, low))
+        cv2.imwrite(str(path), _mosaic(files, k), [cv2.IMWRITE_JPEG_QUALITY, 90])
     return paths
-
-
-def _jpeg(image: Array, quality: int) -> bytes:
-    return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
 
 
 def _mosaic(files: list[Path], seed: int) -> Array:
