@@ -16,7 +16,7 @@ from PIL import Image
 from webdataset.tariterators import base_plus_ext
 
 from archives import equal
-from fastdata import PrepError, prep
+from fastdata import prep
 from fastdata.sources.tar import SAMPLE
 from fastdata.store.export import export
 from fastdata.store.store import Store
@@ -115,13 +115,6 @@ def test_we_read_every_kind_of_image_that_it_encodes_or_copies(ending: str, tmp_
     made = Store(prep(tmp_path / "a.tar", tmp_path / "o.fds", regression="label", codec="rgb", workers=1).out)
     assert made.manifest.labels.kind == "vector" and made.samples["label"].tolist() == [[0], [0.125], [0.25]]
     equal(whole(made.path), decoded)
-
-
-def test_its_compressed_shards_are_refused_with_a_way_out(tmp_path: Path) -> None:
-    with wds.TarWriter(str(tmp_path / "a.tar.gz")) as sink:
-        sink.write({"__key__": "0", "png": picture(0, 9, 9), "cls": 1})
-    with pytest.raises(PrepError, match=r"is compressed, .*; decompress it to a .tar"):
-        prep(tmp_path / "a.tar.gz", tmp_path / "o.fds")
 
 
 @pytest.mark.parametrize(

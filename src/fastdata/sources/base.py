@@ -276,7 +276,7 @@ def list_archives(
     """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist."""
     path = to_path(source)
     kind, files = ("python", [path]) if function_of(path) else _archives(path)
-    if not kind:
+    if not kind or (images and kind != "tar"):
         return None
     if len(options.regression) > 1:
         raise PrepError(f"--regression {' and '.join(options.regression)}: an archive has one label column; give only one")
@@ -284,8 +284,6 @@ def list_archives(
     column = "".join(options.regression) or options.label_column or ""
     if column not in ("", NO_LABELS, *options.regression) and kind == "tar":
         raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
-    if images and kind != "tar":
-        raise PrepError(f"--images: SOURCE {source} is {kind}, but several images come from folders or from WebDataset tars")
     classes = read_classes(options.classes)
     selection = Selection(column, tuple(fields), tuple(endings), tuple(images), classes, options.regression)
     inputs: SourceList = _module(kind).list_inputs(locate(source)[0], files, selection)

@@ -50,7 +50,7 @@ class Walk:
                 if entry.name != ".DS_Store" and not entry.name.startswith("._"):  # macOS' own, of other files
                     self._hidden.append(name)
             elif _is_folder(entry):
-                if entry.is_symlink() and self._is_above(Path(entry), folder):
+                if isinstance(entry, os.DirEntry) and entry.is_symlink() and self._is_above(Path(entry), folder):
                     self._loops.append(name)
                 else:
                     yield name

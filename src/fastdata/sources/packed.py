@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -57,11 +57,7 @@ class Packed(Sequence[T]):
     def __len__(self) -> int:
         return (len(self._ends) - 1) * BLOCK + len(self._last) if self._places is None else len(self._places)
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
-    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+    def __getitem__(self, index: Any) -> Any:
         found = range(len(self))[index]
         return self._item(found) if isinstance(found, int) else tuple(map(self._item, found))
 
@@ -100,13 +96,12 @@ def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
     Raises:
         UnpackedWholeError: they lie in archives of which much has to be unpacked, or copied, to read one input.
     """
-    for source in sources:
-        kind, file = getattr(source, "place", ())[:2] or ("", "")
-        if kind == "parquet" or (kind == "arrow" and remote):
-            raise UnpackedWholeError(
-                f"{file} is unpacked in large pieces, and would be so once for each input: prepare it with --order listed, export "
-                "the store (fastdata export), and prepare that with --order shuffled"
-            )
+    kind, file = getattr(sources[0], "place", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
+    if kind == "parquet" or (kind == "arrow" and remote):
+        raise UnpackedWholeError(
+            f"{file} is unpacked in large pieces, and would be so once for each input: prepare it with --order listed, export the "
+            "store (fastdata export), and prepare that with --order shuffled"
+        )
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SHUFFLE_SEED) for k in range(len(sources)))
     return Packed(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))
 

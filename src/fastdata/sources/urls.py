@@ -1,7 +1,7 @@
 """Inputs in object storage, with the methods of pathlib that listing and reading inputs use.
 
 `to_path` returns a `UrlPath` for a URL. It is opened by range requests; a library that needs a file of a disk gets a copy, which
-lasts until the process has turned to other files. A URL is text: `#` and `?` are characters of a name.
+lasts until the process has turned to another. A URL is text: `#` and `?` are characters of a name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from fastdata.errors import PrepError, RemoteError, StoreError
+from fastdata.errors import RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.url import SCHEMES, Storage, is_url, local_path, scheme, split_url
 
@@ -34,7 +34,6 @@ WITHOUT_LISTS = "http", "https"
 REQUESTS = 32  # in flight
 TRIES = 5  # to get the right bytes
 MD5 = re.compile("[0-9a-f]{32}")  # the ETag of an object that was written at once, and not encrypted with a key of its own
-MAX_COPIES = 2  # of a process: of objects that libraries read from a disk
 MAX_AHEAD, MAX_AHEAD_BYTES = 64, 64 << 20  # of inputs that a worker requests before it reads them
 BLOCK_BYTES, BLOCKS = 1 << 20, 4  # of a request for a range, and how many are in flight while a file is read in order
 MAX_HEADS = 1000  # objects that are asked for one by one rather than listed, which takes a request for as many
@@ -62,7 +61,7 @@ class Client:
         self._listed: list[str] = []
         self._folders: dict[str, dict[str, int]] = {}  # the size of each file or FOLDER, by name, in each folder below those
         self._sizes: dict[str, int | None] = {}  # of the objects that were asked for one by one
-        self._copies: dict[str, Any] = {}
+        self._copy: tuple[str, Any] | None = None  # the URL and the file of the last one
 
     def _at(self, url: str) -> tuple[Bucket, str]:
         root, key = split_url(url)
@@ -158,10 +157,10 @@ class Client:
         return bytes(bucket.read_range(key, start, length))
 
     def copy(self, url: str) -> str:
-        """Return the path of a copy on a disk of this machine, which has no name and lasts until others are asked for."""
-        if url not in self._copies:
+        """Return the path of a copy on a disk of this machine, which has no name and lasts until another is asked for."""
+        if self._copy is None or self._copy[0] != url:
             size, (bucket, key) = self.size_of_object(url), self._at(url)
-            self.close_copies(MAX_COPIES - 1)
+            self.close_copy()
             try:
                 file = tempfile.TemporaryFile(prefix="fastdata-")
                 with self.waiting():
@@ -169,13 +168,13 @@ class Client:
             except OSError as error:
                 where = f"{url} cannot be copied to {tempfile.gettempdir()}"
                 raise StoreError(f"{where}: {error.strerror}; TMPDIR names another disk") from None
-            self._copies[url] = file
-        return f"/proc/self/fd/{self._copies[url].fileno()}"
+            self._copy = url, file
+        return f"/proc/self/fd/{self._copy[1].fileno()}"
 
-    def close_copies(self, left: int = 0) -> None:
-        """Close all copies but the last ones."""
-        while len(self._copies) > left:
-            self._copies.pop(next(iter(self._copies))).close()
+    def close_copy(self) -> None:
+        if self._copy is not None:
+            self._copy[1].close()
+        self._copy = None
 
 
 def _no_object(url: str) -> FileNotFoundError:
@@ -205,7 +204,7 @@ def reading_urls(storage: Storage | None = None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-        client.close_copies()
+        client.close_copy()
         client.pool.shutdown(cancel_futures=True)
 
 
@@ -291,9 +290,6 @@ class UrlPath(PurePosixPath):
     def is_file(self) -> bool:
         return self._find(folders=False) not in (None, FOLDER)
 
-    def is_symlink(self) -> bool:
-        return False
-
     def look(self) -> tuple[int, str]:
         """Return the size in bytes and ""; or -1 and why it cannot be used. The answers are those of `sources.inputs.look`."""
         size = _client().size(str(self))
@@ -303,8 +299,6 @@ class UrlPath(PurePosixPath):
 
     def scan(self) -> list[UrlPath]:
         """Return what a folder holds, sorted by name."""
-        if scheme(str(self)) in WITHOUT_LISTS:
-            raise PrepError(f"{self} cannot be listed{explain_missing(self)}")
         return [self / name for name in sorted(_client().listing(str(self)))]
 
     def glob(self, pattern: str) -> Iterator[UrlPath]:
