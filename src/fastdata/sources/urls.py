@@ -182,12 +182,15 @@ def _no_object(url: str) -> FileNotFoundError:
 
 
 _current = ContextVar[Client]("the client of URLs")
+_opened = list[Client]()  # the last one is for threads that libraries start, which have no context
 
 
 def _client() -> Client:
-    if _current.get(None) is None:
-        use_client({})
-    return _current.get()
+    if (client := _current.get(None)) is not None:
+        return client
+    if not _opened:
+        _opened.append(Client({}))
+    return _opened[-1]
 
 
 def use_client(storage: Storage, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
@@ -200,10 +203,12 @@ def reading_urls(storage: Storage | None = None) -> Iterator[None]:
     """Read URLs in this context with these options of clients."""
     client = Client(storage or {})
     token = _current.set(client)
+    _opened.append(client)
     try:
         yield
     finally:
         _current.reset(token)
+        _opened.remove(client)
         client.close_copy()
         client.pool.shutdown(cancel_futures=True)
 
