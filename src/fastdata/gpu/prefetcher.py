@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -38,8 +38,8 @@ class Prefetcher:
 
     From a torch DataLoader with workers, only finished batches are fetched ahead, so that no batch waits for a later one; without
     workers, nothing is fetched ahead. From other loaders, `depth` batches are drawn ahead, with their random numbers; they have to
-    make new tensors for each. An error comes after the batches before it. `load_state_dict` ends the current pass. All other
-    attributes are the loader's own, and may be ahead.
+    make new tensors for each. An error comes after the batches before it. All other attributes are the loader's own, and may be
+    ahead; so there is no `state_dict`: a Trainer draws the batches before its place again.
 
     Args:
         loader: any iterable of batches. A fastdata Loader does the same by itself: `Loader(..., device="cuda")`.
@@ -59,65 +59,33 @@ class Prefetcher:
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device is {device!r}, but torch sees no GPU here")
         self._copier: Copier | None = None
-        self._state: Any = None  # the loader's state right after the last returned batch; None: its state now
-        self._pass: object = None  # the pass that returned the last batch; None: it is over
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
         """Start a pass over the loader."""
-        self._state = None
         return self._deliver(iter(self.loader))
 
     def _deliver(self, batches: Iterator[Any]) -> Iterator[Any]:
-        ahead = Ahead[tuple[Copy, Any]](self.depth)
-        self._pass = this_pass = object()
+        ahead = Ahead[Copy](self.depth)
         copier = self._copier = self._copier or Copier(self.device)
-
-        def draw() -> tuple[Copy, Any]:
-            return copier.start(next(batches)), self.loader.state_dict() if self._stateful else None
-
         try:
             while True:
                 try:
-                    copy, state = ahead.take(draw, lambda: arrived(batches) is not False)
+                    copy = ahead.take(lambda: copier.start(next(batches)), lambda: arrived(batches) is not False)
                 except StopIteration:
-                    if self._pass is this_pass:
-                        self._state = None
                     return
-                self._pass = this_pass
-                self._state = state
                 yield copy.take()
-                if self._stateful and self._pass is not this_pass:
-                    raise RuntimeError(
-                        "this pass was left when another began, or by load_state_dict: a Prefetcher over a loader with a state "
-                        "delivers one pass at a time"
-                    )
         finally:
             ahead.clear()
             copier.close()
 
-    @property
-    def _stateful(self) -> bool:
-        return hasattr(self.loader, "state_dict") and hasattr(self.loader, "load_state_dict")
-
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch of the loader, or else of its sampler or batch sampler. A loader without `set_epoch` is left alone."""
         set_epoch(self.loader, epoch)
-        self._state = self._pass = None
-
-    def _state_dict(self) -> Any:
-        """Return the loader's state after the last returned batch, not after those that were fetched ahead."""
-        return self.loader.state_dict() if self._state is None else self._state
-
-    def _load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.loader.load_state_dict(state)
-        self._state = self._pass = None
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "loader" not in vars(self):
+        if name.startswith("__") or "loader" not in vars(self) or name in ("state_dict", "load_state_dict"):
             raise AttributeError(f"a Prefetcher has no attribute {name!r}")
-        found = getattr(self.loader, name)
-        own = {"state_dict": self._state_dict, "load_state_dict": self._load_state_dict} if self._stateful else {}
-        return own.get(name, found)
+        return getattr(self.loader, name)

@@ -72,8 +72,7 @@ class Loader(Fixed, fixed=FIXED):
         sampler: yields this rank's indices, as any torch Sampler. The Loader calls its `set_epoch`, if any, and follows the epoch
             that the program sets there. torch's default generator is seeded by (seed, epoch) for it, and a generator of its own is
             left alone. Its list is drawn when a pass begins.
-        batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler or a sampler that groups by length;
-            excludes batch_size. Epochs and random numbers are as with `sampler`.
+        batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler does; else as `sampler`.
         collate_fn: makes a batch of a list of items, for other datasets than fastdata's; None: torch's default_collate.
         batch_transform: a callable, or a list of them, for each batch on its device, in the stream of the consumer, with torch's
             generators: GPUNormalize and Augment get the images, NextToken the tokens, any other callable the batch.
