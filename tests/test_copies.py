@@ -117,18 +117,6 @@ def test_a_consumer_that_changes_its_stream_from_batch_to_batch(gpu):
     assert right(gpu)
 
 
-def test_the_memory_of_a_batch_that_is_taken_on_another_stream_is_told_of_it(gpu):
-    copier = Copier("cpu")
-    for k in range(20):
-        copy = copier.start(torch.full((64,), k))
-        with gpu.stream(gpu.own):
-            gpu.read(copy.take())
-        del copy
-        gpu.scribble(64 * 8)
-    gpu.run()
-    assert [set(seen.tolist()) for seen in gpu.seen] == [{k} for k in range(20)]
-
-
 def test_a_copy_that_nobody_takes_keeps_its_memory_until_it_is_done(gpu):
     copier = Copier("cpu")
     for k in range(3):
