@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import pickle
 import random
 import sys
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     Dataset,
-    Sampler,
     Subset,
     TensorDataset,
 )
@@ -75,39 +72,6 @@ def test_collate_fn_makes_the_batches_of_other_datasets(workers):
 
 
 # batch_sampler
-
-
-class ByLength(Sampler):
-    """Batches of similar length, in a random order."""
-
-    def __init__(self, lengths):
-        self.lengths = lengths
-
-    def __len__(self):
-        return -(-len(self.lengths) // 6)
-
-    def __iter__(self):
-        order = np.argsort(self.lengths, kind="stable")
-        batches = [order[k : k + 6].tolist() for k in range(0, len(order), 6)]
-        for k in torch.randperm(len(batches)).tolist():
-            yield batches[k]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_sampler_decides_what_is_in_a_batch(workers):
-    lengths = [(5 * k) % COUNT for k in range(COUNT)]
-    with Loader(ours(), batch_sampler=ByLength(lengths), seed=3, num_workers=workers) as loader:
-        assert len(loader) == 7 and loader.num_workers == workers
-        epochs = [sha(itertools.islice(loader, len(loader))) for _ in range(3)]
-        states = [loader.state_dict()] + [loader.state_dict() for _ in loader]
-    assert all(sorted(k for batch in epoch for k in batch[0]) == list(range(COUNT)) for epoch in epochs)
-    assert all(np.ptp([lengths[k] for k in batch[0]]) == 5 for epoch in epochs for batch in epoch)
-    assert [batch[2] for batch in epochs[1]] == [(1, k) for k in range(1, 8)], "epochs are counted in batches"
-    assert len({str(epoch) for epoch in epochs}) == 3
-    for k in (1, 4, 7):
-        with Loader(ours(), batch_sampler=ByLength(lengths), seed=3, num_workers=2 - workers) as loader:
-            loader.load_state_dict({**states[k], "epoch": 1} if k < 7 else {**states[k], "epoch": 2})
-            assert sha(loader) == (epochs[1][k:] if k < 7 else epochs[2])
 
 
 def test_batches_of_different_lengths_and_repeated_samples():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
 
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop
@@ -90,12 +90,14 @@ def test_a_row_that_stands_in_a_subset_again_looks_otherwise_each_time() -> None
     assert twice.targets.tolist() == dataset.targets[[2, 4, 2, 2]].tolist()
 
 
-@pytest.mark.parametrize("kind", ["random", "weighted"])
+@pytest.mark.parametrize("kind", ["random", "weighted", "batches"])
 @pytest.mark.parametrize("stop", [1, 7])
 def test_a_torch_sampler_resumes_exactly_in_any_epoch(kind: str, stop: int) -> None:
     dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
 
     def loader() -> Loader:
+        if kind == "batches":
+            return Loader(dataset, batch_sampler=BatchSampler(RandomSampler(dataset), 12, False), num_workers=0, seed=2)
         sampler = RandomSampler(dataset) if kind == "random" else WeightedRandomSampler([1.0] * len(dataset), len(dataset))
         return Loader(dataset, 12, sampler=sampler, num_workers=0, seed=2)
 

@@ -52,7 +52,7 @@ class Augment(nn.Module):
         self.transform = transform
         self.seed = seed
         self.ignore_index = ignore_index
-        self._containers: list[Any] = []  # inside a list, a module is not a submodule
+        self._container: list[Any] = []  # for masks; inside a list, a module is not a submodule
         modules = list(transform.modules()) if isinstance(transform, nn.Module) else []
         if not any(kind.__module__.startswith("kornia.") for module in modules for kind in type(module).__mro__):
             raise TypeError(
@@ -100,8 +100,7 @@ class Augment(nn.Module):
         if len(ids) != len(images):
             raise ValueError(f"there are {len(ids)} ids for {len(images)} images: give one for each")
         common = _mixed(_mixed(_whole(self.seed)) + _whole(epoch))
-        if view:
-            common = _mixed(common + GOLDEN * _whole(view))
+        common = _mixed(common + GOLDEN * _whole(view)) if view else common
         keys = _mixed(common + GOLDEN * torch.as_tensor(ids, dtype=torch.int64, device="cpu"))
         count, largest = len(images), LARGEST[images.dtype]
         inputs = [images.float() / largest]
@@ -122,7 +121,7 @@ class Augment(nn.Module):
 
     def _mask_container(self) -> Any:
         """Return kornia's container of the transform, which also takes masks and resamples them to the nearest pixel."""
-        if not self._containers:
+        if not self._container:
             import kornia.augmentation
 
             for module in self.transform.modules():
@@ -135,8 +134,8 @@ class Augment(nn.Module):
             if not isinstance(container, kornia.augmentation.AugmentationSequential):
                 parts: list[Any] = list(container) if type(container) is nn.Sequential else [container]
                 container = kornia.augmentation.AugmentationSequential(*parts)
-            self._containers.append(container)
-        return self._containers[0]
+            self._container.append(container)
+        return self._container[0]
 
     def extra_repr(self) -> str:
         return f"seed={self.seed}"

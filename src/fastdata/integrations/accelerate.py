@@ -24,7 +24,7 @@ class AcceleratedLoader:
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
-        loader._sampling.blocks = True  # what `gather` returns is then in the dataset's order
+        loader._sampling.ranks.blocks = True  # what `gather` returns is then in the dataset's order
         self.set_epoch, self.state_dict, self.load_state_dict = loader.set_epoch, loader.state_dict, loader.load_state_dict
 
     @property

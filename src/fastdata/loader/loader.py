@@ -47,10 +47,9 @@ class Loader(Fixed, fixed=FIXED):
     Yields a tuple (images, targets): images uint8 or uint16 [B, C, H, W] in channels_last layout; targets int64 [B] or float32
     [B, columns]. It carries `.valid`, the number of real rows (at the end of an epoch over several ranks the last row may repeat a
     sample), `.ids`, the dataset's indices of the rows, and `.position`, (epoch, samples consumed by all ranks).
-    A dataset with several crops yields a tuple of images, one for each view; of several images a sample, a dict of them. With
-    `fields`, targets are what LMDBDataset says. A MaskDataset yields masks [B, H, W] as targets. A TokenDataset yields one tensor
-    [B, block_size + 1] with these attributes. Other datasets yield what torch's default_collate makes of their items; dicts have
-    these attributes, too.
+    A dataset with several crops yields a tuple of images; of several images a sample, a dict of them. With `fields`, targets are
+    what LMDBDataset says; a MaskDataset yields masks [B, H, W], a TokenDataset one tensor [B, block_size + 1]. Other datasets yield
+    what torch's default_collate makes of their items. Tensors and dicts have these attributes, too.
 
     Workers write images into shared memory. A batch stays unchanged for as long as this process holds it or a view of it (clone it
     before a fork). A consumer that holds more than three batches gets copies. `stats()` reports this memory, and who is waiting.
@@ -78,8 +77,8 @@ class Loader(Fixed, fixed=FIXED):
             generators: GPUNormalize and Augment get the images, NextToken the tokens, any other callable the batch.
         num_workers: processes that make batches; 0: make them in this process; None: one for each core, shared with the other ranks
             of this machine. Batches of tokens are always made in this process.
-        device: None for CPU tensors; "cuda" for batches on the GPU, copied while it computes and ready for the stream that is
-            current when they are delivered. Their lifetime is that of any tensor of that stream.
+        device: None for CPU tensors; "cuda" for batches on the GPU, copied while it computes, which are ordinary tensors of the
+            stream that is current when they are delivered.
         seed: 0 to 2^64 - 1.
         drop_last: leave out the last, smaller batch.
         prefetch_factor: batches that each worker makes ahead.
@@ -175,7 +174,7 @@ class Loader(Fixed, fixed=FIXED):
         """Return what this rank delivers. Until the first batch, look the ranks up each time: a launcher may set them up late."""
         progress = self._progress
         if progress.requests is None or not progress.begun:
-            shard = self._sampling.find_shard()
+            shard = self._sampling.ranks.find()
             if progress.requests is None or progress.requests.shard != shard:
                 requests = self._sampling.requests(shard)
                 self.close()

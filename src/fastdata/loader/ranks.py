@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -22,18 +23,20 @@ WAITS = (
 )
 
 
-class Ranks(NamedTuple):
-    """The arguments of a Loader that say which rank it reads for."""
+@dataclass
+class Ranks:
+    """The arguments of a Loader that say which rank it reads for. With `blocks`, ranks take blocks of a batch: see RankShard."""
 
     split: bool
     rank: int | None
     world_size: int | None
+    blocks: bool = False
 
     def find(self) -> RankShard:
-        """Return this process's rank and the number of ranks.
+        """Return what this process takes of each batch.
 
-        They come from the arguments, else from torch.distributed if it is initialized, else from the variables RANK and WORLD_SIZE
-        of the environment, as torchrun and Accelerate set them. The default is rank 0 of 1.
+        Rank and number of ranks come from the arguments, else from torch.distributed if it is initialized, else from the variables
+        RANK and WORLD_SIZE of the environment, as torchrun and Accelerate set them. The default is rank 0 of 1.
 
         Raises:
             ValueError: the arguments are out of range, or only one of them is given.
@@ -41,17 +44,17 @@ class Ranks(NamedTuple):
         """
         rank, world_size = self.rank, self.world_size
         if not self.split:
-            return RankShard(0, 1)
+            return RankShard(0, 1, self.blocks)
         if (rank is None) != (world_size is None):
             raise ValueError("give both rank and world_size, or neither")
         if rank is not None and world_size is not None:
             if not 0 <= rank < world_size:
                 raise ValueError(f"rank is {rank} of world_size {world_size}, but ranks count from 0")
-            return RankShard(rank, world_size)
+            return RankShard(rank, world_size, self.blocks)
         size = _number("WORLD_SIZE") or 1
         number = _number("RANK")
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            found = RankShard(torch.distributed.get_rank(), torch.distributed.get_world_size())
+            found = RankShard(torch.distributed.get_rank(), torch.distributed.get_world_size(), self.blocks)
             if "WORLD_SIZE" in os.environ and number is not None and (number, size) != (found.rank, found.world_size):
                 raise LoaderError(
                     f"torch.distributed says that this is rank {found.rank} of {found.world_size}, but RANK and WORLD_SIZE in the "
@@ -65,7 +68,7 @@ class Ranks(NamedTuple):
             )
         if not 0 <= (number or 0) < size:
             raise LoaderError(f"the environment says RANK {number} and WORLD_SIZE {size}, but ranks count from 0 to WORLD_SIZE - 1")
-        return RankShard(number or 0, size)
+        return RankShard(number or 0, size, self.blocks)
 
     def compare(self, state: Mapping[str, Any]) -> None:
         """Check that all ranks of torch.distributed have the same order, epoch and length: each calls this with its state.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
@@ -58,7 +58,7 @@ def read_schedule(schedule: Mapping[int, Any] | None, dataset: Any) -> list[tupl
 
 @dataclass
 class Sampling:
-    """The arguments of a Loader that decide its batches. With `blocks`, ranks take blocks of a global batch: see RankShard.
+    """The arguments of a Loader that decide its batches.
 
     Raises:
         TypeError: `dataset` is not a map-style dataset, or the seed or a size is not a whole number.
@@ -76,7 +76,6 @@ class Sampling:
     drop_last: bool
     schedule: Mapping[int, Any] | None
     ranks: Ranks
-    blocks: bool = False
 
     def __post_init__(self) -> None:
         dataset = self.dataset
@@ -114,10 +113,6 @@ class Sampling:
             raise ValueError(f"a sampler decides the order, and a batch_sampler the batches too: leave out {', '.join(given)}")
         if not hasattr(self.any_sampler, "__len__"):
             raise ValueError("a sampler or batch_sampler needs a len(), the number of its indices or batches")
-
-    def find_shard(self) -> RankShard:
-        """Return what this process takes of each batch. Raises a LoaderError if nothing says which rank this is."""
-        return replace(self.ranks.find(), blocks=self.blocks)
 
     def requests(self, shard: RankShard) -> Requests:
         """Return the requests for the batches of a rank. Raises a ValueError if the arguments do not fit the number of ranks."""
