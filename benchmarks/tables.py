@@ -1,6 +1,6 @@
 """Random batches of a table of 10 million rows: TableDataset beside a dataset of DataFrame rows, and beside quicker ways by hand.
 
-    python benchmarks/tables.py [--rows 10000000] [--batch 1024] [--rounds 5] [--folder /tmp] [--markdown FILE]
+    python benchmarks/tables.py [--rows 10000000] [--batch 1024] [--rounds 5] [--folder /tmp]
 
 Eight columns of numbers, two of categories and a class, from a fixed seed. All contestants hold their data in memory, and deliver
 random rows; that their values are the same is checked. Rounds are interleaved; the first one does not count.
@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
-import platform
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +24,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fastdata import Loader, TableDataset
+from fastdata.bench.harness import Run, interleave, summarize, table
 
 Array = np.ndarray[Any, np.dtype[Any]]
 COLOURS, SIZES = [f"colour {k}" for k in range(12)], [f"size {k:04d}" for k in range(1000)]
@@ -85,14 +83,6 @@ class Batches:
         return len(self.rows)
 
 
-def take(batches: Any, count: int, rows: int) -> float:
-    """Rows a second of the next `count` batches."""
-    started = time.perf_counter()
-    for _ in itertools.islice(batches, count):
-        pass
-    return count * rows / (time.perf_counter() - started)
-
-
 def by_gather(dataset: TableDataset, rows: Array) -> Iterator[Any]:
     return (dataset.gather(dataset.locate(part)) for part in rows)
 
@@ -143,49 +133,32 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--markdown", type=Path, help="write the results there")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         source = Path(folder) / "table.parquet"
         write_table(source, given.rows)
-        started = time.perf_counter()
         dataset = TableDataset(source, target="label")
-        opened = time.perf_counter() - started
         frame = pd.read_parquet(source)
     for name in ("colour", "size"):
         frame[name] = frame[name].astype("category").cat.codes
     check(dataset, frame, given.batch)
-    runners = contestants(dataset, frame, given.batch)
-    rates: dict[str, list[float]] = {name: [] for name in runners}
     rng = np.random.default_rng(1)
-    for k in range(given.rounds + 1):
-        for name, (batches, count) in runners.items():
-            rate = take(batches(rng.integers(0, len(dataset), (count, given.batch))), count, given.batch)
-            rates[name] += [rate] if k else []
-    lines = [
-        f"# A table of {given.rows:,} rows, batches of {given.batch} random rows",
-        "",
-        f"`python benchmarks/tables.py --rows {given.rows} --batch {given.batch} --rounds {given.rounds}`; "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}, "
-        f"pandas {pd.__version__}, pyarrow {pa.__version__}.",
-        "Medians of interleaved rounds after one that does not count; new random rows each time; outputs are compared first.",
-        "",
-        "| | rows/s | least to most | times DataFrame rows with workers |",
-        "|---|--:|--:|--:|",
-    ]
-    width = dataset._layout.row.itemsize
-    slow = statistics.median(rates["DataFrame rows (iloc), 2 workers"])
-    for name, values in rates.items():
-        middle = statistics.median(values)
-        lines.append(f"| {name} | {middle:,.0f} | {min(values):,.0f} to {max(values):,.0f} | {middle / slow:,.1f} |")
-    lines += [
-        "",
-        f"A row takes {width} bytes in memory ({width * given.rows / 1e6:,.0f} MB in all; the DataFrame has "
-        f"{frame.memory_usage(index=False).sum() / 1e6:,.0f} MB). Opening the file took {opened:.1f} s.",
-    ]
-    print("\n".join(lines))
-    if given.markdown:
-        given.markdown.write_text("\n".join(lines) + "\n")
+
+    def turn(batches: Callable[[Array], Iterator[Any]], count: int) -> Callable[[float], Run]:
+        def measure(_: float) -> Run:
+            rows = rng.integers(0, len(dataset), (count, given.batch))
+            cpu, started = time.process_time(), time.perf_counter()
+            for _ in itertools.islice(batches(rows), count):
+                pass
+            return Run(rows.size, time.perf_counter() - started, time.process_time() - cpu)
+
+        return measure
+
+    turns = {name: turn(*runner) for name, runner in contestants(dataset, frame, given.batch).items()}
+    runs = interleave(turns, seconds=0, repeats=given.rounds)
+    rows = summarize(runs, reference="DataFrame rows (iloc), 2 workers")
+    cells = [[row["name"], f"{row['images_per_s']['median']:,.0f}", f"{row['ratio']['median']:,.1f}"] for row in rows]
+    print("\n".join(table(["", "rows/s", "times DataFrame rows with workers"], cells)))
 
 
 if __name__ == "__main__":

@@ -95,9 +95,7 @@ ENTRIES = (
     Entry("DALI, antialias", "dali", "dali", ANTIALIASED, "antialias", eval=False),
     Entry("FFCV, JPEG", "ffcv", "ffcv", AREA, captions=True),
     Entry("FFCV, raw", "ffcv", "ffcv", AREA, jpeg=False, raw=True),
-    Entry("Grain, threads + cv2", "grain", "grain", PLAIN),
     Entry("WebDataset + cv2", "webdataset", "webdataset", PLAIN, captions=True),
-    Entry("SPDL, threads + cv2", "spdl", "spdl", PLAIN),
     Entry("LitData + cv2", "litdata", "litdata", PLAIN),
     Entry("MosaicML Streaming + cv2", "streaming", "streaming", PLAIN, captions=True),
 )

@@ -92,7 +92,7 @@ def heading(result: Mapping[str, Any]) -> list[str]:
         " boxes. kB: on disk, an image.",
         "",
         f"A crop that shrinks loses to aliasing what is not \"{ANTIALIASED}\" or an area average. What a contestant makes ahead"
-        " between two epochs (fastdata, DALI, tf.data, Grain, SPDL) it makes in its own time: it is stopped when its epoch ends.",
+        " between two epochs (fastdata, DALI, tf.data) it makes in its own time: it is stopped when its epoch ends.",
         "",
         "DALI, tf.data (in training) and fastdata decode no more than the box needs, the others whole images. tf.data, FFCV and"
         " fast=True use libjpeg's fast transform, 45 dB from the exact one. Where no PSNR stands, a peer takes no boxes.",
