@@ -1,11 +1,11 @@
 """Two global and eight local views of each image, with DINO's transforms: the Loader beside a DataLoader written by hand.
 
-    python benchmarks/views.py PHOTOS [--size 256] [--images 512] [--rounds 5] [--workers 2] [--only-crops]
+    python benchmarks/views.py PHOTOS [--size 256] [--images 1024] [--rounds 5] [--workers 2] [--only-crops]
 
 PHOTOS is a folder of JPEG files. Both read the same images, resized once to a short side of SIZE: the DataLoader as JPEG files of
 quality 90, which it decodes whole with cv2. Both cut, resize (antialias=False, which is cv2's bilinear) and flip by the same rules,
-and call the same functions of numpy and cv2: colours, grey, blur and solarize of main_dino.py. Epochs take turns; the first of each
-does not count. Then both are measured in one process without workers, with the time inside the transforms.
+and call the same functions of numpy and cv2: colours, grey, blur and solarize of main_dino.py. Epochs take turns, each with workers
+of its own; the first round does not count. Then both are measured in one process, with the time inside the transforms.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,31 +115,31 @@ def make(photos: Path, folder: Path, size: int, count: int) -> tuple[Path, list[
     return fastdata.prep(folder / "files", folder / "store.fds").out, paths
 
 
-def epochs(batches: Any, count: int) -> Iterator[float]:
-    """Yield the images a second of one epoch after another."""
-    while True:
-        started, images = time.perf_counter(), 0
-        for views, _ in batches:
-            assert [tuple(view.shape[1:]) for view in views] == [(3, side, side) for side in SIDES]
-            images += len(views[0])
-        assert images == count
-        yield count / (time.perf_counter() - started)
+def rate(batches: Any) -> float:
+    """Return the images a second of an epoch, from its second batch on: workers have started, and few batches were made ahead."""
+    started, images = 0.0, 0
+    for views, _ in batches:
+        assert [tuple(view.shape[1:]) for view in views] == [(3, side, side) for side in SIDES]
+        images += len(views[0]) if started else 0
+        started = started or time.perf_counter()
+    return images / (time.perf_counter() - started)
 
 
-def contestants(store: Path, paths: list[Path], workers: int, only_crops: bool) -> dict[str, Iterator[float]]:
+def contestants(store: Path, paths: list[Path], workers: int, only_crops: bool) -> dict[str, Callable[[], Any]]:
     crops = MultiCrop(224, 96, antialias=False)
     views = [View(crop, transform=transform) for crop, transform in zip(crops, transforms(only_crops), strict=True)]
-    ours = Loader(LMDBDataset(store, crop=views, hflip=0.5), BATCH, shuffle=True, num_workers=workers)
-    options: dict[str, Any] = {"persistent_workers": True, "worker_init_fn": one_thread} if workers else {}
-    theirs = DataLoader(Files(paths, only_crops), BATCH, shuffle=True, num_workers=workers, **options)
-    return {"fastdata": epochs(ours, len(paths)), "DataLoader, cv2": epochs(theirs, len(paths))}
+    dataset, files = LMDBDataset(store, crop=views, hflip=0.5), Files(paths, only_crops)
+    return {
+        "fastdata": lambda: Loader(dataset, BATCH, shuffle=True, num_workers=workers),
+        "DataLoader, cv2": lambda: DataLoader(files, BATCH, shuffle=True, num_workers=workers, worker_init_fn=one_thread),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("photos", type=Path)
     parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--images", type=int, default=512)
+    parser.add_argument("--images", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only-crops", action="store_true", help="without the transforms")
@@ -149,8 +149,8 @@ def main() -> None:
         with_workers = contestants(store, paths, given.workers, given.only_crops)
         rates: dict[str, list[float]] = {name: [] for name in with_workers}
         for number in range(given.rounds + 1):
-            for name, rate in with_workers.items():
-                found = next(rate)
+            for name, make_loader in with_workers.items():
+                found = rate(make_loader())
                 rates[name] += [found] if number else []
         ratios = [one / other for one, other in zip(*rates.values(), strict=True)]
         for name, values in rates.items():
@@ -158,10 +158,10 @@ def main() -> None:
         print(f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
         cv2.setNumThreads(1)
         torch.set_num_threads(1)
-        for name, rate in contestants(store, paths, 0, given.only_crops).items():
-            next(rate)
+        for name, make_loader in contestants(store, paths, 0, given.only_crops).items():
+            rate(make_loader())
             in_transforms[0] = 0.0
-            whole = 1000 / next(rate)
+            whole = 1000 / rate(make_loader())
             inside = 1000 * in_transforms[0] / len(paths)
             print(
                 f"{name}, one process: {whole:.2f} ms an image, of which {inside:.2f} in the transforms, {whole - inside:.2f} else"
