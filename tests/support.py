@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from fastdata import Crop
 from fastdata.store.files import Stamp, file_sum
 from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
 from fastdata.store.writer import ShardWriter
@@ -31,6 +32,29 @@ PREP = [sys.executable, "-c", "from fastdata.entry import prep_main; prep_main()
 MAIN = [sys.executable, "-m", "fastdata"]
 # Python keeps these for the life of a process, as torch 2.6 does with its compiler
 HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker", "torch/_inductor/compile_worker")
+
+
+class Corner(Crop):
+    """A corner of the image, resized."""
+
+    draws = 2
+
+    def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
+        h, w = heights // 2, widths // 2
+        return np.stack([(u[0] < 0.5) * (heights - h), (u[1] < 0.5) * (widths - w), h, w], axis=1)
+
+
+class Shifted(Crop):
+    """A random box that is cut, and reaches outside."""
+
+    draws, resizes, reaches_outside = 2, False, True
+
+    def boxes(self, u: Array, heights: Array, widths: Array) -> Array:
+        h, w = self.shape
+        top, left = (u[0] * 21).astype(int) - 10, (u[1] * 21).astype(int) - 10
+        return np.stack([top, left, np.full_like(top, h), np.full_like(left, w)], axis=1)
+
+
 PEAK_MEMORY = """
 def peak_memory():
     # the most bytes that this program has had in memory; ru_maxrss begins with what the program that started it had

@@ -137,7 +137,7 @@ def test_what_does_not_go_together():
             r"classes of masks \[\] and \['class0', .*prepare both with the same --palette",
         ),
         (MaskDataset(masked((1, 30), bits=16), ignore_index=255), "--mask-bits"),
-        (LMDBDataset(store()), "only one of the datasets has masks"),
+        (LMDBDataset(store()), "open both with masks, or none"),
     ):
         with pytest.raises(ValueError, match=message):
             first + other

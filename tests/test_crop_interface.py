@@ -8,14 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from fastdata import (
     Crop,
     LMDBDataset,
     Loader,
     LoaderError,
-    MaskDataset,
     RAMDataset,
     RandomCrop,
     RandomResizedCrop,
@@ -24,35 +22,12 @@ from fastdata import (
 )
 from fastdata.images import crops
 from stores import sha, square, store, whole
-from support import boxes_of, records_of
-from test_masks import masked
-from test_masks import nearest as nearest_classes
+from support import Corner, records_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
-
-
-class Corner(Crop):
-    """A corner of the image, resized."""
-
-    draws = 2
-
-    def boxes(self, u, heights, widths):
-        h, w = heights // 2, widths // 2
-        return np.stack([(u[0] < 0.5) * (heights - h), (u[1] < 0.5) * (widths - w), h, w], axis=1)
-
-
-class Shifted(Crop):
-    """A random box that is cut, and reaches outside."""
-
-    draws, resizes, reaches_outside = 2, False, True
-
-    def boxes(self, u, heights, widths):
-        h, w = self.shape
-        top, left = (u[0] * 21).astype(int) - 10, (u[1] * 21).astype(int) - 10
-        return np.stack([top, left, np.full_like(top, h), np.full_like(left, w)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -69,39 +44,6 @@ class Even(Crop):
 
     def shapes(self, boxes):
         return list(map(tuple, boxes[:, 2:].tolist()))
-
-
-def read(dataset, count=20):
-    return dataset.read_batch(np.arange(count), seed=2, epoch=1)
-
-
-@pytest.mark.parametrize("make", [LMDBDataset, RAMDataset])
-def test_boxes_are_resized(make):
-    crop = Corner((24, 20))
-    dataset = make(store(), size=96, crop=crop)
-    found, (boxes, _) = read(dataset)[0], boxes_of(dataset, np.arange(20), seed=2, epoch=1)
-    assert len({tuple(box[:2]) for box in boxes.tolist()}) >= crop.draws
-    for image, (top, left, h, w), pixels in zip(whole(store(), 96), boxes.tolist(), found, strict=False):
-        part = Image.fromarray(image[top : top + h, left : left + w])
-        wanted = np.asarray(part.resize(crop.shape[::-1], Image.Resampling.BILINEAR), int)
-        assert np.abs(wanted - pixels).max() <= 2
-
-
-def test_boxes_are_cut():
-    dataset = LMDBDataset(store(), size=96, crop=Shifted(50))
-    found, (boxes, _) = read(dataset)[0], boxes_of(dataset, np.arange(20), seed=2, epoch=1)
-    for image, (top, left, h, w), pixels in zip(whole(store(), 96), boxes.tolist(), found, strict=False):
-        padded = np.pad(image, ((50, 50), (50, 50), (0, 0)))
-        np.testing.assert_array_equal(pixels, padded[top + 50 : top + 50 + h, left + 50 : left + 50 + w])
-
-
-def test_masks_follow():
-    for crop in (Corner(20), Shifted(60)):
-        dataset, images = MaskDataset(masked(), crop=crop), MaskDataset(masked())
-        masks, (boxes, _) = read(dataset, 12)[1], boxes_of(dataset, np.arange(12), seed=2, epoch=1)
-        for k in range(12):
-            nearest = nearest_classes(images[k][1].numpy(), boxes[k].tolist(), crop.shape, 255)
-            assert (masks[k] == nearest).any(axis=0).all()
 
 
 def test_shapes_may_depend_on_the_image():
@@ -176,13 +118,13 @@ def test_all_sizes_are_in_memory_and_within_max_bytes():
     counts = {len(records_of(part.with_size(size))[0]) for size in sizes}
     assert len(counts) == 1 and 10 < counts.pop() < 30
     assert torch.equal(part.with_size(64)[41][0], LMDBDataset(store(), size=64)[41][0])
+    one = RAMDataset(store(), size=96).with_size(64)
+    assert records_of(one) == [None] and torch.equal(one[41][0], part.with_size(64)[41][0]), "a size that is not held is read"
 
 
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: RAMDataset(store(), size=64).with_size(96), r"size 96 is not held in memory, only 64: make .*size=\(64, 96\)"),
-        (lambda: Loader(RAMDataset(store(), size=64), 4, schedule={0: 64, 3: 96}), "size 96 is not held in memory"),
         (lambda: RAMDataset(store(), size=(64, 96)).with_size(70), "has no size 70; it has 96, 64"),
         (lambda: RAMDataset(store(), size=(64, 70)), "has no size 70; it has 96, 64"),
         (lambda: RAMDataset(store(), size=()), r"size is \(\), but must be a stored size, or several different ones"),

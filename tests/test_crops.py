@@ -19,7 +19,7 @@ from fastdata.images.resample import resample
 from fastdata.images.view import Sample, View
 from fastdata.store.manifest import Form
 from stores import deep, store, whole
-from support import picture, window_of
+from support import Corner, Shifted, picture, window_of
 from test_masks import masked
 
 sides = st.integers(1, 40) | st.integers(1, 3000)
@@ -239,6 +239,8 @@ def expected(dataset, images, seed=5, epoch=2):
 
 
 CROPS = [
+    Corner((24, 20)),
+    Shifted(50),
     CenterCrop(60),
     CenterCrop((110, 90)),  # padded for some
     CenterCrop((33, 300)),

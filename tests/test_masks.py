@@ -42,7 +42,7 @@ from fastdata.sources.pairs import with_files
 from fastdata.store.manifest import Labels
 from fastdata.store.store import Store
 from stores import folder, store, unlabelled
-from support import Array, encode, picture, records_of
+from support import Array, Corner, Shifted, encode, picture, records_of
 
 SHAPES = ((60, 84), (83, 61), (70, 70))
 
@@ -178,6 +178,8 @@ def nearest(mask: Array, box: tuple[int, ...], shape: tuple[int, int], outside: 
 
 CROPS = [
     None,
+    Corner(20),
+    Shifted(60),
     CenterCrop(40),
     CenterCrop((75, 90)),  # padded for all
     RandomCrop(48, padding=9),

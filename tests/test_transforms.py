@@ -103,7 +103,10 @@ def test_images_of_16_bits_and_of_one_channel():
     ("transform", "says"),
     [
         (lambda image: torch.zeros(12, 16, 3), r"returned torch.float32 \[12, 16, 3\]: it must return .* or a tensor \[3, H, W\]"),
-        (lambda image: torch.zeros(3, 12, 16, dtype=torch.bfloat16), "returned torch.bfloat16 on cpu: .* a dtype that numpy has"),
+        (
+            lambda image: torch.zeros(3, 12, 16, dtype=torch.bfloat16),
+            r"returned torch.bfloat16 \[3, 12, 16\]: .* of a dtype that numpy has",
+        ),
         (lambda image: image.transpose(2, 0, 1), r"returned uint8 \[3, 12, 16\]: it must return a numpy array \[H, W, 3\]"),
         (lambda image: None, "returned NoneType"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import random
@@ -71,14 +72,9 @@ class UserTransform:
         """
         result = self._call(self.transform, pixels)
         if isinstance(result, torch.Tensor):
-            try:
+            is_planar, image = True, None
+            with contextlib.suppress(TypeError, RuntimeError):  # on another device, or of a dtype that numpy lacks
                 image = result.detach().numpy()
-            except (TypeError, RuntimeError):
-                raise LoaderError(
-                    f"transform returned {result.dtype} on {result.device}: it must return a tensor on the CPU of a dtype that "
-                    "numpy has"
-                ) from None
-            is_planar = True
         else:
             image = np.asarray(result) if _comes_from(result, "PIL") else result
             is_planar = self._call is _with_pil and np.ndim(image) == 3 and image.shape[2] != channels
@@ -91,7 +87,8 @@ class UserTransform:
                 return np.require(image, requirements=["C", "W"])
         found = f"{result.dtype} {list(result.shape)}" if hasattr(result, "dtype") else type(result).__name__
         raise LoaderError(
-            f"transform returned {found}: it must return a numpy array [H, W, {channels}] or a tensor [{channels}, H, W]"
+            f"transform returned {found}: it must return a numpy array [H, W, {channels}] or a tensor [{channels}, H, W] "
+            "on the CPU, of a dtype that numpy has"
         )
 
 

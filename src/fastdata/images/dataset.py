@@ -43,12 +43,8 @@ class ImageDataset(SlotDataset):
     of crops. The target is an int class, a float32 vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W].
 
     Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they depend on (seed,
-    epoch, sample) instead.
-
-    Of a store with several images a sample, `ds[i]` is ({"left": image, "right": image}, target): all come from the same box with
-    the same flips. A Loader delivers a dict of batches.
-
-    With `fields`, the target is the value of a column of the store, or a dict of several: see LMDBDataset.
+    epoch, sample) instead. With several images a sample, `ds[i]` is ({"left": image, "right": image}, target): all come from the
+    same box with the same flips, and a Loader delivers a dict of batches.
 
     Attributes:
         classes: names of the classes, or of the columns of float targets; with masks, their class names, where a palette gave them.
@@ -295,16 +291,14 @@ class ImageDataset(SlotDataset):
         """
         if not isinstance(other, ImageDataset):
             return super().__add__(other)
-        if (other.views, other.several) != (self.views, self.several):
-            raise ValueError(f"the datasets have {self.views} and {other.views}: make them equal with with_crop, then add them")
-        if (self._masks is None) != (other._masks is None):
-            raise ValueError("only one of the datasets has masks, so their targets cannot be in one batch")
         found: dict[str, tuple[Any, Any, str]] = {
+            "views": ((self.several, self.views), (other.several, other.views), "make them equal with with_crop"),
+            "masks": (self.large_targets, other.large_targets, "open both with masks, or none"),
             "images": (self.images, other.images, "open both with the same images="),
             "fields": (self._fields, other._fields, "open both with the same fields= and min_visible="),
             "ignore_index": (self.ignore_index, other.ignore_index, "give both the same"),
         }
-        if self._masks is not None:
+        if self._masks and other._masks:
             found["classes of masks"] = self.classes, other.classes, "prepare both with the same --palette"
         for name, (mine, others, remedy) in found.items():
             if mine != others:

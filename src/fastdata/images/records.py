@@ -113,6 +113,23 @@ class _Holdable(ABC):
     def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region: ...
 
 
+class _Listed:
+    """Images whose labels and sides lie in shared memory."""
+
+    _targets: SharedArray
+    _sides: SharedArray
+
+    @property
+    def targets(self) -> Array:
+        return self._targets.array
+
+    def sides(self, ids: Array) -> tuple[Array, Array]:
+        return self._sides.array[ids, 0], self._sides.array[ids, 1]
+
+    def __len__(self) -> int:
+        return len(self._targets.array)
+
+
 class StoreImages(_Holdable):
     """One stored size of a store's images, or of their masks.
 
@@ -213,18 +230,8 @@ class StoreImages(_Holdable):
     def uses(self, ids: Array) -> list[Use]:
         return self.store.uses(self.variant, ids, 0 if self.records is None else len(self.records))
 
-    def with_size(self, size: int | None) -> StoreImages:
-        found = self.like(size)
-        if self._held and found.records is None:
-            sizes = [v.size for v in self.store.manifest.variants if v.name in self._held and v.image == self.variant.image]
-            held = ", ".join(map(str, dict.fromkeys(sizes)))
-            raise StoreError(
-                f"size {size} is not held in memory, only {held}: make a RAMDataset(..., size=({held}, {size})), or use LMDBDataset"
-            )
-        return found
-
-    def like(self, size: int | None, **options: Any) -> StoreImages:
-        """Return other images, or the masks, of the same store. options: `mask` and `image`, where they differ."""
+    def with_size(self, size: int | None, **options: Any) -> StoreImages:
+        """Return images of another size, or others of the same store. options: `mask` and `image`, where they differ."""
         return StoreImages(self.store.place, size, expected=self.store.manifest.xxh3_128, **(self._options | options))
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -235,7 +242,7 @@ class StoreImages(_Holdable):
         self.__init__(path, size, expected=expected, **options)  # type: ignore[misc]
 
 
-class FileImages(_Holdable):
+class FileImages(_Listed, _Holdable):
     """Image files of any format, read when needed, as upright RGB. Sizes come from the headers."""
 
     form = Form("file", 3, "uint8")
@@ -261,10 +268,6 @@ class FileImages(_Holdable):
                 bar.update()
         self._sides = sides
 
-    @property
-    def targets(self) -> Array:
-        return self._targets.array
-
     def placement(self, ids: Array) -> Placement:
         raise StoreError("image files have no boxes or keypoints: prepare a store with --coco")
 
@@ -274,12 +277,6 @@ class FileImages(_Holdable):
     @property
     def place(self) -> str:
         return "image files"
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def sides(self, ids: Array) -> tuple[Array, Array]:
-        return self._sides.array[ids, 0], self._sides.array[ids, 1]
 
     def _read(self, index: int) -> memoryview:
         with _naming(self.paths[index]):
@@ -324,7 +321,7 @@ class StoreValues:
         return self._opened.read(rows)
 
 
-class ConcatImages:
+class ConcatImages(_Listed):
     """The images of several sources, as one source.
 
     Args:
@@ -351,9 +348,6 @@ class ConcatImages:
         self._targets = SharedArray.of(np.concatenate([images.targets[rows] for images, rows in chosen]))
         self._sides = SharedArray.of(np.concatenate([np.stack(images.sides(rows), axis=1) for images, rows in chosen]))
 
-    def __len__(self) -> int:
-        return len(self._targets.array)
-
     def split(self, ids: Array) -> Iterator[tuple[int, Images, Array, Array]]:
         """Yield the number of each source that has some of these rows, the source, which of them, and their numbers there."""
         numbers, rows = self._rows.array[:, ids]
@@ -364,13 +358,6 @@ class ConcatImages:
     def _find(self, index: int) -> tuple[Images, int]:
         source, row = self._rows.array[:, index].tolist()
         return self._sources[source], row
-
-    @property
-    def targets(self) -> Array:
-        return self._targets.array
-
-    def sides(self, ids: Array) -> tuple[Array, Array]:
-        return self._sides.array[ids, 0], self._sides.array[ids, 1]
 
     @property
     def stores(self) -> dict[Path, Store]:

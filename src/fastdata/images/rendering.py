@@ -51,18 +51,21 @@ def render_batch(
     transformed = any(view.transform is not None for view in views)
     outs: list[Any]
     if transformed:
-        outs = [[np.empty((*sample.shape, form.channels), dtype) for sample in plan] for plan in plans]
+        outs = [[None] * len(rows) for _ in views]
     else:
         shapes = [view.one_shape(plan) for view, plan in zip(views, plans, strict=True)]
         outs = [allocate((len(rows), *shape, form.channels), dtype) for shape in shapes]
     for v, k, region in _decoded(images, rows, plans, timing):
-        view, out = views[v], outs[v][k]
+        view, sample = views[v], plans[v][k]
         started = perf_counter()
-        view.render(plans[v][k], region, out)
+        out = np.empty((*sample.shape, form.channels), dtype) if transformed else outs[v][k]  # memory that is still in the cache
+        view.render(sample, region, out)
         timing.resize_s += perf_counter() - started
         if view.user is not None:
             before_transform(v, k)
-            outs[v][k] = view.user(out, form.channels)
+            out = view.user(out, form.channels)
+        if transformed:
+            outs[v][k] = out
     return [_stack(samples, allocate) for samples in outs] if transformed else outs
 
 

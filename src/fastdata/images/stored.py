@@ -44,7 +44,7 @@ def _open_images(
         return [opened], ()
     if not names or len(set(names)) < len(names):
         raise ValueError(f"images is {chosen!r}, but must be the name of an image, or different names, such as ('left', 'right')")
-    return [opened.like(size, image=name) for name in names], names
+    return [opened.with_size(size, image=name) for name in names], names
 
 
 def _ignored_class(masks: StoreImages, ignore_index: int | None) -> int:
@@ -153,7 +153,7 @@ class MaskDataset(ImageDataset):
     ) -> None:
         path = locate(path, cache, cache_size, storage)
         sources, names = _open_images(path, size, images, check)
-        masks = sources[0].like(size, mask=True, image="")
+        masks = sources[0].with_size(size, mask=True, image="")
         outside = _ignored_class(masks, ignore_index)
         super().__init__(sources, names, masks=masks, ignore_index=outside, crop=crop, hflip=hflip, vflip=vflip)
 
@@ -193,7 +193,7 @@ class RAMImages(RAMDataset, ImageDataset):
             stored, names = _open_images(source, sizes[0], images, check)
             sources, held = stored, [*stored]
             if masks and fields is None and stored[0].store.manifest.section("masks"):
-                masks_of = stored[0].like(sizes[0], mask=True, image="")
+                masks_of = stored[0].with_size(sizes[0], mask=True, image="")
                 ignore_index = _ignored_class(masks_of, ignore_index)
                 held.append(masks_of)
             held += [one.with_size(other) for other in sizes[1:] for one in held]
