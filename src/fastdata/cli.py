@@ -431,7 +431,7 @@ def bench(store: str, as_json: bool, **options: Any) -> None:
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=15.0, help="Time to measure, about.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as one JSON object.")
 def doctor(path: str | None, as_json: bool, **options: Any) -> None:
-    """Find out what limits your training: storage, CPU, the copy to the GPU, or the model.
+    """Find out what limits your training: storage, CPU, or the model and the copy to its GPU.
 
     PATH is a store, or any SOURCE of images that is not prepared yet, such as a folder with a folder per class: it is read as
     ImageFolder in torch's DataLoader would, and 300 images are prepared, to be read by the Loader. For your own loader, give

@@ -18,7 +18,7 @@ from typing import Any
 import fastdata
 import stores
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, StoreError
-from load import PARTS, documents, flat, interrupted, load, passes
+from load import PARTS, documents, flat, load, passes
 from support import downloaders, until
 
 __all__ = ["Remote", "remote", "small_shards"]
@@ -149,12 +149,3 @@ def remote_downloaders(size: float) -> None:
                 assert not store.parts(), "a downloader has left a file"
 
         flat(part)
-
-
-@load
-def remote_interrupts(size: float) -> None:
-    """100 interrupts of a Loader that waits for a server."""
-    count = max(int(100 * size), 4)
-    with remote(small_shards(), rate=200_000) as store, store.loader(num_workers=0) as loader:
-        interrupted(loader, count)
-        until(lambda: not store.parts())

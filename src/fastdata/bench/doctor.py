@@ -9,9 +9,10 @@ import random
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,7 @@ from fastdata.words import number_of
 __all__ = ["Diagnosis", "doctor", "examine"]
 
 TOTAL_S = 15.0  # what the seconds below add up to, about
-RATE_S, PARTS_S, COPY_S, STEP_S, TOGETHER_S = 1.5, 3.0, 0.3, 2.0, 2.5
-SEEN = 0.01  # share of the loader's time from which the copy is shown
+RATE_S, PARTS_S, STEP_S, TOGETHER_S = 1.5, 3.0, 2.3, 2.5
 MAX_BATCH = 32  # samples of a batch with which rates are measured
 WARMUP = 2  # calls that are not timed: they allocate, choose kernels and compile
 PARTS = {"waiting": "waiting for storage", "transform": "transform, other"}  # titles that are not the name
@@ -48,8 +48,7 @@ MEANING = {
     "storage": "the loop waits for the disk, or whatever else samples are read from",
     "CPU": "the loop waits for batches, which cost CPU time to make",
     "loader": "the loop waits for batches",
-    "copy": "the loop waits for copies to the device",
-    "model": "the step is the limit, and batches are there in time",
+    "model": "the step and its copy to the device are the limit, and batches are there in time",
 }
 RESIZED = 256 / 224  # side of the stored images of a folder to that of the crops
 SAMPLES = 300  # of a folder that are prepared
@@ -67,8 +66,7 @@ class Diagnosis:
         cores: of this process.
         parts: seconds to make a sample, by part, in one process; empty if only whole batches could be measured.
         rates: samples/s of the loader alone, by its number of workers.
-        copy_s: seconds to copy a sample to the device.
-        step_s: seconds of a step on a batch that is there, for a sample; None: no step.
+        step_s: seconds to copy a batch that is there to the device, and of a step on it, for a sample; None: no step.
         together: samples/s of the loader and the step together; None: no step.
         prepared: samples/s of the Loader on a part of the same images that was prepared; None: not measured.
     """
@@ -80,7 +78,6 @@ class Diagnosis:
     cores: int
     parts: Mapping[str, float]
     rates: Mapping[int, float]
-    copy_s: float
     step_s: float | None
     together: float | None
     prepared: float | None = None
@@ -88,10 +85,9 @@ class Diagnosis:
     @property
     def limit(self) -> str:
         """What is the slowest alone: "storage"; "CPU", which makes batches; "loader", which is one of these, if the parts are
-        unknown; "copy", to the device; or "model"."""
-        step_s = self.step_s or 0.0
-        if 1 / self.rates[self.workers] < max(self.copy_s, step_s):
-            return "copy" if self.copy_s > step_s else "model"
+        unknown; or "model", with the copy to its device."""
+        if 1 / self.rates[self.workers] < (self.step_s or 0.0):
+            return "model"
         waiting = self.parts.get("waiting", 0.0)
         return "loader" if not self.parts else "storage" if waiting > sum(self.parts.values()) - waiting else "CPU"
 
@@ -104,8 +100,8 @@ class Diagnosis:
 
 
 def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None = None, seconds: float = TOTAL_S) -> Diagnosis:
-    """Measure the loader alone, with several numbers of workers, the parts of a sample, the copy of a batch to the device and a
-    step of the model on it, and then the loader and the step together.
+    """Measure the loader alone, with several numbers of workers, the parts of a sample, the copy of a batch to the device with
+    a step of the model on it, and then the loader and the step together.
 
     Samples are drawn at random, in new workers and at the end in this process. A step really trains: it draws random numbers,
     updates statistics and, if it steps an optimizer, weights. So give it a model that can be thrown away.
@@ -142,25 +138,18 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
         size = _count(batch, _batch_size(loader))
         settle()  # workers make batches ahead
 
-        def repeated(call: Callable[[], object]) -> Iterator[int]:
-            while True:
-                call()
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-                yield size
-
-        copy_s = 1 / _rate(repeated(lambda: _move(batch, device)), WARMUP, COPY_S * unit)
         step_s = together = None
         if run is not None:
-            there = _move(batch, device)
-            step_s = 1 / _rate(repeated(lambda: run(there)), WARMUP, STEP_S * unit)
 
-            def steps() -> Iterator[int]:
-                for each in batches:
-                    run(_move(each, device))
+            def steps(over: Iterable[Any]) -> Iterator[int]:
+                for each in over:
+                    run(Copier(device, pin=False).start(each).take())
+                    if device.type == "cuda" and over is not batches:  # beside the loader, it goes on while the next batch comes
+                        torch.cuda.synchronize(device)
                     yield _count(each, size)
 
-            together = _rate(steps(), _ahead(loader, workers), TOGETHER_S * unit)
+            step_s = 1 / _rate(steps(repeat(batch)), WARMUP, STEP_S * unit)
+            together = _rate(steps(batches), _ahead(loader, workers), TOGETHER_S * unit)
     rates[0] = _loader_rate(loader, 0, RATE_S * unit)  # last, when no workers are forked any more, which would share open files
     return Diagnosis(
         subject=type(loader).__name__ if dataset is None else f"{type(loader).__name__} of {type(dataset).__name__}",
@@ -170,7 +159,6 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
         cores=cores,
         parts=_parts(loader, PARTS_S * unit),
         rates=dict(sorted(rates.items())),
-        copy_s=copy_s,
         step_s=step_s,
         together=together,
     )
@@ -271,10 +259,6 @@ def _count(batch: Any, default: int) -> int:
     return next((len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim), default)
 
 
-def _move(batch: Any, device: torch.device) -> Any:
-    return Copier(device, pin=False).start(batch).take()
-
-
 def _parts(loader: Any, seconds: float) -> dict[str, float]:
     """Return the seconds of the parts of a sample, made in this process; empty if they cannot be told."""
     dataset: Any = loader.dataset if isinstance(loader, Loader | DataLoader) else None
@@ -314,8 +298,6 @@ def _lines(found: Diagnosis) -> Iterator[str]:
         yield f"prepared, in the Loader with as many workers: {found.prepared:,.0f} samples/s"
     if found.step_s is not None:
         yield f"step alone, on one batch: {1 / max(found.step_s, 1e-12):,.0f} samples/s"
-    if found.copy_s * found.rates[found.workers] > SEEN:
-        yield f"copy to the device alone: {1 / found.copy_s:,.0f} samples/s"
     if found.together is not None:
         yield f"loader and step together: {found.together:,.0f} samples/s"
 

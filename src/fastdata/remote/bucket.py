@@ -75,14 +75,15 @@ class Bucket:
                 "multiprocessing's method spawn or forkserver"
             )
         storage = storage or {}
-        options = _options(self.url, storage, create=create)
-        self.plain = "allow_http" in options.get("client_options", {})
+        options = _options(self.url, storage)
+        self.plain = "allow_http" in options["client_options"]
 
         def client(seconds: int, retries: int) -> Any:
-            if "client_options" in options:
-                options["client_options"]["read_timeout"] = timedelta(seconds=seconds)
-                options["retry_config"]["max_retries"] = retries
-            return LocalStore(local_path(self.url), **options) if scheme(url) == "file" else from_url(base, **options)
+            if scheme(url) == "file":
+                return LocalStore(local_path(self.url), mkdir=create)
+            client_options = options["client_options"] | {"read_timeout": timedelta(seconds=seconds)}
+            retry_config = RETRIES | {"max_retries": retries}
+            return from_url(base, **options | {"client_options": client_options, "retry_config": retry_config})
 
         with self._explained(""):
             try:
@@ -233,11 +234,9 @@ class Bucket:
             raise RemoteError(f"{where}: {cause or text or type(error).__name__}", missing=missing, denied=denied) from None
 
 
-def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str, Any]:
+def _options(url: str, storage: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for obstore's client."""
     kind = scheme(url)
-    if kind == "file":
-        return {"mkdir": create}
     config = {key: value for key, value in storage.items() if key != "anonymous"}
     if storage.get("anonymous"):
         config["skip_signature"] = True
@@ -252,4 +251,4 @@ def _options(url: str, storage: Mapping[str, Any], *, create: bool) -> dict[str,
         config["base_url"] = config.pop("endpoint")
     if kind in ("http", "https"):
         config = {}
-    return {**config, "client_options": client, "retry_config": dict(RETRIES)}
+    return {**config, "client_options": client}
