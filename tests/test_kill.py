@@ -141,7 +141,7 @@ def test_a_begun_store_refuses_another_plan(begun: Path, large: Path, tmp_path: 
     before = tree(begun)
     with pytest.raises(PrepError, match=r"quality 90, now 95"):
         prep(large, begun, size=256, quality=95, workers=1)
-    with pytest.raises(PrepError, match=r"sources: 1 gone or changed, 2 new or changed"):
+    with pytest.raises(PrepError, match="the list of sources"):
         other = tmp_path / "other"
         shutil.copytree(large, other, copy_function=os.link)
         (other / "class0/000.jpg").unlink()

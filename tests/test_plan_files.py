@@ -38,7 +38,7 @@ def _check(before: Work, after: Work) -> None:
 @pytest.mark.slow
 def test_a_task_reads_the_inputs_of_its_shard_alone(tmp_path: Path) -> None:
     work = _work(45_000, tmp_path / "o.fds")
-    save_plan(work)
+    save_plan(work.plan, work.out)
     loaded = load_plan(work.out)
     _check(work, loaded)
     files = sorted(work.out.glob("work/sources-*.json"))
@@ -53,9 +53,9 @@ def test_a_task_reads_the_inputs_of_its_shard_alone(tmp_path: Path) -> None:
 
 def test_written_twice_the_files_are_the_same(tmp_path: Path) -> None:
     work = _work(300, tmp_path / "o.fds")
-    save_plan(work)
+    save_plan(work.plan, work.out)
     before = {path: path.read_bytes() for path in work.out.rglob("*") if path.is_file()}
-    save_plan(load_plan(work.out))
+    save_plan(load_plan(work.out).plan, work.out)
     assert {path: path.read_bytes() for path in work.out.rglob("*") if path.is_file()} == before
 
 

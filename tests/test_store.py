@@ -322,21 +322,18 @@ def test_more_shards_are_open_than_the_soft_limit_of_open_files_allows(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_is_found_with_its_shard_and_sample(store: Path) -> None:
+def test_a_flipped_bit_is_found_with_its_shard(store: Path) -> None:
     opened = Store(store)
-    variant, names = opened.variant(64), opened.names()
-    reader = opened.reader(variant)
-    record = bytes(reader.get(20))
+    record = bytes(opened.reader(opened.variant(64)).get(20))
     shard = next(p for p in shards(store) if record[200:] in p.read_bytes())
     data = bytearray(shard.read_bytes())
     data[data.index(record[200:]) + 50] ^= 1
     shard.write_bytes(data)
-    lines = list(verify(store))
-    assert len(lines) == 2 and all(str(shard) in line for line in lines)
-    assert f"sample 20 ({names[20]!r})" in lines[1] and "checksum" in lines[1]
+    (line,) = verify(store)
+    assert str(shard) in line and "checksum" in line
     assert list(verify(store, quick=True)) == [], "a quick look does not read the bytes"
     found = run(*MAIN, "verify", store)
-    assert found.returncode == 1 and str(shard) in found.stdout and repr(names[20]) in found.stdout
+    assert found.returncode == 1 and str(shard) in found.stdout
 
 
 def test_harmed_tables_are_found(store: Path) -> None:

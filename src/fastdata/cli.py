@@ -242,7 +242,8 @@ def _run(out: str, **options: Any) -> None:
     from fastdata.prepare.tasks import prep_run
 
     signal.signal(signal.SIGTERM, _interrupt)
-    click.echo(prep_run(out, **options))
+    task, count = (options["task"] or 0, options["of"] or 1)
+    click.echo(f"{out}: task {task} of {count}: {prep_run(out, **options)}")
 
 
 @click.command("finish", context_settings=SETTINGS)

@@ -6,9 +6,7 @@ process go on. It raises an AssertionError if that ends otherwise than a run tha
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,15 +22,11 @@ from typing import Any
 
 import torch
 
-import fastdata
-import runs
 import stores
-from fastdata import LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop, StoreError, TokenDataset
+from fastdata import LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop, StoreError
 from fastdata.store.files import sum_of
-from fastdata.store.verify import verify
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.world import World
-from load import WAYS, documents
 from support import PREP, children, members, run, start, tree, until, write_pictures
 
 __all__ = ["KILLS", "ORPHANS", "Round", "disturb", "end_of", "forked", "killed", "lose", "one", "photos", "two_epochs"]
@@ -124,24 +118,7 @@ def preparing(rng: Random, folder: Path) -> None:
     assert tree(out) == expected, "another store"
 
 
-@cache
-def to_replace() -> Path:
-    return fastdata.prep(photos() / "a", stores.folder() / "first.fds", size=24, workers=1).out
-
-
-@killed
-def overwriting(rng: Random, folder: Path) -> None:
-    expected, seconds = prepared()
-    out = shutil.copytree(to_replace(), folder / "o.fds")
-    command = (*PREP, photos(), out, *OPTIONS, "--overwrite")
-    disturb(start(*command), rng, 1.4 * seconds)
-    assert len(LMDBDataset(out)) in (20, 40) and list(verify(out)) == []
-    done = run(*command)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    assert tree(out) == expected, "another store"
-
-
-# Loading, saving and training: forks of this process, which has imported everything
+# Loading and saving: forks of this process, which has imported everything
 
 
 @contextmanager
@@ -257,44 +234,8 @@ def lose(
 
 @killed
 def loading(rng: Random, folder: Path) -> None:
-    lose(rng, lambda: loader(images()), two_epochs(loader(images(), num_workers=0)))
-
-
-@killed
-def loading_from_memory(rng: Random, folder: Path) -> None:
-    lose(rng, lambda: loader(images(RAMDataset)), two_epochs(loader(images(), num_workers=0)))
-
-
-@killed
-def loading_tokens(rng: Random, folder: Path) -> None:
-    """A process that makes batches of tokens is killed; from its last state, another one makes the rest."""
-    mode, ends = rng.choice(WAYS)
-    make = rng.choice((TokenDataset, RAMDataset))
-
-    def made() -> Loader:
-        return loader(make(documents(), block_size=64, mode=mode, documents=ends))
-
-    expected = two_epochs(made())
-
-    def work(say: Callable[[Any], None]) -> None:
-        one = made()
-        one.load_state_dict(state)
-        while one.state_dict()["epoch"] < 2:
-            for batch in one:
-                say(json.dumps([f"{batch.ids.tolist()} {hash_of(batch)}", one.state_dict()]))
-
-    state, found = made().state_dict(), list[str]()
-    for last in (False, False, True):
-        with forked(work) as (pid, lines):
-            seen = [lines.readline() for _ in range(rng.randrange(1, 14))]
-            if not last:
-                send(pid, rng.choice((KILL, STOP, *ASKING)))
-            said = [line for line in (*seen, *lines) if line.startswith("[")]
-            end_of(pid)
-        for line in said:
-            batch, state = json.loads(line)
-            found.append(batch)
-    assert found == expected[0] + expected[1], "other batches"
+    make = rng.choice((LMDBDataset, RAMDataset))
+    lose(rng, lambda: loader(images(make)), two_epochs(loader(images(), num_workers=0)))
 
 
 @killed
@@ -322,32 +263,6 @@ def saving(rng: Random, folder: Path) -> None:
         assert bool((state["weight"] == state["update"]).all()), "another state"
         assert not list((folder / "checkpoints").glob("*.part")), "a part is left"
         last = state["update"]
-
-
-JOB: dict[str, Any] = {"data": "loader", "workers": 0, "plateau": 1, "eval_every": 2}
-
-
-@cache
-def trained() -> tuple[Path, float]:
-    """The last checkpoint of a run that nobody killed, and its seconds."""
-    job = {**JOB, "store": str(stores.square()), "dir": str(stores.folder() / "straight")}
-    began = time.monotonic()
-    assert runs.forked(job) == 0
-    return runs.newest(job), time.monotonic() - began
-
-
-@killed
-def training(rng: Random, folder: Path) -> None:
-    newest, seconds = trained()
-    job = {**JOB, "store": str(stores.square()), "dir": str(folder / "run")}
-    for _ in range(rng.choice((1, 2))):
-        with forked(lambda say: say(runs.fit(job))) as (pid, lines):
-            time.sleep(rng.uniform(0, seconds * 0.8))
-            send(pid, rng.choice((KILL, KILL, STOP, *ASKING)))
-            list(lines)
-            end_of(pid)
-    assert runs.forked(job) == 0
-    assert runs.same_files(runs.newest(job), newest), "other weights"
 
 
 def one(name: str, seed: int, number: int) -> None:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.kinds import Modality
 from fastdata.options import as_option, build, options_of
 from fastdata.prepare.plan import Plan, Work
-from fastdata.prepare.upload import place_of, upload_folder
-from fastdata.remote.url import Storage, is_url
+from fastdata.remote.url import Storage, is_url, local_path, scheme
 from fastdata.sources.base import locate
 from fastdata.sources.inputs import SplitsError
 from fastdata.sources.labels import NoClassesError, UnknownClassError
 from fastdata.sources.options import StrPath
-from fastdata.sources.packed import UnpackedWholeError
 from fastdata.sources.urls import to_path
 from fastdata.store.files import is_store
 
-__all__ = ["build_plan", "check_positive", "choose_kind", "plan_stores"]
+__all__ = ["build_plan", "check_positive", "choose_kind", "on_disk", "plan_stores"]
 
 BESIDE = ("masks", "yolo")  # options that name a folder with the files of each input; one below it has those of a split
 CHARS = "chars"  # a tokenizer that has the characters of its text
@@ -49,21 +50,30 @@ def build_plan(
     options = _own_options(kind, source, arguments)
     out = place_of(out)
     target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
-    plan = _plan(kind, source, target, options, limit, lanes=is_url(out))
-    return Work(plan, target, dict(storage or {}))
+    if is_url(out) and "order" in options_of(kind.options) and options.order is None:
+        options = replace(options, order="shuffled")  # it is read in lanes, which mix sorted inputs badly
+    plan: Plan = kind.module("planning").plan_source(source, target, options, limit)
+    return Work(plan, target, dict(storage or {}), url=str(out) if is_url(out) else "")
 
 
-def _plan(kind: Modality, source: StrPath, target: Path, options: Any, limit: int | None, *, lanes: bool) -> Plan:
-    """Plan a store. lanes: it is read in lanes, which mix badly if inputs are sorted: shuffle them, unless the order was chosen."""
-    plan: Callable[..., Plan] = kind.module("planning").plan_source
-    if not lanes or "order" not in options_of(kind.options) or options.order is not None:
-        return plan(source, target, options, limit)
-    try:
-        return plan(source, target, replace(options, order="shuffled"), limit)
-    except UnpackedWholeError as error:
-        listed = plan(source, target, options, limit)
-        note = f"order: as listed, since {error}; batches of a store in object storage mix better if it is shuffled"
-        return replace(listed, notes=(*listed.notes, note))
+def place_of(out: Any) -> Any:
+    """Return OUT as it is used: a URL of object storage without a slash at its end, the path of a file:// URL, or as given."""
+    if isinstance(out, os.PathLike) and os.fspath(out).partition("/")[0].endswith(":"):
+        raise ValueError(f"OUT {out} is a path, in which // became /: give a URL as text")
+    if not is_url(out):
+        return out
+    if scheme(out) == "file":
+        return local_path(out)
+    if scheme(out) in ("http", "https"):
+        raise ValueError(f"OUT {out} can only be read: give a URL such as s3://bucket/photos.fds, gs:// or az://")
+    return out.rstrip("/")
+
+
+def on_disk(out: Any, what: str) -> Any:
+    """Return OUT as `place_of` does. Raise a PrepError if it is a URL. what: begins the reason."""
+    if is_url(place := place_of(out)):
+        raise PrepError(f"OUT is {place}, but {what} on a disk: give a folder, then fastdata publish")
+    return place
 
 
 def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Modality:
@@ -79,14 +89,12 @@ def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Modality:
 
 def _own_options(kind: Modality, source: StrPath, arguments: dict[str, Any]) -> Any:
     """Make the options of a kind. Raise a TypeError or ValueError for one that is unknown, wrong or of another kind."""
-    known = {name: options_of(kinds.find(name).options) for name in kinds.NAMES}
     for name, value in arguments.items():
-        owners = [other for other, options in known.items() if name in options]
+        owners = [one for one in map(kinds.find, kinds.NAMES) if name in options_of(one.options)]
         if not owners and name != "kind":
             raise TypeError(f"prep has no argument {name!r}")
-        others = [kinds.find(other) for other in owners if _is_set(value, known[other][name].default)]
-        if name not in known[kind.name] and others:
-            wrong = f"{as_option(name)} is about {others[0].name}, but SOURCE {source} holds {kind.name}"
+        if owners and kind not in owners and _is_set(value, options_of(owners[0].options)[name].default):
+            wrong = f"{as_option(name)} is about {owners[0].name}, but SOURCE {source} holds {kind.name}"
             raise ValueError(f"{wrong}: leave it out, or give --kind")
     return build(kind.options, arguments)
 
@@ -106,7 +114,7 @@ def check_positive(**arguments: float | None) -> None:
 def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, split: str | None) -> Path:
     """Return the folder of the store. own_root: what the names of inputs are relative to, if it is set."""
     if is_url(out):
-        return upload_folder(str(out))
+        return Path(tempfile.gettempdir(), f"fastdata-{os.getuid()}-{xxhash.xxh3_64_hexdigest(str(out).encode())}")
     root, name = locate(source)
     root = root if own_root is None else to_path(own_root)
     target = Path(out) if out is not None else Path(f"{name}{'' if split is None else f'-{split}'}.fds")

@@ -14,7 +14,6 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import PrepError
-from fastdata.prepare.folder import clear_work
 from fastdata.prepare.plan import Work
 from fastdata.prepare.summary import first_reject
 from fastdata.prepare.worker import shard_place, shard_table
@@ -33,19 +32,14 @@ def finished_shards(work: Work, shards: Sequence[int]) -> dict[int, tuple[int, i
 
     A table is published after its files were flushed, so it speaks the truth after a power failure too.
     """
-    size_of = _size if work.remote is None else work.remote.size
     found = {}
     for shard in shards:
         with suppress(OSError, ValueError, KeyError, TypeError):
             table = _table(work.out, shard)
-            sizes = {size_of(shard_place(work.out, name, shard)) == size for name, (size, _) in table["files"].items()}
+            sizes = {shard_place(work.out, name, shard).stat().st_size == size for name, (size, _) in table["files"].items()}
             if table["fingerprint"] == work.plan.fingerprint and sizes <= {True}:
                 found[shard] = table["kept"], len(table["rejects"])
     return found
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
 
 
 def _table(out: Path, shard: int) -> dict[str, Any]:
@@ -68,8 +62,8 @@ def finish(work: Work) -> tuple[str, ...]:
     finished = finished_shards(work, range(plan.num_shards))
     if missing := sorted(set(range(plan.num_shards)) - set(finished)):
         raise PrepError(
-            f"{work.place} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}: run the lost tasks again, or "
-            f"make all that is missing here with fastdata-prep run {work.place}"
+            f"{work.store} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}: run the lost tasks again, or "
+            f"make all that is missing here with fastdata-prep run {work.store}"
         )
     shards: Any = _Tables(out, plan.num_shards)
     rejects, sums, indices = list[dict[str, Any]](), dict[str, list[FileSum]](), dict[str, list[bytes]]()
@@ -81,9 +75,9 @@ def finish(work: Work) -> tuple[str, ...]:
             indices.setdefault(name, []).append(base64.b64decode(encoded))
     counts = tuple(kept for kept, _ in finished.values())
     if not any(counts):
-        first = first_reject(rejects, work) or "there is nothing in them"
+        first = first_reject(rejects, plan) or "there is nothing in them"
         clear(out)
-        clear_work(work)
+        work.clear()
         with suppress(OSError):  # someone else has put a file there
             out.rmdir()
         raise nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)
@@ -111,8 +105,6 @@ def finish(work: Work) -> tuple[str, ...]:
         columns=plan.columns,
         images=tables.images,
     )
-    if work.remote is not None:
-        work.remote.commit(manifest)
     for variant in manifest.variants:
         sync(out / variant.name)  # the names; who published a shard has flushed its bytes
     write_atomic(out / MANIFEST, manifest.to_json())

@@ -1,4 +1,4 @@
-"""The folder of a store while it is made: its lock, which files in it are ours, whether it fits the plan, and replacing a store.
+"""The folder of a store while it is made: its lock, which folders are ours, and replacing a store.
 
 A store that replaces another one is made in the work folder of that. When it is finished, its folder is moved beside the files of
 the old store. Then the manifest of that is removed, from which moment readers get the new store, and its other files; and the files
@@ -11,50 +11,43 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from msgspec import structs
-
 from fastdata.errors import PrepError, StoreError, lacking
-from fastdata.prepare.plan import Work, describe_difference, difference, plan_folder, plan_path
-from fastdata.store.files import LOCK, MANIFEST, NEXT, WORK, clear, has_foreign, is_store, link, own_files, sync
-from fastdata.store.manifest import read_manifest
+from fastdata.prepare.plan import plan_folder, plan_path
+from fastdata.store.files import LOCK, MANIFEST, NEXT, WORK, clear, is_store, link, own_files, sync
 
-__all__ = ["claimed", "clear_work", "is_finished", "is_settled", "is_stored", "replace_store", "settle", "writing"]
+__all__ = ["claimed", "is_settled", "replace_store", "settle"]
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems that have none, such as Lustre without "flock"
 
 
 @contextmanager
-def writing(out: Path | str) -> Iterator[None]:
-    """Turn errors of the disk into a StoreError that says how to go on."""
+def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
+    """Make the folder and lock it, until the process ends. share: with tasks, which publish whole files of the same bytes.
+
+    Errors of the disk become a StoreError that says how to go on.
+    """
     try:
-        yield
+        if out.exists() and not (out.is_dir() and _is_ours(out)):
+            raise PrepError(f"OUT {out} exists and is not a store; choose another name, or remove it yourself")
+        lock = out / WORK / LOCK
+        descriptor = _locked(lock, fcntl.LOCK_SH if share else fcntl.LOCK_EX)
+        if descriptor is None:
+            raise PrepError(f"another fastdata-prep is making {out} right now")
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                if is_store(out) and is_settled(out) and not plan_path(plan_folder(out)).exists():  # it is finished
+                    lock.unlink(missing_ok=True)
+                    lock.parent.rmdir()
+            os.close(descriptor)
     except OSError as error:
         why = lacking(error) or error
         raise StoreError(f"cannot write {out}: {why}\nWhat is finished is kept; run the same command again.") from error
-
-
-@contextmanager
-def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
-    """Make the folder and lock it, until the process ends. share: with tasks, which publish whole files of the same bytes."""
-    if out.exists() and not (out.is_dir() and _ours(out)):
-        raise PrepError(f"OUT {out} exists and is not a store; choose another name, or remove it yourself")
-    lock = out / WORK / LOCK
-    descriptor = _locked(lock, fcntl.LOCK_SH if share else fcntl.LOCK_EX)
-    if descriptor is None:
-        raise PrepError(f"another fastdata-prep is making {out} right now")
-    try:
-        yield
-    finally:
-        if not plan_path(plan_folder(out)).exists() and is_settled(out):  # the run was refused, or it is finished
-            with suppress(OSError):
-                lock.unlink(missing_ok=True)
-                lock.parent.rmdir()
-        os.close(descriptor)
 
 
 def _locked(lock: Path, kind: int) -> int | None:
@@ -81,51 +74,10 @@ def _locked(lock: Path, kind: int) -> int | None:
         os.close(descriptor)  # who had it has finished and removed it
 
 
-def _ours(out: Path) -> bool:
-    """Return whether a folder is empty or was made by prep. A manifest.json alone does not tell: other programs write one too."""
-    if is_store(out):
-        return True
-    own = own_files(out)
-    if not has_foreign(out) and (any(path.suffix == ".mdb" for path in own) or all(path.parent != out for path in own)):
-        return True
-    plan = plan_path(out)
-    return plan.is_file() and b'"fingerprint": "' in plan.read_bytes()
-
-
-def clear_work(work: Work) -> None:
-    """Remove what only an unfinished store needs."""
-    if work.remote is not None:
-        work.remote.release()
-    shutil.rmtree(work.store / WORK if work.remote is None else work.out, ignore_errors=True)
-
-
-def is_stored(work: Work) -> bool:
-    """Return whether the store of this plan is finished, and if it is to replace another one, perhaps not in its place yet."""
-    if work.remote is not None:
-        return work.remote.finished
-    for folder in [work.out] if work.out.exists() else [work.store / NEXT, work.store]:
-        with suppress(StoreError):
-            return read_manifest(folder).fingerprint == work.plan.fingerprint
-    return False
-
-
-def is_finished(work: Work) -> bool:
-    """Return whether the store of this plan is finished."""
-    out, plan, changed = work.out, work.plan, ""
-    if (out / MANIFEST).exists():
-        old = read_manifest(out)
-        if old.fingerprint == plan.fingerprint:
-            clear_work(work)  # a run that is killed at its very end leaves it
-            return True
-        changed = describe_difference(structs.asdict(old), {**vars(plan), "options": plan.recorded_options(), "machine": {}})
-    elif plan_path(out).exists():
-        changed = difference(work)
-    if changed:
-        raise PrepError(
-            f"{work.place} was made, or begun, with other options or inputs:\n{changed}\n"
-            "Give the same options and inputs, another OUT, or --overwrite."
-        )
-    return False
+def _is_ours(out: Path) -> bool:
+    """Return whether a folder is empty, a store, or one that prep has begun."""
+    found = [path for path in (*out.iterdir(), *(out / WORK).glob("*")) if path != out / WORK]
+    return not found or out / WORK / LOCK in found or is_store(out)
 
 
 def is_settled(root: Path) -> bool:
@@ -133,11 +85,11 @@ def is_settled(root: Path) -> bool:
     return not (root / NEXT / MANIFEST).exists()
 
 
-def replace_store(work: Work) -> None:
-    """Put a finished store in the place of the one around it. If another process does it already, leave it to that."""
+def replace_store(out: Path, root: Path) -> None:
+    """Put the finished store `out` in the place of the one around it. If another process does it already, leave it to that."""
     with suppress(FileNotFoundError):
-        work.out.rename(work.store / NEXT)
-        settle(work.store)
+        out.rename(root / NEXT)
+        settle(root)
 
 
 def settle(root: Path) -> None:

@@ -13,9 +13,9 @@ import xxhash
 from msgspec import structs
 
 from fastdata.errors import PrepError
-from fastdata.prepare.folder import claimed, is_settled, writing
-from fastdata.prepare.plan import describe_difference
-from fastdata.prepare.upload import on_disk
+from fastdata.prepare.build_plan import on_disk
+from fastdata.prepare.folder import claimed, is_settled
+from fastdata.prepare.plan import differing
 from fastdata.store.columns import ColumnReader, write_column
 from fastdata.store.files import MANIFEST, clear, index_file, is_store, link, shard_file, sync, write_atomic, write_tables
 from fastdata.store.manifest import Labels, Manifest, Variant
@@ -51,7 +51,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
     root = Path(on_disk(out, "stores are merged")).absolute()
     if inside := next((store.path for store in opened if store.path in (root, *root.parents)), None):
         raise PrepError(f"OUT {root} is, or lies inside of, {inside}, which is merged: choose another name")
-    with writing(root), claimed(root):
+    with claimed(root):
         if is_store(root) or not is_settled(root):
             raise PrepError(f"OUT {root} is a store already: choose another name, or remove it")
         clear(root)
@@ -65,10 +65,10 @@ def _check_alike(first: Store, other: Store) -> None:
     one, two = first.manifest, other.manifest
     if one.kind != two.kind:
         raise PrepError(f"{first.path} holds {one.kind}, {other.path} {two.kind}: only stores of one kind can be joined")
-    was, now = ({"options": _seen(manifest.options), "libraries": {}, "columns": manifest.columns} for manifest in (one, two))
-    forms = ([(v.name, v.form) for v in manifest.variants] + [manifest.images] for manifest in (one, two))
+    was, now = ({**_seen(manifest.options), "columns": [*map(str, manifest.columns)]} for manifest in (one, two))
+    forms = ([(v.name, v.form) for v in manifest.variants] + [manifest.images, manifest.columns] for manifest in (one, two))
     if was != now or next(forms) != next(forms):
-        lines = describe_difference(was, now)
+        lines = differing(was, now) or "  columns: the names of their values, or the contents of a tokenizer"
         raise PrepError(
             f"{other.path} was prepared in another way than {first.path}:\n{lines}\nGive the same options and --fields."
         )

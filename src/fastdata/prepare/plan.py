@@ -5,8 +5,10 @@ from __future__ import annotations
 import bisect
 import json
 import platform
+import shutil
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from itertools import pairwise
@@ -19,8 +21,7 @@ from msgspec import convert, to_builtins
 
 from fastdata import kinds
 from fastdata._version import __version__
-from fastdata.errors import PrepError, lacking
-from fastdata.prepare.upload import Upload
+from fastdata.errors import PrepError, StoreError, lacking
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import Field, Source, SourceList
 from fastdata.sources.packed import Packed, shuffled, trimmed
@@ -28,10 +29,10 @@ from fastdata.sources.urls import AnyPath, UrlPath, to_path
 from fastdata.store.column import Column
 from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 from fastdata.store.info import plain_values
-from fastdata.store.manifest import Labels
+from fastdata.store.manifest import Labels, Manifest, read_manifest
 
-__all__ = ["Plan", "Work", "check_host", "check_libraries", "describe_difference", "difference", "freeze", "load_plan", "make_plan"]
-__all__ += ["next_folder", "plan_folder", "plan_path", "save_plan"]
+__all__ = ["Plan", "Work", "check_host", "check_libraries", "difference", "differing", "freeze", "load_plan", "make_plan"]
+__all__ += ["next_folder", "plan_folder", "plan_path", "save_plan", "saved_plan"]
 
 SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
 SHARD_BYTES = 2 << 30  # of input; about the maximum
@@ -110,15 +111,15 @@ class Work:
     Attributes:
         out: the store to make.
         storage: options of clients of object storage, such as the endpoint. They are not in the plan: each task has its own.
-        remote: the store, if it is made in object storage; `out` is the folder of this machine in which it is made.
         replaces: the finished store that this one is to replace, and inside of which `out` lies.
+        url: where the finished store is copied to, or "".
     """
 
     plan: Plan
     out: Path
     storage: Storage = field(default_factory=dict)
-    remote: Upload | None = None
     replaces: Path | None = None
+    url: str = ""
 
     @property
     def kind(self) -> kinds.Modality:
@@ -129,10 +130,16 @@ class Work:
         """Where the store is in the end."""
         return self.replaces or self.out
 
-    @property
-    def place(self) -> Path | str:
-        """The store as the user knows it: a folder, or a URL."""
-        return self.store if self.remote is None else self.remote.url
+    def is_stored(self) -> bool:
+        """Return whether the store is finished, and if it is to replace another one, perhaps not in its place yet."""
+        for folder in [self.out] if self.out.exists() else [self.store / NEXT, self.store]:
+            with suppress(StoreError):
+                return read_manifest(folder).fingerprint == self.plan.fingerprint
+        return False
+
+    def clear(self) -> None:
+        """Remove what only an unfinished store needs."""
+        shutil.rmtree(self.store / WORK, ignore_errors=True)
 
 
 def make_plan(
@@ -141,9 +148,8 @@ def make_plan(
     limit: int | None = None,
     *,
     least: tuple[int, int] = (LEAST_SAMPLES, LEAST_BYTES),
-    columns: tuple[Column, ...] = (),
-    files: dict[str, bytes] | None = None,
     companions: Sequence[AnyPath] = (),
+    **more: Any,
 ) -> Plan:
     """Make a plan from a list of inputs.
 
@@ -151,17 +157,16 @@ def make_plan(
         options: with an attribute `order`, "listed" or "shuffled", and `shard_samples`, the most in a shard, if users choose these.
         limit: keep only so many, evenly spaced, so that all classes occur.
         least: the smallest shard, in samples and bytes, that is made to keep all cores busy.
-        columns, files: as in the plan.
         companions: the folder of each companion of an input, such as its mask.
+        more: columns and files, as in the plan.
     """
     sources = found.sources if isinstance(found.sources, Packed) else Packed(found.sources)
     if limit is not None and limit < len(sources):
         sources = sources.taken(np.arange(limit, dtype=np.int64) * len(sources) // limit)
     if getattr(options, "order", "listed") == "shuffled":
         sources = shuffled(sources, remote=isinstance(found.root, UrlPath))
-    bounds = _bounds(sources, getattr(options, "shard_samples", None), *least)
-    more: dict[str, Any] = {"files": files or {}, "columns": columns, "fields": found.fields, "skipped": dict(found.skipped)}
-    return freeze(options, found.labels, sources, bounds, roots=(found.root, *companions), **more)
+    bounds, roots = _bounds(sources, getattr(options, "shard_samples", None), *least), (found.root, *companions)
+    return freeze(options, found.labels, sources, bounds, roots=roots, fields=found.fields, skipped=dict(found.skipped), **more)
 
 
 def freeze(
@@ -175,6 +180,20 @@ def freeze(
     )
     more["roots"] = tuple(str(root.absolute()) for root in roots)
     return Plan(options, labels, sources, bounds, amounts, libraries, machine_of(libraries), **more).with_fingerprint()
+
+
+def _bounds(sources: Sequence[Source], most: int | None, least_samples: int, least_bytes: int) -> tuple[int, ...]:
+    """Divide the sources into equal shards, none of them empty, whatever sizes the sources claim.
+
+    Their number depends on the sources and on `most`, not on the machine.
+    """
+    count, size = len(sources), sum(max(s.size, 0) for s in sources)
+    busy = 1 if most is not None else min(BUSY_SHARDS, -(-count // least_samples), -(-size // least_bytes))
+    shards = max(-(-count // (most or SHARD_SAMPLES)), min(-(-size // SHARD_BYTES), count), busy, 1)
+    return tuple(k * count // shards for k in range(shards + 1))
+
+
+# Machines
 
 
 def machine_of(libraries: Iterable[str]) -> dict[str, str]:
@@ -196,14 +215,14 @@ def version_of(library: str) -> str:
         return "none"
 
 
-def check_libraries(work: Work, machine: dict[str, str] | None = None) -> None:
+def check_libraries(work: Work, machine: Mapping[str, str] | None = None) -> None:
     """Raise a PrepError if the libraries here are not those of the plan. machine: what else must be that of the plan."""
     plan = work.plan
     planned = {**plan.libraries, **(plan.machine if machine is not None else {})}
-    here = {name: version_of(name) for name in plan.libraries} | (machine or {})
+    here = {name: version_of(name) for name in plan.libraries} | dict(machine or {})
     if lines := [f"  {name} {planned[name]}, here {here.get(name)}" for name in planned if planned[name] != here.get(name)]:
         raise PrepError(
-            f"{socket.gethostname()} would not make the bytes that the plan of {work.place} means:\n"
+            f"{socket.gethostname()} would not make the bytes that the plan of {work.store} means:\n"
             + "\n".join(lines)
             + "\nRun on a machine with the same libraries and processor features as the one that planned, or plan again here, to "
             "another OUT or with --overwrite."
@@ -216,46 +235,32 @@ def check_host(work: Work) -> None:
     for root in map(to_path, work.plan.roots):
         if isinstance(root, Path) and not (root.is_dir() and (root.samefile(".") or any(root.iterdir()))):
             raise PrepError(
-                f"{root}, where the plan of {work.place} has its inputs, is not there, or empty, on {socket.gethostname()}: mount "
+                f"{root}, where the plan of {work.store} has its inputs, is not there, or empty, on {socket.gethostname()}: mount "
                 "it there"
             )
 
 
-def _bounds(sources: Sequence[Source], most: int | None, least_samples: int, least_bytes: int) -> tuple[int, ...]:
-    """Divide the sources into equal shards, none of them empty, whatever sizes the sources claim.
-
-    Their number depends on the sources and on `most`, not on the machine.
-    """
-    count, size = len(sources), sum(max(s.size, 0) for s in sources)
-    busy = 1 if most is not None else min(BUSY_SHARDS, -(-count // least_samples), -(-size // least_bytes))
-    shards = max(-(-count // (most or SHARD_SAMPLES)), min(-(-size // SHARD_BYTES), count), busy, 1)
-    return tuple(k * count // shards for k in range(shards + 1))
+# What has changed
 
 
-def describe_difference(old: dict[str, Any], new: dict[str, Any], plans: tuple[Plan, Plan] | None = None) -> str:
-    """Return lines such as "quality 90, now 95" for what differs, and the number of changed sources.
-
-    Args:
-        old, new: of plans or manifests, `options` as these are recorded, `libraries`, `columns`, and `machine`, if it is known.
-        plans: both plans, if they are known.
-    """
-    earlier, later = (
-        plain_values({**one["options"], "columns": [*map(str, one["columns"])], **one["libraries"], **one.get("machine", {})})
-        for one in (old, new)
+def difference(old: Plan | Manifest, new: Plan) -> str:
+    """Return lines about what differs from an earlier plan, or from that of a store; "" if nothing does."""
+    machine = old.machine if isinstance(old, Plan) else new.machine
+    if (old.fingerprint, machine) == (new.fingerprint, new.machine):
+        return ""
+    options = old.recorded_options() if isinstance(old, Plan) else old.options
+    was, now = (
+        {**values, "columns": [*map(str, one.columns)], **one.libraries}
+        for one, values in ((old, {**options, **machine}), (new, {**new.recorded_options(), **new.machine}))
     )
-    differ = [name for name in sorted({*earlier, *later}) if earlier.get(name) != later.get(name)]
-    lines = [f"  {name} {earlier.get(name) or 'none'}, now {later.get(name) or 'none'}" for name in differ]
-    if old["columns"] != new["columns"] and "columns" not in differ:
-        lines.append("  columns: the names of their values, or the contents of a tokenizer")
-    if plans is not None:
-        # checksums, because the rows of 10^8 sources would fill the memory
-        rows = ((json.dumps([*trimmed(one)], default=to_builtins) for one in plan.sources) for plan in plans)
-        hashes = (map(xxhash.xxh3_64_intdigest, map(str.encode, some)) for some in rows)
-        was, now = (np.fromiter(found, np.uint64) for found in hashes)
-        gone, added = len(np.setdiff1d(was, now)), len(np.setdiff1d(now, was))
-        if gone or added:
-            lines.append(f"  sources: {gone} gone or changed, {added} new or changed")
-    return "\n".join(lines) or "  the list of sources or their labels"
+    return differing(was, now) or "  the list of sources, their labels, or what values of columns mean"
+
+
+def differing(was: dict[str, Any], now: dict[str, Any]) -> str:
+    """Return lines such as "quality 90, now 95" for the JSON values that differ."""
+    earlier, later = plain_values(was), plain_values(now)
+    names = [name for name in sorted({*earlier, *later}) if earlier.get(name) != later.get(name)]
+    return "\n".join(f"  {name} {earlier.get(name) or 'none'}, now {later.get(name) or 'none'}" for name in names)
 
 
 # The plan as files: plan.json, which every task reads, and the sources of each shard, which one task reads
@@ -281,17 +286,14 @@ def _sources_path(out: Path, fingerprint: str, shard: int) -> Path:
     return out / WORK / f"sources-{fingerprint[:8]}-{shard:05d}.json"
 
 
-def save_plan(work: Work) -> None:
+def save_plan(plan: Plan, out: Path) -> None:
     """Write the plan's sources and the store's other files, then plan.json. Written again, the files have the same bytes."""
-    plan, out = work.plan, work.out
     for name, data in plan.files.items():
         (out / name).parent.mkdir(exist_ok=True)
         write_atomic(out / name, data)
     sums = list[str]()
     for shard in range(plan.num_shards):
-        data = plan.rows(shard)
-        write_atomic(_sources_path(out, plan.fingerprint, shard), data, durable=False)
-        sums.append(xxhash.xxh3_128_hexdigest(data))
+        sums.append(write_atomic(_sources_path(out, plan.fingerprint, shard), plan.rows(shard), durable=False).xxh3_128)
     files = {name: xxhash.xxh3_128_hexdigest(data) for name, data in plan.files.items()}
     body = {**vars(plan), "kind": plan.options.kind, "options": plan.recorded_options(), "sources": sums, "files": files}
     text = json.dumps(to_builtins(body), sort_keys=True)
@@ -304,7 +306,12 @@ def load_plan(out: Path, storage: Storage | None = None) -> Work:
     folder = plan_folder(out)
     plan, sums = _read(folder)
     plan = replace(plan, files={name: _checked(folder / name, total) for name, total in sums.items()})
-    return Work(plan, folder, storage=dict(storage or {}), replaces=None if folder == out else out)
+    return Work(plan, folder, storage or {}, None if folder == out else out)
+
+
+def saved_plan(out: Path) -> Plan | None:
+    """Return the plan in a folder, without the store's other files; None: there is none."""
+    return _read(out)[0] if plan_path(out).exists() else None
 
 
 def _read(out: Path) -> tuple[Plan, dict[str, str]]:
@@ -361,12 +368,3 @@ class _Sources(Sequence[Any]):
         rows = json.loads(_checked(_sources_path(self._out, self._saved.fingerprint, shard), self._saved.sources[shard]))
         names = [[one.name for one in fields(kind)] for kind in self._classes]
         return [convert(dict(zip(names[k], row, strict=False)), self._classes[k]) for k, *row in rows]
-
-
-def difference(work: Work) -> str:
-    """Describe how a plan and this machine differ from the plan that was saved; return "" if they do not."""
-    (old, _), new = _read(work.out), work.plan
-    if (old.fingerprint, old.machine) == (new.fingerprint, new.machine):
-        return ""
-    was, now = ({**vars(plan), "options": plan.recorded_options()} for plan in (old, new))
-    return describe_difference(was, now, (old, new))

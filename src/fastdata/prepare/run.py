@@ -10,7 +10,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 
@@ -28,7 +27,6 @@ LONGEST_TICK_S = 1.0
 STRIKES = 2  # workers that an input may cost before it is left out: one may die by chance, such as from the OOM killer
 
 BACKLOG = 2  # finished shards for each worker that may wait to be published, before no new one is begun
-SENDERS = 4  # finished shards that are sent to object storage at a time
 
 Report = Callable[[int, int], None]  # takes the sums of a run: work done, inputs rejected
 
@@ -43,7 +41,7 @@ def job_of(work: Work, out: Path, workers: int) -> Job:
 class _Pool:
     """The workers of a run.
 
-    Shards are published by threads: flushing one to disk, or sending it, takes a while, in which its worker makes the next one.
+    A thread publishes shards: flushing one to disk takes a while, in which its worker makes the next one.
     """
 
     def __init__(self, work: Work, *, workers: int, timeout_s: float) -> None:
@@ -57,8 +55,7 @@ class _Pool:
         self._skip: dict[int, dict[int, tuple[str, str]]] = {}  # the inputs that are left out, by shard and place
         self._retired = Counter[int]()  # the sums of workers that ended
         self._workers: list[Worker] = []
-        self._publish = partial(publish_shard, work.out, send=None if work.remote is None else work.remote.send)
-        self._publisher = ThreadPoolExecutor(1 if work.remote is None else SENDERS, "publish")
+        self._publisher = ThreadPoolExecutor(1, "publish")
         self._published: list[Future[None]] = []
         self._ticked = time.monotonic()
 
@@ -113,7 +110,7 @@ class _Pool:
                     raise StoreError(f"a worker could not go on: {value}\nWhat is finished is kept; run the same command again.")
                 made: Made = value
                 worker.task = None
-                self._published.append(self._publisher.submit(self._publish, made))
+                self._published.append(self._publisher.submit(publish_shard, self._work.out, made))
         except (EOFError, ConnectionError):
             return False
         return True

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fastdata import kinds
-from fastdata.prepare.plan import Work
+from fastdata.prepare.plan import Plan
 from fastdata.sources.inputs import tried_path
 from fastdata.sources.urls import to_path
-from fastdata.store.store import Store
+from fastdata.store.manifest import Manifest
 from fastdata.words import human_bytes, number_of
 
-__all__ = ["PlanSummary", "Summary", "TaskSummary", "counted", "first_reject", "summarize"]
+__all__ = ["PlanSummary", "Summary", "TaskSummary", "first_reject", "skipped_note", "summarize"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Summary:
         inputs, kept: number of images, arrays or documents found, and of those in the store.
         rejected: count of rejected inputs by reason; rejects.jsonl lists each.
         resumed: number of inputs that an earlier run had finished.
-        bytes: size of all records of all sizes.
+        bytes: size of all shards.
         skipped: count of files of other types, by extension.
         tokens: number of tokens in a store of tokens.
         kind: the kind of data: "images", "tokens" or "arrays".
@@ -64,13 +64,13 @@ class Summary:
         """Yield what the command prints."""
         rejected, item = sum(self.rejected.values()), kinds.find(self.kind).item
         yield f"{self.out}: {self.kept} of {number_of(self.inputs, item)} kept, {rejected} rejected" + (
-            f" ({counted(self.rejected)}), listed in rejects.jsonl" if rejected else ""
+            f" ({_counted(self.rejected)}), listed in rejects.jsonl" if rejected else ""
         )
         if rejected:
             yield f"the first reject: {self.first_reject}"
-        yield from _skipped(self.skipped, self.kind)
+        yield from skipped_note(self.skipped, self.kind)
         yield from self.notes
-        yield f"records of {human_bytes(self.bytes)}" + (f", {number_of(self.tokens, 'token')}" if self.tokens else "")
+        yield f"shards of {human_bytes(self.bytes)}" + (f", {number_of(self.tokens, 'token')}" if self.tokens else "")
         for size, count in self.originals.items():
             yield f"size {size}: {number_of(count, 'image')} kept as they were, {self.kept - count} encoded"
         if self.resumed == self.inputs:
@@ -82,25 +82,18 @@ class Summary:
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """What task number `task` of `of` tasks made: `shards` are finished, `made` of them by this run."""
+    """What a task made: `shards` of the plan are its own, `made` of them by this run."""
 
-    out: Path
-    task: int
-    of: int
     shards: int = 0
     made: int = 0
     inputs: int = 0
     rejected: int = 0
-    seconds: float = 0.0
 
     def __str__(self) -> str:
         if not self.shards:
-            return f"{self.out}: task {self.task} of {self.of} has nothing to do"
-        shards, inputs = number_of(self.shards, "shard"), number_of(self.inputs, "input")
-        return (
-            f"{self.out}: task {self.task} of {self.of}: {shards}, {self.shards - self.made} done earlier; {inputs}, "
-            f"{self.rejected} rejected; {self.seconds:.1f} s"
-        )
+            return "nothing to do"
+        earlier, inputs = self.shards - self.made, number_of(self.inputs, "input")
+        return f"{number_of(self.shards, 'shard')}, {earlier} done earlier; {inputs}, {self.rejected} rejected"
 
 
 @dataclass(frozen=True)
@@ -110,65 +103,67 @@ class PlanSummary:
     out: Path
     inputs: int
     shards: int
-    fingerprint: str
     finished: bool
-    kind: str
-    skipped: dict[str, int]
     notes: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
         """Yield what the command prints."""
-        yield from _skipped(self.skipped, self.kind)
         yield from self.notes
         inputs, shards = number_of(self.inputs, "input"), number_of(self.shards, "shard")
         then = f"planned {inputs} in {shards}; now fastdata-prep run {self.out} --task I --of N, then finish"
         yield f"{self.out}{' is finished already' if self.finished else f': {then}'}"
 
 
-def counted(counts: dict[str, int]) -> str:
+def _counted(counts: Mapping[str, int]) -> str:
     """Return counts as text, the largest first."""
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def _skipped(skipped: dict[str, int], kind: str) -> Iterator[str]:
-    if skipped:
-        yield f"skipped {number_of(sum(skipped.values()), 'file')}, not read as {kind}: {counted(skipped)}"
+def skipped_note(skipped: Mapping[str, int], kind: str) -> list[str]:
+    """Return a line about files that were left out, if there are any."""
+    return [f"skipped {number_of(sum(skipped.values()), 'file')}, not read as {kind}: {_counted(skipped)}"] if skipped else []
 
 
-def first_reject(rejects: Iterable[Mapping[str, Any]], work: Work | None) -> str:
+def first_reject(rejects: Sequence[Mapping[str, Any]], plan: Plan | None) -> str:
     """Return the first reject, why it is one, and where a file was looked for; "" if there is none."""
-    for first in rejects:
-        tried = ""
-        if work is not None and not getattr(work.plan.sources[first["source"]], "place", ()):
-            tried = tried_path(to_path(work.plan.roots[0]), first["reason"], first["name"])
-        return f"{first['name']}: {first['reason']}: {first['detail']}{tried}"
-    return ""
+    if not rejects:
+        return ""
+    first, tried = rejects[0], ""
+    if plan is not None and not getattr(plan.sources[first["source"]], "place", ()):
+        tried = tried_path(to_path(plan.roots[0]), first["reason"], first["name"])
+    return f"{first['name']}: {first['reason']}: {first['detail']}{tried}"
 
 
 def summarize(
-    store: Store, work: Work | None = None, resumed: int | None = None, seconds: float = 0.0, notes: tuple[str, ...] = ()
+    out: Path | str,
+    manifest: Manifest,
+    rejects: Sequence[Mapping[str, Any]],
+    plan: Plan | None = None,
+    *,
+    resumed: int | None = None,
+    seconds: float = 0.0,
+    notes: tuple[str, ...] = (),
 ) -> Summary:
     """Describe a finished store.
 
     Args:
-        work: its plan; None: that is not known any more.
+        plan: its plan; None: that is not known any more.
         resumed: the number of inputs that earlier runs had finished; None: all.
         notes: lines to show to the user, besides those of the plan.
     """
-    manifest, rejects = store.manifest, store.rejects()
-    tokens, inputs = manifest.section("tokens"), len(store) + len(rejects)
+    tokens, inputs = manifest.section("tokens"), manifest.num_samples + len(rejects)
     return Summary(
-        out=store.path if work is None else work.place,
+        out=out,
         inputs=inputs,
-        kept=len(store),
+        kept=manifest.num_samples,
         rejected=dict(Counter(reject["reason"] for reject in rejects)),
         resumed=inputs if resumed is None else resumed,
-        bytes=sum(int(store.index(variant).lengths.sum()) for variant in manifest.variants),
+        bytes=sum(shard.bytes for variant in manifest.variants for shard in variant.shards),
         seconds=seconds,
-        skipped={} if work is None else work.plan.skipped,
+        skipped={} if plan is None else plan.skipped,
         tokens=0 if tokens is None else sum(tokens.counts),
         kind=manifest.kind,
         originals={v.name: v.originals for v in manifest.variants if v.originals is not None},
-        notes=(*(() if work is None else work.plan.notes), *notes),
-        first_reject=first_reject(rejects, work),
+        notes=(*(() if plan is None else plan.notes), *notes),
+        first_reject=first_reject(rejects, plan),
     )

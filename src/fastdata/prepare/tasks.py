@@ -6,7 +6,9 @@ the same time. Whoever comes too late finds a finished store, and is done.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +21,9 @@ from typing import Any
 from tqdm import tqdm
 
 from fastdata.errors import PrepError, StoreError
-from fastdata.prepare.build_plan import build_plan, check_positive, plan_stores
+from fastdata.prepare.build_plan import build_plan, check_positive, on_disk, plan_stores
 from fastdata.prepare.finish import finish, finished_shards
-from fastdata.prepare.folder import claimed, clear_work, is_finished, is_settled, is_stored, replace_store, settle, writing
+from fastdata.prepare.folder import claimed, is_settled, replace_store, settle
 from fastdata.prepare.plan import (
     Work,
     check_host,
@@ -32,20 +34,23 @@ from fastdata.prepare.plan import (
     plan_folder,
     plan_path,
     save_plan,
+    saved_plan,
 )
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
-from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, summarize
-from fastdata.prepare.upload import Upload, on_disk, place_of
+from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, skipped_note, summarize
 from fastdata.prepare.worker import shard_place, shard_table
-from fastdata.remote.url import Storage, is_url
+from fastdata.remote.bucket import Bucket
+from fastdata.remote.publish import fingerprint_of, publish, read_object
+from fastdata.remote.url import Storage
 from fastdata.sources.options import StrPath
 from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
-from fastdata.store.files import COLUMNS, MANIFEST, WORK, clear
+from fastdata.store.files import COLUMNS, MANIFEST, REJECTS, WORK, clear, is_own
+from fastdata.store.manifest import parse_manifest, read_manifest
 from fastdata.store.store import Store
 
-__all__ = ["lay_plan", "prep", "prep_finish", "prep_plan", "prep_run"]
+__all__ = ["prep", "prep_finish", "prep_plan", "prep_run"]
 
 ENGINES = "local", "ray"
 LINE_S = 5.0  # between lines of progress in a log
@@ -81,8 +86,8 @@ def prep(
             Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI.
             Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; .txt and .jsonl
             also as .gz or .zst.
-        out: the store to make: a folder, or a URL of object storage, such as s3://bucket/photos.fds; None: the source's name +
-            ".fds", in the current folder.
+        out: the store to make: a folder, or a URL of object storage, such as s3://bucket/photos.fds, to which it is copied from a
+            temporary folder; None: the source's name + ".fds", in the current folder.
         limit: prepare only this many images or arrays, evenly spaced; or the first documents.
         workers: number of processes; None: one per core.
         overwrite: replace the store that is there, once the new one is whole; until then the disk holds both. An unfinished store
@@ -105,25 +110,34 @@ def prep(
     check_positive(workers=workers, timeout=timeout)
     if engine not in ENGINES:
         raise ValueError(f"--engine is {engine}, but must be one of {', '.join(ENGINES)}")
-    if engine == "ray" and not isinstance(source, str | os.PathLike):
-        raise ValueError(f"source is a {type(source).__name__}, which the nodes of Ray cannot read: give it as 'module:function'")
     if engine == "ray":
+        if not isinstance(source, str | os.PathLike):
+            kind = type(source).__name__
+            raise ValueError(f"source is a {kind}, which the nodes of Ray cannot read: give it as 'module:function'")
         on_disk(out, "nodes of Ray make a store")
+    run = partial(run_on_ray if engine == "ray" else run_shards, workers=workers)
+
+    def make(work: Work) -> Summary:
+        started = time.monotonic()
+        if work.url and overwrite:
+            raise ValueError(f"--overwrite replaces a store on a disk, but OUT {work.url} is in object storage: give a new name")
+        if work.url and (found := _at_url(work)) is not None:
+            return found
+        with claimed(work.out):
+            laid = lay_plan(work, overwrite)
+            if laid is None:
+                summary = _finish_store(work, None, started)
+            else:
+                before = _make_missing(laid, range(laid.plan.num_shards), run, timeout, progress)
+                summary = _finish_store(laid, sum(map(sum, before.values())), started)
+            if work.url:
+                publish(work.out, work.url, storage=work.storage)
+                shutil.rmtree(work.out)
+                return replace(summary, out=work.url)
+            return summary
+
     with share(source, out, options.pop("labels", None)) as (path, labels), reading_urls(storage):
-
-        def plan(source: Any, out: Any, **options: Any) -> Work:
-            work, place = build_plan(source, out, storage, limit=limit, **options), place_of(out)
-            return replace(work, remote=Upload(place, work.out, storage)) if is_url(place) else work
-
-        def make(work: Work) -> Summary:
-            started, run = time.monotonic(), run_on_ray if engine == "ray" else run_shards
-            with writing(work.place), claimed(work.out):
-                laid = lay_plan(work, overwrite)
-                if laid is None:
-                    return _finish_store(work, None, started)
-                before = _make_missing(laid, range(laid.plan.num_shards), partial(run, workers=workers), timeout, progress)
-                return _finish_store(laid, sum(map(sum, before.values())), started)
-
+        plan = partial(build_plan, storage=storage, limit=limit)
         made = {name: make(work) for name, work in plan_stores(plan, path, out, {**options, "labels": labels}).items()}
         first = next(iter(made.values()))
         return first if "" in made else replace(first, splits=made)
@@ -148,44 +162,48 @@ def prep_plan(
         raise TypeError(f"source is a {kind}, which other machines cannot read: give a path, or 'module:function'")
     with reading_urls(storage):
         work = build_plan(source, on_disk(out, "tasks make a store"), storage, limit=limit, **options)
-        with writing(work.place), claimed(work.out):
+        with claimed(work.out):
             finished = lay_plan(work, overwrite) is None
-        plan = work.plan
-        figures = len(plan.sources), plan.num_shards, plan.fingerprint
-        return PlanSummary(work.out, *figures, finished, work.kind.name, plan.skipped, plan.notes)
+    plan = work.plan
+    notes = (*skipped_note(plan.skipped, work.kind.name), *plan.notes)
+    return PlanSummary(work.out, len(plan.sources), plan.num_shards, finished, notes)
 
 
 def lay_plan(work: Work, overwrite: bool) -> Work | None:
     """Write a plan into OUT, remove what killed runs have left there, and return the plan; None: its store is finished."""
-    if work.remote is not None:
-        if overwrite:
-            raise ValueError(f"--overwrite replaces a store on a disk, but OUT {work.place} is in object storage: give a new name")
-        work.remote.begin(work.plan.fingerprint)
-        if work.remote.finished:
-            return None
     settle(work.out)
-    if overwrite and (work.out / MANIFEST).exists():
+    if (work.out / MANIFEST).exists():
+        if not overwrite:
+            _check_same(work, difference(read_manifest(work.out), work.plan))
+            work.clear()  # a run that is killed at its very end leaves it
+            return None
         work = replace(work, out=next_folder(work.out), replaces=work.out)
         work.out.mkdir(exist_ok=True)
-    if not overwrite and work.remote is None and is_finished(work):
-        return None
     out, names = work.out, [name for name, _, _ in work.plan.options.variants()]
-    clear(out, _kept(work, [COLUMNS, *names]))
+    try:
+        begun = saved_plan(out)
+        changed = difference(begun, work.plan) if begun is not None else ""
+    except PrepError:  # it is damaged
+        if not overwrite:
+            raise
+        changed = "damaged"
+    if not overwrite:
+        _check_same(work, changed)
+    kept = [] if changed else finished_shards(work, range(work.plan.num_shards))
+    clear(out, {shard_table(out, k) for k in kept} | {shard_place(out, name, k) for k in kept for name in (COLUMNS, *names)})
     for folder in ("", WORK, *names):
         (out / folder).mkdir(exist_ok=True)
-    save_plan(work)
-    return replace(load_plan(work.store, work.storage), remote=work.remote)
+    save_plan(work.plan, out)
+    return load_plan(work.store, work.storage)
 
 
-def _kept(work: Work, names: Sequence[str]) -> set[Path]:
-    """Return the files that a run goes on from. names: of what a shard has files for."""
-    out = work.out
-    with suppress(PrepError):  # the plan that is there is damaged, and to be overwritten
-        if plan_path(out).exists() and not difference(work):
-            finished = finished_shards(work, range(work.plan.num_shards))
-            files = {shard_place(out, name, k) for name in names for k in finished}
-            return files | {shard_table(out, k) for k in finished} | {plan_path(out)}
-    return set()
+def _check_same(work: Work, changed: str) -> None:
+    """Raise a PrepError if something differs from what is in OUT."""
+    if changed:
+        raise PrepError(
+            f"{work.url or work.store} was made, or begun, with other options or inputs:\n{changed}\n"
+            "Give the same options and inputs, another OUT, or --overwrite."
+        )
 
 
 def prep_run(
@@ -218,23 +236,21 @@ def prep_run(
     number, count = task or 0, of or 1
     if not 0 <= number < count:
         raise ValueError(f"--task is {number} of {count} tasks, but tasks count from 0 to {count - 1}")
-    started = time.monotonic()
     folder = Path(on_disk(out, "tasks make a store")).absolute()
     with reading_urls(storage):
         work = _load_unfinished(folder, storage)
         if work is None:
-            return TaskSummary(folder, number, count)
+            return TaskSummary()
         check_host(work)
         shards = range(number, work.plan.num_shards, count)
-        with writing(folder), _unless_finished(work), claimed(folder, share=True):
+        with _unless_finished(work), claimed(folder, share=True):
             if not plan_path(work.out).exists():  # another process has just finished the store
                 raise PrepError(f"the plan of {folder} has been removed; plan again")
             before = _make_missing(work, shards, partial(run_shards, workers=workers), timeout, progress)
             done = finished_shards(work, shards)
-            rejected, inputs = sum(rejected for _, rejected in done.values()), sum(map(sum, done.values()))
-            made, seconds = len(shards) - len(before), time.monotonic() - started
-            return TaskSummary(folder, number, count, len(shards), made, inputs, rejected, seconds)
-        return TaskSummary(folder, number, count, len(shards))
+            inputs, rejected = sum(map(sum, done.values())), sum(bad for _, bad in done.values())
+            return TaskSummary(len(shards), len(shards) - len(before), inputs, rejected)
+        return TaskSummary(len(shards))
 
 
 def _load_unfinished(folder: Path, storage: Storage | None = None) -> Work | None:
@@ -250,10 +266,10 @@ def _unless_finished(work: Work) -> Iterator[None]:
     try:
         yield
     except (OSError, PrepError, StoreError):
-        if not is_stored(work):
+        if not work.is_stored():
             raise
         if work.replaces is None:  # else the process that puts the store in its place removes the folder
-            clear_work(work)
+            work.clear()
 
 
 def _make_missing(
@@ -299,23 +315,38 @@ def prep_finish(out: StrPath) -> Summary:
         PrepError: shards are missing; there is no plan; or no input was kept.
         StoreError: the store cannot be written.
     """
-    started = time.monotonic()
     folder = Path(on_disk(out, "tasks make a store")).absolute()
     if (work := _load_unfinished(folder)) is not None:
         check_libraries(work)
-        with writing(work.place), _unless_finished(work), claimed(folder, share=True):
-            return _finish_store(work, None, started)
-    with writing(folder), suppress(PrepError), claimed(folder):  # or another process does it
+        with _unless_finished(work), claimed(folder, share=True):
+            return _finish_store(work, None, time.monotonic())
+    with suppress(PrepError), claimed(folder):  # or another process does it
         settle(folder)
-    return summarize(Store(folder, kind=None))
+    store = Store(folder, kind=None)
+    return summarize(folder, store.manifest, store.rejects())
 
 
 def _finish_store(work: Work, resumed: int | None, started: float) -> Summary:
     """Make the store of finished shards, and describe it. resumed: the number of inputs that earlier runs had finished."""
-    notes = () if is_stored(work) else finish(work)
-    store = Store(work.out, kind=None) if work.remote is None else work.remote.open()
-    summary = summarize(store, work, resumed, time.monotonic() - started, notes)
+    notes = () if work.is_stored() else finish(work)
+    store, seconds = Store(work.out, kind=None), time.monotonic() - started
+    found = store.manifest, store.rejects(), work.plan
+    summary = summarize(work.store, *found, resumed=resumed, seconds=seconds, notes=notes)
     if work.replaces is not None:
-        replace_store(work)
-    clear_work(work)
+        replace_store(work.out, work.replaces)
+    work.clear()
     return summary
+
+
+def _at_url(work: Work) -> Summary | None:
+    """Return the summary of a store that is at its URL already; None: nothing is there. Raise a PrepError if something else is."""
+    bucket = Bucket(work.url, work.storage, create=True)
+    data = read_object(bucket, MANIFEST)
+    if data is None:
+        if foreign := next((name for name, _ in bucket.list() if not is_own(name)), ""):
+            raise PrepError(f"OUT {work.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
+        return None
+    if fingerprint_of(data) != work.plan.fingerprint:
+        raise PrepError(f"{work.url} was made with other options or inputs: give another URL, or delete what is there")
+    rejects = [json.loads(line) for line in bucket.read_twice(REJECTS).splitlines()]
+    return summarize(work.url, parse_manifest(data, f"{work.url}/{MANIFEST}"), rejects, work.plan)

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -223,13 +223,10 @@ def make_shard(job: Job, task: Task, progress: Progress) -> Made:
     return Made(task.shard, files, json.dumps(body).encode())
 
 
-def publish_shard(out: Path, made: Made, send: Callable[[Path], None] | None = None) -> None:
-    """Publish the files of a shard, then its table, which marks it as complete. send: takes its records elsewhere before that."""
+def publish_shard(out: Path, made: Made) -> None:
+    """Publish the files of a shard, then its table, which marks it as complete."""
     for name, (path, _) in made.files.items():
-        place = shard_place(out, name, made.shard)
-        publish(path, place)
-        if send is not None and name != COLUMNS:
-            send(place)
+        publish(path, shard_place(out, name, made.shard))
     write_atomic(shard_table(out, made.shard), made.table, durable=False)
 
 

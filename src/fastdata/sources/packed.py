@@ -16,7 +16,7 @@ import xxhash
 
 from fastdata.errors import PrepError
 
-__all__ = ["Packed", "UnpackedWholeError", "shuffled", "trimmed"]
+__all__ = ["Packed", "shuffled", "trimmed"]
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Packed[Any]")
@@ -86,19 +86,15 @@ class Packed(Sequence[T]):
         return chosen
 
 
-class UnpackedWholeError(PrepError):
-    """Inputs cannot be read in another order than theirs."""
-
-
 def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
     """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list.
 
     Raises:
-        UnpackedWholeError: they lie in archives of which much has to be unpacked, or copied, to read one input.
+        PrepError: they lie in archives of which much has to be unpacked, or copied, to read one input.
     """
     kind, file = getattr(sources[0], "place", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
     if kind == "parquet" or (kind == "arrow" and remote):
-        raise UnpackedWholeError(
+        raise PrepError(
             f"{file} is unpacked in large pieces, and would be so once for each input: prepare it with --order listed, export the "
             "store (fastdata export), and prepare that with --order shuffled"
         )

@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 from fastdata.errors import FormatError, StoreError, damaged, lacking
 
 __all__ = ["COLUMNS", "LOCK", "MANIFEST", "NAMES", "NEXT", "PLAN", "REJECTS", "SAMPLES", "WORK", "Count", "Entry", "FileSum"]
-__all__ += ["Stamp", "check_size", "check_sum", "clear", "file_sum", "has_foreign", "index_file", "is_own"]
+__all__ += ["Stamp", "check_size", "check_sum", "clear", "file_sum", "index_file", "is_own"]
 __all__ += ["is_store", "is_variant", "link", "load_npy", "own_files", "publish", "shard_file"]
 __all__ += ["sum_of", "sync", "unique", "write_atomic", "write_npy", "write_tables"]
 
@@ -119,22 +119,16 @@ class Stamp:
 
     def __init__(self, path: Path, xxh3_128: str) -> None:
         self._path, self._sum = path, xxh3_128
-        self._seen: tuple[int, ...] = ()
 
     def _is_replaced(self) -> bool:
-        """Return whether the file has other bytes now, or is gone from its folder. It is read only if it is another file."""
+        """Return whether the file has other bytes now, or is gone from its folder."""
         try:
-            info = self._path.stat()
-            now = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
-            if now != self._seen and file_sum(self._path).xxh3_128 != self._sum:
-                return True
+            return file_sum(self._path).xxh3_128 != self._sum
         except FileNotFoundError:
             folder = self._path.parent
             if not (folder.parent if folder.name == NEXT else folder).exists():  # the store is gone as a whole
                 raise
             return True
-        self._seen = now
-        return False
 
     def check(self) -> None:
         """Raise a StoreError if the store was replaced, or the file cannot be read."""
@@ -158,15 +152,13 @@ class Stamp:
 
 
 VARIANT = r"((mask-|image-[A-Za-z0-9_]+-)?(full|[0-9]+)|tokens|(mask-)?array)"
-_MARK = r"\.[\w-]+\.tmp"  # of a temporary file
-_OWN = (
-    rf"(({WORK}/)?{NEXT}/)?"
-    r"((manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|tokenizer\.json|characters\.json"
-    r"|work/(plan|shard-[0-9]+|sources-[0-9a-f]+-[0-9]+)\.json|work/columns-[0-9]+\.npz"
+_STORED = (
+    r"manifest\.json|samples\.npy|names\.txt|rejects\.jsonl|tokenizer\.json|characters\.json"
     r"|columns/[\w-]+((\.values|\.offsets)?\.npy|\.(tokenizer|characters)\.json)"
-    rf"|{VARIANT}/(shard-[0-9]+\.mdb|index\.npy))({_MARK})?|work/({VARIANT}|columns)-[0-9]+{_MARK}|work/lock)"
+    rf"|{VARIANT}/(shard-[0-9]+\.mdb|index\.npy)"
 )
-_FOLDER = rf"(({WORK}/)?{NEXT}/)?({WORK}|{COLUMNS}|{VARIANT})|({WORK}/)?{NEXT}"
+_WRITTEN = rf"{WORK}/.+|({NEXT}/)?({_STORED})(\.[\w-]+\.tmp)?"
+_FOLDER = rf"{WORK}(/.+)?|({NEXT}/)?({COLUMNS}|{VARIANT})|{NEXT}"
 
 
 def is_store(folder: Any) -> bool:
@@ -181,25 +173,14 @@ def is_variant(name: str) -> bool:
 
 
 def is_own(name: str) -> bool:
-    """Return whether only prep writes files of this name, which is relative to the store."""
-    return bool(re.fullmatch(_OWN, name))
-
-
-def _walk(root: Path, folder: str = "") -> Iterator[tuple[str, Path]]:
-    """Yield the name and the path of all that lies in a folder, and in the folders in it that prep makes, inner ones first."""
-    for path in (root / folder).iterdir():
-        if _is_own_folder(name := folder + path.name, path):
-            yield from _walk(root, f"{name}/")
-        yield name, path
-
-
-def _is_own_folder(name: str, path: Path) -> bool:
-    return bool(re.fullmatch(_FOLDER, name)) and path.is_dir() and not path.is_symlink()
+    """Return whether a finished store may have a file of this name, which is relative to it."""
+    return bool(re.fullmatch(_STORED, name))
 
 
 def own_files(root: Path) -> list[Path]:
     """Return the files in a folder whose names only prep writes, the manifest first."""
-    found = [path for name, path in _walk(root) if is_own(name)]
+    paths = [Path(folder, name) for folder, _, names in os.walk(root) for name in names]
+    found = [path for path in paths if re.fullmatch(_WRITTEN, path.relative_to(root).as_posix())]
     return sorted(found, key=lambda path: (path.name != MANIFEST, path))
 
 
@@ -211,15 +192,10 @@ def clear(root: Path, keep: Container[Path] = ()) -> None:
     for path in own_files(root):
         if path not in keep and path != root / WORK / LOCK:
             path.unlink(missing_ok=True)
-    for name, path in _walk(root):
-        if _is_own_folder(name, path):
+    for folder, _, _ in os.walk(root, topdown=False):
+        if re.fullmatch(_FOLDER, Path(folder).relative_to(root).as_posix()):
             with suppress(OSError):  # not empty
-                path.rmdir()
-
-
-def has_foreign(root: Path) -> bool:
-    """Return whether a folder holds anything that prep does not make."""
-    return not all(is_own(name) or _is_own_folder(name, path) for name, path in _walk(root))
+                Path(folder).rmdir()
 
 
 def write_atomic(path: Path, data: bytes | memoryview, *, durable: bool = True) -> FileSum:

@@ -71,7 +71,6 @@ class Store:
         path: the folder, or a Place.
         kind: the kind of data it must hold; None: any.
         expected: the xxh3-128 of the manifest that it had when it was opened before; None: any.
-        whole: whether all files are there, and have their sizes; else its shards are elsewhere, or may be damaged.
 
     Attributes:
         path: the folder that its files are in, absolute.
@@ -86,9 +85,7 @@ class Store:
         FormatError: its version is newer, or a file is missing, cut short or damaged.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], kind: str | None = "images", *, expected: str | None = None, whole: bool = True
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], kind: str | None = "images", *, expected: str | None = None) -> None:
         self.place: Path | Place = path if isinstance(path, Place) else Path(path).absolute()
         while True:  # until no other store takes its place meanwhile
             self.path, self.manifest = read_current(Path(path).absolute())
@@ -96,7 +93,7 @@ class Store:
                 raise StoreError(f"{path} was replaced while this dataset was in use; make the dataset again")
             self.stamp = Stamp(self.path / MANIFEST, self.manifest.xxh3_128)
             try:
-                self._open(kind, whole)
+                self._open(kind)
                 return
             except StoreError:
                 try:
@@ -105,17 +102,16 @@ class Store:
                     continue
                 raise
 
-    def _open(self, kind: str | None, whole: bool) -> None:
+    def _open(self, kind: str | None) -> None:
         manifest = self.manifest
         self.kind = kinds.find(manifest.kind)
         if kind not in (None, manifest.kind):
             raise StoreError(f"{self.place} holds {manifest.kind}, not {kind}; open it with fastdata.open")
-        if whole:
-            files = {self.path / name: total for name, total in manifest.files.items()}
-            if not isinstance(self.place, Place):
-                files |= {self.shard(variant, k): total for variant in manifest.variants for k, total in enumerate(variant.shards)}
-            for path, total in files.items():
-                check_size(path, total.bytes)
+        files = {self.path / name: total for name, total in manifest.files.items()}
+        if not isinstance(self.place, Place):
+            files |= {self.shard(variant, k): total for variant in manifest.variants for k, total in enumerate(variant.shards)}
+        for path, total in files.items():
+            check_size(path, total.bytes)
         check_sum(self.path / SAMPLES, manifest.files[SAMPLES])
         self.samples = load_npy(self.path / SAMPLES, self.kind.module("sections").samples_dtype(manifest), (manifest.num_samples,))
         self._indices = {variant.name: self._index(variant) for variant in manifest.variants}
