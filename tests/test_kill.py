@@ -95,12 +95,6 @@ def begun(killed: Path, tmp_path: Path) -> Path:
     return tmp_path / "begun.fds"
 
 
-def test_a_begun_store_says_so(begun: Path) -> None:
-    with pytest.raises(StoreError, match="not finished"):
-        Store(begun)
-    assert any("not finished" in line for line in verify(begun))
-
-
 @pytest.mark.parametrize("damage", ["short", "gone", "long", "table cut", "table of another plan", "table gone"])
 @pytest.mark.slow
 def test_a_finished_shard_that_was_harmed_is_made_again(
@@ -139,6 +133,9 @@ def test_left_over_files_of_a_killed_run_vanish(
 
 def test_a_begun_store_refuses_another_plan(begun: Path, large: Path, tmp_path: Path) -> None:
     before = tree(begun)
+    with pytest.raises(StoreError, match="not finished"):
+        Store(begun)
+    assert any("not finished" in line for line in verify(begun))
     with pytest.raises(PrepError, match=r"quality 90, now 95"):
         prep(large, begun, size=256, quality=95, workers=1)
     with pytest.raises(PrepError, match="the list of sources"):
@@ -250,19 +247,6 @@ def test_an_image_that_takes_its_decoder_down_is_left_out(troubled: Path, marker
     kept = [p for p in paths if marker not in p.read_bytes()]
     assert store.names() == [str(p.relative_to(troubled / "in")) for p in kept]
     assert list(verify(store.path)) == []
-
-
-def test_a_worker_whose_decoder_hangs_ends_with_its_parent(troubled: Path) -> None:
-    path = write_pictures(troubled / "in", 1)[0]
-    path.write_bytes(path.read_bytes() + b"hang the decoder")
-    process = start(*PREP, troubled / "in", troubled / "o.fds", "--workers", "1")
-    try:
-        until(lambda: list((troubled / "o.fds/work").glob("full-*.tmp")))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        until(lambda: not members(process.pid), seconds=5)
-    finally:
-        kill_group(process)
 
 
 def test_a_slow_start_of_the_workers_is_not_held_against_an_image(troubled: Path) -> None:

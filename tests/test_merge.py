@@ -34,16 +34,6 @@ def classes(root: Path, found: dict[str, int], *, seed: int = 0) -> Path:
     return root
 
 
-def both(root: Path, *parts: Path) -> Path:
-    """A folder with the files of several, whose names begin with the number of the part so that they are listed in order."""
-    for k, part in enumerate(parts):
-        for path in sorted(part.rglob("*.*")):
-            target = root / path.parent.relative_to(part) / f"{k}-{path.name}"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-    return root
-
-
 def samples(path: Path, **options: Any) -> list[tuple[str, bytes, Any]]:
     """The samples of a store of images: the name of the class, the pixels, and the target."""
     dataset = LMDBDataset(path, **options)
@@ -84,9 +74,6 @@ def test_a_merged_store_has_what_both_stores_have(tmp_path: Path) -> None:
     assert [dataset.name(k) for k in range(15)] == [LMDBDataset(p).name(k) for p in alone for k in range(len(LMDBDataset(p)))]
     sound(out)
     assert {int(s) for s in Store(out).samples["source"]} == set(range(15))
-    images = sorted(one.rglob("*.png")) + sorted(two.rglob("*.png"))
-    whole = fastdata.prep(both(tmp_path / "both", one, two), tmp_path / "all.fds", workers=1, **options)
-    assert len(images) == whole.kept and sorted(want) == sorted((name, pixels) for name, pixels, _ in samples(whole.out))
 
 
 def test_masks_several_sizes_and_images_without_labels(tmp_path: Path) -> None:
@@ -215,19 +202,6 @@ def test_text(tokenizer: dict[str, Any], tmp_path: Path) -> None:
     assert Store(out, "tokens").names() == ["0.txt", "1.txt", "2.txt", "0.txt", "1.txt"]
     assert Store(out, "tokens").samples["source"].tolist() == [*range(5)]
     sound(out)
-
-
-def test_tokens_without_a_tokenizer_and_another_tokenizer(tmp_path: Path) -> None:
-    for name, first in (("one", 0), ("two", 500)):
-        (tmp_path / name).mkdir()
-        np.arange(first, first + 500, dtype="<u2").tofile(tmp_path / name / "a.bin")
-    out = merged_parts(tmp_path / "o.fds", tmp_path / "one", tmp_path / "two", end_token="0")
-    rows = TokenDataset(out, 100, mode="sequential")
-    assert np.concatenate([rows[k][:-1] for k in range(len(rows))])[:1000].tolist()[:999] == [*range(999)]
-    (tmp_path / "t.txt").write_text("text")
-    other = fastdata.prep(tmp_path / "t.txt", tmp_path / "t.fds", tokenizer="bytes", workers=1).out
-    with pytest.raises(PrepError, match="tokenizer"):
-        fastdata.merge([out, other], tmp_path / "m.fds")
 
 
 def volumes(root: Path, first: int, count: int) -> list[Array]:

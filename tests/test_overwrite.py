@@ -175,26 +175,6 @@ def test_at_any_step_there_is_one_whole_store_and_finishing_again_ends_alike(ima
         assert tree(state) == expected, state
 
 
-@pytest.mark.slow
-def test_a_killed_replacement_goes_on_with_the_same_command(images: Pair, tmp_path: Path) -> None:
-    out, states = images.copied(tmp_path), list[Path]()
-
-    def copy() -> None:
-        if (out / "next/manifest.json").exists() and not (out / "manifest.json").exists():
-            states.append(Path(shutil.copytree(out, tmp_path / f"state-{len(states)}")))
-
-    with before_each_step(copy):
-        fastdata.prep(images.new, out, overwrite=True, **images.options)
-    assert len(states) > 5
-    middle = states[len(states) // 2]
-    fastdata.prep(images.new, middle, overwrite=True, **images.options)
-    assert tree(middle) == tree(images.new_store)
-    assert fastdata.prep(images.new, states[-1], **images.options).resumed == COUNT
-    assert tree(states[-1]) == tree(images.new_store), "the command without --overwrite puts it in place too"
-    fastdata.prep(images.old, states[1], overwrite=True, **images.options)
-    assert tree(states[1]) == tree(images.old_store)
-
-
 def test_in_tasks_with_another_plan_in_between(images: Pair, tmp_path: Path) -> None:
     out, options = images.copied(tmp_path), {key: value for key, value in images.options.items() if key != "workers"}
     assert not fastdata.prep_plan(images.new, out, overwrite=True, **{**options, "shard_samples": 2}).finished

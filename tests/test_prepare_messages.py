@@ -64,18 +64,6 @@ def test_a_data_frame_is_not_prepared(tmp_path: Path) -> None:
         fastdata.prep(pandas.DataFrame({"a": [1], "b": [2]}), tmp_path / "o.fds")
 
 
-@pytest.mark.slow
-def test_changed_options_are_told_without_brackets(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in", 2)
-    run(*PREP, "in", cwd=tmp_path)
-    done = run(*PREP, "in", "--size", "8", "--size", "4", "--gray", cwd=tmp_path)
-    assert done.returncode == 2
-    assert {line.strip() for line in done.stderr.splitlines()} > {
-        "gray no, now yes",
-        "sizes none, now 8,4",
-    }
-
-
 @pytest.mark.parametrize("command", [PREP, [*MAIN, "prep"]])
 def test_help_and_version_of_prep(command: list[str]) -> None:
     short, long = run(*command, "-h"), run(*command, "--help")

@@ -336,32 +336,18 @@ def test_a_flipped_bit_is_found_with_its_shard(store: Path) -> None:
     assert found.returncode == 1 and str(shard) in found.stdout
 
 
-def test_harmed_tables_are_found(store: Path) -> None:
-    for name in ("samples.npy", "names.txt"):
-        data = bytearray((store / name).read_bytes())
-        data[-3] ^= 1
-        (store / name).write_bytes(data)
-    for quick in (True, False):
-        lines = list(verify(store, quick=quick))
-        assert len(lines) == 2 and "samples.npy" in lines[0] + lines[1] and "names.txt" in lines[0] + lines[1]
-
-
 def test_every_harmed_shard_is_named(store: Path) -> None:
     harmed = [shards(store)[0], shards(store)[3], shards(store)[5]]
     harmed[0].write_bytes(bytes(harmed[0].stat().st_size))
     harmed[1].unlink()
     os.truncate(harmed[2], 100)
+    for name in ("samples.npy", "names.txt"):
+        harmed.append(store / name)
+        harmed[-1].write_bytes(harmed[-1].read_bytes()[:-3] + b"abc")
     lines = list(verify(store))
     assert all(any(str(path) in line for line in lines) for path in harmed)
     assert all(any(str(path) in line for path in harmed) for line in lines)
-    assert len(list(verify(store, quick=True))) == 2, "it does not read the zeros"
-
-
-def test_verify_counts_the_bytes(made: Path) -> None:
-    for quick in (True, False):
-        ticks: list[int] = []
-        assert list(verify(made, quick=quick, tick=ticks.append)) == []
-        assert sum(ticks) == sum(p.stat().st_size for p in shards(made))
+    assert len(list(verify(store, quick=True))) == 4, "it does not read the zeros"
 
 
 # -------------------------------------------------------------------------------------------------------------- export

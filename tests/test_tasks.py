@@ -141,23 +141,6 @@ def test_kill_9_of_tasks_at_random_moments(large: Path, tmp_path: Path, expected
     assert kills > 8
 
 
-@pytest.mark.slow
-def test_prep_goes_on_from_tasks_and_tasks_from_prep(
-    large: Path, planned: Path, expected: dict[str, bytes | None], tmp_path: Path
-) -> None:
-    fastdata.prep_run(planned, task=0, of=2, workers=2)
-    summary = fastdata.prep(large, planned, size=256, workers=2)
-    assert 0 < summary.resumed < 320 and tree(planned) == expected
-    begun = tmp_path / "begun.fds"
-    process = start(*PREP, large, begun, *OPTIONS, *QUICK)
-    until(lambda: len(tables(begun)) >= 4)
-    kill_group(process)
-    made = fastdata.prep_run(begun, workers=2)
-    assert made.made < made.shards
-    fastdata.prep_finish(begun)
-    assert tree(begun) == expected
-
-
 def test_a_second_plan_of_the_same_keeps_what_is_finished(large: Path, planned: Path, photos: Path) -> None:
     fastdata.prep_run(planned, task=0, of=8, workers=1)
     before = {path: path.stat().st_ino for path in tables(planned)}
