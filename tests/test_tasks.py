@@ -184,7 +184,7 @@ def test_a_damaged_plan_is_an_error(planned: Path, change: Callable[[bytes], byt
 
 def test_no_plan(tmp_path: Path, large: Path) -> None:
     for part in (fastdata.prep_run, fastdata.prep_finish):
-        with pytest.raises(PrepError, match=r"has no plan; make a plan with fastdata-prep plan SOURCE"):
+        with pytest.raises(PrepError, match=r"has no plan on .*; make a plan with fastdata-prep plan SOURCE"):
             part(tmp_path / "nothing")
     with pytest.raises(TypeError, match=r"source is a list, which other machines cannot read"):
         fastdata.prep_plan([], tmp_path / "o.fds")  # type: ignore[arg-type]

@@ -139,7 +139,7 @@ def test_the_writer_of_the_last_shard_killed(victim: str, ray: Ray, source: Path
     until(lambda: (out / "work/plan.json").exists(), SECONDS)
     shards = len(json.loads((out / "work/plan.json").read_bytes())["bounds"]) - 1
     last = until(lambda: [*out.glob(f"work/*-{shards - 1:05d}.*.tmp")], SECONDS)
-    killed = [process for process in ray.processes(victim) if "_make" in " ".join(process.cmdline()) or victim != "ray::"]
+    killed = [process for process in ray.processes(victim) if "prep_run" in " ".join(process.cmdline()) or victim != "ray::"]
     for process in killed:
         process.kill()
     assert killed and last and not tables(out)[shards - 1 :], "the last shard was being made"
@@ -165,10 +165,7 @@ def test_a_disk_that_nodes_do_not_see_is_refused(ray: Ray, source: Path, tmp_pat
     script = f'mount -t tmpfs none {tmp_path / "own"} && exec "$@"'
     found = run("unshare", "-m", "bash", "-c", script, "bash", *command, env=at(ray.address))
     assert found.returncode == 2
-    assert (
-        f"OUT {tmp_path / 'own/o.fds'} is not visible from node " in found.stderr
-        and "give a folder that all nodes share" in found.stderr
-    )
+    assert f"OUT {tmp_path / 'own/o.fds'} has no plan on " in found.stderr and "a disk that all machines share" in found.stderr
 
 
 def test_no_cluster_there(source: Path, tmp_path: Path) -> None:

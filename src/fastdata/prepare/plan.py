@@ -325,7 +325,10 @@ def _read(out: Path) -> tuple[Plan, dict[str, str]]:
         return replace(plan, options=convert(body["options"], types[0]), sources=_Sources(out, plan, types[1])), body["files"]
     except (FileNotFoundError, NotADirectoryError):
         what = "is a finished store" if (out / MANIFEST).exists() else "has no plan"
-        raise PrepError(f"OUT {out} {what}; make a plan with fastdata-prep plan SOURCE {out}") from None
+        host = socket.gethostname()
+        raise PrepError(
+            f"OUT {out} {what} on {host}; make a plan with fastdata-prep plan SOURCE {out}, on a disk that all machines share"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PrepError(f"{plan_path(out)} is damaged ({error}); start again with --overwrite") from None
 

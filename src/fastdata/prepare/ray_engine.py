@@ -1,4 +1,4 @@
-"""Preparing on Ray. Its tasks get the place of the plan and numbers of shards, and publish these themselves: no objects of Ray."""
+"""Preparing on Ray: its tasks are those of `prep_run`, which publish shards themselves: no objects of Ray."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import FastDataError, PrepError, StoreError, needs
-from fastdata.prepare.finish import finished_shards
-from fastdata.prepare.plan import Work, check_host, load_plan, plan_folder, plan_path
-from fastdata.prepare.run import Report, run_shards
-from fastdata.sources.urls import reading_urls
+from fastdata.prepare.plan import Work
+from fastdata.prepare.run import Report
 
 __all__ = ["run_on_ray"]
 
@@ -30,20 +28,25 @@ def run_on_ray(shards: Sequence[int], report: Report, *, work: Work, workers: in
         report, timeout_s: as for `run_shards`.
         workers: the most CPUs to use at a time; None: all.
     """
+    from fastdata.prepare.tasks import prep_run
+
     with needs("ray[client]" if os.environ.get("RAY_ADDRESS", "").startswith("ray://") else "ray"):
         import ray
     with _connected(ray):
         cpus = int(ray.cluster_resources().get("CPU", 1))
-        size = max(1, min(MAX_TASK_SHARDS, len(shards) // (cpus * TASKS_PER_CPU)))
-        left = [shards[k : k + size] for k in range(0, len(shards), size)][::-1]
-        make = ray.remote(max_retries=RETRIES, num_cpus=1)(_make)
-        running, done, rejected = list[Any](), 0, 0
+        count = min(work.plan.num_shards, max(cpus * TASKS_PER_CPU, -(-len(shards) // MAX_TASK_SHARDS)))
+        make, left = ray.remote(max_retries=RETRIES, num_cpus=1)(prep_run), list(range(count))[::-1]
+        given = {"of": count, "workers": 1, "timeout": timeout_s, "storage": dict(work.storage), "progress": False}
+        running, done, rejected = dict[Any, int](), 0, 0
         while left or running:
             while left and (workers is None or len(running) < workers):
-                running.append(make.remote(left.pop(), str(work.store), dict(work.storage), timeout_s))
-            ready, running = ray.wait(running, num_returns=1, timeout=1.0)
-            for task_done, task_rejected in ray.get(ready):
-                done, rejected = done + task_done, rejected + task_rejected
+                task = left.pop()
+                running[make.remote(str(work.store), task=task, **given)] = task
+            ready, _ = ray.wait([*running], num_returns=1, timeout=1.0)
+            for one in ready:
+                task = running.pop(one)
+                done += sum(work.plan.amounts[k] for k in shards if k % count == task)
+                rejected += ray.get(one).rejected
             report(done, rejected)
 
 
@@ -74,17 +77,3 @@ def _connected(ray: Any) -> Iterator[None]:
     finally:
         if began:
             ray.shutdown()
-
-
-def _make(shards: Sequence[int], out: str, storage: dict[str, Any], timeout_s: float) -> tuple[int, int]:
-    """Make some shards on a node, but those that a lost try of this task has finished. Return the work done, and the rejects."""
-    folder = Path(out)
-    with reading_urls(storage):
-        if not plan_path(plan_folder(folder)).exists():
-            raise PrepError(f"OUT {out} is not visible from node {socket.gethostname()}: give a folder that all nodes share")
-        work = load_plan(folder, storage)
-        check_host(work)
-        before = finished_shards(work, shards)
-        run_shards([k for k in shards if k not in before], lambda *_: None, work=work, workers=1, timeout_s=timeout_s)
-        done = finished_shards(work, shards)
-    return sum(work.plan.amounts[k] for k in shards), sum(rejected for _, rejected in done.values())

@@ -125,6 +125,7 @@ def prep(
             return found
         with claimed(work.out):
             laid = lay_plan(work, overwrite)
+        with claimed(work.out, share=True):  # with tasks
             if laid is None:
                 summary = _finish_store(work, None, started)
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -109,40 +109,29 @@ def info_lines(store: Store) -> Iterator[str]:
     classes = {"class": f"{number_of(len(labels.get('classes', ())), 'class')}", "vector": "float labels"}
     yield f"{facts.pop('path')}: {count}, {classes.get(labels.pop('kind'), 'no labels')}, format {facts.pop('format')}"
     facts["columns"] = ", ".join(map(str, store.manifest.columns))
+    facts["free_memory"] = human_bytes(facts["free_memory"])
     for name, value in (*labels.items(), *facts.items()):
-        yield from _lines(name, value)
+        rows = value if isinstance(value, list) and value and isinstance(value[0], dict) else []
+        if rows and (len(rows[0]) > 2 or "bytes" in rows[0]):
+            for (_, first), *rest in (one.items() for one in rows):
+                yield f"  {name} {_plain(first)}: {_told(dict(rest))}"
+            continue
+        text = _listed(rows) if rows else _told(value) if isinstance(value, dict) else _plain(value)
+        if text not in ("", "0"):
+            yield f"  {name.replace('_', ' ')}: {text}"
 
 
-def _lines(name: str, value: Any) -> Iterator[str]:
-    if not isinstance(value, list) or not value or not isinstance(value[0], dict):
-        text = ", ".join(_told(value)) if isinstance(value, dict) else _plain(value)
-    elif len(value[0]) == 2 and "bytes" not in value[0]:
-        text = _listed(" ".join(map(_plain, one.values())) for one in value)
-    else:
-        for one in value:
-            (_, first), *rest = one.items()
-            yield f"  {name} {_plain(first)}: {', '.join(_told(dict(rest)))}"
-        return
-    if text not in ("", "0"):
-        yield f"  {name.replace('_', ' ')}: {_size(text) if name == 'free_memory' else text}"
-
-
-def _listed(items: Iterable[str]) -> str:
+def _listed(rows: list[Facts]) -> str:
     """Join the first items, and say how many more there are."""
-    names = list(items)
+    names = [" ".join(map(_plain, row.values())) for row in rows]
     more = f", and {len(names) - MAX_LISTED} more (--json lists all)" if len(names) > MAX_LISTED else ""
     return ", ".join(names[:MAX_LISTED]) + more
 
 
-def _told(values: Facts) -> Iterator[str]:
-    """Yield the names and values that are set."""
-    for name, text in plain_values(values).items():
-        if text not in ("", "none", "no"):
-            yield f"{name} {_size(text) if name.endswith('bytes') else text}"
-
-
-def _size(text: str) -> str:
-    return human_bytes(int(text))
+def _told(values: Facts) -> str:
+    """Return the names and values that are set."""
+    found = {name: text for name, text in plain_values(values).items() if text not in ("", "none", "no")}
+    return ", ".join(f"{name} {human_bytes(int(text)) if name.endswith('bytes') else text}" for name, text in found.items())
 
 
 def spread(low: Any, high: Any) -> str:
