@@ -88,6 +88,19 @@ def write_pictures(
     return paths
 
 
+def plain(value: Any) -> Any:
+    """Turn a sample into what compares by value: arrays and tensors become their dtype, shape and bytes."""
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return value
+
+
 def tree(root: Path) -> dict[str, bytes | None]:
     """Every file below a folder with its bytes; folders with None."""
     return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in sorted(root.rglob("*"))}

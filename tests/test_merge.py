@@ -8,23 +8,22 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fastdata
 import stores
-from fastdata import ArrayDataset, LMDBDataset, MaskDataset, PrepError, RAMDataset, StoreError, TokenDataset
+from fastdata import LMDBDataset, MaskDataset, PrepError, RAMDataset, StoreError
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from support import MAIN, Array, encode, kill_group, picture, run, start, tree, until, write_pictures
+from support import MAIN, encode, kill_group, picture, plain, run, start, tree, until, write_pictures
 
 
 def classes(root: Path, found: dict[str, int], *, seed: int = 0) -> Path:
@@ -76,156 +75,129 @@ def test_a_merged_store_has_what_both_stores_have(tmp_path: Path) -> None:
     assert {int(s) for s in Store(out).samples["source"]} == set(range(15))
 
 
-def test_masks_several_sizes_and_images_without_labels(tmp_path: Path) -> None:
-    for part, count, first in (("one", 3, 0), ("two", 2, 3)):
-        for k in range(count):
-            for name, pixels in (("in", picture(first + k, 30, 40)), ("masks", np.full((30, 40), (first + k) % 3, np.uint8))):
-                (tmp_path / part / name).mkdir(parents=True, exist_ok=True)
-                (tmp_path / part / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
-    options: dict[str, Any] = {"size": [24, 16], "codec": "rgb"}
-    one, two = (tmp_path / part for part in ("one", "two"))
-    masks = [{"masks": one / "masks"}, {"masks": two / "masks"}]
-    out = merged_parts(tmp_path / "o.fds", one / "in", two / "in", each=masks, **options)
-    dataset = MaskDataset(out, ignore_index=9)
-    assert [int(mask[5, 5]) for _, mask in (dataset[k] for k in range(5))] == [0, 1, 2, 0, 1]
-    assert dataset.class_pixels == {0: 2400, 1: 2400, 2: 1200} and len(dataset.with_size(16)) == 5
-    ram = RAMDataset(out, ignore_index=9, size=[24, 16])
-    assert all(torch.equal(a, b) for k in range(5) for a, b in zip(ram[k], dataset[k], strict=True))
-    sound(out)
-    with pytest.raises(PrepError, match=r"mask"):
-        merged_parts(tmp_path / "p.fds", one / "in", two / "in", each=[masks[0], {}], **options)
+def masks(root: Path, first: int, count: int) -> dict[str, Any]:
+    for k in range(first, first + count):
+        for name, pixels in (("in", picture(k, 30, 40)), ("masks", np.full((30, 40), k % 3, np.uint8))):
+            (root / name).mkdir(parents=True, exist_ok=True)
+            (root / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
+    return {"source": root / "in", "masks": root / "masks", "size": [24, 16], "codec": "rgb"}
 
 
 FIELDS = ("caption", "score", "ids:int64[]", "embedding:float32[2]", "meta:json", "good:bool")
 
 
-def table_of(root: Path, first: int, count: int) -> Path:
+def columns(root: Path, first: int, count: int) -> dict[str, Any]:
     """Images with a table of values that say their number."""
     write_pictures(root, count, seed=first)
     rows = [
         {
-            "path": f"{k:02d}.png",
-            "label": f"class {(first + k) % 3}",
-            "caption": f"number {first + k} ü",
-            "score": (first + k) / 4,
-            "ids": json.dumps(list(range((first + k) % 4))),
-            "embedding": json.dumps([first + k, -0.5]),
-            "meta": json.dumps({"k": first + k}),
-            "good": (first + k) % 2 == 0,
+            "path": f"{k - first:02d}.png",
+            "label": f"class {k % 3}",
+            "caption": f"number {k} ü",
+            "score": k / 4,
+            "ids": json.dumps(list(range(k % 4))),
+            "embedding": json.dumps([k, -0.5]),
+            "meta": json.dumps({"k": k}),
+            "good": k % 2 == 0,
         }
-        for k in range(count)
+        for k in range(first, first + count)
     ]
     pd.DataFrame(rows).to_csv(root / "table.csv", index=False)
-    return root / "table.csv"
+    return {"source": root / "table.csv", "size": 32, "fields": FIELDS}
 
 
-def check_fields(path: Path, numbers: list[int]) -> None:
-    dataset = LMDBDataset(path, fields=["caption", "score", "ids", "embedding", "meta", "good", "label"])
-    assert len(dataset) == len(numbers)
-    for k, n in enumerate(numbers):
-        values = dataset[k][1]
-        assert (values["caption"], float(values["score"]), values["meta"]) == (f"number {n} ü", n / 4, {"k": n})
-        assert values["ids"].tolist() == list(range(n % 4)) and values["embedding"].tolist() == [n, -0.5]
-        assert bool(values["good"]) == (n % 2 == 0) and dataset.classes[int(values["label"])] == f"class {n % 3}"
-    sound(path)
-
-
-def test_columns_follow_their_samples(tmp_path: Path) -> None:
-    one, two = table_of(tmp_path / "one", 0, 7), table_of(tmp_path / "two", 7, 5)
-    out = merged_parts(tmp_path / "o.fds", one, two, size=32, fields=FIELDS)
-    check_fields(out, [*range(12)])
-    check_fields(fastdata.merge([tmp_path / "o.fds.0", out], tmp_path / "m.fds"), [*range(7), *range(12)])
-    with pytest.raises(PrepError, match=r"(?s)  columns .*Give the same options and --fields"):
-        merged_parts(tmp_path / "p.fds", one, two, size=32, each=[{"fields": FIELDS}, {"fields": FIELDS[:3]}])
-
-
-def coco(root: Path, names: dict[int, str], wanted: list[str], *, seed: int) -> Path:
-    """Images with one box each, of the classes that are wanted."""
-    write_pictures(root, len(wanted), seed=seed)
-    numbers = {name: k for k, name in names.items()}
-    boxes = [
-        {"id": k, "image_id": k, "category_id": numbers[name], "bbox": [k, 2, 10, 12], "area": 120, "iscrowd": 0}
-        for k, name in enumerate(wanted)
+def boxes(root: Path, first: int, count: int, numbers: Sequence[int] = (1, 3, 8)) -> dict[str, Any]:
+    """Images with one box each. numbers: those of the categories."""
+    write_pictures(root, count, seed=first)
+    found = [
+        {"id": k, "image_id": k, "category_id": numbers[(first + k) % 3], "bbox": [k, 2, 10, 12], "area": 120, "iscrowd": 0}
+        for k in range(count)
     ]
     body = {
-        "images": [{"id": k, "file_name": f"{k:02d}.png", "height": 48, "width": 64} for k in range(len(wanted))],
-        "annotations": boxes,
-        "categories": [{"id": k, "name": name} for k, name in names.items()],
+        "images": [{"id": k, "file_name": f"{k:02d}.png", "height": 48, "width": 64} for k in range(count)],
+        "annotations": found,
+        "categories": [{"id": k, "name": name} for k, name in zip(numbers, ("elk", "cat", "dog"), strict=True)],
     }
     (root.parent / f"{root.name}.json").write_text(json.dumps(body))
-    return root.parent / f"{root.name}.json"
+    return {"source": root, "coco": root.parent / f"{root.name}.json", "size": 32}
 
 
-def test_boxes_follow_their_images(tmp_path: Path) -> None:
-    first, second = ["cat", "dog", "cat"], ["elk", "cat", "elk", "dog"]
-    names = {1: "elk", 3: "cat", 8: "dog"}
-    one, two = coco(tmp_path / "one", names, first, seed=0), coco(tmp_path / "two", names, second, seed=10)
-    out = merged_parts(tmp_path / "o.fds", tmp_path / "one", tmp_path / "two", each=[{"coco": one}, {"coco": two}], size=32)
-    column = next(c for c in Store(out).manifest.columns if c.names)
-    dataset = LMDBDataset(out, fields=["boxes", column.name])
-    assert [column.names[int(dataset[k][1][column.name][0])] for k in range(7)] == [*first, *second]
-    boxes = LMDBDataset(tmp_path / "o.fds.0", fields="boxes")
-    assert torch.equal(dataset[2][1]["boxes"], boxes[2][1])
-    sound(out)
-    three = coco(tmp_path / "three", {4: "cat", 8: "dog"}, ["cat"], seed=20)
-    with pytest.raises(PrepError, match="was prepared in another way"):
-        merged_parts(tmp_path / "p.fds", tmp_path / "one", tmp_path / "three", each=[{"coco": one}, {"coco": three}], size=32)
+def text(root: Path, first: int, count: int) -> dict[str, Any]:
+    root.mkdir()
+    for k in range(first, first + count):
+        (root / f"{k}.txt").write_text("ab cd dada"[k % 4 :] * (k + 1))
+    return {"source": root, "tokenizer": "bytes"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "tokenizer", [{"tokenizer": "bytes"}, {"tokenizer": "chars", "end_token": "none"}, {"train_bpe": 300}], ids=str
-)
-def test_text(tokenizer: dict[str, Any], tmp_path: Path) -> None:
-    texts = [["ab cd ab", "die Katze ", "dada"], ["bad cab", "a cat died"]]
-    for name, found in zip(("one", "two"), texts, strict=True):
-        (tmp_path / name).mkdir()
-        for k, text in enumerate(found):
-            (tmp_path / name / f"{k}.txt").write_text(text)
-    if "chars" in tokenizer.values():
-        (tmp_path / "two" / "1.txt").write_text("a tie dab ")  # characters of before only
-        texts[1][1] = "a tie dab "
-    first = fastdata.prep(tmp_path / "one", tmp_path / "first.fds", workers=1, **tokenizer).out
-    same = (
-        tokenizer if "bytes" in tokenizer.values() else {**tokenizer, "train_bpe": None, "tokenizer": first}
-    )  # which it brings along
-    second = fastdata.prep(tmp_path / "two", tmp_path / "second.fds", workers=1, **same).out
-    out = fastdata.merge([first, second], tmp_path / "o.fds")
-    dataset = TokenDataset(out, 64, mode="document")
-    end = Store(out, "tokens").manifest.section("tokens").end
-    read = [dataset[k][0][: int(dataset[k][1])] for k in range(len(dataset))]
-    decoded = [dataset.decode([t for t in tokens.tolist() if t != end]) for tokens in read]
-    assert decoded == [text for some in texts for text in some]
-    ram = RAMDataset(out, block_size=4, mode="sequential")
-    disk = TokenDataset(out, 4, mode="sequential")
-    assert len(ram) == len(disk) and all(torch.equal(ram[k], disk[k]) for k in range(len(disk)))
-    assert Store(out, "tokens").names() == ["0.txt", "1.txt", "2.txt", "0.txt", "1.txt"]
-    assert Store(out, "tokens").samples["source"].tolist() == [*range(5)]
-    sound(out)
+def trained(root: Path, first: int, count: int) -> dict[str, Any]:
+    """The second store takes the tokenizer of the first, which it brings along."""
+    options = text(root, first, count)
+    return {**options, "tokenizer": root.parent / "0.fds"} if first else {"source": root, "train_bpe": 300}
 
 
-def volumes(root: Path, first: int, count: int) -> list[Array]:
-    rng = np.random.default_rng(first)
-    found = [rng.integers(0, 1000, (20 + k, 33, 18)).astype(np.int16) for k in range(count)]
-    for name in ("in", "masks"):
-        (root / name).mkdir(parents=True)
-        for k, array in enumerate(found):
-            np.save(root / name / f"{k}.npy", array if name == "in" else (array % 5).astype(np.uint8))
+def ids(root: Path, first: int, count: int) -> dict[str, Any]:
+    root.mkdir()
+    np.arange(500 * first, 500 * (first + count), dtype="<u2").tofile(root / "a.bin")
+    return {"source": root, "end_token": "0"}
+
+
+def arrays(root: Path, first: int, count: int) -> dict[str, Any]:
+    for k in range(first, first + count):
+        array = np.random.default_rng(k).integers(0, 1000, (20 + k, 33, 18)).astype(np.int16)
+        for name, values in (("in", array), ("masks", (array % 5).astype(np.uint8))):
+            (root / name).mkdir(parents=True, exist_ok=True)
+            np.save(root / name / f"{k}.npy", values)
+    return {"source": root / "in", "masks": root / "masks", "chunk": 16}
+
+
+def prepared(out: Path, options: dict[str, Any]) -> Path:
+    return fastdata.prep(out=out, workers=1, **options).out
+
+
+def contents(path: Path) -> list[Any]:
+    """The samples of a store of any kind, with all columns, from the disk; and from memory, which are the same."""
+    manifest, more = Store(path, kind=None).manifest, dict[str, Any]()
+    if manifest.kind == "tokens":
+        more = {"block_size": 64, "mode": "document"}
+    if manifest.columns:
+        more = {"fields": [column.name for column in manifest.columns]}
+    if manifest.section("masks") is not None:
+        more = {"ignore_index": 9}
+    disk, memory = (make(path, **more) for make in (fastdata.open, RAMDataset))
+    found = [plain(disk[k]) for k in range(len(disk))]
+    assert [plain(memory[k]) for k in range(len(memory))] == found
     return found
 
 
-def test_arrays(tmp_path: Path) -> None:
-    arrays = [*volumes(tmp_path / "one", 0, 3), *volumes(tmp_path / "two", 3, 4)]
-    parts = [tmp_path / "one", tmp_path / "two"]
-    each = [{"masks": part / "masks"} for part in parts]
-    out = merged_parts(tmp_path / "o.fds", *(part / "in" for part in parts), each=each, chunk=16)
-    for dataset in (ArrayDataset(out, ignore_index=9), RAMDataset(out, ignore_index=9)):
-        assert len(dataset) == 7
-        for k, array in enumerate(arrays):
-            np.testing.assert_array_equal(dataset[k][0], array)
-            np.testing.assert_array_equal(dataset[k][1], array % 5)
-        assert sum(dataset.class_voxels.values()) == sum(a.size for a in arrays)
+@pytest.mark.parametrize("make", [masks, columns, boxes, text, trained, ids, arrays])
+def test_a_merged_store_has_the_samples_of_its_parts(make: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    parts = [prepared(tmp_path / f"{k}.fds", make(tmp_path / f"{k}", *which)) for k, which in enumerate(((0, 3), (3, 4)))]
+    out = fastdata.merge(parts, tmp_path / "o.fds")
+    assert contents(out) == [sample for part in parts for sample in contents(part)]
+    stored = [Store(path, kind=None) for path in (*parts, out)]
+    assert stored[2].names() == [*stored[0].names(), *stored[1].names()]
+    first = stored[0].manifest.num_samples
+    sources = stored[2].samples["source"]
+    assert (sources[:first] == stored[0].samples["source"]).all() and (np.diff(sources.astype(int)) >= 0).all()
+    if make is masks:
+        assert MaskDataset(out).class_pixels == {0: 3600, 1: 2400, 2: 2400}
     sound(out)
+
+
+def test_columns_masks_and_tokenizers_that_differ_are_refused(tmp_path: Path) -> None:
+    masked, plain_images = masks(tmp_path / "m", 0, 2), masks(tmp_path / "n", 0, 2)
+    del plain_images["masks"]
+    table, fewer = columns(tmp_path / "t", 0, 2), {**columns(tmp_path / "u", 0, 2), "fields": FIELDS[:3]}
+    cases = {
+        "mask": (masked, plain_images),
+        r"(?s)  columns .*Give the same options and --fields": (table, fewer),
+        "was prepared in another way": (boxes(tmp_path / "b", 0, 3), boxes(tmp_path / "c", 0, 3, (4, 9, 8))),
+        "tokenizer": (ids(tmp_path / "i", 0, 2), text(tmp_path / "w", 0, 2)),
+    }
+    for k, (message, both) in enumerate(cases.items()):
+        made = [prepared(tmp_path / f"{k}{side}.fds", options) for side, options in enumerate(both)]
+        with pytest.raises(PrepError, match=message):
+            fastdata.merge(made, tmp_path / "o.fds")
 
 
 @pytest.fixture(scope="module")

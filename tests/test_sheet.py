@@ -69,6 +69,7 @@ def test_the_middle_slice_of_a_volume(tmp_path: Path) -> None:
 
 
 def test_masks_and_further_images_stand_beside_their_images() -> None:
+    assert drawn(stores.tokens(), stores.tokens().with_suffix(".png"))[0] == 2, "documents, as ids without a tokenizer"
     for store, count in ((stores.masked(), 3), (stores.several(), 6)):
         shown, sheet = drawn(store, store.with_suffix(".png"))
         assert shown == count
@@ -77,18 +78,3 @@ def test_masks_and_further_images_stand_beside_their_images() -> None:
             row = TITLE + TILE // 2 + k // 4 * (TILE + 2 * 18 + 8)
             first, second = (sheet[row, left + at : left + at + TILE] for at in (0, TILE))
             assert len(np.unique(first)) > 2 and (second != first).any()
-
-
-@pytest.mark.slow
-def test_tokens_are_shown_as_documents(tmp_path: Path) -> None:
-    sheets = list[Array]()
-    for text in ("one two\nthree", "one two\nfour!", "one two\nthree\n" + "five " * 200):
-        (tmp_path / "a.txt").write_text(text)
-        out = prep(tmp_path / "a.txt", tmp_path / "o.fds", tokenizer="bytes", split_lines=True, overwrite=True, workers=1).out
-        count, sheet = drawn(out, tmp_path / "s.png")
-        assert count == text.count("\n") + 1
-        sheets.append(sheet)
-    rows = differing(sheets[0][TITLE:], sheets[1][TITLE:])
-    assert rows[0] > 60, "the first documents are the same"
-    assert len(sheets[2]) > len(sheets[0]) and (sheets[2][TITLE + 124 : TITLE + 160] < 128).any(), "a long one fills two lines"
-    assert drawn(stores.tokens(), tmp_path / "s.png")[0] == 2, "without a tokenizer"

@@ -20,11 +20,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-import numpy as np
-import torch
-
 from fastdata.errors import FastDataError
 from mutate import mutated
+from support import plain
 
 __all__ = ["TARGETS", "Case", "Target", "plain", "target"]
 
@@ -111,19 +109,6 @@ def target(files: Callable[[], Mapping[str, bytes]], **options: Any) -> Callable
         return read
 
     return register
-
-
-def plain(value: Any) -> Any:
-    """Turn a result into what compares by value: arrays and tensors become their dtype, shape and bytes."""
-    if isinstance(value, torch.Tensor):
-        value = value.numpy()
-    if isinstance(value, np.ndarray):
-        return str(value.dtype), value.shape, value.tobytes()
-    if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    return value
 
 
 def each(items: Iterable[Any], read: Callable[[Any], Any]) -> list[Any]:

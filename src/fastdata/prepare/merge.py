@@ -102,8 +102,7 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
         raise PrepError(f"{', '.join(str(store.path) for store in stores)} cannot be joined: {error}") from None
     names = [name for store in stores for name in store.names()]
     rejects = [{**r, "source": r["source"] + offset} for s, offset in zip(stores, offsets, strict=True) for r in s.rejects()]
-    parts = {v.name: [np.load(store.path / index_file(v.name)) for store in stores] for v in first.variants}
-    indices = {name: np.concatenate(found) for name, found in parts.items()}
+    indices = {v.name: np.concatenate([np.load(store.path / index_file(v.name)) for store in stores]) for v in first.variants}
     files = write_tables(folder, np.concatenate(rows), names, rejects, indices)
     for column in first.columns:
         readers = [ColumnReader(store.path, column, len(store)) for store in stores]

@@ -7,7 +7,7 @@ import json
 import platform
 import shutil
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
@@ -31,7 +31,7 @@ from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 from fastdata.store.info import plain_values
 from fastdata.store.manifest import Labels, Manifest, read_manifest
 
-__all__ = ["Plan", "Work", "check_host", "check_libraries", "difference", "differing", "freeze", "load_plan", "make_plan"]
+__all__ = ["Plan", "Work", "check_host", "difference", "differing", "freeze", "load_plan", "make_plan"]
 __all__ += ["next_folder", "plan_folder", "plan_path", "save_plan", "saved_plan"]
 
 SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
@@ -49,7 +49,7 @@ class Plan:
     Attributes:
         options: a dataclass for each kind of data. Its `libraries` are packages whose versions affect the bytes, its `unit` is that
             of progress, "img" for inputs or "B" for bytes of input; `variants()` returns the (name, size, form) of each variant.
-        sources: a tuple, or a sequence that reads them from the plan's files when they are asked for.
+        sources: a tuple, or a sequence that reads them from files.
         bounds: shard k holds sources[bounds[k]:bounds[k + 1]].
         amounts: how much each shard adds to the progress, in the unit of the options.
         machine: what of the machine that planned decides the bytes, besides the versions of libraries.
@@ -215,28 +215,24 @@ def version_of(library: str) -> str:
         return "none"
 
 
-def check_libraries(work: Work, machine: Mapping[str, str] | None = None) -> None:
-    """Raise a PrepError if the libraries here are not those of the plan. machine: what else must be that of the plan."""
-    plan = work.plan
-    planned = {**plan.libraries, **(plan.machine if machine is not None else {})}
-    here = {name: version_of(name) for name in plan.libraries} | dict(machine or {})
+def check_host(work: Work, *, inputs: bool = True) -> None:
+    """Raise a PrepError if this machine would make other bytes than the plan means, or the inputs are not there.
+
+    inputs: whether they are read here; if not, only the versions of libraries count, which write the tables of the store.
+    """
+    plan, host = work.plan, socket.gethostname()
+    planned = {**plan.libraries, **(plan.machine if inputs else {})}
+    here = {name: version_of(name) for name in plan.libraries} | (machine_of(plan.libraries) if inputs else {})
     if lines := [f"  {name} {planned[name]}, here {here.get(name)}" for name in planned if planned[name] != here.get(name)]:
         raise PrepError(
-            f"{socket.gethostname()} would not make the bytes that the plan of {work.store} means:\n"
-            + "\n".join(lines)
-            + "\nRun on a machine with the same libraries and processor features as the one that planned, or plan again here, to "
-            "another OUT or with --overwrite."
+            "\n".join([f"{host} would not make the bytes that the plan of {work.store} means:", *lines])
+            + "\nRun on a machine with the libraries and processor of the one that planned, or plan again, to another OUT or with "
+            "--overwrite."
         )
-
-
-def check_host(work: Work) -> None:
-    """Raise a PrepError if this machine would make other bytes than the plan means, or the inputs are not there."""
-    check_libraries(work, machine_of(work.plan.libraries))
-    for root in map(to_path, work.plan.roots):
+    for root in map(to_path, plan.roots if inputs else ()):
         if isinstance(root, Path) and not (root.is_dir() and (root.samefile(".") or any(root.iterdir()))):
             raise PrepError(
-                f"{root}, where the plan of {work.store} has its inputs, is not there, or empty, on {socket.gethostname()}: mount "
-                "it there"
+                f"{root}, where the plan of {work.store} has its inputs, is not there, or empty, on {host}: mount it there"
             )
 
 

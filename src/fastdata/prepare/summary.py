@@ -144,13 +144,7 @@ def summarize(
     seconds: float = 0.0,
     notes: tuple[str, ...] = (),
 ) -> Summary:
-    """Describe a finished store.
-
-    Args:
-        plan: its plan; None: that is not known any more.
-        resumed: the number of inputs that earlier runs had finished; None: all.
-        notes: lines to show to the user, besides those of the plan.
-    """
+    """Describe a finished store. plan: None: it is not known any more. resumed: None: all. notes: besides those of the plan."""
     tokens, inputs = manifest.section("tokens"), manifest.num_samples + len(rejects)
     return Summary(
         out=out,

@@ -6,6 +6,7 @@ the same time. Whoever comes too late finds a finished store, and is done.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -27,7 +28,6 @@ from fastdata.prepare.folder import claimed, is_settled, replace_store, settle
 from fastdata.prepare.plan import (
     Work,
     check_host,
-    check_libraries,
     difference,
     load_plan,
     next_folder,
@@ -81,8 +81,7 @@ def prep(
             one: of arrays or tensors (uint8 or uint16, [H, W] or [H, W, 3]), Pillow images, bytes or paths of image files, of
             (image, label) pairs or dicts of these, such as a dataset of torchvision or of Hugging Face; or a DataFrame of paths.
             What `module:function` returns, and what pickles to less than 64 MB, is read by each worker; any other sequence by
-            this process, in threads, an item at a time. A run that goes on notices another length, other labels, and other
-            contents of 1,000 items.
+            this process.
             Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI.
             Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; .txt and .jsonl
             also as .gz or .zst.
@@ -90,14 +89,12 @@ def prep(
             temporary folder; None: the source's name + ".fds", in the current folder.
         limit: prepare only this many images or arrays, evenly spaced; or the first documents.
         workers: number of processes; None: one per core.
-        overwrite: replace the store that is there, once the new one is whole; until then the disk holds both. An unfinished store
-            with other options or inputs is removed first. Not for a URL.
+        overwrite: replace the store that is there, once the new one is whole, or an unfinished one. Not for a URL.
         timeout: seconds after which an input is considered to hang its decoder.
         progress: show it on stderr.
         engine: what runs the workers: "local", this machine, or "ray", the Ray cluster that RAY_ADDRESS names, else a new one on
             this machine; its nodes share the disk of OUT.
-        storage: if SOURCE or OUT is a URL, options of the client: endpoint, region, anonymous and others; what is missing comes
-            from the environment.
+        storage: options of the client of URLs: endpoint, region and others; what is missing comes from the environment.
         kind: "images", "arrays" or "tokens"; None: follows from the options and files.
         options: the options of the kind, see below.
 
@@ -298,15 +295,11 @@ def _make_missing(
     return before
 
 
-class _Lines:
+class _Lines(io.StringIO):
     """Writes each state of a progress bar as a line of its own."""
 
-    def write(self, text: str) -> None:
-        if text.strip():
-            sys.stderr.write(text.strip() + "\n")
-
-    def flush(self) -> None:
-        sys.stderr.flush()
+    def write(self, text: str) -> int:
+        return sys.stderr.write(f"{text.strip()}\n") if text.strip() else 0
 
 
 def prep_finish(out: StrPath) -> Summary:
@@ -318,7 +311,7 @@ def prep_finish(out: StrPath) -> Summary:
     """
     folder = Path(on_disk(out, "tasks make a store")).absolute()
     if (work := _load_unfinished(folder)) is not None:
-        check_libraries(work)
+        check_host(work, inputs=False)
         with _unless_finished(work), claimed(folder, share=True):
             return _finish_store(work, None, time.monotonic())
     with suppress(PrepError), claimed(folder):  # or another process does it

@@ -44,15 +44,10 @@ class ShardWriter:
         self._pending = 0
         self._sums: list[int] = []
 
-    @property
-    def count(self) -> int:
-        """The number of records so far."""
-        return len(self._sums)
-
     def append(self, record: bytes) -> None:
         """Add a record under the next number, as 8 bytes big-endian, so that keys sort as records do."""
         try:
-            self._txn.put(self.count.to_bytes(8, "big"), record, append=True)
+            self._txn.put(len(self._sums).to_bytes(8, "big"), record, append=True)
             self._sums.append(xxhash.xxh3_64_intdigest(record))
             self._pending += len(record)
             if self._pending >= COMMIT_BYTES:
@@ -81,7 +76,7 @@ class ShardWriter:
 
         Where the map begins is known from any page, whose first 8 bytes are its number.
         """
-        rows = np.zeros(self.count, INDEX_ROW)
+        rows = np.zeros(len(self._sums), INDEX_ROW)
         rows["xxh3"] = self._sums
         start = 0  # of the map
         with self._env.begin(buffers=True) as txn:
