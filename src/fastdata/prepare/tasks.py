@@ -41,7 +41,7 @@ from fastdata.prepare.run import run_shards
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, skipped_note, summarize
 from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.remote.bucket import Bucket
-from fastdata.remote.publish import fingerprint_of, publish, read_object
+from fastdata.remote.publish import publish, read_fingerprint
 from fastdata.remote.url import Storage
 from fastdata.sources.options import StrPath
 from fastdata.sources.python import share
@@ -335,12 +335,13 @@ def _finish_store(work: Work, resumed: int | None, started: float) -> Summary:
 def _at_url(work: Work) -> Summary | None:
     """Return the summary of a store that is at its URL already; None: nothing is there. Raise a PrepError if something else is."""
     bucket = Bucket(work.url, work.storage, create=True)
-    data = read_object(bucket, MANIFEST)
-    if data is None:
+    stored = read_fingerprint(bucket, MANIFEST)
+    if stored is None:
         if foreign := next((name for name, _ in bucket.list() if not is_own(name)), ""):
             raise PrepError(f"OUT {work.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
         return None
-    if fingerprint_of(data) != work.plan.fingerprint:
+    if stored != work.plan.fingerprint:
         raise PrepError(f"{work.url} was made with other options or inputs: give another URL, or delete what is there")
     rejects = [json.loads(line) for line in bucket.read_twice(REJECTS).splitlines()]
-    return summarize(work.url, parse_manifest(data, f"{work.url}/{MANIFEST}"), rejects, work.plan)
+    manifest = parse_manifest(bucket.read_twice(MANIFEST), f"{work.url}/{MANIFEST}")
+    return summarize(work.url, manifest, rejects, work.plan)
