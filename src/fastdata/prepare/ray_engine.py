@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,16 @@ MAX_TASK_SHARDS = 8  # a worker makes the next shard while the last one is flush
 ANSWER_S = 30
 
 
-def run_on_ray(shards: Sequence[int], report: Report, *, work: Work, workers: int | None, timeout_s: float) -> None:
+def run_on_ray(
+    shards: Sequence[int], report: Report, *, work: Work, prep_run: Callable[..., Any], workers: int | None, timeout_s: float
+) -> None:
     """Make some shards of a plan on a Ray cluster. Tasks of lost nodes are run again.
 
     Args:
         report, timeout_s: as for `run_shards`.
+        prep_run: the function of that name, which makes the shards of a task.
         workers: the most CPUs to use at a time; None: all.
     """
-    from fastdata.prepare.tasks import prep_run
-
     with needs("ray[client]" if os.environ.get("RAY_ADDRESS", "").startswith("ray://") else "ray"):
         import ray
     with _connected(ray):

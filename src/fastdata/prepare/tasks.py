@@ -112,7 +112,7 @@ def prep(
             kind = type(source).__name__
             raise ValueError(f"source is a {kind}, which the nodes of Ray cannot read: give it as 'module:function'")
         on_disk(out, "nodes of Ray make a store")
-    run = partial(run_on_ray if engine == "ray" else run_shards, workers=workers)
+    run = partial(run_on_ray, prep_run=prep_run) if engine == "ray" else run_shards
 
     def make(work: Work) -> Summary:
         started = time.monotonic()
@@ -126,7 +126,7 @@ def prep(
             if laid is None:
                 summary = _finish_store(work, None, started)
             else:
-                before = _make_missing(laid, range(laid.plan.num_shards), run, timeout, progress)
+                before = _make_missing(laid, range(laid.plan.num_shards), partial(run, workers=workers), timeout, progress)
                 summary = _finish_store(laid, sum(map(sum, before.values())), started)
             if work.url:
                 publish(work.out, work.url, storage=work.storage)
