@@ -23,7 +23,7 @@ ARROWS = {
     "options": {"errors"},
     "tokenizer": {"errors"},
     "store": {"errors", "kinds", "options", "system", "tokenizer", "words"},
-    "remote": {"_version", "errors", "store", "system", "words"},
+    "remote": {"_version", "errors", "store"},
     "sources": {"errors", "options", "remote", "store", "words"},
     "prepare": {"_version", "errors", "kinds", "options", "remote", "sources", "store", "system", "tokenizer", "words"},
     "data": {"errors", "gpu", "kinds", "remote", "store", "system"},

@@ -41,7 +41,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import StoreError, lacking
-from fastdata.words import human_bytes
 
 __all__ = ["CLOCK", "ERROR", "EVICTIONS", "READER", "REQUEST", "SCHEDULE", "RemoteFile", "ShardCache", "map_number", "write_whole"]
 
@@ -110,10 +109,6 @@ class ShardCache:
         except OSError as error:
             raise StoreError(f"the cache {folder} cannot be used: {lacking(error) or error.strerror}") from error
 
-    def used(self) -> int:
-        """Return the bytes of all shards, those that are being written included."""
-        return sum(size for _, size, _ in self._shards())
-
     def begin(self, file: RemoteFile, next_use: NextUse, use: float = -1.0) -> int | None:
         """Make room for a file, and return the descriptor of one of its size, which `fill` takes. None: there is no room yet.
 
@@ -181,10 +176,7 @@ class ShardCache:
     def full(self, size: int) -> StoreError:
         """Return the error of a shard of so many bytes that found no room."""
         limit = "the disk is full" if self.limit is None else f"cache_size is {self.limit}: make it larger, if the disk has room"
-        return StoreError(
-            f"the cache {self.folder} is full: a shard needs {human_bytes(size)}, and readers use all of the "
-            f"{human_bytes(self.used())} in it; {limit}"
-        )
+        return StoreError(f"the cache {self.folder} is full of shards that readers use, and one needs {size} bytes; {limit}")
 
     def _make_room(self, size: int, next_use: NextUse, use: float) -> bool:
         """Evict the shards that are used last until there is room, and return whether there is.
