@@ -140,12 +140,14 @@ def decode_buffer(size: int) -> Array:
 def decode_jpeg(data: bytes | memoryview | Array, *, gray: bool = False) -> Array:
     """Decode a JPEG, equal to Pillow bit for bit: RGB [H, W, 3], or grey [H, W, 1]. Raise CodecError if the bytes are damaged."""
     height, width = jpeg_size(data)
-    space, channels = ("GRAY", 1) if gray else ("RGB", 3)
+    return _decode(data, "GRAY" if gray else "RGB", decode_buffer(height * width * (1 if gray else 3)))
+
+
+def _decode(data: bytes | memoryview | Array, space: str, buffer: Array, **options: Any) -> Array:
     try:
-        pixels: Array = simplejpeg.decode_jpeg(data, space, buffer=decode_buffer(height * width * channels))
+        return simplejpeg.decode_jpeg(data, space, buffer=buffer, **options)  # type: ignore[no-any-return]
     except ValueError as error:
         raise CodecError(f"damaged JPEG: {error}") from None
-    return pixels
 
 
 def decode_jpeg_into(
@@ -174,10 +176,7 @@ def decode_jpeg_into(
     height, width = size
     shape = height, width, 1 if gray else 4
     options = {"fastdct": fast, "fastupsample": fast, "min_height": height, "min_width": width}
-    try:
-        pixels: Array = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGBA", buffer=scratch(math.prod(shape)), **options)
-    except ValueError as error:
-        raise CodecError(f"damaged JPEG: {error}") from None
+    pixels = _decode(data, "GRAY" if gray else "RGBA", scratch(math.prod(shape)), **options)
     if pixels.shape != shape:
         raise CodecError(f"a JPEG of {pixels.shape[1]} x {pixels.shape[0]} pixels, where {width} x {height} were expected")
     return pixels

@@ -26,7 +26,7 @@ from fastdata.store.reader import ShardReader
 from fastdata.store.store import Store
 from fastdata.words import number_of
 
-__all__ = ["export", "read_columns"]
+__all__ = ["export", "read_columns", "read_pixels"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -129,12 +129,16 @@ def _files(store: Store, size: int | None, single: str, mask: str) -> dict[str, 
 
 def _as_file(store: Store, variant: Variant, reader: ShardReader, row: int) -> bytes:
     """Return a record as an ordinary image file: unchanged, but raw pixels as PNG."""
-    record = reader.get(row)
     if CODECS[variant.form.codec].extension:
-        return bytes(record)
+        return bytes(reader.get(row))
+    return encode_record(read_pixels(store, variant, reader, row), "png")
+
+
+def read_pixels(store: Store, variant: Variant, reader: ShardReader, row: int) -> Array:
+    """Return the pixels of a record, RGB [H, W, 3] or grey [H, W]."""
     height, width = (int(store.field(variant, side)[row]) for side in ("height", "width"))
-    pixels = decode_record(record, variant.form, height, width)
-    return encode_record(pixels[:, :, 0] if variant.form.channels == 1 else pixels, "png")
+    pixels = decode_record(reader.get(row), variant.form, height, width)
+    return pixels[:, :, 0] if variant.form.channels == 1 else pixels
 
 
 def _open_tar(root: Path, shard: int) -> tarfile.TarFile:

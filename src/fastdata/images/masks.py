@@ -75,14 +75,13 @@ def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple
         raise PrepError(f"cannot read the palette {path}: {error}") from error
     found = dict[Color, str]()
     for number, line in enumerate(lines, 1):
-        cells = [cell for cell in re.split(r"[\s,;]+", line) if cell]
+        cells = re.findall(r"[^\s,;]+", line)
         numbers = [int(cell) for cell in cells if cell.isascii() and cell.isdigit()]
         if not cells or (number == 1 and not numbers):
             continue
         if len(numbers) != 3 or max(numbers) > 255 or (*numbers,) in found:
-            raise PrepError(
-                f"{path}, line {number}: {line.strip()!r:.80} is not red, green, blue (0 to 255, no colour twice) and a name"
-            )
+            what = f"{path}, line {number}: {line.strip()!r:.80}"
+            raise PrepError(f"{what} is not red, green, blue (0 to 255, no colour twice) and a name")
         found[numbers[0], numbers[1], numbers[2]] = " ".join(cell for cell in cells if not cell.isdigit()) or str(len(found))
     if not found:
         raise PrepError(f"the palette {path} has no line of red, green, blue and a name")

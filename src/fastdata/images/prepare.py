@@ -96,20 +96,14 @@ class ImageRecipe:
 
 
 class Record(NamedTuple):
-    """A stored image or mask.
-
-    Attributes:
-        source: (height, width) of the file, upright.
-        classes: for a mask, pixel counts by class in its file.
-        original: whether the bytes are those of the image's file.
-    """
+    """A stored image or mask."""
 
     data: bytes
     height: int
     width: int
-    source: Shape
-    classes: Mapping[int, int] = {}
-    original: bool = False
+    source: Shape  # (height, width) of the file, upright
+    classes: Mapping[int, int] = {}  # for a mask, pixel counts by class in its file
+    original: bool = False  # whether the bytes are those of the image's file
 
 
 def prepare_image(
@@ -204,8 +198,13 @@ def _mask_records(mask: Array, options: ImageRecipe, shapes: list[Shape]) -> lis
 
 
 def _framed(resized: Array, options: ImageRecipe, size: int | None) -> Array:
-    """Return the part of a resized image or mask that is stored."""
-    return center(resized, size) if options.resize == "crop" and size is not None else resized
+    """Return the part of a resized image or mask that is stored: with `--resize crop`, the largest centre square up to `size`."""
+    if options.resize != "crop" or size is None:
+        return resized
+    height, width = resized.shape[:2]
+    side = min(size, height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return np.ascontiguousarray(resized[top : top + side, left : left + side])
 
 
 def resize(image: Array, shape: Shape) -> Array:
@@ -234,11 +233,3 @@ def _average(image: Array, shape: Shape) -> Array:
     down, across = (np.array([a, 1 - 2 * a, a], np.float32) for a in ((f * f - 1) / SPREAD for f in factors))
     blurred = cv2.sepFilter2D(image, -1, across, down, borderType=cv2.BORDER_REPLICATE)
     return cv2.resize(blurred, shape[::-1], interpolation=cv2.INTER_LINEAR)
-
-
-def center(image: Array, size: int) -> Array:
-    """Return the centre square of side `size`, or the largest one if the image is smaller."""
-    height, width = image.shape[:2]
-    side = min(size, height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    return np.ascontiguousarray(image[top : top + side, left : left + side])

@@ -8,8 +8,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from fastdata.codecs.pixels import decode_record
-from fastdata.images.export import read_columns
+from fastdata.codecs.channels import to_bits, to_channels
+from fastdata.images.export import read_columns, read_pixels
 from fastdata.store.column import Column
 from fastdata.store.columns import ColumnReader
 from fastdata.store.preview import Preview, box_color, class_colors, label_text
@@ -53,21 +53,14 @@ def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
     for k, row in enumerate(rows.tolist()):
         pictures = []
         for variant, reader in zip(variants, readers, strict=True):
-            height, width = (int(store.field(variant, side)[row]) for side in ("height", "width"))
-            pixels = decode_record(reader.get(row), variant.form, height, width)
-            pictures.append(class_colors()[pixels[:, :, 0]] if variant.is_mask else _rgb8(pixels))
+            pixels = read_pixels(store, variant, reader, row)
+            pictures.append(class_colors()[pixels] if variant.is_mask else to_channels(to_bits(pixels, 8), gray=False))
         pictures[0] = _annotated(pictures[0], store, {name: found[k] for name, found in values.items()})
         title = label_text(store, row)
         if not title and text is not None:
             value = values[text][k]  # a text, or several
             title = " ".join(str(next(iter(value), "") if isinstance(value, list) else value).split())
         yield Preview(title, f"{row}: {names[row].rpartition('/')[2]}", pictures)
-
-
-def _rgb8(pixels: Array) -> Array:
-    """Return pixels [H, W, 1 or 3] as uint8 RGB."""
-    small = pixels if pixels.dtype == np.uint8 else (pixels // 257).astype(np.uint8)
-    return np.repeat(small, 3, axis=2) if small.shape[2] == 1 else small
 
 
 def _annotated(pixels: Array, store: Store, values: Mapping[str, Array]) -> Array:
