@@ -225,30 +225,26 @@ def test_samples_of_a_tar_that_lack_an_image_are_rejected(tmp_path: Path) -> Non
 # Samples
 
 
-@cache
-def exported() -> Path:
-    out = folder() / "exported"
-    export(store(), out)
-    return out
-
-
-def test_an_export_has_a_folder_for_each_image() -> None:
-    listed = {str(path.relative_to(exported())) for path in exported().rglob("*.*")}
+def test_an_export_has_a_folder_for_each_image(tmp_path: Path) -> None:
+    export(store(), tmp_path / "x")
+    listed = {str(path.relative_to(tmp_path / "x")) for path in (tmp_path / "x").rglob("*.*")}
     endings = {"left": "png", "right": "jpg", "depth": "png"}
     assert listed == {f"{name}/{'ab'[k % 2]}/{k:02d}.{end}" for name, end in endings.items() for k in range(COUNT)}
     for k in range(COUNT):
-        image = np.asarray(Image.open(exported() / f"depth/{'ab'[k % 2]}/{k:02d}.png"))
+        image = np.asarray(Image.open(tmp_path / f"x/depth/{'ab'[k % 2]}/{k:02d}.png"))
         np.testing.assert_array_equal(image, pixels("depth", k))
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Whether images have equal names, in order, and pixels; of uint16, torch compares none."""
+    pairs = zip(one.values(), other.values(), strict=True)
+    return list(one) == list(other) and all(torch.equal(a.to(torch.int32), b.to(torch.int32)) for a, b in pairs)
 
 
 def equal(ones: Any, others: Any) -> None:
     """Two passes have the same batches."""
     for one, other in zip(ones, others, strict=True):
-        assert one.ids.tolist() == other.ids.tolist()
-        assert list(one[0]) == list(other[0])
-        for name in one[0]:
-            assert torch.equal(one[0][name].to(torch.int32), other[0][name].to(torch.int32))
-        assert torch.equal(one[1], other[1])
+        assert one.ids.tolist() == other.ids.tolist() and same(one[0], other[0]) and torch.equal(one[1], other[1])
 
 
 def dataset(kind: Any = LMDBDataset, **options: Any) -> Any:
@@ -281,12 +277,9 @@ def test_memory_holds_the_same_samples(options: dict[str, Any]) -> None:
 def test_sizes() -> None:
     made = store(size=(48, 32), resize="crop")
     for opened in (LMDBDataset(made, crop=CenterCrop(24)), RAMDataset(made, size=(48, 32), crop=CenterCrop(24))):
-        large = LMDBDataset(made, size=48, crop=CenterCrop(24), images="depth")[0][0]
-        assert torch.equal(opened[0][0]["depth"].to(torch.int32), large.to(torch.int32))
-        small = opened.with_size(32)
-        want = {name: LMDBDataset(made, size=32, crop=CenterCrop(24), images=name)[0][0] for name in NAMES}
-        for name in NAMES:
-            assert torch.equal(small[0][0][name].to(torch.int32), want[name].to(torch.int32))
+        for size, found in ((48, opened), (32, opened.with_size(32))):
+            want = {name: LMDBDataset(made, size=size, crop=CenterCrop(24), images=name)[0][0] for name in NAMES}
+            assert same(found[0][0], want)
         loader = Loader(opened, 5, schedule={0: (32, 16), 1: (48, 24)}, num_workers=0)
         assert [batch[0]["depth"].shape[-1] for _ in range(2) for batch in loader] == [16, 16, 24, 24]
 
@@ -298,11 +291,9 @@ def test_images_are_chosen() -> None:
             one = dataset(kind, images=name)
             assert one.images is None
             found = next(iter(Loader(one, COUNT, seed=1, num_workers=0)))
-            assert torch.equal(found[0].to(torch.int32), everything[0][name].to(torch.int32))
-        some = dataset(kind, images=("depth", "left"))
-        found = next(iter(Loader(some, COUNT, seed=1, num_workers=0)))
-        assert list(found[0]) == ["depth", "left"]
-        assert all(torch.equal(found[0][name].to(torch.int32), everything[0][name].to(torch.int32)) for name in found[0])
+            assert same({name: found[0]}, {name: everything[0][name]})
+        found = next(iter(Loader(dataset(kind, images=("depth", "left")), COUNT, seed=1, num_workers=0)))
+        assert same(found[0], {name: everything[0][name] for name in ("depth", "left")})
         assert list(dataset(kind, images=("right",))[0][0]) == ["right"]
         with pytest.raises(StoreError, match=r"has no image 'middle': it has the images left, right, depth"):
             dataset(kind, images="middle")
@@ -319,16 +310,10 @@ def test_parts_and_sums() -> None:
     whole = dataset()
     first, second = whole.split(0.5, seed=1, stratify=True)
     joined = first + second
-    assert joined.images == NAMES
-    seen = {first.name(k) for k in range(len(first))} | {second.name(k) for k in range(len(second))}
-    assert len(seen) == COUNT
-    for one, part, shift in ((first, joined, 0), (second, joined, len(first))):
-        for k in range(len(one)):
-            assert one.name(k) == part.name(k + shift)
-    equal(
-        kept(Loader(whole.subset([4, 2, 7]), 3, seed=2, num_workers=0)),
-        kept(Loader(whole.subset(np.array([4, 2, 7])), 3, seed=2, num_workers=2)),
-    )
+    names = [part.name(k) for part in (first, second) for k in range(len(part))]
+    assert joined.images == NAMES and [joined.name(k) for k in range(COUNT)] == names and len({*names}) == COUNT
+    parts = (whole.subset([4, 2, 7]), whole.subset(np.array([4, 2, 7])))
+    equal(*(kept(Loader(part, 3, seed=2, num_workers=workers)) for part, workers in zip(parts, (0, 2), strict=True)))
     with pytest.raises(ValueError, match=r"open both with the same images="):
         whole + dataset(images="left")
     assert "images=('left', 'right', 'depth')" in repr(whole)

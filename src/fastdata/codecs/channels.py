@@ -21,7 +21,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 TILE = 1 << 16  # pixels that are processed at a time
 FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
-PIXEL_BYTES = 28  # for each pixel: most formats take half of it, PNG of 16 bits all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class Header(ABC):
     """What a file declares before its pixels.
 
     `height` and `width` are as stored, before `orientation` (as in EXIF). `deep`: it may have more than 8 bits, of which `pixels`
-    returns 8.
+    returns 8. `pixel_bytes`: the most that decoding and `flatten` take for each pixel, measured for each library.
     """
 
     format: str
@@ -37,13 +36,11 @@ class Header(ABC):
     width: int
     orientation: int = 1
     deep: bool = False
+    pixel_bytes: int = 28
 
     def memory(self, least: tuple[int, int]) -> int:
-        """Return the most bytes that decoding and `flatten` take at a time, beside the file: measured for each library.
-
-        `least` is the (height, width) that suffices, as stored; (0, 0): the whole.
-        """
-        return PIXEL_BYTES * self.height * self.width + FIXED_BYTES
+        """Return the most bytes that decoding takes at a time, beside the file, if (height, width) `least` suffice, as stored."""
+        return self.pixel_bytes * self.height * self.width + FIXED_BYTES
 
     @abstractmethod
     def pixels(self, data: bytes) -> Array:

@@ -47,7 +47,7 @@ class PngHeader(Header):
             return color
         key = np.frombuffer(self.transparency[:bytes_of_key], ">u2") & ((1 << self.depth) - 1)
         clear = (color.reshape(*color.shape[:2], -1) == (key * self._step).astype(color.dtype)).all(axis=2)
-        return np.dstack([color, np.where(clear, 0, np.iinfo(color.dtype).max).astype(color.dtype)])
+        return np.dstack([color, (~clear).astype(color.dtype) * np.iinfo(color.dtype).max])
 
     def values(self, data: bytes) -> Array:
         """Return the numbers in the file: [H, W] palette indices or grey, or colours [H, W, C] as OpenCV returns them."""
@@ -113,6 +113,7 @@ def read_png(data: bytes) -> PngHeader:
         height=height,
         width=width,
         orientation=exif_orientation(chunks.get(b"eXIf", b"")),
+        pixel_bytes=28 if depth == 16 else 16,
         depth=depth,
         color_type=color_type,
         interlace=interlace,
