@@ -16,7 +16,7 @@ from support import Array
 ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))  # top, left, steps
 
 
-def saved(pixels: Array | Image.Image, kind: str, **options: Any) -> bytes:
+def saved(pixels: Array | Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     """An image file, written by Pillow."""
     out = io.BytesIO()
     (pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)).save(out, kind, **options)

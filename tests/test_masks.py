@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import re
@@ -41,16 +40,11 @@ from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_files
 from fastdata.store.manifest import Labels
 from fastdata.store.store import Store
+from image_files import saved
 from stores import folder, store, unlabelled
 from support import Array, Corner, Shifted, encode, picture, records_of
 
 SHAPES = ((60, 84), (83, 61), (70, 70))
-
-
-def file(array: Array, ending: str = "png", **options: Any) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(array).save(out, ending, **options)
-    return out.getvalue()
 
 
 def indexed(values: Array, bits: int) -> bytes:
@@ -59,9 +53,7 @@ def indexed(values: Array, bits: int) -> bytes:
     image = image.convert("P") if image.mode != "P" else image
     image.putdata(values.reshape(-1).tolist())
     image.putpalette([(7 * k + shift) % 256 for k in range(1 << bits) for shift in (90, 0, 200)])
-    out = io.BytesIO()
-    image.save(out, "png", bits=bits, transparency=1)
-    return out.getvalue()
+    return saved(image, bits=bits, transparency=1)
 
 
 # Files
@@ -83,23 +75,20 @@ def test_the_indices_of_a_palette_count(height, width, bits, seed):
 def test_gray_values_count():
     values = np.random.default_rng(0).integers(0, 256, (9, 11), np.uint8)
     deep = values.astype(np.uint16) * 257
-    np.testing.assert_array_equal(decoded(file(values)), values)
-    np.testing.assert_array_equal(decoded(file(np.dstack([values] * 3))), values)
-    np.testing.assert_array_equal(decoded(file(values > 99)), values > 99)
-    found = decoded(file(deep), bits=16)
-    assert found.dtype == np.uint16
-    np.testing.assert_array_equal(found, deep)
-    np.testing.assert_array_equal(decoded(file((values // 2).astype(np.uint16))), values // 2)
+    for stored in (values, np.dstack([values] * 3), values > 99, deep, (values // 2).astype(np.uint16)):
+        found = decoded(saved(stored), bits=16 if stored is deep else 8)
+        assert found.dtype == (np.uint16 if stored is deep else np.uint8)
+        np.testing.assert_array_equal(found, stored if stored.ndim == 2 else values)
 
 
 @pytest.mark.parametrize(
     ("data", "reason", "says"),
     [
-        (file(np.zeros((8, 8), np.uint8), "jpeg"), "not-png", "has to be PNG, this is jpeg"),
-        (file(np.zeros((8, 8), np.uint8), "tiff"), "not-png", "has to be PNG, this is tiff"),
-        (file(picture(0, 8, 8)), "colors", "--palette FILE"),
-        (file(np.full((8, 8), 256, np.uint16)), "range", "--mask-bits 16"),
-        (file(np.zeros((8, 8), np.uint8))[:-20], "truncated", None),
+        (saved(np.zeros((8, 8), np.uint8), "jpeg"), "not-png", "has to be PNG, this is jpeg"),
+        (saved(np.zeros((8, 8), np.uint8), "tiff"), "not-png", "has to be PNG, this is tiff"),
+        (saved(picture(0, 8, 8)), "colors", "--palette FILE"),
+        (saved(np.full((8, 8), 256, np.uint16)), "range", "--mask-bits 16"),
+        (saved(np.zeros((8, 8), np.uint8))[:-20], "truncated", None),
         (b"", "empty", None),
         (b"no image at all", "not-an-image", None),
     ],
@@ -272,9 +261,9 @@ def test_sixteen_bits_and_colors(tmp_path):
     for kind in ("images", "deep", "colors"):
         (tmp_path / kind).mkdir()
     (tmp_path / "images/a.jpg").write_bytes(encode(picture(0, 20, 30)))
-    (tmp_path / "deep/a.png").write_bytes(file(values))
+    (tmp_path / "deep/a.png").write_bytes(saved(values))
     colors = np.array([[9, 9, 9], [1, 2, 3]], np.uint8)
-    (tmp_path / "colors/a.png").write_bytes(file(colors[values % 2]))
+    (tmp_path / "colors/a.png").write_bytes(saved(colors[values % 2]))
     (tmp_path / "palette.txt").write_text("9 9 9 even\n1 2 3 odd\n")
     fastdata.prep(tmp_path / "images", tmp_path / "d.fds", masks=tmp_path / "deep", mask_bits=16, workers=1)
     deep = MaskDataset(tmp_path / "d.fds", crop=CenterCrop(40))
@@ -293,12 +282,12 @@ def test_a_partner_that_is_missing_or_does_not_fit_is_a_reject(tmp_path):
     gray = np.zeros((20, 30), np.uint8)
     for name in ("fine", "alone", "small", "twice", "lossy"):
         (tmp_path / f"images/sub/{name}.jpg").write_bytes(encode(picture(0, 20, 30)))
-    (tmp_path / "masks/sub/fine.png").write_bytes(file(gray))
-    (tmp_path / "masks/sub/small.png").write_bytes(file(gray[:, :-1]))
-    (tmp_path / "masks/sub/lossy.jpg").write_bytes(file(gray, "jpeg"))
-    (tmp_path / "masks/sub/stray.png").write_bytes(file(gray))
+    (tmp_path / "masks/sub/fine.png").write_bytes(saved(gray))
+    (tmp_path / "masks/sub/small.png").write_bytes(saved(gray[:, :-1]))
+    (tmp_path / "masks/sub/lossy.jpg").write_bytes(saved(gray, "jpeg"))
+    (tmp_path / "masks/sub/stray.png").write_bytes(saved(gray))
     for ending in ("png", "bmp"):
-        (tmp_path / f"masks/sub/twice.{ending}").write_bytes(file(gray, ending))
+        (tmp_path / f"masks/sub/twice.{ending}").write_bytes(saved(gray, ending))
     made = fastdata.prep(tmp_path / "images", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
     rejects = {r["name"]: r["reason"] for r in map(json.loads, (made.out / "rejects.jsonl").read_text().splitlines())}
     assert rejects == {
@@ -315,7 +304,7 @@ def prepared_masks(tmp_path, masks):
     for k, mask in enumerate(masks):
         for kind, data in (
             ("images", encode(picture(k, 20, 30), ".png")),
-            ("masks", mask if isinstance(mask, bytes) else file(mask)),
+            ("masks", mask if isinstance(mask, bytes) else saved(mask)),
         ):
             (tmp_path / kind).mkdir(exist_ok=True)
             (tmp_path / kind / f"{k:03d}.png").write_bytes(data)
@@ -325,10 +314,8 @@ def prepared_masks(tmp_path, masks):
 
 def test_0_and_255_are_two_classes_unless_255_lies_beside_others(tmp_path):
     half = (np.arange(600).reshape(20, 30) % 7 < 3).astype(np.uint8)
-    one_bit = io.BytesIO()
-    Image.fromarray(half.astype(bool)).save(one_bit, "PNG")
     made, masks = prepared_masks(
-        tmp_path, [half * 255, half, one_bit.getvalue(), file(np.repeat(half[..., None] * 255, 3, -1)), half * 0]
+        tmp_path, [half * 255, half, saved(half.astype(bool)), saved(np.repeat(half[..., None] * 255, 3, -1)), half * 0]
     )
     for mask in masks[:4]:
         np.testing.assert_array_equal(mask, half)
@@ -469,7 +456,7 @@ COLORS = tuple(dict.fromkeys(tuple(c) for c in np.random.default_rng(0).integers
 
 
 def colored(values: Array) -> bytes:
-    return file(np.array(COLORS, np.uint8)[values])
+    return saved(np.array(COLORS, np.uint8)[values])
 
 
 @pytest.mark.parametrize(("shape", "count"), [((7, 9), 1), ((1, 65_537), 256), ((140, 1001), 2), ((65_536, 2), 300)], ids=str)

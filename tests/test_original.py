@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ import fastdata
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop
 from fastdata.store.export import export
 from fastdata.store.store import Store
+from image_files import saved
 from stores import folder
 from support import Array, picture
 
 
-def jpeg(pixels: Array, **options: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "jpeg", **{"quality": 85, **options})
-    return file.getvalue()
+def jpeg(pixels: Array | Image.Image, **options: Any) -> bytes:
+    return saved(pixels, "JPEG", **{"quality": 85, **options})
 
 
 def turned(orientation: int) -> Any:
@@ -35,28 +33,21 @@ def turned(orientation: int) -> Any:
 def files() -> dict[str, bytes]:
     """Names, and whether the bytes stay: those in `k` do, those in `m` are made anew, those in `r` are rejects."""
     small = picture(1, 60, 90)
-    noted = jpeg(small, exif=turned(1), comment=b"by hand", icc_profile=b"profile")
-    rgb = io.BytesIO()
-    Image.fromarray(small).save(rgb, "jpeg", keep_rgb=True)
-    png = io.BytesIO()
-    Image.fromarray(small).save(png, "png")
-    cmyk = io.BytesIO()
-    Image.fromarray(small).convert("CMYK").save(cmyk, "jpeg")
     return {
         "k/plain.jpg": jpeg(small),
         "k/full.jpg": jpeg(picture(2, 61, 45), subsampling=0),
         "k/half.jpg": jpeg(picture(3, 61, 45), subsampling=1, quality=100),
         "k/progressive.jpg": jpeg(picture(4, 97, 80), progressive=True),
         "k/gray.jpg": jpeg(picture(5, 40, 50)[:, :, 0]),
-        "k/noted.jpg": noted,
-        "k/rgb.jpg": rgb.getvalue(),
+        "k/noted.jpg": jpeg(small, exif=turned(1), comment=b"by hand", icc_profile=b"profile"),
+        "k/rgb.jpg": jpeg(small, keep_rgb=True),
         "k/behind.jpg": jpeg(small) + b"a short film",
         "k/wrong-ending.png": jpeg(picture(6, 40, 50)),
         "k/restarts.jpg": jpeg(picture(7, 80, 96), restart_marker_rows=1),
         "m/turned.jpg": jpeg(small, exif=turned(6)),
-        "m/cmyk.jpg": cmyk.getvalue(),
+        "m/cmyk.jpg": jpeg(Image.fromarray(small).convert("CMYK")),
         "m/no-end.jpg": jpeg(small)[:-2],
-        "m/photo.png": png.getvalue(),
+        "m/photo.png": saved(small),
         "r/cut.jpg": jpeg(small)[:900],
     }
 
@@ -96,7 +87,7 @@ def test_the_samples_are_what_pillow_makes_of_the_files() -> None:
     for k in range(len(dataset)):
         name, (image, _) = dataset.name(k), dataset[k]
         if name.startswith("k"):
-            with Image.open(io.BytesIO(files()[name])) as file:
+            with Image.open(sources() / name) as file:
                 assert np.array_equal(image.permute(1, 2, 0), np.asarray(file.convert("RGB"))), name
     shape = {dataset.name(k): tuple(dataset[k][0].shape[1:]) for k in range(len(dataset))}
     assert shape["m/turned.jpg"] == (90, 60)

@@ -6,6 +6,7 @@ error, except for a few oddities of cameras and web servers that cannot affect t
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterator
@@ -41,15 +42,12 @@ class JpegHeader(Header):
     progressive: bool
 
     def memory(self, least: tuple[int, int]) -> int:
-        den = self._scale(least)
-        scaled = 4 * self.components * -(-self.height // den) * -(-self.width // den)
-        coefficients = 2 * self.progressive * self.components * self.height * self.width  # in memory at any scale
-        return scaled + coefficients + FIXED_BYTES
+        coefficients = 2 * self.progressive * self.height * self.width  # in memory at any scale
+        return self.components * (4 * math.prod(self._scaled(least)) + coefficients) + FIXED_BYTES
 
     def pixels(self, data: bytes, least: tuple[int, int] = (0, 0), gray: bool = False, scratch: Array | None = None) -> Array:
         """Decode as `SourceImage.decode` describes. `least` is (height, width) as stored."""
-        den = self._scale(least)
-        height, width = -(-self.height // den), -(-self.width // den)
+        height, width = self._scaled(least)
         space, channels = ("CMYK", 4) if self.components == 4 else ("GRAY", 1) if gray else ("RGB", 3)
         size = height * width * channels
         buffer = scratch if scratch is not None and scratch.size >= size else decode_buffer(size)
@@ -66,11 +64,12 @@ class JpegHeader(Header):
                 return pixels[:, :, 0] if gray else pixels
         return None
 
-    def _scale(self, least: tuple[int, int]) -> int:
-        """Return the largest divisor, of 1, 2, 4 and 8, that keeps both sides at `least`."""
+    def _scaled(self, least: tuple[int, int]) -> tuple[int, int]:
+        """Return (height, width) at the smallest scale, of 1, 1/2, 1/4 and 1/8, that keeps both sides at `least`."""
+        sizes = [(-(-self.height // d), -(-self.width // d)) for d in (8, 4, 2, 1)]
         if max(least) <= 0 or max(self.height, self.width) <= 8:  # in tiny images, several scales give the same size
-            return 1
-        return next((d for d in (8, 4, 2) if -(-self.height // d) >= least[0] and -(-self.width // d) >= least[1]), 1)
+            return sizes[-1]
+        return next((size for size in sizes if size[0] >= least[0] and size[1] >= least[1]), sizes[-1])
 
 
 def read_jpeg(data: bytes) -> JpegHeader:
