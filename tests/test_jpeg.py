@@ -17,6 +17,7 @@ from PIL import Image
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index
 from fastdata.codecs.pixels import CODECS, Codec, Window, decode_record, decode_window, encode_record
 from fastdata.errors import CodecError
+from fastdata.images import options
 from fastdata.images.prepare import ImageRecipe, prepare_image
 from fastdata.store.manifest import Form
 from stores import script
@@ -214,6 +215,7 @@ def test_a_codec_is_one_definition(monkeypatch: pytest.MonkeyPatch) -> None:
         decode=lambda data, form, *sides: np.frombuffer(zlib.decompress(data), form.dtype).reshape(*sides, form.channels),
         extension="",
     )
+    assert {*CODECS} == {*options.CODECS}
     monkeypatch.setitem(CODECS, "packed", packed)
     image, form = picture(5, 31, 47), Form("packed", 3, "uint8")
     (record,) = prepare_image(encode(image, ".png"), ImageRecipe(codec="packed"))
