@@ -103,29 +103,20 @@ def arrow_table(first: int = 0, count: int = COUNT) -> Any:
     return pa.table({name: pa.array([one[name] for one in rows], types.get(name)) for name in NAMES})
 
 
-def write_paths(path: Path) -> Path:
+def test_tables_of_paths(folder: Path, tmp_path: Path) -> None:
     table = arrow_table()
     for name in ("label", "file_name"):
         table = table.add_column(0, name, pa.array([row(k)[name] for k in range(COUNT)]))
-    pq.write_table(table, path)
-    return path
-
-
-@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
-def test_tables_of_paths(folder: Path, tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"t{ending}"
-    if ending == ".parquet":
-        write_paths(path)
-    else:
-        write_jsonl(path, [row(k) for k in range(COUNT)])
-    done = prep(path, tmp_path / "o.fds", fields=NAMES, root=folder, workers=1)
-    assert f"columns: {', '.join(TYPES.values())}" in done.notes
-    assert_values(done.out)
-    dataset = LMDBDataset(done.out, fields=("caption", "label"))
-    assert dataset.classes == ["class 0", "class 1"]
-    for batch in Loader(dataset, 7, shuffle=True, num_workers=0):
-        assert batch[1]["caption"] == [value(k)["caption"] for k in batch.ids.tolist()]
-        assert batch[1]["label"].tolist() == [k % 2 for k in batch.ids.tolist()]
+    pq.write_table(table, tmp_path / "t.parquet")
+    for path in (tmp_path / "t.parquet", write_jsonl(tmp_path / "t.jsonl", [row(k) for k in range(COUNT)])):
+        done = prep(path, path.with_suffix(path.suffix + ".fds"), fields=NAMES, root=folder, workers=1)
+        assert f"columns: {', '.join(TYPES.values())}" in done.notes
+        assert_values(done.out)
+        dataset = LMDBDataset(done.out, fields=("caption", "label"))
+        assert dataset.classes == ["class 0", "class 1"]
+        for batch in Loader(dataset, 7, shuffle=True, num_workers=0):
+            assert batch[1]["caption"] == [value(k)["caption"] for k in batch.ids.tolist()]
+            assert batch[1]["label"].tolist() == [k % 2 for k in batch.ids.tolist()]
 
 
 scalars = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(width=32) | st.text(max_size=8)
@@ -368,8 +359,11 @@ def test_what_cannot_be_inferred_says_how_to_choose(tmp_path: Path) -> None:
     for write in (as_folder, as_tars):
         source = write(tmp_path / write.__name__)
         for fields, message in (
-            (["boxes=boxes.npy"], r"its arrays differ: float32 \[0, 4\], .*; where only .* store lists with fields boxes=boxes"),
-            (["caption=text"], r"fields caption=text: none of 20 images has a (file|member) of its name that ends in .text"),
+            (
+                ["boxes=boxes.npy"],
+                r"its arrays differ, .*: float32 \[0, 4\], .*; where only .* store lists, such as fields boxes=boxes",
+            ),
+            (["caption=text"], r"fields caption=text: no image has a file or member of its name that ends in .text"),
             (["caption"], r"fields caption: SOURCE .* has no such columns: NAME is a column of a table of paths"),
             (["label=cls"], "label is the name of the image's label"),
             (["a/b=cls"], "a column cannot be called"),

@@ -12,20 +12,20 @@ from fastdata import PrepError, StoreError, TableDataset
 from fastdata.sources.listing import list_sources
 from support import encode, picture
 
-BROKEN = {  # rows behind a header of three columns, and the lines of the row that is named
-    "the closing quote is missing": ('1,"open,p\n0,"v0",q\n', "lines 2 to 3"),
-    "no quote closes it": ('1,a,p\n0,"v0,q\n2,b,r\n', "lines 3 to 4"),
-    "text behind a closing quote": ('1,"a"b,p\n', "line 2"),
-    "a quote that is not doubled": ('1,"say "hi"",p\n', "line 2"),
-    "far away": ("".join(f"{k},v,q\n" for k in range(20_000)) + '1,"a"b,p\n', "line 20002"),
+BROKEN = {  # rows behind a header of three columns, and the line where the row that is named begins
+    "the closing quote is missing": ('1,"open,p\n0,"v0",q\n', 2),
+    "no quote closes it": ('1,a,p\n0,"v0,q\n2,b,r\n', 3),
+    "text behind a closing quote": ('1,"a"b,p\n', 2),
+    "a quote that is not doubled": ('1,"say "hi"",p\n', 2),
+    "far away": ("".join(f"{k},v,q\n" for k in range(20_000)) + '1,"a"b,p\n', 20002),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_quote_in_a_wrong_place_is_an_error(tmp_path: Path, case: str) -> None:
-    rows, lines = BROKEN[case]
+    rows, line = BROKEN[case]
     (tmp_path / "x.csv").write_text("path,label,y\n" + rows)
-    message = rf"x.csv, (the row of )?{lines}: .* a quote is missing"
+    message = rf"x.csv, the row from line {line} on: .* a quote is missing"
     with pytest.raises(StoreError, match=message):
         TableDataset(tmp_path / "x.csv", target="y")
     with pytest.raises(PrepError, match=message):

@@ -19,7 +19,7 @@ from fastdata.sources.inputs import Source, SourceList, choose_label
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import NUMBERS, Column
 
-__all__ = ["cell", "column", "column_of", "holds_images", "import_pyarrow", "is_text", "list_inputs", "read", "read_arrow"]
+__all__ = ["cell", "column", "column_of", "image_columns", "import_pyarrow", "is_text", "list_inputs", "read", "read_arrow"]
 
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 END_OF_STREAM = bytes([255] * 4 + [0] * 4)
@@ -87,12 +87,8 @@ def _is_struct(kind: Any) -> bool:
     return str(kind).startswith("struct<") and kind.get_field_index("bytes") >= 0 and str(kind.field("bytes").type) in BYTES
 
 
-def holds_images(schema: Any) -> bool:
-    """Return whether an Arrow schema has a column of images."""
-    return bool(_image_columns(schema))
-
-
-def _image_columns(schema: Any) -> list[str]:
+def image_columns(schema: Any) -> list[str]:
+    """Return the columns of an Arrow schema that hold images: those that say so, else structs of bytes, else bytes."""
     images = [name for name, feature in _features(schema).items() if feature.get("_type") == "Image"]
     return images or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if str(f.type) in BYTES]
 
@@ -100,7 +96,7 @@ def _image_columns(schema: Any) -> list[str]:
 def _columns(schema: Any, path: AnyPath, selection: Selection) -> ArchiveColumns:
     """Choose the columns that are read."""
     able = [field.name for field in schema if _is_struct(field.type) or str(field.type) in BYTES]
-    images = _image_columns(schema)
+    images = image_columns(schema)
     images = images if len(images) == 1 else [name for name in images if name in ("image", "img")]
     if len(images) != 1:
         named = f"{', '.join(able)}: call the one to prepare image" if able else "none: TableDataset reads tables without images"

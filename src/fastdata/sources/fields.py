@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,6 @@ from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
-from fastdata.words import number_of
 
 if TYPE_CHECKING:
     from fastdata.sources.tables import PathTable
@@ -109,15 +109,13 @@ def typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
     if column.type == "bytes" and not texts:
         raise _error(field, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
 
+    convert = as_instances if field.layout else fit
+
     def as_json(cell: Any) -> Any:
-        value = _fitted(replace(field, column=column), parse_text(column, cell) if texts else cell)
+        value = convert(column, parse_text(column, cell) if texts else cell)
         return value.tolist() if isinstance(value, np.ndarray) else value
 
     return replace(field, column=column, listed=True), each(as_json)
-
-
-def _fitted(field: Field, value: Any) -> Any:
-    return as_instances(field.column, value) if field.layout else fit(field.column, value)
 
 
 def _nested(value: Any, path: Sequence[str]) -> Any:
@@ -210,29 +208,23 @@ def _member(inputs: SourceList, field: Field, place: int) -> Column:
 
     probes = _probes(inputs, is_there)
     if not probes:
-        images = number_of(sum(not source.problem for source in inputs.sources), "image")
-        what = "member" if inputs.sources[0].place else "file"
-        raise ValueError(f"none of {images} has a {what} of its name that ends in .{field.ending}")
+        raise ValueError(f"no image has a file or member of its name that ends in .{field.ending}")
     of_arrays = field.column.many and last == "npy" and not field.layout  # the files tell the shape of an item
     if field.typed and not of_arrays:
         return field.column
     if last != "npy":
         return Column(name, "text" if last in TEXT_ENDINGS else "json" if last in JSON_ENDINGS else "bytes")
-    values, error = list[Any](), Exception()
+    values = list[Array]()
     for source in probes:
-        try:
+        with suppress(ValueError, CodecError, OSError):  # a worker will reject it
             values.append(_array_in(_bytes(root, source, field.ending, source.values[place:])))
-        except (ValueError, CodecError, OSError) as caught:
-            error = caught
-    if not values:
-        raise ValueError(f"the .{field.ending} of {probes[0].name}: {error}")
     shapes = {array.shape[of_arrays:] for array in values}
-    types = {field.column.type} if of_arrays else {array.dtype.name for array in values}
+    types = {field.column.type if of_arrays else array.dtype.name for array in values}
     if len(shapes) == len(types) == 1:
         return Column(name, min(types), min(shapes), of_arrays)
     found = ", ".join(f"{array.dtype} {list(array.shape)}" for array in values[:5])
-    how = f"where only the first axis differs, store lists with --fields {field}:{min(types)}[]"
-    raise ValueError(f"its arrays differ: {found}; {how}")
+    how = f"where only the first axis differs, store lists, such as --fields {field}:float32[]"
+    raise ValueError(f"its arrays differ, or cannot be read: {found}; {how}")
 
 
 def with_groups(inputs: SourceList) -> SourceList:
@@ -293,7 +285,7 @@ def _value(root: AnyPath, source: Source, field: Field, own: Iterator[Any]) -> A
             value = parse_file(column, field.ending, _bytes(root, source, field.ending, own))
         else:
             value = _cell(root, source, field)
-        return _fitted(field, value)
+        return as_instances(column, value) if field.layout else fit(column, value)
     except FileNotFoundError:
         raise CodecError(f"{what} is not there", "missing-field") from None
     except OSError as error:

@@ -125,9 +125,7 @@ def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, i
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name} {count}" for name, count in lengths.items())
         raise CodecError(
-            f"lists next to boxes or keypoints describe the same instances, but their lengths differ: {said}; lists of something "
-            "else are stored as json",
-            "bad-field",
+            f"lists next to boxes or keypoints differ in length: {said}; lists of something else are json", "bad-field"
         )
     height, width = size
     sides, remain, out = np.array((width, height) * 2), np.ones(next(iter(lengths.values()), 0), bool), list(values)

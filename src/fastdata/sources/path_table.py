@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import unicodedata
 from collections import defaultdict
@@ -62,9 +61,9 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
     """
     table = _read(path, options, fields)
     if len(splits := sorted(set(_splits(table)))) > 1:
-        command = shlex.join(["fastdata-prep", str(path), "--root", str(inputs.root), "--split", splits[0]])
         raise PrepError(
-            f"--labels {path}: its rows belong to {' and '.join(splits)}, which would be mixed; prepare each by itself: {command}"
+            f"--labels {path}: its rows belong to {' and '.join(splits)}, which would be mixed: prepare each by itself, with "
+            f"{path} as SOURCE, and --root {inputs.root} --split {splits[0]}"
         )
     files = [source.name for source in inputs.sources]
     meant, by_file, lost = _match(table.names, files, path), dict[str, int](), list[Source]()
@@ -158,11 +157,10 @@ def _select_split(table: PathTable, wanted: str | None) -> PathTable:
             odd = next((f"rows of split {name!r}" for name in names if not name or "/" in name), "")
             raise SplitsError(table.path, {name: str(table.path) for name in names}, column=True, beside=odd)
         return table
+    if not names:
+        table.column(SPLIT, f"--split {wanted}")  # says which columns there are
     if wanted not in names:
-        what = (
-            f"no such rows; its splits are {', '.join(names)}" if names else f"no column {SPLIT}; it has {', '.join(table.columns)}"
-        )
-        raise PrepError(f"--split {wanted}: {table.path} has {what}")
+        raise PrepError(f"--split {wanted}: {table.path} has no such rows; its splits are {', '.join(names)}")
     rows = np.flatnonzero([split == wanted for split in splits])
     return replace(table, columns={name: cells.taken(rows) for name, cells in table.columns.items()})
 
@@ -205,9 +203,9 @@ def _with_labels(
     cells = found[0] if len(found) == 1 else Packed(zip(*found, strict=True) if found else repeat(None, len(table.names)))
     values = Packed(cells[row] if row >= 0 else None for row in rows)
     by = f"column{'s' if len(columns) > 1 else ''} {' and '.join(columns)} of {table.path.name}" if columns else ""
-    classes, where = None if options.no_labels else read_classes(options.classes), f"{by}, {table.path}" if by else str(table.path)
+    classes = None if options.no_labels else read_classes(options.classes)
     type: Type = "numbers" if options.regression else "values"
-    return replace(with_labels(inputs, values, type, classes, names=options.regression, by=where), labelled_by=by)
+    return with_labels(inputs, values, type, classes, names=options.regression, by=by)
 
 
 def _label_columns(table: PathTable, others: Sequence[str], options: LabelOptions) -> Sequence[str]:

@@ -11,10 +11,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from fastdata.errors import PrepError
-from fastdata.sources.arrow import holds_images, import_pyarrow
+from fastdata.sources.arrow import image_columns, import_pyarrow
 from fastdata.sources.inputs import LABELS, PATHS, find_column
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, seekable
@@ -71,7 +69,7 @@ def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
     except (OSError, ValueError, pyarrow.ArrowException):  # reading it as an archive reports this better
         return False
     texts = [name for name in schema.names if name.lower() in PATHS and "string" in str(schema.field(name).type)]
-    return path_column in schema.names or (bool(texts) and not holds_images(schema))
+    return path_column in schema.names or (bool(texts) and not image_columns(schema))
 
 
 def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str | None] = ()) -> PathTable:
@@ -90,9 +88,8 @@ def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str | 
         rows = _csv_rows(path) if texts else _json_rows(path)
     try:
         for row in rows:
-            for name in row:
-                if name not in columns:
-                    columns[name] = Cells([None] * count)
+            if not row.keys() <= columns.keys():
+                columns |= {name: Cells([None] * count) for name in row if name not in columns}
             for name, cells in columns.items():
                 cells.append(row.get(name))
             count += 1
@@ -131,10 +128,13 @@ def _json_rows(path: AnyPath) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                yield msgspec.convert(json.loads(line.decode("utf-8-sig")), dict[str, Any])
+                row = json.loads(line.decode("utf-8-sig"))
+                if not isinstance(row, dict):
+                    raise ValueError(f"it is a {type(row).__name__}")
             except (ValueError, RecursionError) as error:
                 example = '{"path": "a.jpg", "label": "cat"}'
                 raise PrepError(f"{path}, line {number} is not an object of JSON, such as {example}: {error}") from None
+            yield row
 
 
 def _parquet_rows(path: AnyPath, wanted: Collection[str | None], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -144,8 +144,9 @@ def _parquet_rows(path: AnyPath, wanted: Collection[str | None], schema: dict[st
         with pyarrow.parquet.ParquetFile(seekable(path)) as file:
             schema.update({field.name: field.type for field in file.schema_arrow})
             read = [name for name, kind in schema.items() if not kind.num_fields or name in wanted or name.lower() in LABELS]
+            unread: dict[str, Any] = {name: [] for name in schema if name not in read}
             for batch in file.iter_batches(ROWS, columns=read, use_threads=False):
-                yield from ({name: row.get(name, []) for name in schema} for row in batch.to_pylist())
+                yield from ({**row, **unread} for row in batch.to_pylist())
     except (ValueError, pyarrow.ArrowException) as error:
         raise PrepError(f"cannot read {path}: {error}") from error
 
@@ -157,19 +158,16 @@ def read_rows(path: AnyPath) -> Iterator[list[str]]:
     """Yield the rows of a CSV, strictly: a quote in a wrong place, which would join rows, is a PrepError."""
     _refuse_utf16(path)
     csv.field_size_limit(sys.maxsize)  # run-length masks are longer than the default
-    delimiter, line = delimiter_of(path), 1  # where the row begins
+    line = 0  # where the row before it ends
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        reader = csv.reader(file, delimiter=delimiter_of(path), strict=True)
         try:
             for row in reader:
                 yield row
-                line = reader.line_num + 1
+                line = reader.line_num
         except csv.Error as error:
-            last = reader.line_num
-            where = f"line {line}" if last <= line else f"the row of lines {line} to {last}"
-            raise PrepError(
-                f"{path}, {where}: {error}: a quote is missing, or stands inside of a quoted value, where it must be doubled"
-            ) from None
+            wrong = f"{error}: a quote is missing, or stands inside of a quoted value, where it must be doubled"
+            raise PrepError(f"{path}, the row from line {line + 1} on: {wrong}") from None
         except UnicodeDecodeError as error:
             text = error.object[max(0, error.start - 20) : error.end + 20].decode("latin-1")
             raise PrepError(f"{path} is not UTF-8: if {text!r} is right, convert it with {_iconv('LATIN1', str(path))}") from None
