@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import random
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -344,15 +344,13 @@ def examine(
 
 def _call(name: str, option: str) -> Any:
     """Call the function that `name` means, as "module:function", and return its result. The working folder is searched too."""
-    module, _, function = name.partition(":")
-    if not module or not function.isidentifier():
-        raise ValueError(f"{option} is {name!r}, but must be MODULE:FUNCTION, such as train:make_loader")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
-    found = getattr(importlib.import_module(module), function, None)
-    if not callable(found):
-        raise ValueError(f"{option} is {name!r}, but the module {module!r} has no function {function!r}")
-    return found()
+    try:
+        function = resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{option} is {name!r}, but must be MODULE:FUNCTION, such as train:make_loader: {error}") from error
+    return function()
 
 
 def _loader(path: str, size: int | None, crop: int | None, batch_size: int | None, workers: int) -> Loader:

@@ -47,9 +47,9 @@ def measure_parts(make: Callable[[Timing], int], seconds: float) -> dict[str, fl
     Args:
         make: makes a batch and returns the number of its samples. It gets the times to add to of a dataset that measures itself.
     """
-    with _one_thread(), _Clock() as clock:
+    with _one_thread(), _clock() as clocked:
         make(Timing())  # opens files and imports modules
-        clock.seconds.clear()
+        clocked.clear()
         timing, samples = Timing(), 0
         started, cpu, queued = time.perf_counter(), time.thread_time(), _queued_s()
         while not samples or time.perf_counter() < started + seconds:
@@ -58,44 +58,42 @@ def measure_parts(make: Callable[[Timing], int], seconds: float) -> dict[str, fl
     share = cpu / wall  # of the times of a dataset that measures itself, on the clock
     parts = {
         "waiting": max(wall - cpu - queued, 0.0),
-        "read": clock.seconds["read"] + timing.read_s * share,
-        "decode": clock.seconds["decode"] + timing.decode_s * share,
-        "resize": clock.seconds["resize"] + timing.resize_s * share,
+        "read": clocked["read"] + timing.read_s * share,
+        "decode": clocked["decode"] + timing.decode_s * share,
+        "resize": clocked["resize"] + timing.resize_s * share,
     }
     parts["transform"] = max(cpu + parts["waiting"] - sum(parts.values()), 0.0)
     return {name: spent / samples for name, spent in parts.items()}
 
 
-class _Clock:
-    """Wraps the known functions, and times nested calls, each without those inside it."""
+@contextmanager
+def _clock() -> Iterator[dict[str, float]]:
+    """Yield the CPU seconds of each part. The known functions are wrapped meanwhile; nested calls count without those inside."""
+    seconds, inside = defaultdict[str, float](float), 0.0  # inside: of the call that runs, in calls inside of it
 
-    def __init__(self) -> None:
-        self.seconds = defaultdict[str, float](float)
-        self._inside = 0.0
-        self._known = [(owner, name, getattr(owner, name), part) for owner, name, part in _known_functions()]
-
-    def __enter__(self) -> _Clock:
-        for owner, name, function, part in self._known:
-            setattr(owner, name, self._timed(part, function))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for owner, name, function, _part in self._known:
-            setattr(owner, name, function)
-
-    def _timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            outer, self._inside = self._inside, 0.0
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal inside
+            outer, inside = inside, 0.0
             started = time.thread_time()
             try:
                 return function(*args, **kwargs)
             finally:
                 spent = time.thread_time() - started
-                self.seconds[part] += max(spent - self._inside, 0.0)
-                self._inside = outer + spent
+                seconds[part] += max(spent - inside, 0.0)
+                inside = outer + spent
 
-        return timed
+        return call
+
+    known = [(owner, name, getattr(owner, name), part) for owner, name, part in _known_functions()]
+    for owner, name, function, part in known:
+        setattr(owner, name, timed(part, function))
+    try:
+        yield seconds
+    finally:
+        for owner, name, function, _part in known:
+            setattr(owner, name, function)
 
 
 def _known_functions() -> Iterator[tuple[Any, str, str]]:
