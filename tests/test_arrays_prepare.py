@@ -255,6 +255,22 @@ def test_nifti(tmp_path):
     np.testing.assert_array_equal(alone[0][0].numpy(), want.astype(np.float32))
 
 
+@pytest.mark.parametrize("flip", [(1, 1, 1), (-1, -1, 1), (1, 1, 2)])
+def test_a_mask_of_nifti_lies_where_its_volume_does(tmp_path, flip):
+    nibabel = pytest.importorskip("nibabel")
+    values, affine = noise((9, 10, 11), "int16"), np.diag([0.7, 0.7, 3.0, 1.0])
+    for name, change in (("in", 1.0), ("masks", np.array([*flip, 1.0]))):
+        (tmp_path / name).mkdir()
+        for k, jitter in enumerate((0.0, 1e-4)):
+            image = nibabel.Nifti1Image(values if name == "in" else (values % 3).astype(np.uint8), affine * change + jitter)
+            nibabel.save(image, tmp_path / name / f"{k}.nii.gz")
+    if flip == (1, 1, 1):
+        assert fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1).kept == 2
+        return
+    with pytest.raises(PrepError, match=r"mask-geometry 2.*its affine is another than .* \(axes [A-Z]{3} and RAS\)"):
+        fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
+
+
 # The store
 
 

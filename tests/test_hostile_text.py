@@ -16,7 +16,7 @@ import zstandard
 
 import fastdata
 from corpora import documents
-from fastdata import PrepError
+from fastdata import FastDataError, PrepError
 from support import PEAK_MEMORY, run
 
 GIB = 1 << 30
@@ -142,7 +142,7 @@ def test_utf_16_is_a_reject_that_says_so(tmp_path: Path, encoding: str, ending: 
         data = zstandard.compress(data)
     (tmp_path / f"x{ending}").write_bytes(data)
     name = "UTF-32" if "32" in encoding else "UTF-16" + encoding[6:].replace("-", "").upper()
-    with pytest.raises(PrepError, match=rf"not-utf8: it is {name}, not UTF-8: convert it with iconv -f {name} -t UTF-8"):
+    with pytest.raises(FastDataError, match=rf"it is {name}, not UTF-8: convert it with iconv -f {name} -t UTF-8"):
         made(tmp_path / f"x{ending}", split_lines=split)
 
 

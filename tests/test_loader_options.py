@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import BatchSampler, DistributedSampler, TensorDataset
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, TensorDataset
 
 import stores
 from corpora import store as corpus
@@ -118,6 +119,41 @@ def test_the_epoch_that_the_program_sets_on_a_sampler_is_respected(how: str, wor
             found = list(loader)
             assert np.concatenate([batch.ids for batch in found]).tolist() == list(reference)
             assert {batch.position[0] for batch in found} == {epoch}
+
+
+class Counting(RandomSampler):
+    """A subclass that knows no ranks; and, with `rank`, one that does."""
+
+
+class Own(Counting):
+    rank = 1
+
+
+@pytest.mark.parametrize(
+    ("sampler", "warns"),
+    [
+        (RandomSampler(range(20)), True),
+        (Counting(range(20)), True),
+        (list(range(20)), True),
+        (range(20), True),
+        (Own(range(20)), False),
+        (DistributedSampler(range(20), 2, 1), False),  # type: ignore[arg-type]
+    ],
+)
+def test_a_sampler_that_gives_all_ranks_the_same_is_warned_of(sampler: Any, warns: bool) -> None:
+    given: Any
+    for given in ({"sampler": sampler, "batch_size": 2}, {"batch_sampler": BatchSampler(sampler, 2, False)}):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            Loader(TensorDataset(torch.arange(20)), rank=1, world_size=2, num_workers=0, **given)
+        assert warns == any("gives each of the 2 ranks the same samples" in str(one.message) for one in caught)
+
+
+def test_the_epoch_of_a_sampler_may_be_a_number_of_numpy() -> None:
+    sampler = DistributedSampler(range(20), 1, 0)  # type: ignore[arg-type]
+    with Loader(TensorDataset(torch.arange(20)), 4, sampler=sampler, num_workers=0) as loader:
+        sampler.set_epoch(np.int64(5))  # type: ignore[arg-type]
+        assert {batch.position[0] for batch in loader} == {5}
 
 
 RANKS = """

@@ -277,10 +277,15 @@ def test_a_file_of_many_documents_that_is_not_whole_ends_the_run(tmp_path: Path)
         ("e.parquet", table[:-100]),
         ("f.parquet", table[:8] + b"\xff" * 60 + table[68:]),
         ("g.parquet", table.replace(b"text", b"t\xf4xt")),
+        ("h.jsonl", None),
+        ("i.jsonl", b"version https://git-lfs.github.com/spec/v1\n"),
     ):
-        (tmp_path / name).write_bytes(data)
+        if data is None:
+            (tmp_path / name).symlink_to("gone")
+        else:
+            (tmp_path / name).write_bytes(data)
         for options in ({}, {"limit": 1999}):
-            with pytest.raises(FastDataError, match=rf"{name} (.*; copy it again|is a pointer of Git LFS)"):
+            with pytest.raises(FastDataError, match=rf"{name}:? (.*; copy it again|(it )?is a (pointer of Git LFS|link))"):
                 fastdata.prep(tmp_path / name, tmp_path / f"{name}.fds", tokenizer="bytes", workers=1, **options)
     assert not [*tmp_path.glob("*.fds/manifest.json")]
 

@@ -5,7 +5,9 @@ A source is read column by column, each in the narrowest dtype, and then written
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -45,6 +47,7 @@ SLICE_ROWS = 1 << 16  # that are compared at once
 NULLS = ("", "NA", "N/A", "#N/A", "NULL", "null", "None")  # in a CSV; in a column of names, only the first is missing
 PADDED = r"^[+-]?0[0-9]+$"
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?([nN][aA][nN]|[iI][nN][fF]|[iI]nfinity)$"
+LONG, WHOLE = r"^[+-]?[0-9]{16,}|^[+-]?[0-9.]+[eE][+]?[0-9]{3,}$", re.compile(r"[+-]?[0-9]+")  # that a float may not hold
 TRUTH = r"^(true|True|TRUE|false|False|FALSE)$"
 
 
@@ -347,6 +350,9 @@ def _typed(texts: Any, name: str) -> Any:
         values = compute.replace_substring_regex(values, r"^\+", "")  # which Arrow does not accept
         kinds = [pa.float64()] if matches("[.eEnN]").true_count else [pa.int64(), pa.uint64()]
         wrong = "whole numbers of more than 64 bits"
+        long = distinct.filter(matches(LONG)).to_pylist() if kinds == [pa.float64()] else []
+        if lost := next(filter(_is_lost, long), ""):
+            kinds, wrong = [], f"numbers that no float holds, such as {lost!r:.60}"
     elif found:
         number, other = (distinct.filter(mask)[0].as_py() for mask in (numbers, compute.invert(numbers)))
         kinds, wrong = [], f"numbers, such as {number!r:.60}, and other text, such as {other!r:.60}"
@@ -359,6 +365,10 @@ def _typed(texts: Any, name: str) -> Any:
         remedies = f"take all of it as names (category={name!r}), or leave it out (drop={name!r})"
         raise StoreError(f"column {name!r} holds {wrong}: correct it, or {remedies}")
     return texts
+
+
+def _is_lost(text: str) -> bool:
+    return int(text) != float(text) if WHOLE.fullmatch(text) else math.isinf(float(text))
 
 
 # Values: from Arrow's arrays to numpy's, in the narrowest dtype

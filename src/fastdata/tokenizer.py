@@ -140,13 +140,34 @@ class _HuggingFace(Engine):
         padding = self._tokenizer.padding
         self._tokenizer.no_truncation()  # the file may turn truncation on, which would cut documents short
         self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True  # what looks like one in a text is text
+        model = self._tokenizer.model
+        if hasattr(model, "dropout"):
+            model.dropout = None  # for training a model: a text would have other tokens each time
         self._ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        self._known = frozenset[str]()  # the characters of a BPE that leaves out all others, without a word
+        if type(model).__name__ == "BPE" and model.unk_token is None and not model.byte_fallback:
+            ends = model.continuing_subword_prefix or "", model.end_of_word_suffix or ""
+            known = {token.removeprefix(ends[0]).removesuffix(ends[1]) for token in self._ids}
+            alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+            self._known = frozenset(known) if not known.issuperset(alphabet) else self._known
         self.vocab_size = max(self._ids.values(), default=-1) + 1
         self.end = next((self._ids[name] for name in ENDS if name in self._ids), None)
         own = None if padding is None else int(padding["pad_id"])
         self.pad = next((self._ids[name] for name in PADS if name in self._ids), None) if own is None else own
 
+    def _check(self, text: str) -> None:
+        """Raise a CodecError if the tokenizer would leave characters out."""
+        if self._known:
+            normalizer, splitter = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+            normal = text if normalizer is None else normalizer.normalize_str(text)
+            parts = [normal] if splitter is None else [part for part, _ in splitter.pre_tokenize_str(normal)]
+            if lost := sorted(set().union(*parts) - self._known):
+                found = ", ".join(map(repr, lost[:8]))
+                raise CodecError(f"{found}: the tokenizer has no token for them, and none for unknown text", "unknown-character")
+
     def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
+        self._check(text)
         with _failing(partial(CodecError, reason="unencodable"), "the tokenizer cannot encode it"):
             ids = self._tokenizer.encode(text).ids
             if cut := length is not None and len(ids) > length:
@@ -156,6 +177,8 @@ class _HuggingFace(Engine):
         return np.array(ids, np.uint32), cut
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
+        for text in texts:
+            self._check(text)
         with _failing(partial(CodecError, reason="unencodable"), "the tokenizer cannot encode it"):
             found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in found]

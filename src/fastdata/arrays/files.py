@@ -16,7 +16,7 @@ from fastdata.errors import CodecError, FastDataError
 from fastdata.sources.inputs import Source
 from fastdata.sources.urls import AnyPath
 
-__all__ = ["ENDINGS", "NIFTI", "ArraySource", "check_values", "ending_of", "npz_names", "read_array", "stem_of"]
+__all__ = ["ENDINGS", "NIFTI", "ArraySource", "check_geometry", "check_values", "ending_of", "npz_names", "read_array", "stem_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,6 +25,7 @@ ENDINGS = (".npy", ".npz", *NIFTI)
 BLOCK = 1 << 20
 CHECKED_VALUES = 1 << 22  # at once
 HEADER_BYTES = 1 << 16  # a header of .npy is smaller
+AFFINE_SHARE = 0.01  # of a voxel, by which affines may differ
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,16 @@ def _read_nifti(path: AnyPath, max_bytes: int) -> Array:
     dtype = "int16" if np.abs(values).max(initial=0) < 1 << 15 else "int32"
     check_values(values, dtype)
     return values.astype(dtype)
+
+
+def check_geometry(path: AnyPath, mask: AnyPath) -> None:
+    """Raise a CodecError if a mask of NIfTI does not lie where its volume of NIfTI does, but mirrored, turned or shifted."""
+    if ending_of(path.name) in NIFTI and ending_of(mask.name) in NIFTI:
+        nibabel: Any = importlib.import_module("nibabel")
+        volume, own = (np.asarray(nibabel.load(one).affine) for one in (path, mask))
+        if not np.allclose(own, volume, rtol=0, atol=AFFINE_SHARE * np.abs(volume[:3, :3]).max()):
+            axes = " and ".join("".join(nibabel.aff2axcodes(one)) for one in (own, volume))
+            raise CodecError(f"its affine is another than that of its volume (axes {axes}): resample it to the volume", "geometry")
 
 
 def check_values(values: Array, name: str, *, rounded: bool = False, say: str = "--dtype") -> None:

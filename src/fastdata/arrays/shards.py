@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fastdata.arrays.files import ArraySource, check_values, read_array
+from fastdata.arrays.files import ArraySource, check_geometry, check_values, read_array
 from fastdata.arrays.sections import MAX_AXES, Arrays, samples_dtype
 from fastdata.errors import CodecError
 from fastdata.images.sections import Masks
@@ -118,16 +118,19 @@ def _load(job: Job, source: ArraySource, skip: tuple[str, str] | None = None) ->
         return reason_of(source.problem), detail_of(source.problem)
     masks, of_mask = list[Array](), False
     try:
-        values = read_array(to_path(job.roots[0]) / source.file, source.key or options.key or None, options.max_bytes)
+        path = to_path(job.roots[0]) / source.file
+        values = read_array(path, source.key or options.key or None, options.max_bytes)
         _, sides = laid_out(values.shape, options.channels)
         if len(sides) != len(options.chunk):
             channels = "" if options.channels == "none" else ", channels aside"
             raise CodecError(f"its shape is {values.shape}: the store is of {len(options.chunk)} axes{channels}", "axes")
         check_values(values, options.dtype, rounded=options.rounded)
         if of_mask := bool(options.mask_bits):
-            mask = read_array(to_path(job.roots[1]) / source.companions[0].name, None, options.max_bytes)
+            mask_path = to_path(job.roots[1]) / source.companions[0].name
+            mask = read_array(mask_path, None, options.max_bytes)
             if mask.shape != sides:
                 raise CodecError(f"it is {mask.shape}, its array {sides}", "size")
+            check_geometry(path, mask_path)
             check_values(mask, f"uint{options.mask_bits}", say="--mask-bits")
             masks = [mask]
     except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject

@@ -31,8 +31,8 @@ class NextToken(torch.nn.Module):
             raise TypeError(f"NextToken takes uint16 or uint32 tokens [B, T + 1]; got {tokens.dtype} {list(tokens.shape)}")
         ids = tokens.to(torch.int64)
         none = ids == NONE[tokens.dtype]
-        inputs = ids.masked_fill(none, 0)[:, :-1]
-        targets = ids.masked_fill(none, self.ignore_index)[:, 1:]
+        inputs = ids[:, :-1].masked_fill(none[:, :-1], 0)  # contiguous, as a slice of the filled would not be
+        targets = ids[:, 1:].masked_fill(none[:, 1:], self.ignore_index)
         if documents is not None:
             numbers = documents.to(torch.int32)
             targets = targets.masked_fill(numbers[:, 1:] != numbers[:, :-1], self.ignore_index)

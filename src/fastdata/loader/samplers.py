@@ -39,8 +39,8 @@ class UserSampler:
 
     def epoch_set(self) -> int | None:
         """Return the epoch that the program has set on the sampler; None: it has set none, or the one that comes next."""
-        epoch = getattr(self._with_epoch, "epoch", None)
-        return epoch if isinstance(epoch, int) and epoch != self._next_epoch else None
+        epoch: Any = getattr(self._with_epoch, "epoch", None)  # perhaps a number of numpy
+        return int(epoch) if hasattr(epoch, "__index__") and epoch != self._next_epoch else None
 
     def expect(self, epoch: int) -> None:
         """Let the sampler say the epoch that comes next, unless the program sets another one."""

@@ -21,7 +21,8 @@ __all__ = ["Sampling", "whole"]
 
 ORDERS = (None, "full", "interleaved")
 LAST_EPOCH = (1 << 32) - 1  # that random numbers can tell apart
-PLAIN_SAMPLERS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)  # ignore ranks
+PLAIN_SAMPLERS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, list, range)  # ignore ranks
+KNOWN_RANK = {"rank", "num_replicas"}  # of a sampler that does not
 
 
 def whole(name: str, value: Any, least: int = 0, most: float = float("inf")) -> int:
@@ -118,7 +119,7 @@ class Sampling:
         """Return the requests for the batches of a rank. Raises a ValueError if the arguments do not fit the number of ranks."""
         counts = self._count(shard)
         sampler = self.batch_sampler.sampler if type(self.batch_sampler) is BatchSampler else self.sampler
-        if shard.world_size > 1 and type(sampler) in PLAIN_SAMPLERS:
+        if shard.world_size > 1 and isinstance(sampler, PLAIN_SAMPLERS) and not KNOWN_RANK & {*dir(sampler)}:
             warn_user(
                 f"a {type(sampler).__name__} gives each of the {shard.world_size} ranks the same samples: use a "
                 "DistributedSampler, or leave it out, and the Loader splits the samples"

@@ -39,7 +39,8 @@ CACHE = re.compile(r"cache-.*\.arrow")  # what `map` of Hugging Face's datasets 
 # what SOURCE may be, beside a path: module:function, or a pattern
 FUNCTION = re.compile(r"(?P<module>[^\W\d][\w.]*):(?P<name>[^\W\d][\w.]*)")
 SPECIAL = re.compile(r"[*?\[]|\{[^{}]*(?:,|\.\.)[^{}]*\}")
-POINTER = b"version https://git-lfs"
+POINTER = re.compile(rb"version https://git-lfs|\s*/?(?:\.\./)*(?:\.git/)?annex/objects/")
+POINTER_BYTES = 64  # that show one
 MIN_LIMIT = 1 << 20  # inputs that an archive may have whatever its size: empty images take no bytes where they are compressed
 
 
@@ -128,13 +129,14 @@ def damaged_file(path: AnyPath, why: str) -> PrepError:
     with suppress(OSError, ValueError):  # ValueError: a damaged index names it
         if not look(path)[1]:  # reading a pipe might never end
             with path.open("rb") as file:
-                pointer = pointer_of(file.read(len(POINTER)))
+                pointer = pointer_of(file.read(POINTER_BYTES))
     return PrepError(f"{path} is {pointer}" if pointer else f"{path} {why}; copy it again")
 
 
 def pointer_of(begin: bytes) -> str:
     """Return what the first bytes of a file point to, if they are a pointer instead of its contents; else ""."""
-    return "a pointer of Git LFS, and not the file itself: fetch it, as `git lfs pull` does" if begin.startswith(POINTER) else ""
+    what = "a pointer of Git LFS or git-annex, and not the file itself: fetch it, as `git lfs pull` or `git annex get` does"
+    return what if POINTER.match(begin) else ""
 
 
 # The list of inputs, for the kinds

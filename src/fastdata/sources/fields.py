@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -22,7 +23,7 @@ from msgspec import structs
 
 from fastdata.errors import CodecError, PrepError, may_pass
 from fastdata.sources import arrow
-from fastdata.sources.base import read_range
+from fastdata.sources.base import pointer_of, read_range
 from fastdata.sources.inputs import Field, Source, SourceList, is_number, look
 from fastdata.sources.instances import LAYOUTS, as_instances, instance_column
 from fastdata.sources.options import StrPath
@@ -41,6 +42,8 @@ FIELD = re.compile(
     r"(?P<name>[^=].*?)(=\.?(?P<ending>[^=:/]+))?(:(?P<type>[a-z]+[0-9]*)(?P<brackets>\[(?P<shape>[0-9]+(,[0-9]+)*)?\])?)?"
 )
 LABEL = "label"  # datasets emit the image's label under this name
+PADDED = re.compile(r"-?0[0-9]+")  # as names may be
+FLOAT32_WHOLE = 1 << 24  # whole numbers below are exact in float32
 PROBES = 32  # values that are read to infer a type
 TEXT_ENDINGS = frozenset("txt text caption transcript cls cls2 class count index inx id score".split())  # as in webdataset
 JSON_ENDINGS = ("json", "jsn")
@@ -306,7 +309,10 @@ def _bytes(root: AnyPath, source: Source, ending: str, own: Iterable[Any]) -> by
     path = join(root, *field_files(source, [ending]))
     if isinstance(path, Path) and look(path)[1] == "not-a-file":  # reading a pipe might never end
         raise FileNotFoundError
-    return path.read_bytes()
+    data = path.read_bytes()
+    if pointer := pointer_of(data):
+        raise CodecError(f"it is {pointer}", "bad-field")
+    return data
 
 
 def _cell(root: AnyPath, source: Source, field: Field) -> Any:
@@ -361,34 +367,59 @@ def _array_in(data: bytes) -> Array:
 def infer(name: str, values: Sequence[Any], *, texts: bool = False) -> Column:
     """Return the column that suits the values, as JSON has them: bool, int64, float32, text, arrays or lists of numbers; else JSON.
 
-    texts: they are cells of a CSV: int64 or float32 if all are such numbers, else text. Raise ValueError if none has this name.
+    Floats are float64 where float32 would make different values equal, or change whole ones.
+
+    texts: they are cells of a CSV: int64 or floats if all are such numbers, else text, as numbers with leading zeros are. Raise
+    ValueError if none has this name.
     """
     if texts:
+        filled = list(filter(None, values))
+        if not filled or not all(map(is_number, filled)) or any(PADDED.fullmatch(text) for text in filled):
+            return Column(name, "text")
         if all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in values):
             return Column(name, "int64")
-        filled = list(filter(None, values))
-        return Column(name, "float32" if filled and all(map(is_number, filled)) else "text")
+        numbers = [int(text) if re.fullmatch(r"-?[0-9]+", text) else float(text) for text in filled]
+        found = _float_type(numbers)
+        return Column(name, "text" if found == "json" or any(map(_overflows, filled, numbers)) else found)
     kinds = {type(value) for value in values if value is not None}
     if kinds == {list}:
         return _infer_lists(name, (value for value in values if value is not None))
     fitting: dict[str, set[type]] = {"bool": {bool}, "int64": {int}, "float32": {int, float}, "text": {str}}
-    return Column(name, next((type for type, fits in fitting.items() if kinds and kinds <= fits), "json"))
+    found = next((type for type, fits in fitting.items() if kinds and kinds <= fits), "json")
+    return Column(name, _float_type([one for one in values if one is not None]) if found == "float32" else found)
+
+
+def _overflows(text: str, number: float) -> bool:
+    return number in (math.inf, -math.inf) and "inf" not in text.lower()
+
+
+def _float_type(numbers: Sequence[float]) -> str:
+    """Return "float32", "float64" as `infer` says, or "json" for whole numbers that neither holds."""
+    if any(isinstance(number, int) and (abs(number) >= 1 << 1023 or int(float(number)) != number) for number in numbers):
+        return "json"
+    wide = np.unique(np.array(numbers, np.float64))
+    wide = wide[np.isfinite(wide)]
+    with np.errstate(over="ignore"):
+        narrow = wide.astype(np.float32)
+    exact = (narrow == wide) | (np.abs(wide) < FLOAT32_WHOLE)
+    return "float32" if exact.all() and len(np.unique(narrow)) == len(wide) else "float64"
 
 
 def _infer_lists(name: str, values: Iterable[list[Any]]) -> Column:
     """Return a column of arrays, or of lists if their lengths differ; of JSON if they hold other things, or shapes do not fit."""
-    lengths, shapes, kinds = set[int](), set[tuple[int, ...]](), set[str]()
+    lengths, shapes, kinds, floats = set[int](), set[tuple[int, ...]](), set[str](), set[str]()
     try:
         for array in map(np.array, values):
             lengths.add(len(array))
             if array.size:
                 shapes.add(array.shape[1:])
                 kinds.add(array.dtype.kind)
+                floats |= {_float_type(array.ravel().tolist())} if array.dtype.kind == "f" else set()
     except ValueError:  # the lengths differ inside one value
         return Column(name, "json")
     if len(shapes) != 1 or (kinds != {"b"} and not kinds <= {"i", "f"}):
         return Column(name, "json")
-    type = "float32" if "f" in kinds else "bool" if "b" in kinds else "int64"
+    type = max(floats) if "f" in kinds else "bool" if "b" in kinds else "int64"
     (shape,) = shapes
     return Column(name, type, shape, many=True) if len(lengths) > 1 else Column(name, type, (*lengths, *shape))
 

@@ -122,7 +122,7 @@ def _csv_rows(path: AnyPath) -> Iterator[dict[str, str]]:
 
 def _json_rows(path: AnyPath) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file with one in each line. A key that a line lacks is null there."""
-    _refuse_utf16(path)
+    _refuse_head(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -156,7 +156,7 @@ def _parquet_rows(path: AnyPath, wanted: Collection[str | None], schema: dict[st
 
 def read_rows(path: AnyPath) -> Iterator[list[str]]:
     """Yield the rows of a CSV, strictly: a quote in a wrong place, which would join rows, is a PrepError."""
-    _refuse_utf16(path)
+    _refuse_head(path)
     csv.field_size_limit(sys.maxsize)  # run-length masks are longer than the default
     line = 0  # where the row before it ends
     with path.open(newline="", encoding="utf-8-sig") as file:
@@ -205,8 +205,10 @@ def _iconv(encoding: str, name: str) -> str:
     return f"{shlex.join(['iconv', '-f', encoding, '-t', 'UTF-8', name])} > utf8.txt"
 
 
-def _refuse_utf16(path: AnyPath) -> None:
+def _refuse_head(path: AnyPath) -> None:
     with path.open("rb") as file:
-        encoding = name_encoding(file.read(ENCODING_BYTES))
-    if encoding:
+        head = file.read(ENCODING_BYTES)
+    if pointer := pointer_of(head):
+        raise PrepError(f"{path} is {pointer}")
+    if encoding := name_encoding(head):
         raise PrepError(f"cannot read {path}: {not_utf8(str(path), encoding)}")

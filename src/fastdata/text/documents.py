@@ -15,10 +15,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from fastdata.errors import CodecError, MissingExtraError, needs
+from fastdata.errors import CodecError, MissingExtraError, PrepError, needs
 from fastdata.prepare.worker import reject_of
 from fastdata.sources.base import damaged_file, pointer_of, unreadable
-from fastdata.sources.inputs import detail_of
+from fastdata.sources.inputs import ABSENT, detail_of
 from fastdata.sources.tables import ENCODING_BYTES, name_encoding, not_utf8
 from fastdata.sources.urls import AnyPath, seekable
 
@@ -28,7 +28,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK = 1 << 20
 SLICE = 1 << 11  # bytes of zstd that are decompressed at once: one becomes 32 KiB at most
-PROBED_TOKENS = 1 << 20  # of a .bin, to see whether it is of uint32: vocabularies have fewer than 2^20 ids
+PROBED_TOKENS = 1 << 20  # of a .bin, to see whether it is of another dtype: vocabularies have fewer than 2^20 ids
+MIN_PROBED, MIN_DISTINCT = 64, 1000  # numbers that tell
 ROWS = 64  # of a Parquet that are in memory at once
 DOCUMENT_BYTES = 1 << 30  # of a document, unless the user says otherwise
 BOM = b"\xef\xbb\xbf"
@@ -77,6 +78,8 @@ def readable_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int)
     """Yield what `documents` does, and at the end, without a place, why the rest of a piece cannot be read."""
     try:
         if piece.problem:
+            if piece.problem in ABSENT and (format_of(piece.name)[0] != "txt" or cutting.separator):  # nobody knows what it held
+                raise PrepError(f"{root / piece.name}: {detail_of(piece.problem)}")
             raise CodecError(detail_of(piece.problem), piece.problem)
         yield from documents(root, piece, cutting, most)
     except MissingExtraError:
@@ -189,8 +192,8 @@ def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int
                 lost += excess
                 del data[:excess]
     except CodecError as error:
-        if error.reason != "truncated":
-            raise
+        if error.reason != "truncated":  # nobody knows how many documents it held
+            raise PrepError(f"{path}: {error}") from None
         raise damaged_file(path, str(error).removeprefix("it ")) from None
     if lost or data.strip():
         yield at, part(0, len(data))
@@ -289,11 +292,36 @@ def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Ar
     if size % 2:
         raise CodecError("its size is odd, so it is not uint16 tokens", "truncated")
     tokens = np.memmap(path, "<u2", "r") if size else np.zeros(0, "<u2")
-    low, high = tokens[:PROBED_TOKENS:2], tokens[1:PROBED_TOKENS:2]
-    if len(high) >= 64 and int(high.max()) < 16 and int(low.max()) >= 1 << 12:
-        raise CodecError("every second number is small, as in a file of uint32, but a .bin holds uint16", "wrong-dtype")
+    probe = tokens[:PROBED_TOKENS]
+    if pointer := pointer_of(probe.tobytes()[:ENCODING_BYTES]):
+        raise CodecError(f"it is {pointer}", "pointer")
+    if other := _other_dtype(np.asarray(probe)):
+        raise CodecError(
+            f"{other}, but a .bin holds uint16: np.fromfile(FILE, DTYPE).astype('<u2').tofile('train.bin') converts it",
+            "wrong-dtype",
+        )
     ends = np.zeros(0, np.int64) if end is None else np.flatnonzero(tokens == end) + 1
     lengths = np.diff(np.unique(np.concatenate([[0], ends, [len(tokens)]])))
     if isinstance(piece, Head):
         lengths = lengths[: piece.documents]
     return tokens[: int(lengths.sum())], lengths
+
+
+def _other_dtype(tokens: Array) -> str:
+    """Return what looks as if the bytes of some uint16 were numbers of another dtype; "" if nothing does."""
+    low, high = tokens[: len(tokens) // 2 * 2 : 2], tokens[1::2]
+    if len(high) < MIN_PROBED:
+        return ""
+    if (high.max() < 16 and low.max() >= 1 << 12) or (high.max() == 0) != (low.max() == 0):
+        return "every second number is small, as in a file of uint32 or int64"
+    for dtype in ("<f4", "<f8"):
+        step = np.dtype(dtype).itemsize // tokens.itemsize
+        values = np.ascontiguousarray(tokens[: len(tokens) // step * step]).view(dtype)
+        with np.errstate(invalid="ignore"):
+            if values.any() and (values == np.rint(values)).all() and 0 <= values.min() and values.max() < 1 << 20:
+                return f"its bytes are whole numbers of {np.dtype(dtype).name}"
+    distinct = np.unique(tokens)
+    lower, upper = (distinct & 255).max(), (distinct >> 8).max()
+    if lower < 16 <= upper or (len(distinct) >= MIN_DISTINCT and lower < 250 and 2 * upper > lower):  # of so many, one has 250
+        return "its bytes look like uint8, or big-endian numbers"
+    return ""

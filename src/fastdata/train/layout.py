@@ -28,7 +28,7 @@ def device_for(device: str | torch.device | None, model: nn.Module) -> torch.dev
     Without a name it is that GPU, if there is one and the whole model is on the CPU. A model that its author has wrapped for
     several ranks, or begun to shard, stays.
     """
-    rank, count = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    rank, count = int(os.environ.get("LOCAL_RANK") or 0), torch.cuda.device_count()
     if device is None:
         movable = all(type(weight.data) is Tensor and weight.device.type == "cpu" for weight in model.parameters())
         if not movable or isinstance(model, DistributedDataParallel) or rank >= count:

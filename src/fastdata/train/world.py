@@ -25,7 +25,7 @@ class World(NamedTuple):
         """Return the world that `torchrun` describes in the environment; make the process group unless there is one."""
         if not dist.is_available():
             return cls()
-        if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE") or 1) > 1:
             gpus = device is not None and device.type == "cuda"
             dist.init_process_group("nccl" if gpus else "gloo", device_id=device if gpus else None)
         if not dist.is_initialized() or dist.get_world_size() == 1:

@@ -1,0 +1,69 @@
+"""What stands in a text is text, and comes back from its tokens, in documents and in captions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from corpora import documents
+from fastdata import LMDBDataset, PrepError, prep
+from support import encode, picture
+
+END = "<|endoftext|>"
+TEXTS = [f"Type {END} to stop.", "plain", f"{END}{END}", "[CLS] zwei é 日本"]
+
+
+def byte_level(**options: Any) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(**options))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        ["plain words to stop the type of this"] * 9,
+        trainers.BpeTrainer(vocab_size=300, special_tokens=[END, "[CLS]"], initial_alphabet=alphabet, show_progress=False),
+    )
+    return tokenizer
+
+
+def prepared(root: Path, texts: list[str], how: str, name: str) -> list[Any]:
+    """The tokens of each text, without the end of a document."""
+    (root / "in").mkdir(exist_ok=True)
+    for k, text in enumerate(texts):
+        (root / f"in/{k}.txt").write_text(text, "utf-8")
+        if how == "captions":
+            (root / f"in/{k}.png").write_bytes(encode(picture(k, 8, 9), ".png"))
+    if how == "captions":
+        out = prep(root / "in", root / name, fields="caption=txt", tokenize=f"caption={root}/t.json", workers=1).out
+        return [row.tolist() for row in LMDBDataset(out).columns["caption"]]
+    options = {"train_bpe": 300} if how == "trained" else {"tokenizer": root / "t.json"}
+    return [row.tolist()[:-1] for row in documents(prep(root / "in", root / name, workers=1, **options).out)]
+
+
+@pytest.mark.parametrize("how", ["documents", "trained", "captions"])
+def test_special_tokens_in_a_text_are_text_and_dropout_is_off(tmp_path: Path, how: str) -> None:
+    byte_level(dropout=0.5).save(str(tmp_path / "t.json"))
+    first, second = (prepared(tmp_path, TEXTS, how, name) for name in ("a.fds", "b.fds"))
+    assert first == second
+    if how != "trained":
+        tokenizer = byte_level()
+        special = {tokenizer.token_to_id(token) for token in (END, "[CLS]")}
+        assert [tokenizer.decode(row, skip_special_tokens=False) for row in first] == TEXTS
+        assert not any(special & {*row} for row in first)
+    else:
+        assert not any(0 in row for row in first), "the id of the end"
+
+
+@pytest.mark.parametrize("how", ["documents", "captions"])
+def test_a_text_is_no_sample_if_characters_of_it_would_vanish(tmp_path: Path, how: str) -> None:
+    """A BPE without a token for unknown text leaves out what it does not know; blanks between words are no loss."""
+    for suffix in ("", "</w>"):
+        tokenizer = Tokenizer(models.BPE(end_of_word_suffix=suffix or None))
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        trainer = trainers.BpeTrainer(vocab_size=40, special_tokens=[END], show_progress=False, end_of_word_suffix=suffix or None)
+        tokenizer.train_from_iterator(["abc abc ab ba cab"], trainer)
+        tokenizer.save(str(tmp_path / "t.json"))
+        assert len(prepared(tmp_path, ["ab  cab", "c"], how, f"ok{len(suffix)}.fds")) == 2
+        with pytest.raises(PrepError, match=r"unknown-character.* 'd', 'é': the tokenizer has no token for them"):
+            prepared(tmp_path, ["ab é d", "dé"], how, f"no{len(suffix)}.fds")
