@@ -25,7 +25,7 @@ pytestmark = [
 @pytest.mark.parametrize("codec", ["rgb", "jpeg", "png"])
 def test_samples_are_the_stored_images_with_their_targets(make, codec):
     dataset = make(store(codec), size=64)
-    assert len(dataset) == COUNT and dataset.classes == list(CLASSES)
+    assert len(dataset) == COUNT and dataset.classes == list(CLASSES) and [*map(dataset.class_to_idx.get, CLASSES)] == [0, 1, 2]
     assert dataset.targets.dtype == np.int64 and dataset.targets.tolist() == [k // 14 for k in range(COUNT)]
     names = [dataset.name(k) for k in range(COUNT)]
     assert names == [str(p.relative_to(sources())) for p in sorted(sources().rglob("*.png"))]

@@ -9,6 +9,7 @@ import sys
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -96,6 +97,9 @@ SHORT = type("Short", (list,), {"__len__": lambda self: 3})([[0], [1]])
         ({"batch_sampler": iter([[0]])}, r"batch_sampler needs a len\(\)"),
         ({"sampler": BatchSampler(range(4), 2, False), "batch_size": 2}, "lists of them go to batch_sampler="),
         ({"batch_sampler": [[0], []]}, "gave a batch without indices"),
+        ({"sampler": [True, False], "batch_size": 2}, "sampler is a mask of booleans"),
+        ({"sampler": np.array([True, False]), "batch_size": 2}, "sampler is a mask of booleans"),
+        ({"sampler": torch.tensor([True, False]), "batch_size": 2}, "sampler is a mask of booleans"),
         (LISTS, "sampler must give indices; lists of them go to batch_sampler="),
         ({"batch_sampler": SHORT}, r"gave 2 batches, but its len\(\) is 3"),
         ({"batch_size": 4, "collate_fn": padded}, "collate_fn is for other datasets: a LMDBDataset makes whole batches itself"),

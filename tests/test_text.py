@@ -281,7 +281,8 @@ def test_a_file_of_many_documents_that_is_not_whole_ends_the_run(tmp_path: Path)
         ("i.jsonl", b"version https://git-lfs.github.com/spec/v1\n"),
     ):
         if data is None:
-            (tmp_path / name).symlink_to("gone")
+            (tmp_path / name).mkdir()
+            (tmp_path / name / name).symlink_to("gone")
         else:
             (tmp_path / name).write_bytes(data)
         for options in ({}, {"limit": 1999}):

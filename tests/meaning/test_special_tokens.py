@@ -59,9 +59,10 @@ def test_special_tokens_in_a_text_are_text_and_dropout_is_off(tmp_path: Path, ho
 def test_a_text_is_no_sample_if_characters_of_it_would_vanish(tmp_path: Path, how: str) -> None:
     """A BPE without a token for unknown text leaves out what it does not know; blanks between words are no loss."""
     for suffix in ("", "</w>"):
-        tokenizer = Tokenizer(models.BPE(end_of_word_suffix=suffix or None))
+        options: dict[str, Any] = {"end_of_word_suffix": suffix} if suffix else {}
+        tokenizer = Tokenizer(models.BPE(**options))
         tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-        trainer = trainers.BpeTrainer(vocab_size=40, special_tokens=[END], show_progress=False, end_of_word_suffix=suffix or None)
+        trainer = trainers.BpeTrainer(vocab_size=40, special_tokens=[END], show_progress=False, **options)
         tokenizer.train_from_iterator(["abc abc ab ba cab"], trainer)
         tokenizer.save(str(tmp_path / "t.json"))
         assert len(prepared(tmp_path, ["ab  cab", "c"], how, f"ok{len(suffix)}.fds")) == 2

@@ -118,6 +118,11 @@ class RowsDataset(Dataset[Any]):
         return list(self._all.labels.names)
 
     @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class, by its name."""
+        return {name: k for k, name in enumerate(self.classes)}
+
+    @property
     def targets(self) -> Array:
         return np.array(self._all.targets) if self._chosen is None else self._all.targets[self._chosen.array & ROW_MASK]
 

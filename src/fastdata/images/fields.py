@@ -134,6 +134,9 @@ class Columns(Mapping[str, Any]):
         found = self._values[name].batch(self._rows)
         return found.items() if isinstance(found, Lists) else found
 
+    def __repr__(self) -> str:
+        return f"Columns({', '.join(str(values.column) for values in self._values.values())})"
+
     def names(self, name: str) -> tuple[str, ...]:
         """Return what the numbers of a column stand for, such as COCO's categories, or the names of keypoints; () without names."""
         return self._values[name].column.names  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from fastdata.data.dataset import SlotDataset
@@ -112,6 +113,8 @@ class Sampling:
             excluded += ["sampler", "batch_size", "global_batch_size", "drop_last"]
         if given := [name for name in excluded if getattr(self, name) not in (None, False)]:
             raise ValueError(f"a sampler decides the order, and a batch_sampler the batches too: leave out {', '.join(given)}")
+        if hasattr(self.sampler, "__getitem__") and np.asarray(next(iter(self.sampler), 0)).dtype == bool:
+            raise ValueError("sampler is a mask of booleans, and not of indices: give the Loader dataset.subset(mask)")
         if not hasattr(self.any_sampler, "__len__"):
             raise ValueError("a sampler or batch_sampler needs a len(), the number of its indices or batches")
 

@@ -20,20 +20,8 @@ from fastdata.store.column import Column
 from fastdata.store.manifest import Labels
 from fastdata.words import number_of
 
-__all__ = [
-    "ABSENT",
-    "EXTENSIONS",
-    "FOLDERS",
-    "INDEX_COLUMN",
-    "LABELS",
-    "PATHS",
-    "SPLITS",
-    "Field",
-    "Label",
-    "Place",
-    "Source",
-    "SourceList",
-]
+__all__ = ["ABSENT", "EXTENSIONS", "FOLDERS", "INDEX_COLUMN", "LABELS", "PATHS", "SPLITS", "Field", "Label", "Place", "Source"]
+__all__ += ["SourceList"]
 __all__ += ["SplitsError", "choose_label", "detail_of", "find_column", "have_commas", "is_image", "is_number", "label_notes"]
 __all__ += ["listed", "look", "not_stored", "nothing_kept", "read_bytes", "reason_of", "tried_path"]
 

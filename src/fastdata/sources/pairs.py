@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fastdata.errors import PrepError
-from fastdata.sources.folder import walk_images
+from fastdata.sources.folder import walk_files, walk_images
 from fastdata.sources.inputs import Source, SourceList, detail_of, listed, reason_of
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
@@ -136,8 +136,10 @@ def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
     """Refuse a folder that holds one of images and one of masks, which would be read as two classes."""
     image, mask = (next(filter(pattern.search, inputs.labels.names), None) for pattern in (IMAGES, MASKS))
     if image is not None and mask is not None:
-        command = ["fastdata-prep", str(source / image), f"{source.absolute().name}.fds", "--masks", str(source / mask)]
+        is_yolo = any(name.endswith(".txt") for name, _, _ in walk_files(source / mask))
+        option, what = ("--yolo", "YOLO files") if is_yolo else ("--masks", "masks")
+        command = ["fastdata-prep", str(source / image), f"{source.absolute().name}.fds", option, str(source / mask)]
         raise PrepError(
-            f"{source} holds images in {image}/ and what look like their masks in {mask}/, which would become two classes. Prepare "
-            f"them as pairs, with your options:\n  {shlex.join(command)}\nIf they are classes, add --label-from '([^/]+)/'"
+            f"{source} holds images in {image}/ and what look like their {what} in {mask}/, which would become two classes. "
+            f"Prepare them as pairs, with your options:\n  {shlex.join(command)}\nIf they are classes, add --label-from '([^/]+)/'"
         )

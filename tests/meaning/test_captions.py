@@ -1,0 +1,141 @@
+"""Captions, scores and vectors mean the same however they are given: five samples in every way there is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+from archives import write_tar
+from fastdata import LMDBDataset, Loader, prep
+from fastdata.store.export import export
+from support import encode, picture
+
+CAPTIONS = ["plain", 'two, with a "quote"', "zwei\nZeilen", "  blanks kept ", "日本 é é"]
+SCORES = [0.5, -2.0, 1700000000.25, 1700000001.75, 1e-30]  # float32 would make two of them equal
+COUNTS = [0, 7, -1, 1 << 40, 9007199254740993]
+VECTORS = [[0.1 * k, -1.0, 1e30] for k in range(5)]
+VALUES = {"caption": CAPTIONS, "score": SCORES, "count": COUNTS, "vector": VECTORS}
+ROWS = [{name: values[k] for name, values in VALUES.items()} for k in range(5)]
+FILES = [encode(picture(k, 8, 9), ".png") for k in range(5)]
+TYPES = ("caption:text", "score:float64", "count:int64", "vector:float64[3]")
+
+
+def with_images(root: Path) -> Path:
+    for k, data in enumerate(FILES):
+        (root / f"{k}.png").write_bytes(data)
+    return root
+
+
+def of_rows(write: Callable[[Path, list[dict[str, Any]]], None], name: str) -> Callable[[Path], tuple[Any, dict[str, Any]]]:
+    def make(root: Path) -> tuple[Any, dict[str, Any]]:
+        write(with_images(root) / name, [{"path": f"{k}.png", **row} for k, row in enumerate(ROWS)])
+        return root / name, {"fields": TYPES}
+
+    return make
+
+
+def beside(root: Path) -> tuple[Any, dict[str, Any]]:
+    """A table of --labels for a folder of images."""
+    write_jsonl(root / "t.jsonl", [{"path": f"{k}.png", **row} for k, row in reversed([*enumerate(ROWS)])])
+    (root / "in").mkdir()
+    return with_images(root / "in"), {"labels": root / "t.jsonl", "fields": TYPES}
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    text = io.StringIO()
+    csv.writer(text).writerows([rows[0], *(row.values() for row in rows)])
+    path.write_text(text.getvalue(), "utf-8", newline="")
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def images_in(ending: str) -> Callable[[Path], tuple[Any, dict[str, Any]]]:
+    def make(root: Path) -> tuple[Any, dict[str, Any]]:
+        table, path = pa.Table.from_pylist([{"image": {"bytes": FILES[k]}, **ROWS[k]} for k in range(5)]), root / f"t{ending}"
+        if ending == ".parquet":
+            pq.write_table(table, path)
+        else:
+            with pa.ipc.new_file(path, table.schema) as file:
+                file.write_table(table)
+        return path, {"fields": TYPES}
+
+    return make
+
+
+def member(k: int, name: str) -> tuple[str, bytes]:
+    """The ending and the bytes of a file with a value."""
+    value, data = VALUES[name][k], io.BytesIO()  # type: ignore[index]
+    if name == "caption":
+        return "txt", str(value).encode()
+    np.save(data, np.array(value))
+    return f"{name}.npy", data.getvalue()
+
+
+MEMBERS = ("caption=txt", "score=score.npy", "count=count.npy", "vector=vector.npy")
+
+
+def files(root: Path) -> tuple[Any, dict[str, Any]]:
+    for k in range(5):
+        for ending, data in (member(k, name) for name in VALUES):
+            (root / f"{k}.{ending}").write_bytes(data)
+    return with_images(root), {"fields": MEMBERS}
+
+
+def tar(root: Path) -> tuple[Any, dict[str, Any]]:
+    members = [(f"{k}.{ending}", data) for k in range(5) for ending, data in [("png", FILES[k]), *(member(k, n) for n in VALUES)]]
+    return write_tar(root / "t.tar", members), {"fields": MEMBERS}
+
+
+def exported(to: str) -> Callable[[Path], tuple[Any, dict[str, Any]]]:
+    def make(root: Path) -> tuple[Any, dict[str, Any]]:
+        (root / "a").mkdir()
+        source, options = tar(root / "a")
+        export(prep(source, root / "a.fds", codec="png", workers=1, **options).out, root / "x", to=to)
+        return (root / "x", {"fields": MEMBERS}) if to == "webdataset" else (root / "x/metadata.jsonl", {"fields": TYPES})
+
+    return make
+
+
+WAYS: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
+    "csv": of_rows(write_csv, "t.csv"),
+    "jsonl": of_rows(write_jsonl, "t.jsonl"),
+    "parquet": of_rows(write_parquet, "t.parquet"),
+    "labels": beside,
+    "images in parquet": images_in(".parquet"),
+    "images in arrow": images_in(".arrow"),
+    "files": files,
+    "tar": tar,
+    "exported tars": exported("webdataset"),
+    "exported images": exported("imagefolder"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_values_of_a_sample_in_every_way(tmp_path: Path, way: str) -> None:
+    source, options = WAYS[way](tmp_path)
+    out = prep(source, tmp_path / "o.fds", codec="png", label_column="none", workers=1, **options).out
+    columns = LMDBDataset(out).columns
+    assert repr(columns) == "Columns(caption (text), score (float64), count (int64), vector (float64[3]), label (int64))"
+    for name, values in VALUES.items():
+        wanted = values if name != "caption" or way != "csv" else [caption.strip() for caption in CAPTIONS]  # as its labels
+        assert [np.asarray(value).tolist() for value in columns[name]] == wanted, name
+    with Loader(LMDBDataset(out, fields=tuple(VALUES)), 5, num_workers=0) as loader:
+        ((images, found),) = loader
+    assert [encode(image.permute(1, 2, 0).numpy(), ".png") for image in images] == FILES
+    assert found["score"].tolist() == SCORES and found["count"].tolist() == COUNTS and found["vector"].tolist() == VECTORS

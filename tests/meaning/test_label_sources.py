@@ -1,0 +1,98 @@
+"""The same labels from everything that has labels besides tables and tars (test_labels): one dataset."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+from torch.utils.data import ConcatDataset, Subset
+
+from fastdata import LMDBDataset, prep
+from support import encode, picture
+
+LABELS = ["cow", "ant", "bee", "ant", "cow", "bee"]
+CLASSES, TARGETS = ["ant", "bee", "cow"], [2, 0, 1, 0, 2, 1]
+PIXELS = [picture(k, 8, 9) for k in range(6)]
+FILES = [encode(pixels, ".png") for pixels in PIXELS]
+ORDER = [3, 0, 5, 1, 4, 2]
+
+
+class Pairs(list[Any]):
+    """As torchvision's datasets are: numbers, and the names of the classes."""
+
+    classes = CLASSES
+
+
+def pairs() -> Pairs:
+    return Pairs(zip(PIXELS, TARGETS, strict=True))
+
+
+def part(*indices: int) -> Subset[Any]:
+    return Subset(pairs(), indices)  # type: ignore[arg-type]
+
+
+def shuffled() -> pd.DataFrame:
+    """A DataFrame whose index is in another order than its rows."""
+    return pd.DataFrame({"image": FILES, "label": LABELS}, index=ORDER)
+
+
+def folder(root: Path) -> Path:
+    (root / "in").mkdir()
+    for k, data in enumerate(FILES):
+        (root / f"in/{k}-{LABELS[k]}.png").write_bytes(data)
+    return root / "in"
+
+
+def beside(root: Path) -> tuple[Any, dict[str, Any]]:
+    rows = [f"{k}-{LABELS[k]}.png,{LABELS[k]}\n" for k in ORDER]
+    (root / "t.csv").write_text("path,label\n" + "".join(rows))
+    return folder(root), {"labels": root / "t.csv"}
+
+
+def arrow(root: Path) -> tuple[Any, dict[str, Any]]:
+    table = pa.table({"image": [{"bytes": data} for data in FILES], "label": pa.array(LABELS).dictionary_encode()})
+    with pa.ipc.new_file(root / "t.arrow", table.schema) as file:
+        file.write_table(table)
+    return root / "t.arrow", {}
+
+
+def function(root: Path) -> tuple[Any, dict[str, Any]]:
+    folders = [str(folder) for folder in Path(__file__).parents[:2]]
+    (root / "pictures_of_labels.py").write_text(f"import sys\nsys.path += {folders}\nfrom test_label_sources import pairs\n")
+    return "pictures_of_labels:pairs", {}
+
+
+WAYS: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
+    "labels beside a folder": beside,
+    "a pattern": lambda root: (folder(root), {"label_from": "-([a-z]+)"}),
+    "an Arrow file": arrow,
+    "an Arrow table": lambda root: (pa.table({"image": FILES, "label": LABELS}), {}),
+    "a DataFrame": lambda root: (shuffled(), {}),
+    "a categorical column": lambda root: (shuffled().astype({"label": "category"}), {}),
+    "two Series": lambda root: (shuffled()["image"], {"labels": shuffled()["label"]}),
+    "numpy's text": lambda root: (PIXELS, {"labels": np.array(LABELS)}),
+    "dicts": lambda root: ([{"image": data, "label": name} for data, name in zip(FILES, LABELS, strict=True)], {}),
+    "pairs with classes": lambda root: (pairs(), {}),
+    "torch's wrappers": lambda root: (
+        ConcatDataset([Subset(pairs(), [0, 1]), Subset(Subset(pairs(), [5, 4, 3, 2]), [3, 2, 1, 0])]),
+        {},
+    ),
+    "module:function": function,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_labels_of_every_source_are_one_dataset(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    source, options = WAYS[way](tmp_path)
+    dataset = LMDBDataset(prep(source, tmp_path / "o.fds", codec="png", workers=1, **options).out)
+    assert (dataset.classes, dataset.targets.tolist()) == (CLASSES, TARGETS)
+    assert all(np.array_equal(dataset[k][0].permute(1, 2, 0), PIXELS[k]) for k in range(6))
