@@ -13,6 +13,7 @@ from typing import Any
 
 from fastdata.errors import PrepError
 from fastdata.sources.arrow import image_columns, import_pyarrow
+from fastdata.sources.base import pointer_of
 from fastdata.sources.inputs import LABELS, PATHS, find_column
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, seekable
