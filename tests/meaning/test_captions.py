@@ -91,10 +91,11 @@ MEMBERS = ("caption=txt", "score=score.npy", "count=count.npy", "vector=vector.n
 
 
 def files(root: Path) -> tuple[Any, dict[str, Any]]:
+    (root / "in").mkdir()
     for k in range(5):
         for ending, data in (member(k, name) for name in VALUES):
-            (root / f"{k}.{ending}").write_bytes(data)
-    return with_images(root), {"fields": MEMBERS}
+            (root / f"in/{k}.{ending}").write_bytes(data)
+    return with_images(root / "in"), {"fields": MEMBERS}
 
 
 def tar(root: Path) -> tuple[Any, dict[str, Any]]:

@@ -14,7 +14,7 @@ import pyarrow.ipc
 import pytest
 from torch.utils.data import ConcatDataset, Subset
 
-from fastdata import LMDBDataset, prep
+from fastdata import LMDBDataset, PrepError, prep
 from support import encode, picture
 
 LABELS = ["cow", "ant", "bee", "ant", "cow", "bee"]
@@ -96,3 +96,10 @@ def test_labels_of_every_source_are_one_dataset(tmp_path: Path, way: str, monkey
     dataset = LMDBDataset(prep(source, tmp_path / "o.fds", codec="png", workers=1, **options).out)
     assert (dataset.classes, dataset.targets.tolist()) == (CLASSES, TARGETS)
     assert all(np.array_equal(dataset[k][0].permute(1, 2, 0), PIXELS[k]) for k in range(6))
+
+
+def test_joined_datasets_have_the_same_classes(tmp_path: Path) -> None:
+    other = pairs()
+    other.classes = ["ant", "cow", "bee"]
+    with pytest.raises(PrepError, match="the joined datasets have other classes: ant, bee, cow and ant, cow, bee"):
+        prep(ConcatDataset([pairs(), other]), tmp_path / "o.fds")

@@ -106,13 +106,19 @@ class Items:
 
 
 def _view(source: Any, label_column: str) -> Items:
-    """Find what the items of a sequence, a dataset of Hugging Face, a DataFrame, or torch's Subset of one are. Read none."""
+    """Find what the items of a sequence, a dataset of Hugging Face, a DataFrame, or torch's wrappers of these are. Read none."""
     kind = type(source)
     if (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "Subset"):
         items, subset = _view(source.dataset, label_column), copy(source)
         subset.dataset = items.source
         labels = items.labels and [items.labels[int(index)] for index in source.indices]
         return replace(items, source=subset, labels=labels)
+    if (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "ConcatDataset"):
+        joined, each = copy(source), [_view(one, label_column) for one in source.datasets]
+        joined.datasets, classes = [items.source for items in each], each[0].classes
+        if other := next((items.classes for items in each if items.classes != classes), None):
+            raise PrepError(f"the joined datasets have other classes: {', '.join(classes[:5])} and {', '.join(other[:5])}")
+        return replace(each[0], source=joined, labels=None)
     features = getattr(source, "features", None)
     if isinstance(features, Mapping) and hasattr(source, "cast_column"):
         return _view_columns(source, features, label_column)
