@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import fastdata
 import stores
@@ -209,21 +207,6 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path
         folder = classes(root / str(k), dict.fromkeys(names, 2), seed=1000 * k)
         found[names] = fastdata.prep(folder, root / f"{k}.fds", size=16, codec="rgb", classes=[*"abcde"], workers=1).out
     return found
-
-
-@pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_merged_stores_are_their_samples_in_a_row(pool: dict[tuple[str, ...], Path], data: st.DataObject) -> None:
-    chosen = data.draw(st.lists(st.sampled_from(sorted(pool)), min_size=2, max_size=5))
-    paths = [pool[names] for names in chosen]
-    out = stores.folder() / "m.fds"
-    merged = fastdata.merge(paths, out)
-    want = [(name, pixels) for path in paths for name, pixels, _ in samples(path)]
-    assert [(name, pixels) for name, pixels, _ in samples(merged)] == want
-    assert LMDBDataset(merged).classes == [*"abcde"]
-    sound(merged)
-    shutil.rmtree(out.parent)
 
 
 def test_shards_are_copied_where_there_are_no_links(

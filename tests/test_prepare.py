@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import lmdb
 import numpy as np
 import psutil
@@ -280,30 +279,6 @@ def test_smaller_images_are_enlarged_and_without_upscale_nothing_grows() -> None
             assert found.shape == (*shape, 3)
         (found,) = _decoded(data, sizes=(60,), codec="rgb", resize="stretch", upscale=False)
         assert found.shape == (50, 60, 3)
-
-
-def test_sixteen_bits_are_kept() -> None:
-    wide = picture(2, 60, 80).astype(np.uint16) * 251 + 17
-    data = encode(wide, ".png")
-    for codec in ("rgb", "png"):
-        record = prepare_image(data, ImageRecipe(codec=codec, bits=16))[0]
-        if codec == "rgb":
-            found = np.frombuffer(record.data, "<u2").reshape(60, 80, 3)
-        else:
-            found = cv2.imdecode(np.frombuffer(record.data, np.uint8), cv2.IMREAD_UNCHANGED)[:, :, ::-1]
-        np.testing.assert_array_equal(found, wide)
-    record = prepare_image(data, ImageRecipe(sizes=(30,), codec="rgb", bits=16))[0]
-    halves = wide.astype(float).reshape(30, 2, 40, 2, 3).mean(axis=(1, 3))
-    assert np.abs(np.frombuffer(record.data, "<u2").reshape(30, 40, 3) - halves).max() <= 1
-
-
-def test_transparent_pixels_are_white(tmp_path: Path) -> None:
-    rgba = np.zeros((40, 40, 4), np.uint8)
-    rgba[:, 20:] = (10, 20, 30, 255)
-    (tmp_path / "in").mkdir()
-    Image.fromarray(rgba).save(tmp_path / "in/a.png")
-    pixels = _pixels(Store(prep(tmp_path / "in", tmp_path / "o.fds", codec="rgb", workers=1).out), 0)
-    assert (pixels[:, :20] == 255).all() and (pixels[:, 20:] == (10, 20, 30)).all()
 
 
 def test_a_run_takes_the_processes_that_wait_also_dead_ones_and_ends_the_others(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_a_second_plan_of_the_same_keeps_what_is_finished(large: Path, planned: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+@pytest.mark.parametrize("damage", ["flip", "gone"])
 def test_a_damaged_slice_is_an_error_and_planning_again_mends_it(
     large: Path, planned: Path, damage: str, expected: dict[str, bytes | None]
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_damaged_slice_is_an_error_and_planning_again_mends_it(
     if damage == "gone":
         path.unlink()
     else:
-        path.write_bytes(data.replace(b"class0/004.jpg", b"class0/008.jpg", 1) if damage == "flip" else data[:-9])
+        path.write_bytes(data.replace(b"class0/004.jpg", b"class0/008.jpg", 1))
     with pytest.raises(PrepError, match=r"sources-\w+-00000.json cannot be used: .*plan again with the same SOURCE and options"):
         fastdata.prep_run(planned, workers=1)
     fastdata.prep_plan(large, planned, size=256)

@@ -216,12 +216,12 @@ def _parse(body: dict[str, Any]) -> Manifest:
             raise ValueError(f"a variant cannot be called {variant.name!r:.80}")
         if not sections_of.reads(variant.form, mask=variant.is_mask):
             raise FormatError(f"the store has records of {variant.form}, which this fastdata cannot read; use a newer one")
-    variants, shards = manifest.variants, len(manifest.shard_samples)
+        shards = len(manifest.shard_samples)
+        if {len(variant.shards), len(manifest.shard_records(variant))} != {shards}:
+            raise ValueError(f"variant {variant.name} lists {len(variant.shards)} shards, the store has {shards}")
+    variants = manifest.variants
     if not variants or sum(manifest.shard_samples) != manifest.num_samples:
         raise ValueError("the numbers of samples do not fit together")
-    for variant in variants:
-        if len(variant.shards) != shards or len(manifest.shard_records(variant)) != shards:
-            raise ValueError(f"variant {variant.name} lists {len(variant.shards)} shards, the store has {shards}")
     names = {variant.name for variant in variants}
     if len(names) < len(variants) or not {variant.of for variant in variants} <= names:
         raise ValueError("the names of its variants do not fit together")
