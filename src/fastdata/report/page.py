@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.report.sheet import fitted
-from fastdata.store.info import info_lines, spread, store_facts
+from fastdata.store.info import info_lines, store_facts
 from fastdata.store.preview import Counts, counts_of, previews
 from fastdata.store.store import Store
 
@@ -77,7 +77,7 @@ def _binned(title: str, values: Array) -> Iterator[Counts]:
     found, counts = np.unique(finite, return_counts=True)
     if len(found) > BINS:
         counts, edges = np.histogram(finite.astype(np.float64), BINS)
-        names = [spread(f"{low:.4g}", f"{high:.4g}") for low, high in itertools.pairwise(edges.tolist())]
+        names = [f"{low:.4g} to {high:.4g}" for low, high in itertools.pairwise(edges.tolist())]
     else:
         names = [f"{value:.7g}" for value in found.tolist()]
     if names:

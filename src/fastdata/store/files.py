@@ -119,16 +119,21 @@ class Stamp:
 
     def __init__(self, path: Path, xxh3_128: str) -> None:
         self._path, self._sum = path, xxh3_128
+        self._seen: tuple[int, ...] = ()
 
     def _is_replaced(self) -> bool:
-        """Return whether the file has other bytes now, or is gone from its folder."""
+        """Return whether the file has other bytes now, or is gone from its folder. It is read only if it is another file."""
         try:
-            return file_sum(self._path).xxh3_128 != self._sum
+            info = self._path.stat()
+            now = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+            replaced = now != self._seen and file_sum(self._path).xxh3_128 != self._sum
         except FileNotFoundError:
             folder = self._path.parent
             if not (folder.parent if folder.name == NEXT else folder).exists():  # the store is gone as a whole
                 raise
             return True
+        self._seen = () if replaced else now
+        return replaced
 
     def check(self) -> None:
         """Raise a StoreError if the store was replaced, or the file cannot be read."""

@@ -14,7 +14,7 @@ from fastdata.store.store import Store
 from fastdata.system.machine import free_memory
 from fastdata.words import human_bytes, number_of
 
-__all__ = ["Facts", "info_lines", "plain_values", "spread", "store_facts"]
+__all__ = ["Facts", "info_lines", "plain_values", "store_facts"]
 
 Facts = dict[str, Any]
 
@@ -132,11 +132,6 @@ def _told(values: Facts) -> str:
     """Return the names and values that are set."""
     found = {name: text for name, text in plain_values(values).items() if text not in ("", "none", "no")}
     return ", ".join(f"{name} {human_bytes(int(text)) if name.endswith('bytes') else text}" for name, text in found.items())
-
-
-def spread(low: Any, high: Any) -> str:
-    """Format a range, such as "3" or "1 to 2"."""
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def plain_values(values: Facts, within: str = "") -> dict[str, str]:

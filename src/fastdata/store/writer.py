@@ -7,6 +7,8 @@ import errno
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +36,16 @@ class ShardWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._env = lmdb.open(
-                os.fsencode(path), subdir=False, map_size=MAP_BYTES, lock=False, sync=False, max_spare_txns=0, lib_version=0
-            )
-        except lmdb.Error as error:
-            raise self._failed(error) from error
+        options: dict[str, Any] = {"subdir": False, "lock": False, "sync": False, "max_spare_txns": 0, "lib_version": 0}
+        with self._explained():
+            self._env = lmdb.open(os.fsencode(path), map_size=MAP_BYTES, **options)
         self._txn = self._env.begin(write=True)
         self._pending = 0
         self._sums: list[int] = []
 
     def append(self, record: bytes) -> None:
         """Add a record under the next number, as 8 bytes big-endian, so that keys sort as records do."""
-        try:
+        with self._explained():
             self._txn.put(len(self._sums).to_bytes(8, "big"), record, append=True)
             self._sums.append(xxhash.xxh3_64_intdigest(record))
             self._pending += len(record)
@@ -54,8 +53,6 @@ class ShardWriter:
                 self._txn.commit()
                 self._txn = self._env.begin(write=True)
                 self._pending = 0
-        except lmdb.Error as error:
-            raise self._failed(error) from error
 
     def finish(self) -> tuple[FileSum, Array]:
         """Commit the last records.
@@ -63,10 +60,8 @@ class ShardWriter:
         Returns:
             The size and the checksum of the file, which is not flushed to disk, and a row of INDEX_ROW for each record.
         """
-        try:
+        with self._explained():
             self._txn.commit()
-        except lmdb.Error as error:
-            raise self._failed(error) from error
         index = self._index(self._env.stat()["psize"])
         self._env.close()
         return file_sum(self._path), index
@@ -90,14 +85,18 @@ class ShardWriter:
                 rows[number]["offset"], rows[number]["length"] = address - start, len(value)
         return rows
 
-    def _failed(self, error: lmdb.Error) -> StoreError:
-        if found := lacking(error):
-            return StoreError(f"cannot write {self._path}: {found}")
-        if not self._path.parent.is_dir():
-            return StoreError(f"cannot write {self._path}: there is no folder {self._path.parent}: make it, or see what removed it")
-        free = shutil.disk_usage(self._path.parent).free
-        why = os.strerror(errno.ENOSPC) if free < 1 << 20 else str(error)  # LMDB reports a full disk as an input/output error
-        return StoreError(f"cannot write {self._path}: {why}; {free} bytes are free there")
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn errors of LMDB, which reports a full disk as an input/output error, into a StoreError."""
+        try:
+            yield
+        except lmdb.Error as error:
+            folder, why = self._path.parent, lacking(error)
+            if not folder.is_dir():
+                why = f"there is no folder {folder}: make it, or see what removed it"
+            elif not why and shutil.disk_usage(folder).free < 1 << 20:
+                why = os.strerror(errno.ENOSPC)
+            raise StoreError(f"cannot write {self._path}: {why or error}") from error
 
     def abort(self) -> None:
         """Remove the file."""
