@@ -107,7 +107,7 @@ class Dali(Engine):
             why = why or f"the batch is {list(images.shape)}, where {list(wanted)} was expected"  # type: ignore[union-attr]
             raise LoaderError(f'DALI could not decode a batch: {why}; use backend="torch", which can')
         images = images.pin_memory() if self._pin else images
-        return Reply(request, images=False, work_s=work_s), (images.permute(0, 3, 1, 2), to_tensors(batch.targets))
+        return Reply(request, work_s=work_s), (images.permute(0, 3, 1, 2), to_tensors(batch.targets))
 
     def _submit(self, request: Request) -> None:
         """Submit a batch to DALI. An error in it is raised when the batch is received."""

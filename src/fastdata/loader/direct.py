@@ -60,7 +60,7 @@ class Direct(Engine):
                 data = self._dataset.gather(located[start:stop], pin=self._pin)
                 work_s = (time.perf_counter() - started) / len(group)
                 for request, batch in zip(group, [data] if len(group) == 1 else _parts(data, rows), strict=True):
-                    yield Reply(request, False, (), work_s), batch
+                    yield Reply(request, (), work_s), batch
                 started = time.perf_counter()
 
     def ready(self) -> bool:

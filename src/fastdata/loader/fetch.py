@@ -82,11 +82,10 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What comes with a batch.
+    """What comes with a batch: of a SlotDataset, with (fresh arrays, targets); targets are None if they are one of the arrays.
 
     Attributes:
         request: the request it answers.
-        images: whether the data are (fresh arrays, targets) of a SlotDataset; targets are None if they are one of the arrays.
         spans: where each array lies in the request's slot; None: it is fresh.
         work_s: seconds that it took.
         timing: the parts of these seconds.
@@ -94,7 +93,6 @@ class Reply(NamedTuple):
     """
 
     request: Request
-    images: bool
     spans: tuple[Span | None, ...] = ()
     work_s: float = 0.0
     timing: Timing = NO_TIME
@@ -132,7 +130,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
 
     def __getitems__(self, request: Request) -> tuple[Reply, Any]:
         if self._error is not None:
-            return Reply(request, images=False, error=self._error), None
+            return Reply(request, error=self._error), None
         started = time.perf_counter()
         try:
             reply, data = self._images(request) if isinstance(self._dataset, SlotDataset) else self._items(request)
@@ -141,7 +139,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
         except BaseException as error:  # also SystemExit and Rust's panics, which would end the worker without a word
             if get_worker_info() is None:
                 raise
-            reply, data = Reply(request, images=False, error=wrap_error(error)), None
+            reply, data = Reply(request, error=wrap_error(error)), None
         return reply._replace(work_s=time.perf_counter() - started), data
 
     def _images(self, request: Request) -> tuple[Reply, Any]:
@@ -165,7 +163,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
         _, targets = dataset.read_batch(
             request.indices, seed=request.seed, epoch=request.epoch, repeats=request.repeats, allocate=allocate, timing=timing
         )
-        return Reply(request, images=True, spans=tuple(spans), timing=timing), (fresh, None if dataset.large_targets else targets)
+        return Reply(request, spans=tuple(spans), timing=timing), (fresh, None if dataset.large_targets else targets)
 
     def _items(self, request: Request) -> tuple[Reply, Any]:
         indices = request.indices.tolist()
@@ -179,7 +177,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
                 for index, seed in zip(indices, seeds, strict=True):
                     reseed(seed)
                     items.append(self._dataset[index])
-        return Reply(request, images=False), self._collate(items)
+        return Reply(request), self._collate(items)
 
     def at(self, size: Size) -> Any:
         """Return the dataset with that size."""

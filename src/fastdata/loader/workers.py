@@ -182,7 +182,7 @@ class Workers(Engine):
                 # torch's frame refers to the error: a cycle, which would keep the memory of the batch that is being handed out
                 self._raised = error.with_traceback(None)
                 raise error
-        return reply, self._images(reply, *data) if reply.images else data
+        return reply, self._images(reply, *data) if isinstance(self._dataset, SlotDataset) else data
 
     def _next(self) -> Any:
         """Wait for what the workers make next. Tell the user once if it does not come."""
