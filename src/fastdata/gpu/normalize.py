@@ -47,8 +47,7 @@ class GPUNormalize(nn.Module):
         tensor([-2.1250, -2.0312, -1.8047], dtype=torch.bfloat16)
     """
 
-    bias8: Tensor
-    bias16: Tensor
+    bias: Tensor
     scale8: Tensor
     scale16: Tensor
 
@@ -84,28 +83,26 @@ class GPUNormalize(nn.Module):
         self._set_buffers(torch.device("cpu"))
 
     def _set_buffers(self, device: torch.device) -> None:
-        # On the CPU explicitly: inside `with torch.device("meta")` the numbers must be real. One pair per input dtype, so that
-        # nothing is computed per call.
-        mean = torch.tensor(self.mean, dtype=torch.float64, device="cpu").view(-1)
-        std = torch.tensor(self.std, dtype=torch.float64, device="cpu").view(-1)
+        # On the CPU explicitly: inside `with torch.device("meta")` the numbers must be real.
+        mean = torch.tensor(self.mean, dtype=torch.float64, device="cpu").view(-1, 1, 1)
+        std = torch.tensor(self.std, dtype=torch.float64, device="cpu").view(-1, 1, 1)
+        self.register_buffer("bias", (-mean / std).float().to(device), persistent=False)
         for bits in (8, 16):
-            largest = self.max_value or 2**bits - 1
-            bias, scale = (-mean / std).float(), (1 / (std * largest)).float()
-            self.register_buffer(f"bias{bits}", bias.view(-1, 1, 1).to(device), persistent=False)
-            self.register_buffer(f"scale{bits}", scale.view(-1, 1, 1).to(device), persistent=False)
+            scale = 1 / (std * (self.max_value or 2**bits - 1))
+            self.register_buffer(f"scale{bits}", scale.float().to(device), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GPUNormalize:
         """Move as `fn` does (for `.to`, `.half`, `.to_empty`), but rebuild the buffers in float32 from the arguments."""
-        before = self.bias8
+        before = self.bias
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.bias8 is not before:
-            self._set_buffers(self.bias8.device)
+        if self.bias is not before:
+            self._set_buffers(self.bias.device)
         return self
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize one batch; see the class for shapes and dtypes."""
         self._check(x)
-        bias, scale = (self.bias8, self.scale8) if x.dtype == torch.uint8 else (self.bias16, self.scale16)
+        bias, scale = self.bias, self.scale8 if x.dtype == torch.uint8 else self.scale16
         if x.dim() == 5:
             bias, scale = bias.unsqueeze(-1), scale.unsqueeze(-1)
         if torch.compiler.is_compiling():  # the compiler fuses these two, and cannot trace out= with channels_last
