@@ -85,10 +85,6 @@ class Ragged:
             out = torch.where(mask, self.values[index], out)
         return out
 
-    def nested(self) -> Tensor:
-        """Return a nested tensor of torch's, of the layout torch.jagged."""
-        return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
-
     def to(self, *args: Any, **kwargs: Any) -> Ragged:
         """Move or convert the values as `Tensor.to` does with these arguments; offsets stay int64, and move with them."""
         values = self.values.to(*args, **kwargs)

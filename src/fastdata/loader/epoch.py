@@ -104,28 +104,23 @@ class Progress:
         self.epoch, self.consumed, self.begun = self.epoch + 1, 0, False
 
     def deliver(self, start: Callable[[], Engine], outdated: Callable[[], bool]) -> Iterator[Any]:
-        """Return an iterator over the rest of the epoch.
-
-        Args:
-            start: returns a new engine.
-            outdated: returns whether the engine has to make way for a new one.
-        """
+        """Return an iterator over the rest of the epoch, by an engine from `start`, or a new one when that is outdated."""
         self.passes += 1
         return self._deliver(self.passes, start, outdated)
 
     def _deliver(self, this_pass: int, start: Callable[[], Engine], outdated: Callable[[], bool]) -> Iterator[Any]:
-        while self._has_next(this_pass):
+        while True:
+            if this_pass != self.passes:
+                raise LoaderError(
+                    "this pass ended when another one began, or by set_epoch or load_state_dict: a loader delivers one pass at a "
+                    "time"
+                )
+            if self.consumed >= self.requests.counts.epoch_stop:
+                break
             if outdated():
                 self.close()
             yield self._receive(start)  # bind it to no name here: dropping the batch must free it
         self.end_epoch()
-
-    def _has_next(self, this_pass: int) -> bool:
-        if this_pass != self.passes:
-            raise LoaderError(
-                "this pass ended when another one began, or by set_epoch or load_state_dict: a loader delivers one pass at a time"
-            )
-        return bool(self.consumed < self.requests.counts.epoch_stop)
 
     def _receive(self, start: Callable[[], Engine]) -> Any:
         started = time.perf_counter()
@@ -193,5 +188,4 @@ def _after_fork() -> None:
     _parents_engines.extend([progress.detach() for progress in list(_running)])
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
