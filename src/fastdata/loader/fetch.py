@@ -113,26 +113,16 @@ class Fetch(torch.utils.data.Dataset[Any]):
         self._place = place
         self._collate = collate
         self._sized: dict[Size, Any] = {}
-        self._error: ExceptionWrapper | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         pickled = bytes(ForkingPickler.dumps((self._dataset, self._collate)))
-        return {**self.__dict__, "_dataset": None, "_collate": None, "pickled": pickled}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Keep an error, such as that a store was replaced, for the first request. Here it would end the worker."""
-        pickled = state.pop("pickled")
-        self.__dict__.update(state)
-        try:
-            self._dataset, self._collate = pickle.loads(pickled)
-        except Exception as error:  # noqa: BLE001  whatever a user's class does
-            self._error = wrap_error(error)
+        return {**self.__dict__, "_dataset": pickled, "_collate": None}
 
     def __getitems__(self, request: Request) -> tuple[Reply, Any]:
-        if self._error is not None:
-            return Reply(request, error=self._error), None
         started = time.perf_counter()
         try:
+            if isinstance(self._dataset, bytes):  # unpickled here, since an error at its start would end the worker
+                self._dataset, self._collate = pickle.loads(self._dataset)
             reply, data = self._images(request) if isinstance(self._dataset, SlotDataset) else self._items(request)
             if get_worker_info() is not None:
                 data = _Pickled(data)
