@@ -86,7 +86,7 @@ class Epoch:
         return {"own": [generator.get_state() for generator in self._generators], "has_iterator": has_iterator(self._loader)}
 
     def _count(self) -> int | None:
-        if self.used and hasattr(self._loader, "epoch_stop"):  # the number of ranks may have changed since
+        if self.used and self._stateful and hasattr(self._loader, "epoch_stop"):  # the number of ranks may have changed since
             done = self._loader.state_dict()["consumed"]
             return self.used - int(-(self._loader.epoch_stop - done) // self._loader.global_batch_size)
         try:
