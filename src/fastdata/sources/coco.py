@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct
 
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import Field, Source, SourceList, listed, read_bytes
-from fastdata.sources.instances import annotated, category_column, instance_column, with_annotations
+from fastdata.sources.instances import annotated, instance_column, with_annotations
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import FileIndex
 from fastdata.sources.urls import AnyPath
@@ -110,16 +110,16 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
 
 def _fields(file: _File) -> list[Field]:
     """Return the fields for what the annotations hold."""
-    columns = [Column("image_id", "int64"), SOURCE_SIZE]
+    columns, names = [Column("image_id", "int64"), SOURCE_SIZE], tuple(one.name for one in file.categories)
     if any(one.bbox is not UNSET for one in file.annotations):
         columns += [
             instance_column("boxes", "xywh"),
-            category_column([one.name for one in file.categories], [one.id for one in file.categories]),
+            Column("category", "int64", many=True, group=INSTANCES, names=names, ids=tuple(one.id for one in file.categories)),
             Column("area", "float32", many=True, group=INSTANCES),
             Column("crowd", "bool", many=True, group=INSTANCES),
         ]
-    if names := next((one.keypoints for one in file.categories if one.keypoints), ()):
-        columns.append(instance_column("keypoints", "xy", (len(names),), names))
+    if points := next((one.keypoints for one in file.categories if one.keypoints), ()):
+        columns.append(instance_column("keypoints", "xy", (len(points),), points))
     if any(one.caption is not UNSET for one in file.annotations):
         columns.append(Column("captions", "json"))
     return [Field(column, True, layout={"boxes": "xywh", "keypoints": "xy"}.get(column.name, "")) for column in columns]

@@ -17,7 +17,7 @@ from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
 from fastdata.store.manifest import Labels
 from fastdata.words import number_of, was
 
-__all__ = ["LAYOUTS", "annotated", "as_instances", "box_notes", "category_column", "in_pixels", "instance_column"]
+__all__ = ["LAYOUTS", "annotated", "as_instances", "box_notes", "in_pixels", "instance_column"]
 __all__ += ["with_annotations", "with_meanings"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,11 +36,6 @@ def instance_column(name: str, layout: str, shape: tuple[int, ...] = (), names: 
     """
     geometry, shape = ("xy", (*shape, 3)) if layout == "xy" else ("xyxy", (4,))
     return Column(name, "float32", shape, many=True, geometry=geometry, group=INSTANCES, names=tuple(names))
-
-
-def category_column(names: Iterable[str], ids: Iterable[int] = ()) -> Column:
-    """Return the column of the categories of boxes, which are indices into `names`."""
-    return Column("category", "int64", many=True, group=INSTANCES, names=tuple(names), ids=tuple(ids))
 
 
 def annotated(source: Source, values: Iterable[Any], problem: str = "") -> Source:

@@ -20,7 +20,7 @@ from fastdata.sources.packed import Packed
 from fastdata.store.manifest import Labels, read_current
 
 __all__ = ["Encode", "NoClassesError", "Type", "UnknownClassError", "Value", "encode_labels", "read_classes", "with_folder_classes"]
-__all__ += ["with_labels", "with_pattern", "without_labels"]
+__all__ += ["with_labels", "with_pattern"]
 
 Value = bool | int | float | str | Sequence[float] | None  # as a source has it; None: the input has no label
 Encode = Callable[[Value], tuple[Label, str]]  # returns the label and the problem of the input
@@ -219,11 +219,6 @@ def with_folder_classes(inputs: SourceList, classes: Sequence[str]) -> SourceLis
     """Number the class folders as `classes` does. A folder without inputs need not be among them."""
     names = [inputs.labels.names[one.label] if isinstance(one.label, int) and one.label >= 0 else None for one in inputs.sources]
     return replace(with_labels(inputs, names, "folders", classes, by=f"SOURCE {inputs.root}"), labelled_by=inputs.labelled_by)
-
-
-def without_labels(inputs: SourceList) -> SourceList:
-    """Remove the labels, so that no input needs one."""
-    return with_labels(inputs, [None] * len(inputs.sources), "values")
 
 
 def with_labels(

@@ -9,7 +9,7 @@ from fastdata.sources.base import list_archives
 from fastdata.sources.fields import parse_fields, with_fields
 from fastdata.sources.folder import list_folder
 from fastdata.sources.inputs import FOLDERS, Field, SourceList
-from fastdata.sources.labels import read_classes, with_folder_classes, with_pattern, without_labels
+from fastdata.sources.labels import read_classes, with_folder_classes, with_labels, with_pattern
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.pairs import refuse_mask_folders
 from fastdata.sources.path_table import list_table, with_table
@@ -80,7 +80,7 @@ def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields:
     if options.labels is not None:
         inputs = with_table(inputs, to_path(options.labels), options, fields)
     if options.no_labels:
-        return without_labels(inputs)
+        return with_labels(inputs, [None] * len(inputs.sources), "values")  # so that none needs one
     if options.labels is None and source.is_dir() and inputs.labelled_by == FOLDERS:
         if columns := [options.label_column] * (options.label_column is not None) + [*options.regression]:
             option = "--label-column" if options.label_column is not None else "--regression"

@@ -18,11 +18,11 @@ import yaml
 from fastdata.errors import PrepError
 from fastdata.sources.folder import Walk, walk_files
 from fastdata.sources.inputs import Field, Source, SourceList, read_bytes
-from fastdata.sources.instances import annotated, category_column, instance_column, with_annotations
+from fastdata.sources.instances import annotated, instance_column, with_annotations
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import FileIndex
 from fastdata.sources.urls import AnyPath
-from fastdata.store.column import SOURCE_SIZE, mirror_order
+from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column, mirror_order
 from fastdata.words import number_of
 
 __all__ = ["with_yolo"]
@@ -78,7 +78,7 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
     fields = [
         Field(SOURCE_SIZE),
         Field(instance_column("boxes", "xyxy"), True, layout="xyxy", fractions=True),
-        Field(category_column(dataset.classes), True),
+        Field(Column("category", "int64", many=True, group=INSTANCES, names=tuple(dataset.classes)), True),
     ]
     if dataset.kpt_shape[0]:
         points = instance_column("keypoints", "xy", dataset.kpt_shape[:1], dataset.points)
