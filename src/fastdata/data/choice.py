@@ -78,8 +78,5 @@ def part_of(fraction: float, seed: int, keys: Array, groups: Array | None) -> Ar
     for start, count in zip(starts, counts, strict=True):
         first[order[start : start + round(fraction * count)]] = True
     if first.all() or not first.any():
-        raise ValueError(
-            f"{fraction} of {'each of ' * (len(counts) > 1)}{', '.join(map(str, counts[:5]))} samples, rounded, leaves one part "
-            "empty: choose another fraction"
-        )
+        raise ValueError(f"{fraction} of {', '.join(map(str, counts[:5]))} samples, rounded, leaves one part empty: choose another")
     return first

@@ -100,10 +100,9 @@ class Crop:
 
     def shapes(self, boxes: Array) -> list[tuple[int, int]]:
         """Return the (height, width) of each box's output."""
-        shape = self.shape
-        if shape is None:
+        if self.shape is None:
             raise NotImplementedError(f"{type(self).__name__} has no shape of its own, so it needs a method shapes")
-        return [shape] * len(boxes)
+        return [self.shape] * len(boxes)
 
     def __repr__(self) -> str:
         size, *others = ((field, getattr(self, field.name)) for field in fields(self))
@@ -344,5 +343,4 @@ class Resize(Crop):
     def shapes(self, boxes: Array) -> list[tuple[int, int]]:
         if not isinstance(self.size, int):
             return super().shapes(boxes)
-        size = self.size
-        return [(size * h // min(h, w), size * w // min(h, w)) for h, w in boxes[:, 2:].tolist()]
+        return [(self.size * h // min(h, w), self.size * w // min(h, w)) for h, w in boxes[:, 2:].tolist()]

@@ -131,10 +131,9 @@ class ImageDataset(SlotDataset):
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
     ) -> tuple[Any, Any]:
-        """Return a batch for the Loader: images and targets.
+        """Return a batch for the Loader: images [n, H, W, C], a tuple of views or a dict of images, and targets.
 
-        Images are [n, H, W, C]; a tuple of these if there are several views, a dict if samples have several images. Targets are
-        int64 [n], float32 [n, columns], masks [n, H, W], or what `Fields.batch` returns. Images are allocated first, then masks.
+        Targets are int64 [n], float32 [n, columns], masks [n, H, W], which are allocated last, or what `Fields.batch` returns.
         """
         keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
         if all(view.transform is None for view in self.views):

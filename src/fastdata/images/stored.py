@@ -198,10 +198,9 @@ class RAMImages(RAMDataset, ImageDataset):
                 held.append(masks_of)
             held += [one.with_size(other) for other in sizes[1:] for one in held]
         else:
-            if size is not None:
-                raise ValueError(f"size is {size}, but image files have their own size; size goes with a store: prepare one")
-            if images is not None:
-                raise ValueError(f"images is {images!r}, but image files are one image each; images goes with a store")
+            for name, value in (("size", size), ("images", images)):
+                if value is not None:
+                    raise ValueError(f"{name} is {value!r}, but files are one image of its own size each: {name} goes with a store")
             sources = held = [FileImages(source, targets)]
         if ignore_index is not None and masks_of is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")

@@ -126,16 +126,15 @@ class View:
     def render(self, sample: Sample, region: Region | None, out: Array) -> None:
         """Write a sample, [H, W, C], without the transform. `region` contains its window; None: the window is empty."""
         crop = self.crop
-        antialias, interpolation = (crop.antialias, crop.interpolation) if crop else (False, "bilinear")
+        antialias, interpolation, fill = (crop.antialias, crop.interpolation, crop.fill) if crop else (False, "bilinear", 0)
         if region is None:
-            out[...] = crop.fill if crop else 0
+            out[...] = fill
         elif sample.window[:4] == sample.box:
-            top, left, h, w = sample.box
-            shrink = region.shrink
+            (top, left, h, w), shrink = sample.box, region.shrink
             box = ((top - region.top) / shrink, (left - region.left) / shrink, h / shrink, w / shrink)
             resample(region.pixels, box, out, antialias=antialias, interpolation=interpolation)
         else:
-            target, start, rate = _inside(sample, out, crop.fill if crop else 0)
+            target, start, rate = _inside(sample, out, fill)
             corner = region.top // region.shrink, region.left // region.shrink
             rate = rate[0] / region.shrink, rate[1] / region.shrink
             resample_part(region.pixels, corner, rate, start, target, interpolation=interpolation)
@@ -177,11 +176,11 @@ def _inside(sample: Sample, out: Array, outside: int) -> tuple[Array, list[int],
     The last is how many pixels of the image each new one spans, down and across.
     """
     out[...] = outside
-    rate = sample.box[2] / out.shape[0], sample.box[3] / out.shape[1]
-    starts = [round(sample.box[axis] / rate[axis]) for axis in (0, 1)]
-    ends = [round((sample.window[axis] + sample.window[2 + axis]) / rate[axis]) for axis in (0, 1)]
-    rows, columns = (slice(max(-start, 0), max(end - start, 0)) for start, end in zip(starts, ends, strict=True))
-    return out[rows, columns], [max(start, 0) for start in starts], rate
+    (top, left, height, width), window = sample.box, sample.window
+    rate = height / out.shape[0], width / out.shape[1]
+    y, x = round(top / rate[0]), round(left / rate[1])
+    bottom, right = round((window.top + window.height) / rate[0]), round((window.left + window.width) / rate[1])
+    return out[max(-y, 0) : max(bottom - y, 0), max(-x, 0) : max(right - x, 0)], [max(y, 0), max(x, 0)], rate
 
 
 def _nearest(start: int, count: int, rate: float, side: int) -> Any:
