@@ -61,7 +61,7 @@ def split_alpha(pixels: Array) -> tuple[Array, Array | None]:
     """Return the colour of stored pixels, grey [H, W] or RGB [H, W, 3], and alpha [H, W], if there is one."""
     if pixels.ndim == 2 or pixels.shape[2] == 3:
         return pixels, None
-    return np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 2 else pixels[..., :3]), pixels[..., -1]
+    return pixels[..., 0].copy() if pixels.shape[2] == 2 else cv2.cvtColor(pixels, cv2.COLOR_RGBA2RGB), pixels[..., -1]
 
 
 def flatten(pixels: Array) -> Array:
