@@ -196,12 +196,7 @@ def by_class(pixels: Mapping[str, int]) -> dict[int, int]:
 
 
 def class_outside(ignore_index: int | None, dtype: Any, pixels: Mapping[int, int], names: Sequence[str]) -> int:
-    """Return the class of pixels outside an image.
-
-    Args:
-        ignore_index: the user's choice; None: the largest class that a mask of this dtype holds.
-        pixels: pixel counts by class.
-        names: names of the classes.
+    """Return the class of pixels outside an image: the user's `ignore_index`, or the largest that a mask of this dtype holds.
 
     Raises:
         ValueError: if a mask cannot hold it, or it is the default and has pixels that may be meant to be learnt.

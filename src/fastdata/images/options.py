@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from fastdata.options import option
 from fastdata.sources.options import LabelOptions, PairOptions, StrPath
 
-__all__ = ["CODECS", "RESIZE_MODES", "ImageOptions"]
+__all__ = ["CODECS", "ImageOptions"]
 
 CODECS = ("jpeg", "original", "rgb", "png")  # which fastdata.codecs.pixels defines
-RESIZE_MODES = ("short", "long", "crop", "stretch")
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class ImageOptions(PairOptions, LabelOptions):
     resize: str = option(
         "Which side becomes SIZE: the short one, the long one, that of a centre square (crop), or both (stretch).",
         "short",
-        choices=RESIZE_MODES,
+        choices=("short", "long", "crop", "stretch"),
     )
     upscale: bool = option("Whether smaller images are enlarged, or keep their size.", True)
     codec: str = option(
