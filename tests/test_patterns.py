@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from archives import all_pixels, equal, png, write_tar
-from fastdata import PrepError, prep
+from fastdata import PrepError
 from fastdata.sources.base import expand, locate
 from fastdata.sources.listing import list_sources
-from fastdata.store.store import Store
-from stores import whole
 
 
 def test_braces_and_wildcards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,12 +64,3 @@ def test_a_folder_of_images_with_an_archive_in_it_stays_one(tmp_path: Path) -> N
     (tmp_path / "1.png").write_bytes(png(1)[1])
     found = list_sources(tmp_path)
     assert [s.name for s in found.sources] == ["1.png"] and found.skipped == {".tar": 1}
-
-
-def test_classes_of_another_store_number_an_archive(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [m for k in range(3) for m in ((f"{k}.png", png(k)[1]), (f"{k}.cls", b"xyz"[k : k + 1]))])
-    write_tar(tmp_path / "b.tar", [("0.png", png(0)[1]), ("0.cls", b"z")])
-    train = prep(tmp_path / "a.tar", tmp_path / "a.fds", workers=1).out
-    made = Store(prep(tmp_path / "b.tar", tmp_path / "b.fds", classes=train, codec="rgb", workers=1).out)
-    assert made.samples["label"].tolist() == [2]
-    equal(whole(made.path), [png(0)[0]])

@@ -183,15 +183,14 @@ class SplitsError(PrepError):
         names = sorted(splits, key=lambda name: not name.lower().startswith("train"))  # the others reuse the classes of train
         self.splits, self.column, self.beside = {name: splits[name] for name in names}, column, beside
         self.stem = source.stem if column else source.absolute().name
-        outs = [f"{self.stem}-{name}.fds" for name in names]
-        commands = [["fastdata-prep", splits[name], out] for name, out in zip(names, outs, strict=True)]
-        for name, command in zip(names, commands, strict=True):
-            command += ["--split", name] * column + ["--classes", outs[0]] * (classes and name != names[0])
         more = f", and beside them {beside}" if beside else ""
-        super().__init__(
-            f"{source} holds {' and '.join(names)} side by side{more}, which would be mixed; prepare each by itself, with your "
-            "options:\n" + "\n".join(f"  {shlex.join(command)}" for command in commands)
-        )
+        text = f"{source} holds {' and '.join(names)} side by side{more}, which would be mixed; "
+        text += "prepare each by itself, with your options:"
+        for name in names:
+            command = ["fastdata-prep", splits[name], f"{self.stem}-{name}.fds", *["--split", name] * column]
+            command += ["--classes", f"{self.stem}-{names[0]}.fds"] * (classes and name != names[0])
+            text += f"\n  {shlex.join(command)}"
+        super().__init__(text)
 
 
 # Columns of tables

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import unicodedata
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -116,15 +117,14 @@ def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[s
 
 def _with_similar(root: AnyPath, sources: Packed[Source], table: AnyPath) -> Packed[Source]:
     """Return the inputs, those that are missing as the files in their folders that they mean."""
-    folders = defaultdict[str, set[str]](set)
-    for source in sources:
+    folders, meant = defaultdict[str, "array[int]"](lambda: array("Q")), dict[str, str]()  # the rows of each: names take more
+    for row, source in enumerate(sources):
         if source.problem == "missing":
-            folders[source.name.replace("\\", "/").rpartition("/")[0]].add(source.name)
-    meant = dict[str, str]()
-    for folder, names in folders.items():
+            folders[source.name.replace("\\", "/").rpartition("/")[0]].append(row)
+    for folder, rows in folders.items():
         path = join(root, folder) if folder else root
         files = [entry.name for entry in list_entries(path)] if path.is_dir() else []
-        meant |= _match(names, [f"{folder}/{file}" if folder else file for file in files], table)
+        meant |= _match([sources[row].name for row in rows], [f"{folder}/{file}" if folder else file for file in files], table)
 
     def similar(source: Source) -> Source:
         file = meant.get(_key(source.name)) if source.problem == "missing" else None
