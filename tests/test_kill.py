@@ -287,19 +287,7 @@ def test_the_same_bytes_under_any_hash_seed_with_any_workers_and_a_kill(tmp_path
     for k, path in enumerate(write_pictures(tmp_path / "in", 24)):
         rows.append(f"{path.name},{('1', '01', '2', 'b', 'a')[k % 5]},{('x', 'y', 'zz')[k % 3]}")
     (tmp_path / "in.csv").write_text("\n".join(rows))
-    command = (
-        *PREP,
-        "in.csv",
-        "out.fds",
-        "--root",
-        "in",
-        "--size",
-        "32",
-        "--shard-samples",
-        "3",
-        "--fields",
-        "tag",
-    )
+    command = (*PREP, "in.csv", "out.fds", "--root", "in", "--size", "32", "--shard-samples", "3", "--fields", "tag")
     expected = None
     for seed, workers in enumerate((1, 2, 4, 2, 1)):
         options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONHASHSEED": str(seed)}}

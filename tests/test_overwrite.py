@@ -223,18 +223,7 @@ def test_of_two_that_overwrite_one_is_refused(images: Pair, tmp_path: Path) -> N
 def test_kill_9_at_random_moments(images: Pair, tmp_path: Path) -> None:
     """The whole process group dies; what is there is the old store or the new one, and the same command ends with the new one."""
     out = images.copied(tmp_path)
-    command = (
-        *PREP,
-        images.new,
-        out,
-        "--codec",
-        "rgb",
-        "--shard-samples",
-        "3",
-        "--workers",
-        "2",
-        "--overwrite",
-    )
+    command = (*PREP, images.new, out, "--codec", "rgb", "--shard-samples", "3", "--workers", "2", "--overwrite")
     expected, killed = tree(images.new_store), 0
     for state in ("work/next/work/plan.json", "work/next/work/shard-*.json", "work/next/samples.npy", "next", "work/lock"):
         process = start(*command)

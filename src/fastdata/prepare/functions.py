@@ -5,20 +5,17 @@ import textwrap
 
 from fastdata import kinds
 from fastdata.options import as_arguments, options_of
+from fastdata.prepare import tasks
 from fastdata.prepare.summary import Summary
-from fastdata.prepare.tasks import prep as with_any_options
-from fastdata.prepare.tasks import prep_finish as finish_any
-from fastdata.prepare.tasks import prep_plan as plan_any
-from fastdata.prepare.tasks import prep_run as run_any
 
 __all__ = ["Summary", "prep", "prep_finish", "prep_plan", "prep_run"]
 
 
 def _with_options() -> tuple[inspect.Signature, str]:
     """Return the signature of prep with the options of every kind, and its docstring with their help."""
-    signature = inspect.signature(with_any_options)
+    signature = inspect.signature(tasks.prep)
     *named, _ = signature.parameters.values()
-    taken, lines = {one.name for one in named}, [inspect.cleandoc(with_any_options.__doc__ or ""), ""]
+    taken, lines = {one.name for one in named}, [inspect.cleandoc(tasks.prep.__doc__ or ""), ""]
     named.append(inspect.Parameter("kind", inspect.Parameter.KEYWORD_ONLY, default=None))
     for kind in map(kinds.find, kinds.NAMES):
         lines.append(f"Options of {kind.name}:")
@@ -33,10 +30,10 @@ def _with_options() -> tuple[inspect.Signature, str]:
 _signature, _doc = _with_options()
 
 
-_names = {*_signature.parameters, *inspect.signature(run_any).parameters}
-prep = as_arguments(with_any_options, _names)
+_names = {*_signature.parameters, *inspect.signature(tasks.prep_run).parameters}
+prep = as_arguments(tasks.prep, _names)
 prep.__signature__ = _signature  # type: ignore[attr-defined]
 prep.__doc__ = _doc
-prep_plan = as_arguments(plan_any, _names)
-prep_run = as_arguments(run_any, _names)
-prep_finish = as_arguments(finish_any, _names)
+prep_plan = as_arguments(tasks.prep_plan, _names)
+prep_run = as_arguments(tasks.prep_run, _names)
+prep_finish = as_arguments(tasks.prep_finish, _names)

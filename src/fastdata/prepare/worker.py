@@ -35,19 +35,8 @@ from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, wr
 from fastdata.store.writer import ShardWriter
 from fastdata.system.children import end_with
 
-__all__ = [
-    "Job",
-    "Made",
-    "Progress",
-    "Task",
-    "Writers",
-    "main",
-    "make_shard",
-    "publish_shard",
-    "reject_of",
-    "shard_place",
-    "shard_table",
-]
+__all__ = ["Job", "Made", "Progress", "Task", "Writers", "main", "make_shard", "publish_shard", "reject_of"]
+__all__ += ["shard_place", "shard_table"]
 
 PAUSES_S = 0.5, 2.0, 8.0  # before a shard is made again whose inputs could not be read
 ORDINARY_BYTES = 256 << 20  # of memory, which an image of 50 megapixels takes

@@ -12,18 +12,7 @@ from msgspec import convert
 
 from fastdata import kinds
 from fastdata.errors import StoreError, damaged
-from fastdata.store.files import (
-    MANIFEST,
-    NAMES,
-    REJECTS,
-    SAMPLES,
-    Stamp,
-    check_size,
-    check_sum,
-    index_file,
-    load_npy,
-    shard_file,
-)
+from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, Stamp, check_size, check_sum, index_file, load_npy, shard_file
 from fastdata.store.manifest import Manifest, Variant, read_current
 from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
 
