@@ -12,7 +12,6 @@ import pytest
 from archives import all_pixels, equal, pixels_of, png, problems, write_tar
 from fastdata import PrepError, prep
 from fastdata.sources.listing import list_sources
-from fastdata.sources.options import LabelOptions
 from fastdata.store.store import Store
 from stores import folder, whole
 from support import encode, picture, run
@@ -77,13 +76,6 @@ def test_samples_without_a_label_among_others_are_rejects(tmp_path: Path) -> Non
     (tmp_path / "t.csv").write_text("path,x\nx.tar/1.png,0.5\nx.tar/2.png,0.25\n")
     summary = prep(tmp_path / "x.tar", tmp_path / "o.fds", labels=tmp_path / "t.csv", regression="x", workers=1)
     assert Store(summary.out).samples["label"].tolist() == [[0.5], [0.25]] and summary.rejected == {"no-label": 1}
-
-
-def test_numbers_to_predict_have_the_names_that_a_json_gives(tmp_path: Path) -> None:
-    contents = [b'{"label": [1.5, -2], "names": ["p", "q"]}', b'{"label": [0, 1]}']
-    write_tar(tmp_path / "x.tar", [m for k, text in enumerate(contents) for m in ((f"{k}.png", b""), (f"{k}.json", text))])
-    found = list_sources(tmp_path / "x.tar", LabelOptions(regression=("label",)))
-    assert (found.labels.names, [s.label for s in found.sources]) == (("p", "q"), [(1.5, -2), (0, 1)])
 
 
 def test_which_member_is_the_image(tmp_path: Path) -> None:

@@ -98,11 +98,10 @@ class Bucket:
         """Return the key of an object below the URL, which is text."""
         return f"{self._prefix}/{path}".strip("/")
 
-    def version(self, path: str) -> tuple[int, str]:
-        """Return the size of an object in bytes, and what changes when it is replaced: its ETag, or its time."""
+    def size(self, path: str) -> int:
+        """Return the size of an object in bytes."""
         with self._explained(path):
-            found = self._api.head(self._store, self._key(path))
-        return int(found["size"]), str(found.get("e_tag") or found.get("version") or found["last_modified"].isoformat())
+            return int(self._api.head(self._store, self._key(path))["size"])
 
     def read_twice(self, path: str) -> bytes:
         """Return a small object of which no checksum is known; two readings are equal, unless TLS notices changed bytes."""

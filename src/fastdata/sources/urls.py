@@ -93,7 +93,7 @@ class Client:
             return None
         bucket, key = self._at(url)
         try:
-            return bucket.version(key)[0] if key else None  # a bucket is no object
+            return bucket.size(key) if key else None  # a bucket is no object
         except RemoteError as error:
             if error.missing:
                 return None
