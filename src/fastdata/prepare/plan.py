@@ -278,8 +278,8 @@ def plan_folder(out: Path) -> Path:
     return inner if plan_path(inner).exists() else out
 
 
-def _sources_path(out: Path, fingerprint: str, shard: int) -> Path:
-    return out / WORK / f"sources-{fingerprint[:8]}-{shard:05d}.json"
+def _sources_path(out: Path, plan: Plan, shard: int) -> Path:
+    return out / WORK / f"sources-{plan.fingerprint[:8]}-{shard:05d}.json"
 
 
 def save_plan(plan: Plan, out: Path) -> None:
@@ -287,9 +287,8 @@ def save_plan(plan: Plan, out: Path) -> None:
     for name, data in plan.files.items():
         (out / name).parent.mkdir(exist_ok=True)
         write_atomic(out / name, data)
-    sums = list[str]()
-    for shard in range(plan.num_shards):
-        sums.append(write_atomic(_sources_path(out, plan.fingerprint, shard), plan.rows(shard), durable=False).xxh3_128)
+    saved = (write_atomic(_sources_path(out, plan, k), plan.rows(k), durable=False) for k in range(plan.num_shards))
+    sums = [total.xxh3_128 for total in saved]
     files = {name: xxhash.xxh3_128_hexdigest(data) for name, data in plan.files.items()}
     body = {**vars(plan), "kind": plan.options.kind, "options": plan.recorded_options(), "sources": sums, "files": files}
     text = json.dumps(to_builtins(body), sort_keys=True)
@@ -364,6 +363,6 @@ class _Sources(Sequence[Any]):
         return self._read[found - self._saved.bounds[shard]]
 
     def _load(self, shard: int) -> list[Any]:
-        rows = json.loads(_checked(_sources_path(self._out, self._saved.fingerprint, shard), self._saved.sources[shard]))
+        rows = json.loads(_checked(_sources_path(self._out, self._saved, shard), self._saved.sources[shard]))
         names = [[one.name for one in fields(kind)] for kind in self._classes]
         return [convert(dict(zip(names[k], row, strict=False)), self._classes[k]) for k, *row in rows]

@@ -122,7 +122,7 @@ def prep(
             return found
         with claimed(work.out):
             laid = lay_plan(work, overwrite)
-        with claimed(work.out, share=True):  # with tasks
+        with claimed(work.out, share=engine == "ray"):  # whose tasks are those of prep_run
             if laid is None:
                 summary = _finish_store(work, None, started)
             else:
