@@ -111,15 +111,6 @@ def noisy(pixels: Array) -> Array:
     return np.full_like(pixels, np.random.randint(256))  # noqa: NPY002  users do
 
 
-def test_a_transform_is_called_for_each_view() -> None:
-    dataset = LMDBDataset(stores.store("rgb"), crop=TWO, transform=noisy)
-    (one, other), _ = dataset.read_batch(np.arange(stores.COUNT), seed=0, epoch=0)
-    assert one.shape == (stores.COUNT, 24, 24, 3) and other.shape == (stores.COUNT, 16, 20, 3)
-    assert len(np.unique(one[:, 0, 0, 0] ^ other[:, 0, 0, 0])) > 20  # each view has its own seed
-    again, _ = dataset.read_batch(np.arange(7), seed=0, epoch=0)
-    np.testing.assert_array_equal(again[1], other[:7])
-
-
 def test_a_view_has_flips_and_a_transform_of_its_own() -> None:
     """What it lacks is the dataset's, which may be set at any time."""
     crop, path = CenterCrop(24), stores.store("jpeg")
