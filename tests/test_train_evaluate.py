@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.optim import SGD
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from fastdata import FastDataError, Loader
 from training import cut, data, net, trainer, values
@@ -133,3 +133,12 @@ def test_metrics_need_the_outputs_of_one_call(calls):
     with pytest.raises(FastDataError, match=f"called the model {calls} times, so metrics do not know which outputs to take"):
         trainer(net(), MOMENTUM, loss_fn, metrics={"top1": right}).evaluate(cut(data(8), (4, 4)))
     assert trainer(net(), MOMENTUM, loss_fn).evaluate(cut(data(8), (4, 4)))["loss"] > 0
+
+
+@pytest.mark.parametrize(("rows", "warns"), [(5, True), (6, False)])
+def test_a_sampler_that_repeats_samples_in_an_evaluation_is_said(rows, warns, recwarn):
+    """To have as many on every rank."""
+    dataset = TensorDataset(*data(rows))
+    sampler = DistributedSampler(dataset, num_replicas=2, rank=0, shuffle=False)
+    trainer(net(), MOMENTUM).evaluate(DataLoader(dataset, 2, sampler=sampler))
+    assert warns == any("the DistributedSampler repeats 1 of 5 samples" in str(one.message) for one in recwarn)
