@@ -315,7 +315,7 @@ def _read_csv(path: Path, untyped: Container[str]) -> Any:
     pa, rows, delimiter = _arrow(), read_rows(path), delimiter_of(path)
     names = next(rows, [])
     if not all(name.strip() for name in names):
-        raise StoreError(f"{path}: its first line must name all columns, found {_quoted(names)}")
+        raise StoreError(f"{path}: its first line must name all columns (pandas: index=False), found {_quoted(names)}")
     with path.open("rb") as file:
         if any(b'"' in line for line in file):
             deque(rows, maxlen=0)

@@ -78,6 +78,7 @@ WAYS: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
     "a categorical column": lambda root: (shuffled().astype({"label": "category"}), {}),
     "two Series": lambda root: (shuffled()["image"], {"labels": shuffled()["label"]}),
     "numpy's text": lambda root: (PIXELS, {"labels": np.array(LABELS)}),
+    "a generator of labels": lambda root: (PIXELS, {"labels": (name for name in LABELS)}),
     "dicts": lambda root: ([{"image": data, "label": name} for data, name in zip(FILES, LABELS, strict=True)], {}),
     "pairs with classes": lambda root: (pairs(), {}),
     "torch's wrappers": lambda root: (

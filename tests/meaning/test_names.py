@@ -71,3 +71,17 @@ def test_tables_name_images_whatever_their_form(tmp_path: Path, forms: tuple[str
                 for k, (_, one) in enumerate(dataset)  # type: ignore[arg-type]
             }
             assert found == {name: (f"of {k}", 2 - k) for k, name in enumerate(NAMES)}
+
+
+@pytest.mark.parametrize(("bbox", "rejected"), [([7.5, 5, 15, 10], 4), (None, 5), ([1, 2], 5), ("xyz", 5)])
+def test_coco_may_separate_folders_as_windows_does(tmp_path: Path, bbox: Any, rejected: int) -> None:
+    """And a box that is none is told as that."""
+    for name in ("a", "b"):
+        write(tmp_path / f"in/{name}", "NFC", ".png", lambda k: encode(picture(k, 20, 30), ".png"))
+    images = [{"id": k, "file_name": f"{'ab'[k]}\\plain.png", "height": 20, "width": 30} for k in range(2)]
+    boxes = [{"image_id": k, "category_id": 0, "bbox": bbox if k else [1, 2, 3, 4]} for k in range(2)]
+    (tmp_path / "a.json").write_text(json.dumps({"images": images, "annotations": boxes, "categories": [{"id": 0, "name": "x"}]}))
+    made = prep(tmp_path / "in", tmp_path / "o.fds", coco=tmp_path / "a.json", workers=1)
+    wanted = {"not-annotated": 4} if rejected == 4 else {"not-annotated": 4, "bad-annotation": 1}
+    assert made.rejected == wanted and made.kept == 6 - rejected
+    assert rejected == 4 or "bad-annotation: a bbox is not a list of four numbers" in made.first_reject

@@ -87,7 +87,8 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     fields, categories = _fields(file), {one.id: k for k, one in enumerate(file.categories)}
     index, sources, absent, empty = FileIndex(inputs.sources, os.path.normpath), Packed[Source](), list[str](), 0
     for image in file.images:
-        found, own = index.find(image.file_name), annotations.pop(image.id, [])
+        found = index.find(image.file_name) or index.find(image.file_name.replace("\\", "/"))  # as Windows writes it
+        own = annotations.pop(image.id, [])
         if not found and inputs.selected:
             absent.append(image.file_name)
             continue
@@ -95,7 +96,8 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
         try:
             values, problem = _values(fields, image, own, categories), ""
         except (ValueError, TypeError, IndexError) as error:
-            values, problem = [], f"bad-annotation: {error}"
+            why = error if isinstance(error, ValueError) else "a bbox is not a list of four numbers"
+            values, problem = [], f"bad-annotation: {why}"
         sources.extend(annotated(one, values, problem) for one in found or [Source(image.file_name, -1, -1, "missing")])
     unlisted = index.unpaired()
     if len(unlisted) == len(inputs.sources):
