@@ -15,13 +15,11 @@ from support import run, tree, write_pictures
 SCRIPT = """
 import json, sys
 import fastdata
-from fastdata.store.export import export
 
 root, out = sys.argv[1:]
 for name, (source, options) in json.load(open(root + "/jobs.json", encoding="utf-8")).items():
     paths = {key: f"{root}/{value[5:]}" for key, value in options.items() if str(value).startswith("path:")}
     fastdata.prep(f"{root}/{source}", f"{out}/{name}.fds", workers=1, **{**options, **paths})
-export(f"{out}/table.fds", f"{out}/exported")
 """
 CLASSES = ("1", "01", "große", "2", "b", "a", "ä")
 JOBS = """{
@@ -29,7 +27,7 @@ JOBS = """{
     "pattern": ["in", {"label_from": "([0-9])[.]png"}],
     "masks": ["in", {"masks": "path:masks"}],
     "yolo": ["in", {"yolo": "path:yolo", "size": 16}],
-    "characters": ["text", {"tokenizer": "chars", "split_lines": true}],
+    "characters": ["text", {"tokenizer": "chars", "end_token": "none"}],
     "trained": ["text", {"train_bpe": 270, "split_lines": true}],
     "arrays": ["arrays", {}]
 }"""
