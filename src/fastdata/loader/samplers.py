@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import Sampler, SequentialSampler
 
 from fastdata.data.random import isolated_global_rngs, occurrences, seeds_for_user_code
@@ -33,8 +34,11 @@ class UserSampler:
         self._is_batch_sampler = is_batch_sampler
         self._seed = seed
         self._among = among
-        inner = getattr(sampler, "sampler", None)
-        self._with_epoch = next((one for one in (sampler, inner) if hasattr(one, "set_epoch")), None)
+        both = sampler, getattr(sampler, "sampler", None)
+        self._with_epoch = next((one for one in both if hasattr(one, "set_epoch")), None)
+        generators = (getattr(one, "generator", None) for one in both)
+        self._generator = next((one for one in generators if isinstance(one, torch.Generator)), None)
+        self._drawn = -1, torch.empty(0), torch.empty(0)  # the last epoch, and the generator's state before it and after it
         self._next_epoch = 0
 
     def epoch_set(self) -> int | None:
@@ -57,9 +61,12 @@ class UserSampler:
         """
         if self._with_epoch is not None:
             self._with_epoch.set_epoch(epoch)
+        before = self._rewind(epoch)
         with isolated_global_rngs() as reseed:  # a resumed epoch has the same list
             reseed(seeds_for_user_code(self._seed, epoch, [SAMPLER_STREAM])[0])
             lists = [self._indices(each) for each in (self._sampler if self._is_batch_sampler else [self._sampler])]
+        if self._generator is not None:
+            self._drawn = epoch, before, self._generator.get_state()
         self.expect(self._next_epoch)
         drawn = np.concatenate(lists)
         batches = np.stack([drawn, occurrences(drawn)])
@@ -72,6 +79,15 @@ class UserSampler:
         if len(lists) != stop:
             raise LoaderError(f"batch_sampler gave {len(lists)} batches, but its len() is {stop}")
         return np.split(batches, np.cumsum([len(each) for each in lists])[:-1], axis=1)[start:]
+
+    def _rewind(self, epoch: int) -> torch.Tensor:
+        """Put the sampler's own generator back if it has drawn this epoch, ahead of its pass, and return its state."""
+        if self._generator is None:
+            return torch.empty(0)
+        last, before, after = self._drawn
+        if last == epoch and torch.equal(self._generator.get_state(), after):  # else the program has set it
+            self._generator.set_state(before)
+        return self._generator.get_state()
 
     def _indices(self, drawn: Iterable[Any]) -> Array:
         """Return the indices that are drawn. Negative ones count from the end, as in `dataset[-1]`."""
