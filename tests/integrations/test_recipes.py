@@ -13,7 +13,6 @@ import pytest
 import fastdata
 from recipes import DOCUMENT, recipes
 from stores import sources
-from support import write_pictures
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +36,3 @@ def test_the_table_names_the_installed_versions():
     for name, stated in rows:
         package = "lightning" if name == "Fabric" else name
         assert version(package).split("+")[0] == stated, name
-
-
-def test_what_the_readme_begins_with_runs(tmp_path):
-    """The loop of torchvision that its first lines replace, here on two images."""
-    write_pictures(tmp_path / "images" / "cat", 2, height=240, width=300)
-    before = re.search(r"^```py\n(.*?)^```", (DOCUMENT.parents[1] / "README.md").read_text(), re.MULTILINE | re.DOTALL)[1]
-    code = f"{before}    print(images.shape, images.dtype, len(targets))\n"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
-    assert (done.returncode, done.stdout) == (0, "torch.Size([2, 3, 224, 224]) torch.float32 2\n"), done.stderr
