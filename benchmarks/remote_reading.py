@@ -29,7 +29,8 @@ import numpy as np
 from prep_inputs import repeated
 
 import fastdata
-from fastdata import LMDBDataset, Loader, RandomResizedCrop, StoreError
+from fastdata import LMDBDataset, Loader, RandomResizedCrop
+from fastdata.errors import StoreError
 from fastdata.store.manifest import read_manifest
 from faults import FaultServer, serving
 

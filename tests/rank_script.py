@@ -19,7 +19,8 @@ from torch.utils.data import TensorDataset
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
-from fastdata import FastDataError, Loader, Trainer
+from fastdata import Loader, Trainer
+from fastdata.errors import FastDataError
 from fastdata.train.evaluate import evaluate
 from fastdata.train.metrics import Metrics
 from support import step_of

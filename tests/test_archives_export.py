@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastdata import StoreError, prep
+from fastdata import prep
+from fastdata.errors import StoreError
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from stores import floats, store, unlabelled

@@ -14,8 +14,8 @@ import pytest
 from pyarrow import feather
 
 from archives import all_pixels, equal, pixels_of, png, problems
-from fastdata import PrepError, prep
-from fastdata.errors import CodecError
+from fastdata import prep
+from fastdata.errors import CodecError, PrepError
 from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from archives import all_pixels, equal, pixels_of, png, problems, write_tar
-from fastdata import PrepError, prep
+from fastdata import prep
+from fastdata.errors import PrepError
 from fastdata.sources.listing import list_sources
 from fastdata.store.store import Store
 from stores import folder, whole

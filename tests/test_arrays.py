@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastdata
-from fastdata import ArrayDataset, CenterCrop, Loader, LoaderError, RandomCrop, RandomResizedCrop, StoreError
+from fastdata import ArrayDataset, CenterCrop, Loader, RandomCrop, RandomResizedCrop
 from fastdata.arrays.chunked import touched
 from fastdata.arrays.shards import boxes
 from fastdata.data.random import uniforms
+from fastdata.errors import LoaderError, StoreError
 from stores import folder, store
 from support import Array, read_through
 

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 import fastdata
-from fastdata import ArrayDataset, PrepError
+from fastdata import ArrayDataset
 from fastdata.arrays.files import check_values
+from fastdata.errors import PrepError
 from fastdata.prepare.build_plan import choose_kind
 from fastdata.store.export import export
 from fastdata.store.store import Store
@@ -148,12 +149,12 @@ def test_values_are_never_changed_silently():
         (np.array([2.0**63]), "int64"),
         (np.array([0.5]), "uint8"),
     ):
-        with pytest.raises(fastdata.CodecError, match="does not hold") as error:
+        with pytest.raises(fastdata.errors.CodecError, match="does not hold") as error:
             ok(values, dtype)
         assert error.value.reason == "range"
     ok(np.array([0.1, np.nan]), "float32", rounded=True)
     for values, dtype in ((np.array([1e300]), "float32"), (np.array([0.5]), "uint8")):
-        with pytest.raises(fastdata.CodecError):
+        with pytest.raises(fastdata.errors.CodecError):
             ok(values, dtype, rounded=True)
 
 
@@ -305,7 +306,7 @@ def test_export_writes_the_originals(scans, store, tmp_path):
     for kind, folder in (("arrays", "in"), ("masks", "masks")):
         for path in (scans / folder).rglob("[0-9]*.npy"):
             np.testing.assert_array_equal(np.load(tmp_path / "out" / kind / path.relative_to(scans / folder)), np.load(path))
-    with pytest.raises(fastdata.StoreError, match="not an empty folder"):
+    with pytest.raises(fastdata.errors.StoreError, match="not an empty folder"):
         export(store, tmp_path / "out")
 
 
@@ -321,5 +322,5 @@ def test_a_flipped_byte_is_found_and_named(store, tmp_path):
     problems = "\n".join(verify(copy))
     assert problems.count("checksum differs") == 2
     os.truncate(path, path.stat().st_size - 4096)
-    with pytest.raises(fastdata.FormatError, match="cut short"):
+    with pytest.raises(fastdata.errors.FormatError, match="cut short"):
         ArrayDataset(copy)

@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from fastdata import LMDBDataset, Loader, MissingExtraError, RAMDataset, RandomResizedCrop
+from fastdata import LMDBDataset, Loader, RAMDataset, RandomResizedCrop
+from fastdata.errors import MissingExtraError
 from stores import sources, store
 
 

@@ -13,7 +13,8 @@ import torch
 
 import fastdata
 from corpora import documents, sentences, tokens
-from fastdata import Loader, PrepError, TokenDataset
+from fastdata import Loader, TokenDataset
+from fastdata.errors import PrepError
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from fastdata.store.verify import verify

@@ -12,18 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastdata import (
-    CenterCrop,
-    LMDBDataset,
-    Loader,
-    PrepError,
-    RAMDataset,
-    RandomCrop,
-    RandomResizedCrop,
-    RandomScaleCrop,
-    Resize,
-    prep,
-)
+from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize, prep
+from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from support import boxes_of, encode, picture
 

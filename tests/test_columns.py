@@ -16,18 +16,8 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import fastdata
-from fastdata import (
-    CenterCrop,
-    FormatError,
-    LMDBDataset,
-    Loader,
-    PrepError,
-    Ragged,
-    RAMDataset,
-    StoreError,
-    Trainer,
-    prep,
-)
+from fastdata import CenterCrop, LMDBDataset, Loader, Ragged, RAMDataset, Trainer, prep
+from fastdata.errors import FormatError, PrepError, StoreError
 from fastdata.store.manifest import read_manifest
 from fastdata.store.verify import verify
 from support import write_pictures

@@ -9,17 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastdata import (
-    Crop,
-    LMDBDataset,
-    Loader,
-    LoaderError,
-    RAMDataset,
-    RandomCrop,
-    RandomResizedCrop,
-    Resize,
-    StoreError,
-)
+from fastdata import Crop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
+from fastdata.errors import LoaderError, StoreError
 from fastdata.images import crops
 from stores import sha, square, store, whole
 from support import Corner, records_of

@@ -12,9 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata import CenterCrop, LMDBDataset, LoaderError, MaskDataset, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize
+from fastdata import CenterCrop, LMDBDataset, MaskDataset, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize
 from fastdata.codecs.pixels import decode_window, encode_record
 from fastdata.data.random import uniforms
+from fastdata.errors import LoaderError
 from fastdata.images.resample import resample
 from fastdata.images.view import Sample, View
 from fastdata.store.manifest import Form

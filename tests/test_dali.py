@@ -9,19 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastdata import (
-    Batch,
-    CenterCrop,
-    Crop,
-    FormatError,
-    LMDBDataset,
-    Loader,
-    LoaderError,
-    RAMDataset,
-    RandomCrop,
-    RandomResizedCrop,
-    Resize,
-)
+from fastdata import Batch, CenterCrop, Crop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
+from fastdata.errors import FormatError, LoaderError
 from fastdata.store.store import Store
 from stores import COUNT, once, sha, store
 from support import until

@@ -17,7 +17,8 @@ import pytest
 
 import fastdata
 import stores
-from fastdata import ArrayDataset, FormatError, LMDBDataset, Loader, MaskDataset, RAMDataset, StoreError
+from fastdata import ArrayDataset, LMDBDataset, Loader, MaskDataset, RAMDataset
+from fastdata.errors import FormatError, StoreError
 from fastdata.store.store import Store
 from support import MAIN, encode, picture, run, shards, signed, write_pictures, written
 

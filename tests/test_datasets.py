@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import fastdata
-from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RAMDataset, RandomCrop, RandomResizedCrop, Resize, StoreError
+from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
+from fastdata.errors import LoaderError, StoreError
 from stores import CLASSES, COUNT, floats, folder, script, sources, store, unlabelled, whole
 from support import encode, picture
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.utils.data import SequentialSampler, TensorDataset
 
-from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop
+from fastdata import LMDBDataset, Loader, RandomResizedCrop
+from fastdata.errors import LoaderError
 from stores import COUNT, sha, store
 
 EPOCHS = 3

@@ -13,7 +13,8 @@ import cv2
 import numpy as np
 import pytest
 
-from fastdata import LMDBDataset, StoreError, prep
+from fastdata import LMDBDataset, prep
+from fastdata.errors import StoreError
 from fastdata.store.export import export
 from support import encode, picture, tree
 from test_coco import MODES, POINTS, scene, stored_shape

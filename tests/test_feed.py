@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fastdata import LMDBDataset, Loader, LoaderError, RandomResizedCrop
+from fastdata import LMDBDataset, Loader, RandomResizedCrop
+from fastdata.errors import LoaderError
 from fastdata.loader.engine import DevicePrefetchEngine as Feed
 from fastdata.system.torch_private import arrived
 from stores import sha, store

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archives import png, write_tar
-from fastdata import LMDBDataset, Loader, PrepError, prep
+from fastdata import LMDBDataset, Loader, prep
+from fastdata.errors import PrepError
 from fastdata.sources.fields import fit
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions

@@ -21,7 +21,8 @@ from torch.utils.data import (
 )
 from torch.utils.data import random_split as torch_split
 
-from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RandomResizedCrop
+from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
+from fastdata.errors import LoaderError
 from stores import COUNT, sha, store
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -64,7 +64,7 @@ loader.close()
 def work():
     try:
         next(batches)
-    except fastdata.LoaderError as error:
+    except fastdata.errors.LoaderError as error:
         return str(error)
 
 loader = fastdata.Loader(fastdata.LMDBDataset(path, crop=fastdata.CenterCrop(32)), 8, num_workers=1)

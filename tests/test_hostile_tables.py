@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fastdata import PrepError, StoreError, TableDataset
+from fastdata import TableDataset
+from fastdata.errors import PrepError, StoreError
 from fastdata.sources.listing import list_sources
 from support import encode, picture
 

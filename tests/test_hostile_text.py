@@ -16,7 +16,7 @@ import zstandard
 
 import fastdata
 from corpora import documents
-from fastdata import FastDataError, PrepError
+from fastdata.errors import FastDataError, PrepError
 from support import PEAK_MEMORY, run
 
 GIB = 1 << 30
@@ -26,7 +26,7 @@ import fastdata
 try:
     made = fastdata.prep(sys.argv[1], sys.argv[2], workers=1, **json.loads(sys.argv[3]))
     print(json.dumps([made.kept, made.rejected, made.first_reject]))
-except fastdata.PrepError as error:
+except fastdata.errors.PrepError as error:
     print(json.dumps([0, {{}}, str(error)]))
 print(max(peak_memory(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10) >> 20)
 """

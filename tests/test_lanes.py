@@ -15,7 +15,8 @@ from torch.utils.data import ConcatDataset, TensorDataset
 
 import fastdata
 import reference
-from fastdata import ArrayDataset, LMDBDataset, Loader, RAMDataset, StoreError, TokenDataset
+from fastdata import ArrayDataset, LMDBDataset, Loader, RAMDataset, TokenDataset
+from fastdata.errors import StoreError
 from fastdata.loader.order import LaneOrder, number_of_lanes
 from fastdata.store.store import Store
 from stores import folder

@@ -10,7 +10,7 @@ import pytest
 
 import fastdata
 from corpora import as_bytes, jsonl, tokens
-from fastdata import PrepError
+from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import tree

@@ -19,7 +19,8 @@ import pytest
 import torch
 from torch.utils.data import RandomSampler, TensorDataset, WeightedRandomSampler
 
-from fastdata import CodecError, LMDBDataset, Loader, LoaderError, RandomResizedCrop, Resize
+from fastdata import LMDBDataset, Loader, RandomResizedCrop, Resize
+from fastdata.errors import CodecError, LoaderError
 from fastdata.loader import ranks
 from stores import COUNT, deep, once, script, store
 from support import run, until, worker_processes

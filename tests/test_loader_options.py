@@ -161,7 +161,8 @@ import json, sys, time, warnings
 import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler, TensorDataset
-from fastdata import Loader, LoaderError
+from fastdata import Loader
+from fastdata.errors import LoaderError
 from fastdata.loader import ranks
 
 dist.init_process_group("gloo")

@@ -20,20 +20,9 @@ from PIL import Image
 
 import fastdata
 import fastdata.store.export
-from fastdata import (
-    CenterCrop,
-    CodecError,
-    LMDBDataset,
-    Loader,
-    MaskDataset,
-    PrepError,
-    RAMDataset,
-    RandomCrop,
-    RandomResizedCrop,
-    Resize,
-    StoreError,
-)
+from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop, RandomResizedCrop, Resize
 from fastdata.data.random import uniforms
+from fastdata.errors import CodecError, PrepError, StoreError
 from fastdata.images.masks import MaskRecipe, count_classes, decode_mask, read_palette
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.packed import Packed

@@ -24,7 +24,8 @@ import torch
 
 import fastdata
 import stores
-from fastdata import LMDBDataset, RAMDataset, StoreError
+from fastdata import LMDBDataset, RAMDataset
+from fastdata.errors import StoreError
 from fastdata.system import node_memory
 from stores import masked, masked_arrays, script, store
 from support import Array, memory_of, until

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW
 
-from fastdata import FastDataError
+from fastdata.errors import FastDataError
 from training import Batch, Switch, cut, data, net, summed, trainer, values
 
 OPTIMIZERS = {"sgd": partial(SGD, lr=0.1), "fused adamw": partial(AdamW, lr=0.1, fused=True)}

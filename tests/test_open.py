@@ -8,7 +8,8 @@ import pytest
 
 import fastdata
 import stores
-from fastdata import ArrayDataset, LMDBDataset, MaskDataset, RAMDataset, RandomCrop, StoreError, TokenDataset
+from fastdata import ArrayDataset, LMDBDataset, MaskDataset, RAMDataset, RandomCrop, TokenDataset
+from fastdata.errors import StoreError
 
 
 def test_each_kind_opens_as_its_dataset() -> None:

@@ -12,6 +12,7 @@ from PIL import Image
 
 import fastdata
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop
+from fastdata.prepare.summary import Summary
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from image_files import saved
@@ -62,7 +63,7 @@ def sources() -> Path:
 
 
 @cache
-def made() -> fastdata.Summary:
+def made() -> Summary:
     return fastdata.prep(sources(), folder() / "o.fds", codec="original", workers=1)
 
 

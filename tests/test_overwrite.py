@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import fastdata
-from fastdata import ArrayDataset, LMDBDataset, PrepError, RAMDataset, StoreError, TokenDataset
+from fastdata import ArrayDataset, LMDBDataset, RAMDataset, TokenDataset
+from fastdata.errors import PrepError, StoreError
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import PREP, encode, kill_group, run, start, tree, until

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from archives import all_pixels, equal, png, write_tar
-from fastdata import PrepError
+from fastdata.errors import PrepError
 from fastdata.sources.base import expand, locate
 from fastdata.sources.listing import list_sources
 

@@ -11,8 +11,9 @@ import pytest
 from pyarrow import parquet
 
 from archives import write_tar
-from fastdata import Summary, prep
+from fastdata import prep
 from fastdata.errors import PrepError
+from fastdata.prepare.summary import Summary
 from fastdata.store.store import Store
 from support import PREP, encode, picture, run, write_pictures
 

@@ -38,7 +38,7 @@ def test_messages_name_options_as_they_are_typed(tmp_path: Path, options: dict[s
     done = run(*PREP, "in", "o.fds", *typed, cwd=tmp_path)
     assert done.returncode == 2
     assert message.format(**{name: f"--{name.replace('_', '-')}" for name in names}) in done.stderr
-    with pytest.raises((ValueError, fastdata.PrepError)) as caught:
+    with pytest.raises((ValueError, fastdata.errors.PrepError)) as caught:
         fastdata.prep(tmp_path / "in", tmp_path / "o.fds", **options)
     assert message.format(**{name: name for name in names}) in str(caught.value)
     assert not (tmp_path / "o.fds").exists()
@@ -47,7 +47,7 @@ def test_messages_name_options_as_they_are_typed(tmp_path: Path, options: dict[s
 def test_commands_in_messages_stay_commands_in_python(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write_pictures(tmp_path / "in" / split / "ant", 1)
-    with pytest.raises(fastdata.PrepError, match=r"fastdata-prep .*in-val\.fds --classes in-train\.fds"):
+    with pytest.raises(fastdata.errors.PrepError, match=r"fastdata-prep .*in-val\.fds --classes in-train\.fds"):
         fastdata.prep_plan(tmp_path / "in", tmp_path / "o.fds")
 
 
@@ -60,7 +60,7 @@ def test_text_without_a_tokenizer_is_told_what_it_needs(tmp_path: Path) -> None:
 
 def test_a_data_frame_is_not_prepared(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(fastdata.PrepError, match="a table without images is not prepared: TableDataset reads it"):
+    with pytest.raises(fastdata.errors.PrepError, match="a table without images is not prepared: TableDataset reads it"):
         fastdata.prep(pandas.DataFrame({"a": [1], "b": [2]}), tmp_path / "o.fds")
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import stores
-from fastdata import PrepError, prep
+from fastdata import prep
+from fastdata.errors import PrepError
 from fastdata.store.export import export
 from support import encode, picture
 

@@ -113,7 +113,7 @@ dataset = fastdata.open(sys.argv[1])
 limit()
 try:
     dataset[0]
-except fastdata.FastDataError as error:
+except fastdata.errors.FastDataError as error:
     print(type(error).__name__, error)
 """
 
@@ -133,7 +133,7 @@ loader = Loader(fastdata.open(sys.argv[1]), 4, num_workers=8)
 resource.setrlimit(resource.RLIMIT_NOFILE, (25, 25))
 try:
     next(iter(loader))
-except fastdata.LoaderError as error:
+except fastdata.errors.LoaderError as error:
     print(error)
 import time
 end = time.monotonic() + 20
@@ -157,7 +157,7 @@ def test_a_store_that_is_removed_while_it_is_open(tmp_path: Path) -> None:
     before = dataset[0][0]
     shutil.rmtree(out)
     assert dataset[0][0].equal(before)
-    with pytest.raises(fastdata.StoreError, match=r"shard-00001\.mdb cannot be read: No such file"):
+    with pytest.raises(fastdata.errors.StoreError, match=r"shard-00001\.mdb cannot be read: No such file"):
         _ = dataset[5]
 
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fastdata import CenterCrop, FormatError, LMDBDataset, RAMDataset, RandomResizedCrop, StoreError
+from fastdata import CenterCrop, LMDBDataset, RAMDataset, RandomResizedCrop
 from fastdata.codecs.pixels import Window
+from fastdata.errors import FormatError, StoreError
 from fastdata.system.shared_memory import SharedArray
 from stores import COUNT, folder, sources, store
 from support import images_of, memory_of, picture, records_of

@@ -13,7 +13,8 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from fastdata import Loader, LoaderError
+from fastdata import Loader
+from fastdata.errors import LoaderError
 from stores import folder, once, square
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "LOCAL_WORLD_SIZE")
@@ -92,7 +93,8 @@ import json, os, sys
 import torch.distributed as dist
 import torch
 from torch.utils.data import RandomSampler
-from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError
+from fastdata import CenterCrop, LMDBDataset, Loader
+from fastdata.errors import LoaderError
 import warnings
 
 def main(path, rank, meeting):

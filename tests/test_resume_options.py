@@ -15,7 +15,8 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import StepLR
 
-from fastdata import FastDataError, Trainer
+from fastdata import Trainer
+from fastdata.errors import FastDataError
 from fastdata.optim import cosine
 from training import Batch, cut, data, net, summed, values
 

@@ -11,7 +11,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
 
 import fastdata
-from fastdata import CenterCrop, LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop
+from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomResizedCrop
+from fastdata.errors import LoaderError
 from fastdata.images.dataset import ImageDataset
 from stores import store
 

@@ -16,17 +16,8 @@ from PIL import Image
 
 import fastdata
 from archives import write_tar
-from fastdata import (
-    CenterCrop,
-    LMDBDataset,
-    Loader,
-    MaskDataset,
-    PrepError,
-    RAMDataset,
-    RandomCrop,
-    RandomResizedCrop,
-    StoreError,
-)
+from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop, RandomResizedCrop
+from fastdata.errors import PrepError, StoreError
 from fastdata.report.sheet import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.store import Store

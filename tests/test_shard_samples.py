@@ -32,5 +32,5 @@ def test_no_shard_has_more(most: int, count: int, tmp_path: Path) -> None:
 def test_it_is_part_of_the_plan(tmp_path: Path) -> None:
     out = prepared(tmp_path / "a.fds", shard_samples=5)
     assert tree(prepared(tmp_path / "b.fds", shard_samples=5, workers=3)) == tree(out)
-    with pytest.raises(fastdata.PrepError, match="shard_samples 5, now 7"):
+    with pytest.raises(fastdata.errors.PrepError, match="shard_samples 5, now 7"):
         prepared(out, shard_samples=7)

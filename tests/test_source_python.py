@@ -21,7 +21,8 @@ from torch.utils.data import Subset
 
 import fastdata
 from archives import equal
-from fastdata import LMDBDataset, PrepError
+from fastdata import LMDBDataset
+from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from image_files import saved

@@ -12,7 +12,7 @@ import pytest
 
 import fastdata
 from archives import all_pixels, pixels_of
-from fastdata import PrepError
+from fastdata.errors import PrepError
 from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions

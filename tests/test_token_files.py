@@ -89,6 +89,6 @@ def test_what_counts_as_splits(names: list[str], stores: list[str] | None, tmp_p
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(b"ab" * 8)
     how = {"tokenizer": "bytes"} if not names[0].endswith(".bin") else {"end_token": "none"}
-    with pytest.raises(fastdata.PrepError, match="side by side") if stores is None else nullcontext():
+    with pytest.raises(fastdata.errors.PrepError, match="side by side") if stores is None else nullcontext():
         made = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", workers=1, **how)
         assert [*made.splits] == stores

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 
 from corpora import sentences, tokenizer
-from fastdata import FormatError, LMDBDataset, Loader, PrepError, Ragged, RAMDataset, StoreError, prep
+from fastdata import LMDBDataset, Loader, Ragged, RAMDataset, prep
+from fastdata.errors import FormatError, PrepError, StoreError
 from fastdata.images.tokens import decode_tokens, encode_columns, with_tokens
 from fastdata.store.column import Column
 from fastdata.store.info import info_lines, store_facts

@@ -20,7 +20,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastdata import FastDataError, Trainer
+from fastdata import Trainer
+from fastdata.errors import FastDataError
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.world import World
 

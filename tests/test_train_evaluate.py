@@ -11,7 +11,8 @@ from torch import nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from fastdata import FastDataError, Loader
+from fastdata import Loader
+from fastdata.errors import FastDataError
 from training import cut, data, net, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)

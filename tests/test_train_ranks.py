@@ -17,7 +17,8 @@ from torch.utils.data import TensorDataset
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
-from fastdata import FastDataError, Loader
+from fastdata import Loader
+from fastdata.errors import FastDataError
 from rank_script import AVERAGES, MOMENTUM, SHARDS, SIZES, labelled
 from stores import folder
 from training import cut, data, net, plain, trainer, values

@@ -15,7 +15,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from fastdata import Batch as LoaderBatch
-from fastdata import FastDataError, Loader, LoaderError, Trainer
+from fastdata import Loader, Trainer
+from fastdata.errors import FastDataError, LoaderError
 from fastdata.optim import cosine, linear, onecycle
 from fastdata.system.torch_private import end_kept_workers, pytree
 from training import Batch, cut, data, net, trainer

@@ -19,7 +19,8 @@ from torch.optim import SGD, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
-from fastdata import FastDataError, Loader
+from fastdata import Loader
+from fastdata.errors import FastDataError
 from fastdata.optim.rates import cosine
 from support import step_of
 from training import Switch, cut, data, net, plain, summed, trainer, values

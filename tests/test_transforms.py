@@ -15,18 +15,8 @@ from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import stores
-from fastdata import (
-    ArrayDataset,
-    CenterCrop,
-    LMDBDataset,
-    Loader,
-    LoaderError,
-    MaskDataset,
-    RAMDataset,
-    RandomCrop,
-    TableDataset,
-    TokenDataset,
-)
+from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop, TableDataset, TokenDataset
+from fastdata.errors import LoaderError
 from stores import deep, square, store
 from test_masks import masked
 from test_ram_kinds import tokens, volumes

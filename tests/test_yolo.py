@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fastdata import LMDBDataset, PrepError, prep
+from fastdata import LMDBDataset, prep
+from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from support import encode, picture
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import fastdata.errors
 import fastdata.system.forks  # makes forks safe from here on
 from fastdata._version import __version__ as __version__
 
@@ -12,16 +13,13 @@ from fastdata._version import __version__ as __version__
 __all__ = ["ArrayDataset", "LMDBDataset", "MaskDataset", "RAMDataset", "TableDataset", "TokenDataset"]
 __all__ += ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "RandomScaleCrop", "Resize", "View"]
 __all__ += ["Augment", "Batch", "GPUNormalize", "Loader", "NextToken", "Prefetcher", "Ragged", "Trainer"]
-__all__ += ["Summary", "doctor", "drop_dead_bias", "merge", "prep", "prep_finish", "prep_plan", "prep_run", "publish"]
-__all__ += ["CodecError", "FastDataError", "FormatError", "LoaderError"]
-__all__ += ["MissingExtraError", "PrepError", "RemoteError", "StoreError"]
+__all__ += ["doctor", "drop_dead_bias", "merge", "prep", "prep_finish", "prep_plan", "prep_run", "publish"]
 
 # Module -> names, imported at first use, so that the command line never waits for torch.
 _NAMES = {
     "arrays.dataset": ["ArrayDataset"],
     "bench.doctor": ["doctor"],
     "data.opening": ["RAMDataset", "open"],
-    "errors": [name for name in __all__ if name.endswith("Error")],
     "gpu.augment": ["Augment"],
     "gpu.batch": ["Batch"],
     "gpu.bias": ["drop_dead_bias"],
@@ -33,7 +31,7 @@ _NAMES = {
     "images.stored": ["LMDBDataset", "MaskDataset"],
     "images.view": ["View"],
     "loader.loader": ["Loader"],
-    "prepare.functions": ["Summary", "prep", "prep_finish", "prep_plan", "prep_run"],
+    "prepare.functions": ["prep", "prep_finish", "prep_plan", "prep_run"],
     "prepare.merge": ["merge"],
     "remote.publish": ["publish"],
     "tables": ["TableDataset"],
@@ -46,16 +44,6 @@ if TYPE_CHECKING:
     from fastdata.arrays.dataset import ArrayDataset
     from fastdata.bench.doctor import doctor
     from fastdata.data.opening import RAMDataset, open
-    from fastdata.errors import (
-        CodecError,
-        FastDataError,
-        FormatError,
-        LoaderError,
-        MissingExtraError,
-        PrepError,
-        RemoteError,
-        StoreError,
-    )
     from fastdata.gpu.augment import Augment
     from fastdata.gpu.batch import Batch
     from fastdata.gpu.bias import drop_dead_bias
@@ -67,7 +55,7 @@ if TYPE_CHECKING:
     from fastdata.images.stored import LMDBDataset, MaskDataset
     from fastdata.images.view import View
     from fastdata.loader.loader import Loader
-    from fastdata.prepare.functions import Summary, prep, prep_finish, prep_plan, prep_run
+    from fastdata.prepare.functions import prep, prep_finish, prep_plan, prep_run
     from fastdata.prepare.merge import merge
     from fastdata.remote.publish import publish
     from fastdata.tables import TableDataset

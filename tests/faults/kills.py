@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 import stores
-from fastdata import LMDBDataset, Loader, LoaderError, RAMDataset, RandomResizedCrop, StoreError
+from fastdata import LMDBDataset, Loader, RAMDataset, RandomResizedCrop
+from fastdata.errors import LoaderError, StoreError
 from fastdata.store.files import sum_of
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.world import World

@@ -17,7 +17,8 @@ from typing import Any
 
 import fastdata
 import stores
-from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, StoreError
+from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop
+from fastdata.errors import StoreError
 from load import PARTS, documents, flat, load, passes
 from support import downloaders, until
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fastdata import CenterCrop, LMDBDataset, PrepError, prep
+from fastdata import CenterCrop, LMDBDataset, prep
+from fastdata.errors import PrepError
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from fastdata.store.verify import verify

@@ -14,7 +14,8 @@ import pyarrow.ipc
 import pytest
 from torch.utils.data import ConcatDataset, Subset
 
-from fastdata import LMDBDataset, PrepError, prep
+from fastdata import LMDBDataset, prep
+from fastdata.errors import PrepError
 from support import encode, picture
 
 LABELS = ["cow", "ant", "bee", "ant", "cow", "bee"]

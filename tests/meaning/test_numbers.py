@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastdata import LMDBDataset, StoreError, TableDataset, prep
+from fastdata import LMDBDataset, TableDataset, prep
+from fastdata.errors import StoreError
 from support import encode, picture
 
 NUMBERS: list[tuple[list[str], str, str]] = [  # as they are written; the type in a CSV, and in JSONL

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastdata import FastDataError, TableDataset, prep
+from fastdata import TableDataset, prep
+from fastdata.errors import FastDataError
 from support import encode, picture
 
 POINTERS = {

@@ -9,7 +9,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from corpora import documents
-from fastdata import LMDBDataset, PrepError, prep
+from fastdata import LMDBDataset, prep
+from fastdata.errors import PrepError
 from support import encode, picture
 
 END = "<|endoftext|>"

@@ -15,7 +15,7 @@ from support import run, until
 
 OPENS = """
 import json, sys
-from fastdata import RemoteError
+from fastdata.errors import RemoteError
 from fastdata.remote.bucket import Bucket
 
 try:

@@ -17,7 +17,8 @@ import pytest
 
 import fastdata
 import stores
-from fastdata import LMDBDataset, PrepError, RemoteError
+from fastdata import LMDBDataset
+from fastdata.errors import PrepError, RemoteError
 from fastdata.remote.bucket import Bucket
 from faults import FaultStore, storing
 from support import MAIN, PREP, encode, kill_group, run, start, tree

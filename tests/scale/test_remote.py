@@ -23,7 +23,8 @@ import pytest
 
 import fastdata
 import stores
-from fastdata import CenterCrop, FormatError, LMDBDataset, Loader, RAMDataset, RemoteError, StoreError
+from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset
+from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.store.files import file_sum
 from fastdata.store.manifest import read_manifest
 from fastdata.store.store import Store

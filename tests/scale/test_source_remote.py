@@ -20,7 +20,7 @@ import zstandard
 
 import corpora
 import fastdata
-from fastdata import PrepError, RemoteError, StoreError
+from fastdata.errors import PrepError, RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.sources.urls import UrlPath, reading_urls
 from faults import ERRORS, FaultStore, storing
@@ -328,7 +328,7 @@ def test_this_process_may_fork_workers(root: Path, bucket: FaultStore, tmp_path:
         "if not child:\n"
         "    try:\n"
         "        fastdata.prep(sys.argv[1], 'p.fds', workers=1, label_column='none')\n"
-        "    except fastdata.RemoteError as error:\n"
+        "    except fastdata.errors.RemoteError as error:\n"
         "        os._exit('spawn or forkserver' in str(error))\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1\n"
         "fastdata.prep(sys.argv[1], 'q.fds', size=16, workers=1, label_column='none')\n"

@@ -6,9 +6,8 @@ import textwrap
 from fastdata import kinds
 from fastdata.options import as_arguments, options_of
 from fastdata.prepare import tasks
-from fastdata.prepare.summary import Summary
 
-__all__ = ["Summary", "prep", "prep_finish", "prep_plan", "prep_run"]
+__all__ = ["prep", "prep_finish", "prep_plan", "prep_run"]
 
 
 def _with_options() -> tuple[inspect.Signature, str]:
