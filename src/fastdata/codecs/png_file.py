@@ -113,7 +113,7 @@ def read_png(data: bytes) -> PngHeader:
         height=height,
         width=width,
         orientation=exif_orientation(chunks.get(b"eXIf", b"")),
-        pixel_bytes=28 if depth == 16 else 16,
+        pixel_bytes=28 if depth == 16 else 20,
         depth=depth,
         color_type=color_type,
         interlace=interlace,
