@@ -96,7 +96,15 @@ class UserTransform:
 
 
 def _with_array(transform: Any, pixels: Array) -> Any:
-    return transform(pixels)
+    try:
+        return transform(pixels)
+    except (AttributeError, TypeError) as error:
+        if "ndarray" not in str(error):
+            raise
+        raise LoaderError(
+            f"transform was given an array [H, W, C]: {error}; for another input, annotate its first parameter with torch.Tensor "
+            "or PIL.Image.Image"
+        ) from error
 
 
 def _with_tensor(transform: Any, pixels: Array) -> Any:
