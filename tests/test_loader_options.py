@@ -6,6 +6,7 @@ import json
 import pickle
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, TensorDataset
 
 import stores
 from corpora import store as corpus
@@ -147,6 +148,26 @@ def test_a_sampler_that_gives_all_ranks_the_same_is_warned_of(sampler: Any, warn
             warnings.simplefilter("always")
             Loader(TensorDataset(torch.arange(20)), rank=1, world_size=2, num_workers=0, **given)
         assert warns == any("gives each of the 2 ranks the same samples" in str(one.message) for one in caught)
+
+
+def test_the_epochs_of_a_sampler_that_does_not_tell_them_are_left_to_the_program() -> None:
+    class Told(Sampler[int]):
+        where = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.where = epoch
+
+        def __iter__(self) -> Iterator[int]:
+            return iter([self.where, self.where + 1])
+
+        def __len__(self) -> int:
+            return 2
+
+    sampler = Told()
+    with Loader(TensorDataset(torch.arange(20)), 2, sampler=sampler, num_workers=0) as loader:
+        for epoch in (5, 5, 9):
+            sampler.set_epoch(epoch)
+            assert [batch[0].tolist() for batch in loader] == [[epoch, epoch + 1]]
 
 
 def test_the_epoch_of_a_sampler_may_be_a_number_of_numpy() -> None:

@@ -68,9 +68,10 @@ class Loader(Fixed, fixed=FIXED):
         shuffle: draw a new order each epoch.
         order: "full" shuffles all samples together. "interleaved" uses few shards of the store at a time (docs/loader.md), for
             stores on slow disks and behind a cache. None: "interleaved" for a store behind a cache, else "full".
-        sampler: yields this rank's indices, as any torch Sampler. The Loader calls its `set_epoch`, if any, and follows the epoch
-            that the program sets there. torch's default generator is seeded by (seed, epoch) for it, and a generator of its own is
-            left alone. Its list is drawn when a pass begins.
+        sampler: yields this rank's indices, as any torch Sampler. If it has `set_epoch` and `epoch`, as torch's have, the Loader
+            counts its epochs, and follows the epoch that the program sets there; else its epochs are left to the program. torch's
+            default generator is seeded by (seed, epoch) for it, and a generator of its own is left alone. Its list is drawn when a
+            pass begins.
         batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler does; else as `sampler`.
         collate_fn: makes a batch of a list of items, for other datasets than fastdata's; None: torch's default_collate.
         batch_transform: a callable, or a list of them, for each batch on its device, in the stream of the consumer, with torch's

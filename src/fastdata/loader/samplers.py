@@ -35,7 +35,7 @@ class UserSampler:
         self._seed = seed
         self._among = among
         both = sampler, getattr(sampler, "sampler", None)
-        self._with_epoch = next((one for one in both if hasattr(one, "set_epoch")), None)
+        self._with_epoch = next((one for one in both if hasattr(one, "set_epoch") and hasattr(one, "epoch")), None)
         generators = (getattr(one, "generator", None) for one in both)
         self._generator = next((one for one in generators if isinstance(one, torch.Generator)), None)
         self._drawn = -1, torch.empty(0), torch.empty(0)  # the last epoch, and the generator's state before it and after it
