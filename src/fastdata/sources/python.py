@@ -408,12 +408,14 @@ def _served(items: Items, path: Path) -> Iterator[None]:
             threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
     with Listener(str(path), "AF_UNIX", socket.SOMAXCONN) as listener:
-        threading.Thread(target=accept, daemon=True).start()
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
         try:
             yield
         finally:
             ended.set()
             Client(str(path)).close()  # which ends the waiting for others
+            accepting.join()
 
 
 class _RemoteItems:
