@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastdata import LMDBDataset, TableDataset, prep
-from fastdata.errors import StoreError
+from fastdata.errors import PrepError, StoreError
 from support import encode, picture
 
 NUMBERS: list[tuple[list[str], str, str]] = [  # as they are written; the type in a CSV, and in JSONL
@@ -23,7 +23,7 @@ NUMBERS: list[tuple[list[str], str, str]] = [  # as they are written; the type i
     (["16777216", "0.5"], "float32", "float32"),
     (["1e30", "0.5"], "float64", "float64"),
     (["9007199254740993", "0.5"], "text", "json"),  # no float holds it
-    (["1e400", "1"], "text", "float32"),  # JSON reads infinity
+    (["1e400", "1"], "text", ""),
     (["00501", "501"], "text", ""),  # JSON has no such numbers
     (["-007", "1"], "text", ""),
     (["[1700000000.25]", "[0.5]"], "text", "float64"),
@@ -55,6 +55,16 @@ def test_columns_of_images(tmp_path: Path, ending: str) -> None:
         else:
             assert found.dtype == type, texts
             np.testing.assert_allclose(found, wanted, rtol=1e-7 if type == "float32" else 0, err_msg=str(texts))
+
+
+@pytest.mark.parametrize(
+    ("ending", "written"), [("jsonl", '{"path": "0.png", "x": -1e400}\n'), ("csv", 'path,x\n0.png,"[1, 1e400]"\n')]
+)
+def test_a_number_too_large_for_a_float_is_no_infinity(ending: str, written: str, tmp_path: Path) -> None:
+    (tmp_path / "0.png").write_bytes(encode(picture(0, 8, 9), ".png"))
+    (tmp_path / f"t.{ending}").write_text(written)
+    with pytest.raises(PrepError, match="1e400 is too large for a float"):
+        prep(tmp_path / f"t.{ending}", tmp_path / "o.fds", fields=["x:json"], label_column="none")
 
 
 @pytest.mark.parametrize("lost", ["9007199254740993", "-9007199254740993", "1e400", "-1e999"])

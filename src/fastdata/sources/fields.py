@@ -24,7 +24,7 @@ from msgspec import structs
 from fastdata.errors import CodecError, PrepError, may_pass
 from fastdata.sources import arrow
 from fastdata.sources.base import pointer_of, read_range
-from fastdata.sources.inputs import Field, Source, SourceList, is_number, look
+from fastdata.sources.inputs import Field, Source, SourceList, is_number, look, parse_json, to_float
 from fastdata.sources.instances import LAYOUTS, as_instances, instance_column
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
@@ -102,7 +102,7 @@ def typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
         return found
 
     if field.layout or len(field.path) > 1:  # in text as JSON
-        cells = each(lambda cell: _nested(json.loads(cell) if texts else cell, field.path[1:]))
+        cells = each(lambda cell: _nested(parse_json(cell) if texts else cell, field.path[1:]))
         texts, kind = False, None
     if not field.typed:
         try:
@@ -326,16 +326,16 @@ def _cell(root: AnyPath, source: Source, field: Field) -> Any:
 def parse_text(column: Column, text: str) -> Any:
     """Return the value in a cell of a CSV, or in a text file, for `fit`. Raise ValueError if it does not hold one."""
     if column.type in TEXTS:
-        return json.loads(text or "null") if column.type == "json" else text
+        return parse_json(text or "null") if column.type == "json" else text
     if column.shape or column.many:
-        return json.loads(text)
+        return parse_json(text)
     if not text:
         return None
     if column.dtype.kind == "b":
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)  # other text does not fit
     if "_" in text:  # Python would read 1_2 as 12
         raise ValueError(f"{text!r:.60} is not a number")
-    return float(text) if column.dtype.kind == "f" else int(text)
+    return to_float(text) if column.dtype.kind == "f" else int(text)
 
 
 def parse_file(column: Column, ending: str, data: bytes) -> Any:
@@ -350,7 +350,7 @@ def parse_file(column: Column, ending: str, data: bytes) -> Any:
         return _array_in(data)
     text = data.decode("utf-8-sig").rstrip("\r\n")
     if last in JSON_ENDINGS and column.type != "text":
-        return json.loads(text)
+        return parse_json(text)
     return parse_text(column, text if column.type in TEXTS else text.strip())
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import math
 import os
 import re
 import shlex
@@ -23,7 +25,7 @@ from fastdata.words import number_of
 __all__ = ["ABSENT", "EXTENSIONS", "FOLDERS", "INDEX_COLUMN", "LABELS", "PATHS", "SPLITS", "Field", "Label", "Place", "Source"]
 __all__ += ["SourceList"]
 __all__ += ["SplitsError", "choose_label", "detail_of", "find_column", "have_commas", "is_image", "is_number", "label_notes"]
-__all__ += ["listed", "look", "not_stored", "nothing_kept", "read_bytes", "reason_of", "tried_path"]
+__all__ += ["listed", "look", "not_stored", "nothing_kept", "parse_json", "read_bytes", "reason_of", "to_float", "tried_path"]
 
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .avifs .heic "
@@ -136,6 +138,19 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return "_" not in text
+
+
+def to_float(text: str) -> float:
+    """Return a number as a float. Raise ValueError if it is too large to be one."""
+    number = float(text)
+    if math.isinf(number) and any(map(str.isdigit, text)):
+        raise ValueError(f"{text} is too large for a float")
+    return number
+
+
+def parse_json(text: str) -> Any:
+    """Return a value of JSON. Raise ValueError if there is none, or a number that is too large for a float."""
+    return json.loads(text, parse_float=to_float)
 
 
 def have_commas(texts: Collection[str]) -> bool:

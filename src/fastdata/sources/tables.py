@@ -14,7 +14,7 @@ from typing import Any
 from fastdata.errors import PrepError
 from fastdata.sources.arrow import image_columns, import_pyarrow
 from fastdata.sources.base import pointer_of
-from fastdata.sources.inputs import LABELS, PATHS, find_column
+from fastdata.sources.inputs import LABELS, PATHS, find_column, parse_json
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.words import number_of
@@ -129,7 +129,7 @@ def _json_rows(path: AnyPath) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line.decode("utf-8-sig"))
+                row = parse_json(line.decode("utf-8-sig"))
                 if not isinstance(row, dict):
                     raise ValueError(f"it is a {type(row).__name__}")
             except (ValueError, RecursionError) as error:
