@@ -50,8 +50,8 @@ def test_what_is_rejected_counts_as_it_does_among_images(tmp_path: Path) -> None
     lines = [*(json.dumps({"text": t}) for t in TEXTS[:3]), "no json", json.dumps({"other": 1}), json.dumps({"text": TEXTS[3]})]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "b.jsonl").write_text("\n".join(lines))
-    (tmp_path / "in" / "a.jsonl").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "in" / "0.jsonl").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "in" / "a.txt").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in" / "0.txt").symlink_to(tmp_path / "nowhere")
     for limit in (1, 2):
         with pytest.raises(PrepError, match=rf"none of {limit} inputs can be used"):
             fastdata.prep(tmp_path / "in", tmp_path / f"{limit}.fds", tokenizer="bytes", limit=limit, workers=1)

@@ -80,7 +80,7 @@ def test_an_image_that_exceeds_this_machine_ends_the_run_and_is_no_reject(tmp_pa
     (tmp_path / "in" / "b.png").write_bytes(_declared(10**6))
     with pytest.raises(StoreError) as caught:
         prep(tmp_path / "in", tmp_path / "o.fds", max_pixels=10**12, workers=2)
-    assert "b.png: 16,000.0 GB of memory are needed, and " in str(caught.value)
+    assert "b.png: 20,000.0 GB of memory are needed, and " in str(caught.value)
     assert "run again with fewer workers or on a machine with more memory, or plan again with a smaller max_pixels" in str(
         caught.value
     )

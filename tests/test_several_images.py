@@ -293,7 +293,7 @@ def test_images_are_chosen() -> None:
                 dataset(kind, images=wrong)
     with pytest.raises(StoreError, match="has one image for each sample"):
         LMDBDataset(fastdata.prep(files() / "left", folder() / "o.fds", workers=1).out, images="left")
-    with pytest.raises(ValueError, match="image files are one image each"):
+    with pytest.raises(ValueError, match="images= is for stores"):
         RAMDataset([files() / "left/a/00.png"], images="left")
 
 

@@ -200,7 +200,7 @@ class RAMImages(RAMDataset, ImageDataset):
         else:
             for name, value in (("size", size), ("images", images)):
                 if value is not None:
-                    raise ValueError(f"{name} is {value!r}, but files are one image of its own size each: {name} goes with a store")
+                    raise ValueError(f"{name} is {value!r}, but a file is one image of one size: {name}= is for stores")
             sources = held = [FileImages(source, targets)]
         if ignore_index is not None and masks_of is None:
             raise ValueError(f"ignore_index is {ignore_index}, but there are no masks; it goes with a store that has some")
