@@ -240,7 +240,7 @@ def test_wrong_arguments_name_what_was_asked_found_and_what_to_do(tmp_path):
     wrong(StoreError, "is not finished", lambda: RAMDataset(tmp_path))
     wrong(ValueError, "targets go with a list of files; a store has its own", lambda: RAMDataset(path, [1, 2]))
     wrong(ValueError, r"targets are int64 \(3,\), expected 42 int classes", lambda: RAMDataset(files, [1, 2, 3]))
-    wrong(ValueError, "size is 64, but files are one image of its own size each", lambda: RAMDataset(files, size=64))
+    wrong(ValueError, "size is 64, but a file is one image of one size", lambda: RAMDataset(files, size=64))
     wrong(ValueError, "max_bytes is -1, but must not be negative", lambda: RAMDataset(path, max_bytes=-1))
     (tmp_path / "notes.txt").write_text("hello")
     wrong(StoreError, "notes.txt cannot be decoded: .*; leave it out", lambda: RAMDataset([*files[:2], tmp_path / "notes.txt"]))
