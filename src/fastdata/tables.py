@@ -336,25 +336,24 @@ def _typed(texts: Any, name: str) -> Any:
     values = compute.utf8_trim_whitespace(texts)
     values = compute.if_else(compute.is_in(values, value_set=pa.array(NULLS, values.type)), pa.scalar(None, values.type), values)
     distinct = compute.unique(values).drop_null()
-    matches = partial(compute.match_substring_regex, distinct)
-    numbers, count = matches(NUMBER), len(distinct)
-    found = numbers.true_count
+    matches, count = partial(compute.match_substring_regex, distinct), len(distinct)
     if not count:
         return pa.nulls(len(texts))
-    if matches(PADDED).true_count:
+    found, padded, truths, floats = (compute.sum(matches(pattern)).as_py() for pattern in (NUMBER, PADDED, TRUTH, "[.eEnN]"))
+    if padded:
         return texts
-    if matches(TRUTH).true_count == count:
+    if truths == count:
         return compute.equal(compute.utf8_lower(values), "true")
     kinds, wrong = [pa.date32(), *(pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns"))], ""
     if found == count:
         values = compute.replace_substring_regex(values, r"^\+", "")  # which Arrow does not accept
-        kinds = [pa.float64()] if matches("[.eEnN]").true_count else [pa.int64(), pa.uint64()]
+        kinds = [pa.float64()] if floats else [pa.int64(), pa.uint64()]
         wrong = "whole numbers of more than 64 bits"
         long = distinct.filter(matches(LONG)).to_pylist() if kinds == [pa.float64()] else []
         if lost := next(filter(_is_lost, long), ""):
             kinds, wrong = [], f"numbers that no float holds, such as {lost!r:.60}"
     elif found:
-        number, other = (distinct.filter(mask)[0].as_py() for mask in (numbers, compute.invert(numbers)))
+        number, other = (distinct.filter(mask)[0].as_py() for mask in (matches(NUMBER), compute.invert(matches(NUMBER))))
         kinds, wrong = [], f"numbers, such as {number!r:.60}, and other text, such as {other!r:.60}"
     elif have_commas(distinct.to_pylist()):
         wrong = f"numbers with a comma, such as {distinct[0].as_py()!r:.60}, which must be written as 1.5 or 1234567"
