@@ -1,13 +1,23 @@
-"""Fabric around a loop of one's own: its checkpoints keep a Loader's place."""
+"""Fabric around a loop of one's own: ranks, checkpoints, and what it refuses."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+import torch
 from lightning.fabric import Fabric
 from torch import nn
 
 from common import train_loader
-from stores import sha
+from fastdata import LMDBDataset, Loader, RandomResizedCrop
+from stores import COUNT, once, sha, store
+
+SCRIPT = Path(__file__).with_name("fabric_ranks.py")
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +40,19 @@ def test_a_checkpoint_keeps_the_loaders_place(tmp_path, epochs, done):
         fabric.load(tmp_path / "run.ckpt", {"model": nn.Linear(2, 2), "loader": loader})
         epoch, first = divmod(done, 6)
         assert sha(loader) == epochs[epoch][first:] and sha(loader) == epochs[epoch + 1]
+
+
+def test_two_processes_see_each_row_once(tmp_path):
+    env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    command = [sys.executable, str(SCRIPT), str(store()), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for rank, found in enumerate(ranks):
+        dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
+        with Loader(dataset, 5, shuffle=True, seed=3, num_workers=0, rank=rank, world_size=2) as loader:
+            expected = [[b.ids.tolist(), b.valid, *b.position, b[0].sum().item()] for _ in range(2) for b in loader]
+        assert found["seen"] == expected
+    for epoch in range(2):
+        assert once([ids[:valid] for rank in ranks for ids, valid, at, *_ in rank["seen"] if at == epoch], COUNT)
+    assert ranks[0]["weights"] == ranks[1]["weights"] and torch.tensor(ranks[0]["weights"]).isfinite().all()

@@ -1,14 +1,17 @@
 """Lightning's Trainer over a Loader: which rows each hook sees, in which order, bit for bit.
 
-What is looked at follows Lightning's own tests/tests_pytorch/trainer/test_dataloaders.py.
+What is looked at follows Lightning's own tests/tests_pytorch/trainer/test_dataloaders.py and utilities/test_combined_loader.py.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
 from common import flat, train_loader, val_loader
@@ -88,6 +91,25 @@ def test_predictions_are_of_every_row_once_in_order(tmp_path):
     assert [k for batch in net.seen["predict"] for k in batch[0]] == list(range(COUNT))
 
 
+@pytest.mark.parametrize("limit", [3, 0.5])
+def test_limited_epochs_differ(tmp_path, epochs, limit):
+    net = Net()
+    with train_loader() as train:
+        trainer(tmp_path, limit_train_batches=limit).fit(net, train)
+    assert net.seen["train"] == [batch for epoch in epochs[0][:3] for batch in epoch[:3]]
+
+
+def test_max_steps_and_fast_dev_run(tmp_path, epochs):
+    net = Net()
+    with train_loader() as train:
+        trainer(tmp_path, max_steps=8, max_epochs=-1).fit(net, train)
+    assert net.seen["train"] == flat(epochs[0])[:8]
+    net = Net()
+    with train_loader() as train, val_loader() as val:
+        trainer(tmp_path, fast_dev_run=2).fit(net, train, val)
+    assert net.seen["train"] == epochs[0][0][:2] and len(net.seen["val"]) == 2
+
+
 def test_loaders_that_are_made_anew_each_epoch_go_on_with_the_next(tmp_path, epochs):
     class Remade(Net):
         def train_dataloader(self):
@@ -104,6 +126,35 @@ def test_validation_in_the_middle_of_an_epoch_changes_nothing(tmp_path, epochs):
         trainer(tmp_path, val_check_interval=0.5, num_sanity_val_steps=0).fit(net, train, val)
     assert net.seen["train"] == flat(epochs[0][:3])
     assert without_epochs(net.seen["val"]) == 6 * without_epochs(epochs[1])
+
+
+class Pairs(Net):
+    def training_step(self, batch, batch_idx, dataloader_idx=0):
+        parts = [batch] if isinstance(batch, Batch) else [part for part in batch if part is not None]
+        self.seen["train"] += sha(parts)
+        return sum(map(self.loss, parts))
+
+
+def zipped(long, short):
+    return [batch for pair in itertools.zip_longest(long, short) for batch in pair if batch is not None]
+
+
+# Of epochs of the longer and of the shorter loader, what each mode delivers in two epochs. A cycle within one begins a new epoch.
+MODES = {
+    "min_size": lambda a, b: [zipped(a[e][: len(b[e])], b[e]) for e in range(2)],
+    "max_size": lambda a, b: [zipped(a[e], b[e]) for e in range(2)],
+    "max_size_cycle": lambda a, b: [zipped(a[e], (b[e] + b[e + 1])[: len(a[e])]) for e in range(2)],
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_several_loaders_at_once(tmp_path, epochs, mode):
+    with train_loader(0, seed=9, batch_size=12) as other:
+        others = [sha(other) for _ in range(3)]
+    net = Pairs()
+    with train_loader(0) as long, train_loader(2, seed=9, batch_size=12) as short:
+        trainer(tmp_path, max_epochs=2).fit(net, CombinedLoader([long, short], mode))
+    assert net.seen["train"] == flat(MODES[mode](epochs[0], others))
 
 
 class StopAt(Callback):
