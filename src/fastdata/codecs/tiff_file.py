@@ -44,9 +44,9 @@ class TiffHeader(Header):
             page = file.pages[0]
             values: Array = page.asarray(maxworkers=1)
             values = np.moveaxis(values, 0, 2) if page.axes[:1] == "S" else values
-        values = values.astype(values.dtype.newbyteorder("="), copy=False).reshape(self.height, self.width, -1)
-        colors, kinds = COLORS[self.tags[PHOTOMETRIC]], _extra_samples(self.tags)
-        values = values[..., [*range(colors), *([colors + kinds.index(STRAIGHT)] if STRAIGHT in kinds else [])]]
+            values = values.astype(values.dtype.newbyteorder("="), copy=False).reshape(self.height, self.width, -1)
+            colors, kinds = COLORS[self.tags[PHOTOMETRIC]], _extra_samples(self.tags)
+            values = values[..., [*range(colors), *([colors + kinds.index(STRAIGHT)] if STRAIGHT in kinds else [])]]
         if self.tags[PHOTOMETRIC] == WHITE_IS_0:
             values[..., 0] = np.iinfo(values.dtype).max - values[..., 0]
         return values[..., 0] if values.shape[2] == 1 else values
