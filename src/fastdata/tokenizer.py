@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from fastdata.errors import CodecError, FastDataError, PrepError, needs
 
-__all__ = ["FILES", "Engine", "Spec", "character_file", "characters_in", "find_tokenizer", "load"]
+__all__ = ["FILES", "Engine", "Spec", "character_file", "characters_in", "find_tokenizer", "load", "unknown_note"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -31,11 +31,13 @@ class Engine:
         vocab_size: all ids are below it.
         end: the id that it puts after a document; None: not known.
         pad: the id that fills rows; None: not known.
+        unknown: the id of text that it has no token for; None: there is none.
     """
 
     vocab_size: int
     end: int | None = None
     pad: int | None = None
+    unknown: int | None = None
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """Return the ids of each text, without special tokens."""
@@ -151,6 +153,8 @@ class _HuggingFace(Engine):
             known = {token.removeprefix(ends[0]).removesuffix(ends[1]) for token in self._ids}
             alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
             self._known = frozenset(known) if not known.issuperset(alphabet) else self._known
+        of_unigram = json.loads(data)["model"].get("unk_id") if type(model).__name__ == "Unigram" else None
+        self.unknown = self._ids.get(getattr(model, "unk_token", None) or "", of_unigram)
         self.vocab_size = max(self._ids.values(), default=-1) + 1
         self.end = next((self._ids[name] for name in ENDS if name in self._ids), None)
         own = None if padding is None else int(padding["pad_id"])
@@ -267,6 +271,12 @@ def characters_in(data: bytes) -> list[str]:
     if not characters or sorted(set(characters)) != found:
         raise PrepError("the tokenizer's file is not a sorted list of characters, as --tokenizer chars makes it")
     return characters
+
+
+def unknown_note(name: str, share: float, column: str = "") -> str:
+    """Return a note on the share of tokens that stand for text that a tokenizer has no token for."""
+    of = f" of {column}" if column else ""
+    return f"{100 * share:.3g}% of the tokens{of} are unknown: {name} has no token for that text, which is lost"
 
 
 @cache

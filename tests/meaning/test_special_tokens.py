@@ -9,8 +9,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from corpora import documents
-from fastdata import LMDBDataset, prep
+from fastdata import LMDBDataset, merge, prep
 from fastdata.errors import PrepError
+from fastdata.store.info import store_facts
+from fastdata.store.store import Store
 from support import encode, picture
 
 END = "<|endoftext|>"
@@ -69,3 +71,40 @@ def test_a_text_is_no_sample_if_characters_of_it_would_vanish(tmp_path: Path, ho
         assert len(prepared(tmp_path, ["ab  cab", "c"], how, f"ok{len(suffix)}.fds")) == 2
         with pytest.raises(PrepError, match=r"unknown-character.* 'd', 'é': the tokenizer has no token for them"):
             prepared(tmp_path, ["ab é d", "dé"], how, f"no{len(suffix)}.fds")
+
+
+UNKNOWN = [
+    models.BPE(vocab={END: 0, "?": 1, "a": 2, "b": 3}, merges=[], unk_token="?"),
+    models.WordLevel({END: 0, "?": 1, "a": 2, "b": 3}, unk_token="?"),
+    models.WordPiece({END: 0, "?": 1, "a": 2, "b": 3}, unk_token="?"),
+    models.Unigram([(END, -9.0), ("?", -9.0), ("a", -1.0), ("b", -1.0)], unk_id=1),
+]
+
+
+@pytest.mark.parametrize("model", UNKNOWN, ids=lambda model: type(model).__name__)
+def test_the_share_of_unknown_tokens_is_told(model: models.Model, tmp_path: Path) -> None:
+    """In the summary and by info, of documents and captions; nothing is said where there are none."""
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.save(str(tmp_path / "t.json"))
+    for name, texts, unknown in (("some", ["abéa", "ab", "日"], 2), ("none", ["ab", "b"], 0)):
+        (tmp_path / name).mkdir()
+        for k, text in enumerate(texts):
+            (tmp_path / name / f"{k}.txt").write_text(text, "utf-8")
+            (tmp_path / name / f"{k}.png").write_bytes(encode(picture(k, 8, 9), ".png"))
+        (tmp_path / f"{name}.txt").write_text("\n".join(texts), "utf-8")
+        as_text = prep(
+            tmp_path / f"{name}.txt", tmp_path / f"{name}-t.fds", tokenizer=tmp_path / "t.json", split_lines=True, workers=1
+        )
+        captions = {"fields": "c=txt", "tokenize": f"c={tmp_path}/t.json"}
+        as_captions = prep(tmp_path / name, tmp_path / f"{name}-c.fds", **captions, workers=1)
+        count = sum(map(len, texts))
+        for made, of, total in ((as_text, "", count + len(texts)), (as_captions, " of c", count)):
+            told = [note for note in made.notes if "unknown" in note]
+            assert [note.partition(":")[0] for note in told] == [
+                f"{100 * unknown / total:.3g}% of the tokens{of} are unknown"
+            ] * bool(unknown)
+        facts = [store_facts(Store(Path(made.out), kind=None)) for made in (as_text, as_captions)]
+        assert facts[0]["tokens"]["unknown"] == unknown and facts[1].get("unknown_tokens", {}) == ({"c": 2} if unknown else {})
+    joined = store_facts(Store(merge([tmp_path / "some-t.fds", tmp_path / "none-t.fds"], tmp_path / "all.fds"), kind=None))
+    assert joined["tokens"]["unknown"] == 2

@@ -14,6 +14,7 @@ from fastdata.store.column import Column
 from fastdata.store.columns import ColumnReader
 from fastdata.store.preview import Preview, box_color, class_colors, label_text
 from fastdata.store.store import Store
+from fastdata.tokenizer import load
 
 __all__ = ["facts", "previews"]
 
@@ -38,6 +39,12 @@ def facts(store: Store) -> dict[str, Any]:
         numbers = ColumnReader(store.path, categories, len(store)).take(np.arange(len(store)))
         counts = np.bincount(numbers, minlength=len(categories.names)).tolist()
         facts["categories"] = [{"name": name, "boxes": count} for name, count in zip(categories.names, counts, strict=False)]
+    for column in store.manifest.columns:
+        if column.tokens is not None and column.tokens.tokenizer.engine == "tokenizers":
+            tokenizer = load(column.tokens.tokenizer, (store.path / column.tokenizer_file).read_bytes())
+            stored = np.load(store.path / column.files[0], mmap_mode="r")
+            if tokenizer.unknown not in (None, column.tokens.pad) and (count := int(np.count_nonzero(stored == tokenizer.unknown))):
+                facts.setdefault("unknown_tokens", {})[column.name] = count
     return facts
 
 

@@ -27,6 +27,7 @@ from fastdata.sources.inputs import Source, detail_of, listed, reason_of
 from fastdata.sources.instances import box_notes, in_pixels
 from fastdata.sources.urls import AnyPath, join, read_ahead, to_path
 from fastdata.system.machine import room
+from fastdata.tokenizer import unknown_note
 from fastdata.words import number_of, was
 
 __all__ = ["make_shard", "tables"]
@@ -172,6 +173,8 @@ def _notes(plan: Plan, counts: Counter[str], classes: Counter[int]) -> Iterator[
     for column in plan.columns:
         if column.tokens is not None and (count := counts[f"cut {column.name}"]):
             yield f"{number_of(count, 'text')} of {column.name} {was(count)} cut to {column.shape[0]} tokens"
+        if column.tokens is not None and (count := counts[f"unknown {column.name}"]):
+            yield unknown_note(column.tokens.tokenizer.name, count / counts[f"tokens {column.name}"], column.name)
     if plan.options.mask is not None and (total := classes.total()):
         names = dict(enumerate(plan.options.mask.names))
         shares = [f"{names.get(k, k)} {classes[k] / total:.1%}" for k in sorted(classes)]

@@ -59,7 +59,7 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
 def encode_columns(columns: Sequence[Column], values: Sequence[Any], files: Mapping[str, bytes], counts: Counter[str]) -> list[Any]:
     """Return the values of a sample, one for each column, with texts as tokens; raise CodecError if a value cannot be tokenized.
 
-    `counts` counts the texts that were longer than their row, under "cut" and the column's name.
+    `counts` counts texts that are longer than their row, tokens, and unknown ones, by "cut", "tokens" or "unknown" and the name.
     """
     return [
         value if column.tokens is None else _encode(column, column.tokens, value, files.get(column.tokenizer_file, b""), counts)
@@ -75,6 +75,8 @@ def _encode(column: Column, tokens: ColumnTokens, value: Any, data: bytes, count
     for text in texts:
         ids, was_cut = engine.encode_row(text, length)
         counts[f"cut {column.name}"] += was_cut
+        counts[f"tokens {column.name}"] += len(ids)
+        counts[f"unknown {column.name}"] += 0 if engine.unknown is None else int(np.count_nonzero(ids == engine.unknown))
         rows.append(ids if length is None else np.append(ids, np.full(length - len(ids), tokens.pad)))
     whole = np.concatenate(rows).astype(column.dtype)
     return whole.reshape(-1, *column.shape) if column.many else whole

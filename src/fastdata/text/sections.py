@@ -26,7 +26,7 @@ RECORD_BYTES = (256 << 12) - 16  # with LMDB's header of 16 bytes, a record fill
 SAMPLES_DTYPE: np.dtype[Any] = np.dtype([("source", "<u8"), ("start", "<u8"), ("tokens", "<u8")])
 
 
-class Tokens(Entry, frozen=True):
+class Tokens(Entry, frozen=True, omit_defaults=True):
     """The section of a store of tokens.
 
     Attributes:
@@ -37,6 +37,7 @@ class Tokens(Entry, frozen=True):
         end: the id after each document, or None.
         largest: the largest id that occurs.
         counts: number of tokens in each shard.
+        unknown: number of tokens that stand for text that the tokenizer has none for.
     """
 
     engine: str
@@ -46,6 +47,7 @@ class Tokens(Entry, frozen=True):
     end: Count | None
     largest: Count
     counts: tuple[Count, ...]
+    unknown: Count = 0
 
     def load_tokenizer(self, folder: Path) -> Engine:
         """Load the tokenizer of a store in this folder."""
@@ -74,7 +76,8 @@ def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:
         rows["start"] += first
         first += sum(section.counts)
     counts = tuple(count for section in sections for count in section.counts)
-    return {"tokens": structs.replace(sections[0], counts=counts, largest=max(section.largest for section in sections))}
+    largest, unknown = max(section.largest for section in sections), sum(section.unknown for section in sections)
+    return {"tokens": structs.replace(sections[0], counts=counts, largest=largest, unknown=unknown)}
 
 
 def check(store: Store) -> None:

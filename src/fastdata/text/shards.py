@@ -18,7 +18,7 @@ from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, format_of, read_tokens, readable_documents
 from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
-from fastdata.tokenizer import Engine, Spec, load
+from fastdata.tokenizer import Engine, Spec, load, unknown_note
 
 __all__ = ["TokenRecipe", "make_shard", "tables"]
 
@@ -78,6 +78,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
         "pieces": shard.pieces,
         "rejects": shard.rejects,
         "largest": shard.largest,
+        "unknown": shard.unknown,
         "tokens": shard.total,
         "records": shard.records,
     }
@@ -88,19 +89,21 @@ class _Shard:
 
     Attributes:
         pieces: for each piece, the tokens of its documents.
-        largest, total, records: the largest token, and how many tokens and records there are.
+        largest, total, unknown, records: the largest token, and how many tokens, unknown ones and records there are.
     """
 
     def __init__(self, job: Job, task: Task, writers: Writers, progress: Progress) -> None:
         self._options: TokenRecipe = job.options
         self._root, self._files = to_path(job.roots[0]), job.files
         self._skip, self._writers, self._progress = task.skip, writers, progress
+        spec = self._options.tokenizer
+        self._unknown = load(spec, self._files[spec.file]).unknown if spec.engine == "tokenizers" else None
         self._place = 0
         self._record = np.empty(RECORD_BYTES // np.dtype(self._options.dtype).itemsize, self._options.dtype)
         self._used = 0
         self.pieces: list[list[int]] = []
         self.rejects: list[dict[str, Any]] = []
-        self.largest = self.total = self.records = 0
+        self.largest = self.total = self.unknown = self.records = 0
 
     def tokenize(self, number: int, piece: Piece) -> list[int]:
         """Tokenize a piece, and return the number of tokens of each document.
@@ -157,6 +160,7 @@ class _Shard:
     def _append(self, ids: Array) -> None:
         self.largest = max(self.largest, int(ids.max(initial=0)))
         self.total += len(ids)
+        self.unknown += 0 if self._unknown is None else int(np.count_nonzero(ids == self._unknown))
         while len(ids):
             taken = min(len(ids), len(self._record) - self._used)
             self._record[self._used : self._used + taken] = ids[:taken]
@@ -221,7 +225,7 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     samples["source"] = np.repeat(np.arange(len(counts)), [len(c) for c in counts])
     samples["start"] = np.cumsum(samples["tokens"]) - samples["tokens"]
     options: TokenRecipe = plan.options
-    spec = options.tokenizer
+    spec, counted, unknown = options.tokenizer, tuple(table["tokens"] for table in found), sum(table["unknown"] for table in found)
     return Tables(
         samples=samples,
         names=(piece.name for piece in plan.sources),
@@ -234,7 +238,9 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
                 options.vocab_size,
                 options.end,
                 max((table["largest"] for table in found), default=0),
-                tuple(table["tokens"] for table in found),
+                counted,
+                unknown,
             )
         },
+        notes=(unknown_note(spec.name, unknown / sum(counted)),) if unknown else (),
     )
