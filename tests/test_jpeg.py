@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import zlib
 from itertools import pairwise
 
 import cv2
@@ -15,10 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index
-from fastdata.codecs.pixels import CODECS, Codec, Window, decode_record, decode_window, encode_record
+from fastdata.codecs.pixels import Window, decode_record, decode_window, encode_record
 from fastdata.errors import CodecError
-from fastdata.images import options
-from fastdata.images.prepare import ImageRecipe, prepare_image
 from fastdata.store.manifest import Form
 from stores import script
 from support import Array, encode, index_of, picture
@@ -207,20 +204,6 @@ def test_records_come_back(codec: str, channels: int, dtype: str) -> None:
     if codec == "png" and dtype == "uint8":
         with Image.open(io.BytesIO(data)) as opened:
             np.testing.assert_array_equal(np.asarray(opened), image)
-
-
-def test_a_codec_is_one_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = Codec(
-        encode=lambda image, quality: zlib.compress(image.tobytes()),
-        decode=lambda data, form, *sides: np.frombuffer(zlib.decompress(data), form.dtype).reshape(*sides, form.channels),
-        extension="",
-    )
-    assert {*CODECS} == {*options.CODECS}
-    monkeypatch.setitem(CODECS, "packed", packed)
-    image, form = picture(5, 31, 47), Form("packed", 3, "uint8")
-    (record,) = prepare_image(encode(image, ".png"), ImageRecipe(codec="packed"))
-    region = decode_window(record.data, form, 31, 47, Window(3, 4, 5, 6), lambda n: np.empty(n, np.uint8))
-    np.testing.assert_array_equal(region.pixels, image)
 
 
 @pytest.mark.parametrize(("codec", "dtype"), FORMS)

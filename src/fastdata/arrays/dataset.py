@@ -18,7 +18,6 @@ from fastdata.data.opening import RAMDataset, StrPath
 from fastdata.data.random import ROW_MASK, repeated, uniforms
 from fastdata.errors import LoaderError, StoreError
 from fastdata.images.crops import Crop
-from fastdata.images.masks import by_class, class_outside
 from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 from fastdata.store.store import Use
@@ -94,7 +93,7 @@ class ArrayDataset(SlotDataset):
             if ignore_index is not None:
                 raise ValueError(f"ignore_index is {ignore_index}, but the store has no masks; prepare it with --masks FOLDER")
             return 255
-        return class_outside(ignore_index, self._masks.dtype, self.class_voxels, ())
+        return self._arrays.store.manifest.section("masks").outside(ignore_index, self._masks.dtype)  # type: ignore[no-any-return]
 
     @property
     def large_targets(self) -> bool:
@@ -107,7 +106,7 @@ class ArrayDataset(SlotDataset):
     @property
     def class_voxels(self) -> dict[int, int]:
         masks = self._arrays.store.manifest.section("masks")
-        return by_class(masks.pixels) if masks else {}
+        return masks.by_class if masks else {}
 
     @property
     def _draws(self) -> int:

@@ -14,10 +14,10 @@ from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_
 from fastdata.data.random import ROW_MASK, isolated_global_rngs, repeated, seeds_for_user_code, uniforms
 from fastdata.data.targets import Item, to_tensors
 from fastdata.errors import LoaderError, StoreError
-from fastdata.images.fields import Columns, Fields, as_item, columns_of
-from fastdata.images.masks import class_names, class_pixels
+from fastdata.images.fields import Columns, Fields, Values, as_item, columns_of
 from fastdata.images.records import ConcatImages, Images
 from fastdata.images.rendering import EncodedBatch, render_batch, render_masks
+from fastdata.images.sections import Masks, join_masks
 from fastdata.images.tokens import decode_tokens
 from fastdata.images.view import AnyCrop, Sample, Transform, View, plan_views
 from fastdata.store.store import Use
@@ -88,12 +88,17 @@ class ImageDataset(SlotDataset):
         return tuple(images) if self.several else images[0]
 
     @property
+    def _mask_classes(self) -> Masks | None:
+        stores = [] if self._masks is None else self._masks.stores.values()
+        return join_masks([store.manifest.section("masks") for store in stores])
+
+    @property
     def classes(self) -> list[str]:
-        return list(class_names(self._masks.stores) if self._masks else self._images.labels.names)
+        return list((self._mask_classes or self._images.labels).names)
 
     @property
     def class_pixels(self) -> dict[int, int]:
-        return class_pixels(self._masks.stores) if self._masks else {}
+        return self._mask_classes.by_class if self._mask_classes else {}
 
     @property
     def large_targets(self) -> bool:
@@ -110,11 +115,8 @@ class ImageDataset(SlotDataset):
         plans = self._plan(rows, u)
         images = self._render(rows, plans, np.empty, None, self._seed_by_torch)
         sample = self._as_sample([torch.from_numpy(pixels).permute(2, 0, 1) for (pixels,) in images])
-        if self._fields is None:
-            return sample, as_item(self._read_targets(rows, plans[0], np.empty, None))
-        columns = columns_of(self._images)
-        target = self._fields.item(columns, int(rows[0]), lambda: self._images.placement(rows).then(plans[0]))
-        return Item.of(sample, target, self._fields.batching(columns))
+        target = as_item(self._read_targets(rows, plans[0], np.empty, None))
+        return (sample, target) if self._fields is None else Item.of(sample, target, self._fields.batching(self._columns))
 
     def uses(self, indices: Array) -> list[Use]:
         rows = self.rows(indices)
@@ -191,18 +193,16 @@ class ImageDataset(SlotDataset):
 
     def no_jpegs(self) -> str | None:
         """Return why `encode_batch` cannot be used; None: it can."""
-        if self._masks is not None:
-            return "it has masks, which must be cropped with the images"
-        if self.several:
-            return "it has several crops, which share what is decoded"
-        if self.views[0].transform is not None:
-            return "it has a transform, which takes decoded images"
         crop = self.views[0].crop
-        if crop is not None and (crop.resizes_first or crop.interpolation != "bilinear"):
-            return f"DALI cannot resize as {crop} does"
-        if self.images:
-            return "it has several images a sample; images= chooses one"
-        return None if self._images.jpegs else "its images are not held as a store's JPEGs (--codec jpeg)"
+        reasons = {
+            "it has masks, which must be cropped with the images": self._masks is not None,
+            "it has several crops, which share what is decoded": self.several,
+            "it has a transform, which takes decoded images": self.views[0].transform is not None,
+            f"DALI cannot resize as {crop} does": crop and (crop.resizes_first or crop.interpolation != "bilinear"),
+            "it has several images a sample; images= chooses one": self.images,
+            "its images are not held as a store's JPEGs (--codec jpeg)": not self._images.jpegs,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
     @property
     def draws(self) -> int:
@@ -222,7 +222,7 @@ class ImageDataset(SlotDataset):
     def _read_targets(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Any:
         """Return the targets of a batch. Masks are written to memory from `allocate`."""
         if self._fields is not None:
-            return self._fields.batch(columns_of(self._images), rows, lambda: self._images.placement(rows).then(plan))
+            return self._fields.batch(self._columns, rows, lambda: self._images.placement(rows).then(plan))
         if self._masks is None:
             return self._images.targets[rows]
         assert self.ignore_index is not None
@@ -251,10 +251,9 @@ class ImageDataset(SlotDataset):
 
     def with_crop_size(self, side: int) -> Any:
         view = self.views[0]
-        if self.several:
-            raise ValueError(f"a crop of {side} was asked for, but the dataset has several crops: set dataset.crop to others")
-        if view.crop is None:
-            raise ValueError(f"a crop of {side} was asked for, but the dataset has no crop: give it one, such as RandomResizedCrop")
+        if self.several or view.crop is None:
+            found = "several crops" if self.several else "no crop"
+            raise ValueError(f"a crop of {side} was asked for, but the dataset has {found}: give it one, such as RandomResizedCrop")
         return self.with_crop(replace(view, crop=replace(view.crop, size=side)))
 
     @property
@@ -265,9 +264,13 @@ class ImageDataset(SlotDataset):
         return self._fields.names[0] if self._fields.single else self._fields.names
 
     @property
+    def _columns(self) -> Values:
+        return columns_of(self._images)
+
+    @property
     def columns(self) -> Columns:
         """The columns of the store, in the order of this dataset: a mapping of names to arrays or lists of n values."""
-        return Columns(columns_of(self._images), self.rows(np.arange(len(self))))
+        return Columns(self._columns, self.rows(np.arange(len(self))))
 
     def decode(self, tokens: Any, column: str | None = None) -> str:
         """Return the text of tokens, whole numbers [length], of a column of tokens; None: of the only one.
@@ -277,10 +280,10 @@ class ImageDataset(SlotDataset):
             MissingExtraError: if the tokenizer's library is not installed.
         """
         known = {name: values.column for name, values in self._images.columns.items() if values.column.tokens is not None}
-        name = next(iter(known), "none") if column is None else column
-        if name not in known or (column is None and len(known) > 1):
+        chosen = [*known] if column is None else [name for name in known if name == column]
+        if len(chosen) != 1:
             raise StoreError(f"{self._images.place} has the columns of tokens {', '.join(known) or 'none'}: name one of them")
-        return decode_tokens(next(iter(self._images.stores)), known[name], np.asarray(tokens).reshape(-1).tolist())
+        return decode_tokens(next(iter(self._images.stores)), known[chosen[0]], np.asarray(tokens).reshape(-1).tolist())
 
     def __add__(self, other: Any) -> Any:
         """Concatenate two datasets, with their masks. Other datasets are added with torch's slower `ConcatDataset`.
@@ -315,7 +318,7 @@ class ImageDataset(SlotDataset):
         views = tuple(view.filled(hflip=hflip, vflip=vflip, transform=transform) for view in given)
         if not views:
             raise ValueError("crop is an empty list, but must have a crop for each view; None: the whole image")
-        geometric = self._fields.geometric(columns_of(self._images)) if self._fields else None
+        geometric = self._fields.geometric(self._columns) if self._fields else None
         follower = "its mask" if self._masks is not None else geometric
         follower = follower or (f"the others of its sample ({', '.join(self.images)})" if self.images else None)
         remedy = "images= chooses one image, RAMDataset(masks=False) leaves out masks"

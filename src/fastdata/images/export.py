@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.codecs.pixels import CODECS, decode_record, encode_record
+from fastdata.codecs.pixels import EXTENSIONS, decode_record, encode_record
 from fastdata.errors import StoreError, warn_user
 from fastdata.images.geometry import move_columns, placement
 from fastdata.sources.tar import CLASSES, MASK
@@ -122,14 +122,14 @@ def _files(store: Store, size: int | None, single: str, mask: str) -> dict[str, 
     if store.manifest.section("masks") is not None:
         variants[mask] = store.variant(size, mask=True)
     return {
-        name: (CODECS[variant.form.codec].extension or ".png", partial(_as_file, store, variant, store.reader(variant)))
+        name: (EXTENSIONS.get(variant.form.codec, ".png"), partial(_as_file, store, variant, store.reader(variant)))
         for name, variant in variants.items()
     }
 
 
 def _as_file(store: Store, variant: Variant, reader: ShardReader, row: int) -> bytes:
     """Return a record as an ordinary image file: unchanged, but raw pixels as PNG."""
-    if CODECS[variant.form.codec].extension:
+    if variant.form.codec in EXTENSIONS:
         return bytes(reader.get(row))
     return encode_record(read_pixels(store, variant, reader, row), "png")
 

@@ -15,7 +15,7 @@ from fastdata.images.records import Images
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.columns import Lists
 
-__all__ = ["Columns", "Fields", "as_item", "columns_of"]
+__all__ = ["Columns", "Fields", "Values", "as_item", "columns_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -98,11 +98,6 @@ class Fields:
         }
         return found[self.names[0]] if self.single else found
 
-    def item(self, columns: Values, row: int, move: Move) -> Any:
-        """Return the target of one row: numbers and text as Python has them, arrays and lists as tensors."""
-        found = self.batch(columns, np.array([row]), move)
-        return as_item(found) if self.single else {name: as_item(value) for name, value in found.items()}
-
 
 def columns_of(images: Images) -> dict[str, Any]:
     """Return the columns of images, and their labels as the last one."""
@@ -110,8 +105,10 @@ def columns_of(images: Images) -> dict[str, Any]:
     return {**images.columns, LABEL: LabelColumn(column, images.targets.__getitem__)}
 
 
-def as_item(batch: Array | Lists | list[Any]) -> Any:
-    """Return the only item of a batch: a number or text as Python has it, an array or list as a tensor."""
+def as_item(batch: Any) -> Any:
+    """Return the only item of a batch: numbers and text as Python has them, arrays and lists as tensors; of a dict, each."""
+    if isinstance(batch, dict):
+        return {name: as_item(value) for name, value in batch.items()}
     item = batch.values if isinstance(batch, Lists) else batch[0]
     if isinstance(item, np.ndarray):
         return torch.from_numpy(np.array(item))

@@ -1,14 +1,11 @@
-"""Class masks: in files, as palette indices, grey values, or colours that a table maps to classes; resizing; classes."""
+"""Class masks in files: palette indices, grey values, or colours that a table maps to classes."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cv2
 import numpy as np
@@ -20,17 +17,12 @@ from fastdata.errors import CodecError, PrepError
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
 
-if TYPE_CHECKING:
-    from fastdata.store.store import Store
-
 __all__ = ["Color", "MaskRecipe", "count_classes", "decode_mask", "is_binary", "mask_values", "read_palette", "resize_mask"]
-__all__ += ["by_class", "class_names", "class_outside", "class_pixels"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
 
 HIGHEST = 255, 65_535  # values of 8 and of 16 bits
-VOID = 255  # in public 8-bit data sets, the class of pixels that are not to be learnt
 SMOOTH_LEVELS, SMOOTH_SHARE = 4, 10  # so many different values, less than one in ten of which is equal to its neighbours
 
 
@@ -178,38 +170,3 @@ def _code(rgb: Array) -> Array:
 def resize_mask(mask: Array, shape: tuple[int, int]) -> Array:
     """Resize a mask: each new pixel takes the class at its centre, since classes cannot be averaged."""
     return mask if mask.shape == shape else cv2.resize(mask, shape[::-1], interpolation=cv2.INTER_NEAREST_EXACT)
-
-
-def class_names(stores: Mapping[Path, Store]) -> tuple[str, ...]:
-    """Return the names of the classes of the masks in stores, where a palette gave them."""
-    return next(iter(stores.values())).manifest.section("masks").names  # type: ignore[no-any-return]
-
-
-def class_pixels(stores: Mapping[Path, Store]) -> dict[int, int]:
-    """Return pixel counts by class, in class order, in all masks of each store as they were before preparing."""
-    return by_class(sum((Counter(store.manifest.section("masks").pixels) for store in stores.values()), Counter[str]()))
-
-
-def by_class(pixels: Mapping[str, int]) -> dict[int, int]:
-    """Return a manifest's pixel counts, in class order."""
-    return dict(sorted((int(k), count) for k, count in pixels.items()))
-
-
-def class_outside(ignore_index: int | None, dtype: Any, pixels: Mapping[int, int], names: Sequence[str]) -> int:
-    """Return the class of pixels outside an image: the user's `ignore_index`, or the largest that a mask of this dtype holds.
-
-    Raises:
-        ValueError: if a mask cannot hold it, or it is the default and has pixels that may be meant to be learnt.
-    """
-    largest = int(np.iinfo(dtype).max)
-    chosen = largest if ignore_index is None else ignore_index
-    if not isinstance(chosen, int) or not 0 <= chosen <= largest:
-        raise ValueError(f"ignore_index is {ignore_index}, but a {dtype} mask holds 0 to {largest}")
-    others = [k for k, count in pixels.items() if count and k != chosen]
-    void = chosen == VOID and len(others) > 1 and len(names) <= VOID
-    if ignore_index is None and pixels.get(chosen) and not void:
-        raise ValueError(
-            f"{pixels[chosen]} pixels of the masks have class {chosen}, which is the default ignore_index, that of pixels outside "
-            f"of an image: give ignore_index={chosen} if a loss is to ignore them, or a number that is no class"
-        )
-    return chosen

@@ -9,7 +9,7 @@ from fastdata.sources.options import LabelOptions, PairOptions, StrPath
 
 __all__ = ["CODECS", "ImageOptions"]
 
-CODECS = ("jpeg", "original", "rgb", "png")  # which fastdata.codecs.pixels defines
+CODECS = "jpeg", "original", "rgb", "png"
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from fastdata.codecs.pixels import CODECS
+from fastdata.codecs.pixels import JPEGS
 from fastdata.errors import CodecError, PrepError
 from fastdata.images.masks import MaskRecipe, is_binary, mask_values, read_palette
-from fastdata.images.options import ImageOptions
+from fastdata.images.options import CODECS, ImageOptions
 from fastdata.images.prepare import ImageRecipe
 from fastdata.images.sections import NamedImage
 from fastdata.images.tokens import with_tokens
@@ -106,7 +106,7 @@ def _named_images(options: ImageOptions) -> list[tuple[NamedImage, str]]:
         if match is None or match[1] in ("mask", "masks", *found):  # an export has masks under these names
             raise ValueError(f"--images {text}: give {IMAGE_FORM}; names have letters, digits and _, differ, and none is mask")
         image = NamedImage(match[1], match[3] or options.codec, int(match[4] or options.bits), bool(match[5]) or options.gray)
-        if image.bits > CODECS[image.codec].bits:
+        if image.bits > 8 and image.codec in JPEGS:
             raise ValueError(f"--images {text}: 16 bits do not fit into codec {image.codec}: give rgb or png, as in {IMAGE_FORM}")
         found[image.name] = image, match[2]
     if len(found) == 1:

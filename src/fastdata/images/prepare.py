@@ -14,7 +14,7 @@ import numpy as np
 from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.jpeg_file import JpegHeader
 from fastdata.codecs.pillow_files import extras
-from fastdata.codecs.pixels import CODECS, encode_record
+from fastdata.codecs.pixels import JPEGS, encode_record
 from fastdata.errors import CodecError
 from fastdata.images.geometry import target_shapes
 from fastdata.images.masks import MaskRecipe, count_classes, decode_mask, resize_mask
@@ -65,7 +65,7 @@ class ImageRecipe:
             raise ValueError(
                 f"--size is {', '.join(map(str, sizes)) or 'nothing'}, but sizes must be different numbers from 1 to 65500"
             )
-        if self.bits > CODECS[self.codec].bits:
+        if self.bits > 8 and self.codec in JPEGS:
             raise ValueError("--bits is 16, but a JPEG holds 8: choose rgb or png for --codec")
         if not 1 <= self.quality <= 100:
             raise ValueError(f"--quality is {self.quality}, but must be from 1 to 100")

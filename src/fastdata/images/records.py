@@ -15,7 +15,7 @@ from msgspec import structs
 
 from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.jpeg_grid import decode_buffer
-from fastdata.codecs.pixels import CODECS, Region, Window, decode_window
+from fastdata.codecs.pixels import JPEGS, Region, Window, decode_window
 from fastdata.data.dataset import shown
 from fastdata.data.in_memory import InMemoryRecords, progress_bar
 from fastdata.errors import CodecError, FormatError, StoreError, lacking
@@ -71,7 +71,7 @@ class _Holdable(ABC):
     @property
     def indexed(self) -> bool:
         """Whether the images are JPEGs that may have an index of their cells."""
-        return self.form.codec in CODECS and CODECS[self.form.codec].jpegs and not self.decoded
+        return self.form.codec in JPEGS and not self.decoded
 
     @property
     def jpegs(self) -> bool:

@@ -19,6 +19,8 @@ __all__ = ["TYPES", "Masks", "NamedImage", "check", "join_masks", "merge", "read
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+VOID = 255  # in public 8-bit data sets, the class of pixels that are not to be learnt
+
 
 class NamedImage(Struct, frozen=True, forbid_unknown_fields=True):
     """One of several images, and how it is stored, as `ImageRecipe` says."""
@@ -42,6 +44,29 @@ class Masks(Entry, frozen=True):
 
     names: tuple[str, ...]
     pixels: dict[Annotated[str, Meta(pattern=r"^[0-9]+\Z")], Count]
+
+    @property
+    def by_class(self) -> dict[int, int]:
+        """The pixel counts, in class order."""
+        return dict(sorted((int(k), count) for k, count in self.pixels.items()))
+
+    def outside(self, ignore_index: int | None, dtype: Any) -> int:
+        """Return the class of pixels outside an image: the user's `ignore_index`, or the largest that a mask of this dtype holds.
+
+        Raises:
+            ValueError: if a mask cannot hold it, or it is the default and has pixels that may be meant to be learnt.
+        """
+        largest, pixels = int(np.iinfo(dtype).max), self.by_class
+        chosen = largest if ignore_index is None else ignore_index
+        if not isinstance(chosen, int) or not 0 <= chosen <= largest:
+            raise ValueError(f"ignore_index is {ignore_index}, but a {dtype} mask holds 0 to {largest}")
+        void = chosen == VOID and len(pixels.keys() - {chosen}) > 1 and len(self.names) <= VOID
+        if ignore_index is None and pixels.get(chosen) and not void:
+            raise ValueError(
+                f"{pixels[chosen]} pixels of the masks have class {chosen}, which is the default ignore_index, that of pixels "
+                f"outside of an image: give ignore_index={chosen} if a loss is to ignore them, or a number that is no class"
+            )
+        return chosen
 
 
 TYPES = {"masks": Masks | None}

@@ -14,7 +14,6 @@ from fastdata.errors import StoreError
 from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
 from fastdata.images.fields import Fields
-from fastdata.images.masks import class_names, class_outside, class_pixels
 from fastdata.images.records import FileImages, StoreImages
 from fastdata.images.view import AnyCrop, Transform, View
 from fastdata.remote.reader import locate
@@ -48,8 +47,8 @@ def _open_images(
 
 
 def _ignored_class(masks: StoreImages, ignore_index: int | None) -> int:
-    """Return the class of pixels outside an image. Raise ValueError as `class_outside` does."""
-    return class_outside(ignore_index, masks.form.dtype, class_pixels(masks.stores), class_names(masks.stores))
+    """Return the class of pixels outside an image. Raise ValueError as `Masks.outside` does."""
+    return masks.store.manifest.section("masks").outside(ignore_index, masks.form.dtype)  # type: ignore[no-any-return]
 
 
 class LMDBDataset(ImageDataset):
