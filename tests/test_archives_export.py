@@ -13,7 +13,7 @@ from fastdata.errors import StoreError
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from stores import floats, store, unlabelled
-from support import MAIN, encode, picture, run
+from support import encode, picture
 
 
 def test_floats_and_stores_without_labels_come_back(tmp_path: Path) -> None:
@@ -56,18 +56,6 @@ def test_no_tar_is_larger_than_it_may_be(tmp_path: Path, most: int) -> None:
         with tarfile.open(tar) as opened:
             used = sum(512 + -(-m.size // 512) * 512 for m in opened)
         assert -(-(used + first + 1024) // 10_240) * 10_240 > most
-
-
-def test_a_sample_that_is_larger_than_a_tar_may_be(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"sample 0 takes .* bytes, more than a tar of 10240 holds: give a larger --shard-size"):
-        export(store("rgb"), tmp_path / "x", to="webdataset", shard_size=10_240)
-
-
-@pytest.mark.parametrize(("given", "largest"), [("1GB", 194_560), ("40KiB", 40_960)])
-def test_sizes_as_people_write_them(tmp_path: Path, given: str, largest: int) -> None:
-    found = run(*MAIN, "export", store("jpeg"), tmp_path / "x", "--to", "webdataset", "--size", "64", "--shard-size", given)
-    assert found.returncode == 0, found.stderr
-    assert max(tar.stat().st_size for tar in (tmp_path / "x").glob("*.tar")) == largest
 
 
 def test_no_two_classes_share_a_folder(tmp_path: Path) -> None:

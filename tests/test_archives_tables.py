@@ -102,16 +102,6 @@ def test_which_column_holds_the_images(tmp_path: Path, columns: dict[str, Any], 
     equal(all_pixels(tmp_path / "x.parquet"), wanted(0, 2))
 
 
-def test_several_columns_are_listed(tmp_path: Path) -> None:
-    both = pa.table({"left": pa.array(rows(0, 2), IMAGE), "right": pa.array(rows(5, 2), IMAGE)})
-    pq.write_table(both, tmp_path / "x.parquet")
-    with pytest.raises(PrepError, match=r"there are left, right: call the one to prepare image"):
-        list_sources(tmp_path / "x.parquet")
-    pq.write_table(pa.table({"a": [1], "text": ["x"]}), tmp_path / "y.parquet")
-    with pytest.raises(PrepError, match="there are none: TableDataset reads tables without images"):
-        list_sources(tmp_path / "y.parquet")
-
-
 @pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
 def test_null_images_and_images_that_are_only_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "in").mkdir()
@@ -191,17 +181,6 @@ def test_caches_of_datasets_are_no_inputs(tmp_path: Path) -> None:
     found = list_sources(tmp_path, LabelOptions(label_column="kind"))
     assert found.labels.names == ("a", "b") and [s.label for s in found.sources] == [0, 1, 0, 1, 0, 1, 0] * 2
     equal(all_pixels(tmp_path), wanted(0, 14))
-
-
-def test_splits_are_a_store_each(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        for name in (f"cache/beans-{split}.arrow", f"saved/{split}/data-00000-of-00001.arrow"):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            write(tmp_path / name, table(rows(0, 2)))
-    (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    for folder in ("cache", "saved"):
-        with pytest.raises(PrepError, match=f"{folder} holds train and test side by side"):
-            list_sources(tmp_path / folder)
 
 
 def with_far_offsets(path: Path, lengths: list[int]) -> Path:

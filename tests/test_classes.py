@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import ConcatDataset
 
 import fastdata
-from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop
+from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop
 from stores import folder, sha, store
 from support import encode, picture
 
@@ -38,27 +38,7 @@ def masked(*counts: tuple[int, int], bits: int = 8, palette: str = "", images: i
     return root / "out.fds"
 
 
-@cache
-def volumes() -> Path:
-    root = folder()
-    for kind in ("in", "masks"):
-        (root / kind).mkdir()
-    for k in range(3):
-        np.save(root / "in" / f"{k}.npy", np.full((10, 10, 10), k, np.int16))
-        mask = np.zeros((10, 10, 10), np.uint8)
-        mask[0], mask[1], mask[2, :5] = 10, 2, 11
-        np.save(root / "masks" / f"{k}.npy", mask)
-    fastdata.prep(root / "in", root / "out.fds", masks=root / "masks", workers=1)
-    return root / "out.fds"
-
-
 # Order
-
-
-def test_classes_come_in_the_order_of_their_numbers():
-    found = MaskDataset(masked((10, 100), (2, 50), (1, 30), (11, 20))).class_pixels
-    assert list(found.items()) == [(0, 1200), (1, 90), (2, 150), (10, 300), (11, 60)]
-    assert list(ArrayDataset(volumes()).class_voxels.items()) == [(0, 2250), (2, 300), (10, 300), (11, 150)]
 
 
 # The class that a loss ignores

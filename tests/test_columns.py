@@ -220,19 +220,6 @@ def test_a_column_that_is_another_is_refused(store: Path, tmp_path: Path, name: 
             dataset[k]
 
 
-@pytest.mark.parametrize("name", ["caption", "ids"])
-def test_offsets_that_do_not_fit_are_refused(store: Path, tmp_path: Path, name: str) -> None:
-    copy = shutil.copytree(store, tmp_path / "o.fds")
-    path = copy / "columns" / f"{name}.offsets.npy"
-    good = np.load(path)
-    for at, change in ((0, 1), (-1, 1), (6, -1000), (7, 1000)):
-        offsets = good.copy()
-        offsets[at] += change
-        np.save(path, offsets)
-        with pytest.raises(FormatError, match=f"{name}.offsets.npy does not fit the 30 samples"):
-            LMDBDataset(copy, fields=name)[6]
-
-
 @pytest.mark.parametrize(
     ("edit", "message"),
     [

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata import CenterCrop, LMDBDataset
-from fastdata.codecs import jpeg_crop
 from fastdata.codecs.jpeg_crop import find_cells, join_cells, jpeg_batches
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, restart_interval
 from fastdata.codecs.pixels import Window, decode_window, encode_record
@@ -156,18 +155,6 @@ def test_a_record_of_another_size_is_an_error() -> None:
                 decode_window(data, form, height, width, Window(*window), lambda _: memory)
 
 
-def test_damage_inside_the_box_is_found() -> None:
-    """A cut puts its own markers where the index says, so the old ones must be looked at by nobody but the index."""
-    data = bytearray(encode_jpeg(picture(2, 96, 96)))
-    start = data.index(b"\xff\xda") + 14
-    for k in range(4):
-        data[start + 40 + k] = 0xFF
-    found = find_cells(bytes(data), 0, 0, 40, 40)
-    assert found is not None
-    with pytest.raises(CodecError):
-        decode_jpeg(join_cells([found]))
-
-
 @given(st.integers(0, 620), st.integers(0, 255))
 @settings(max_examples=500, deadline=None)
 @example(-1, 0)
@@ -228,36 +215,6 @@ def test_each_of_a_pile_is_what_it_is_by_itself(cases: list[Case], gray: bool, f
         _, sides, box, _, shrink = cases[k]
         assert region.shrink in (1, shrink)
         _check_region(region, records[k], sides, box, gray, fast)
-
-
-def test_cells_of_equal_width_tables_and_scale_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _decoded([INSIDE] * 5, False, False)[2] == 1
-    other_height, other_place = (4, (96, 64), (50, 20, 9, 20), 90, 1), (4, (64, 80), (20, 52, 20, 20), 90, 1)
-    assert _decoded([INSIDE, other_height, other_place], False, False)[2] == 1
-    wider, coarser, smaller = (4, (64, 64), (20, 20, 20, 30), 90, 1), (1, *INSIDE[1:3], 75, 1), (1, *INSIDE[1:4], 2)
-    assert _decoded([INSIDE, wider, coarser, smaller], False, False)[2] == 4
-    assert _decoded([INSIDE, ABOVE, BELOW, INSIDE], False, False)[2] == 3, "what depends on its image's edge stands alone"
-    assert _decoded([INSIDE, ABOVE, BELOW, INSIDE], False, True)[2] == 1, "of a fast decode, nothing does"
-    monkeypatch.setattr(jpeg_crop, "MAX_BATCH_PIXELS", 2 * 32 * 32)
-    assert _decoded([INSIDE] * 5, False, False)[2] == 3
-    shrunk = *INSIDE[:4], 4
-    assert _decoded([shrunk] * 32, False, False)[2] == 1, "pixels are counted after decoding"
-    assert _decoded([shrunk] * 33, False, False)[2] == 2
-
-
-def test_no_batch_is_higher_than_a_jpeg_can_be() -> None:
-    data, window = memoryview(encode_jpeg(picture(1, 64, 64))), Window(20, 20, 9, 9, 8)
-    batches, alone = jpeg_batches([data] * 5000, [(64, 64)] * 5000, [window] * 5000)  # of 80,000 rows together
-    regions = [region for batch in batches for _, region in batch.decode(batch.join(), gray=False, scratch=_fresh)]
-    assert len(batches) == 2 and not alone and len(regions) == 5000
-    assert all(np.array_equal(region.pixels, regions[0].pixels) for region in regions)
-
-
-def test_a_whole_image_or_an_empty_window_is_left_alone() -> None:
-    record = memoryview(encode_jpeg(picture(0, 40, 50)))
-    for window in (Window(0, 0, 40, 50), Window(0, 0, 0, 10), Window(5, 5, 10, 0)):
-        assert jpeg_batches([record], [(40, 50)], [window]) == ([], [0])
-    assert jpeg_batches([record], [(50, 40)], [Window(1, 1, 5, 5)]) == ([], [0]), "nor is another image than it should be"
 
 
 def test_a_transform_may_read_other_samples_of_the_same_thread() -> None:

@@ -404,7 +404,7 @@ def test_columns_and_files_of_one_store(tmp_path: Path) -> None:
         ([""], r"t.jsonl has no rows"),
         (['{"path": "00.png", "v": 1}', '{"path": "01.png"}'], r"row of '01.png': its cell is empty"),
         (['{"path": "00.png", "v": "\\ud800"}'], r"row of '00.png': 'utf-8' codec can't encode"),
-        (['{"path": "00.png", "v": [1, 2], "label": {"a": 1}}'], r"column label holds a dict, but labels are numbers"),
+        (['{"path": "00.png", "v": [1, 2], "label": {"a": 1}}'], r"column label of t.jsonl holds a dict, but labels are numbers"),
     ],
 )
 def test_damaged_lines_are_named(folder: Path, tmp_path: Path, lines: list[str], message: str) -> None:

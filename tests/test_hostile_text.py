@@ -112,22 +112,6 @@ def test_a_document_may_have_so_many_bytes_and_no_more(tmp_path: Path, kind: str
     assert f"byte {data.index(lines[3].encode())}: the document has at least {len(lines[3])} bytes" in summary.first_reject
 
 
-def test_lines_are_the_same_however_their_file_is_cut_into_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastdata.text import documents as module
-
-    parts = [b"a" * k for k in range(1, 40)] + [b"b" * 100, b"c"]
-    (tmp_path / "x.txt").write_bytes(b"--".join(parts))
-    wanted = [(sum(map(len, parts[:k])) + 2 * k, part.decode()) for k, part in enumerate(parts) if len(part) <= 39]
-    for block in (1, 2, 3, 7, 39, 64):
-        monkeypatch.setattr(module, "BLOCK", block)
-        piece = module.Piece("x.txt", 0, -1, 0)
-        found = list(module.documents(tmp_path, piece, module.Cutting("--"), most=39))
-        assert [(at, text) for at, text in found if isinstance(text, str)] == wanted
-        assert [str(text) for _, text in found if not isinstance(text, str)] == [
-            "the document has at least 100 bytes, more than the 39 of --max-bytes"
-        ]
-
-
 # Encodings
 
 

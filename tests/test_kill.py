@@ -120,17 +120,6 @@ def test_a_finished_shard_that_was_harmed_is_made_again(
     assert _is_untouched(others)
 
 
-@pytest.mark.slow
-def test_left_over_files_of_a_killed_run_vanish(
-    begun: Path, large: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
-) -> None:
-    """A kill while the tables of the store are written leaves those, or their temporary files."""
-    for name in ("samples.npy.77.tmp", "manifest.json.77.tmp", "names.txt", "work/plan.json.5.tmp", "work/256-00001.9.tmp"):
-        (begun / name).write_bytes(b"part")
-    prep(large, begun, size=256, workers=2)
-    assert tree(begun) == undisturbed[0]
-
-
 def test_a_begun_store_refuses_another_plan(begun: Path, large: Path, tmp_path: Path) -> None:
     before = tree(begun)
     with pytest.raises(StoreError, match="not finished"):
@@ -179,19 +168,6 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
     assert command == ["fastdata-prep", str(large), str(out), *OPTIONS]
     again = run(*PREP, *command[1:])
     assert again.returncode == 0 and ("done earlier" in again.stdout or "start" in moment)
-    assert tree(out) == undisturbed[0]
-
-
-@pytest.mark.slow
-def test_a_worker_killed_from_outside_does_no_harm(
-    large: Path, tmp_path: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
-) -> None:
-    out = tmp_path / "o.fds"
-    process = start(*PREP, large, out, *OPTIONS)
-    for finished in (0, 4):
-        until(lambda finished=finished: len(tables(out)) >= finished and len(children(process.pid)) == 2)
-        os.kill(children(process.pid)[0], signal.SIGKILL)
-    assert process.wait() == 0
     assert tree(out) == undisturbed[0]
 
 

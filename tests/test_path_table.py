@@ -118,7 +118,7 @@ def test_labels_beside_a_table_take_the_place_of_its_own(photos: Path) -> None:
 def test_what_beside_a_folder_is_no_label(photos: Path) -> None:
     table = photos.parent / "t.jsonl"
     table.write_text("".join(json.dumps({"path": name, "label": {"a": 1}}) + "\n" for name in NAMES))
-    with pytest.raises(PrepError, match="column label holds a dict, but labels"):
+    with pytest.raises(PrepError, match=r"column label of t.jsonl holds a dict, but labels"):
         list_sources(photos, LabelOptions(labels=table))
     found = list_sources(photos, LabelOptions(labels=table, label_column="none"))
     assert (found.labels.kind, found.labelled_by) == ("none", "")

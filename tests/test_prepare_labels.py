@@ -99,14 +99,6 @@ def test_images_and_masks_side_by_side_are_refused_with_a_command_that_works(tmp
         assert len(store) == 3 and store.manifest.section("masks") is not None
 
 
-def test_yolos_images_and_labels_are_refused_with_its_option(tmp_path: Path) -> None:
-    put(tmp_path / "in/images/0.png")
-    (tmp_path / "in/labels").mkdir()
-    (tmp_path / "in/labels/0.txt").write_text("0 0.5 0.5 0.5 0.5\n")
-    with pytest.raises(PrepError, match=r"what look like their YOLO files in labels/(.|\n)* --yolo \S+/in/labels"):
-        prep(tmp_path / "in", tmp_path / "o.fds")
-
-
 def test_classes_that_are_called_after_masks_stay_classes(tmp_path: Path) -> None:
     for folder, first in (("with_mask", 0), ("without_mask", 0), ("face", 100)):
         for k in range(2):

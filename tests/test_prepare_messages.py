@@ -51,19 +51,6 @@ def test_commands_in_messages_stay_commands_in_python(tmp_path: Path) -> None:
         fastdata.prep_plan(tmp_path / "in", tmp_path / "o.fds")
 
 
-def test_text_without_a_tokenizer_is_told_what_it_needs(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/shake.txt").write_text("a rose")
-    for source in ("in", "in/shake.txt"):
-        assert "text needs a tokenizer: --tokenizer" in run(*PREP, source, cwd=tmp_path).stderr
-
-
-def test_a_data_frame_is_not_prepared(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    with pytest.raises(fastdata.errors.PrepError, match="a table without images is not prepared: TableDataset reads it"):
-        fastdata.prep(pandas.DataFrame({"a": [1], "b": [2]}), tmp_path / "o.fds")
-
-
 @pytest.mark.parametrize("command", [PREP, [*MAIN, "prep"]])
 def test_help_and_version_of_prep(command: list[str]) -> None:
     short, long = run(*command, "-h"), run(*command, "--help")

@@ -10,7 +10,6 @@ import stores
 from fastdata import prep
 from fastdata.errors import PrepError
 from fastdata.store.export import export
-from support import encode, picture
 
 
 @pytest.mark.parametrize(
@@ -37,15 +36,3 @@ def test_a_store_as_source_is_told_so(tmp_path: Path) -> None:
     for path, options in ((stores.store(), {}), (stores.tokens(), {"tokenizer": "bytes"})):
         with pytest.raises(PrepError, match=rf"SOURCE {path} is a store already: fastdata info {path} shows"):
             prep(path, tmp_path / "o.fds", **options)
-
-
-def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("a rose")
-    (tmp_path / "sheet.png").write_bytes(encode(picture(0, 8, 8), ".png"))
-    for given, message in (
-        (stores.store(), "nor a store of text"),
-        (tmp_path / "nowhere", "nor a store of text"),
-        (tmp_path / "sheet.png", r"the tokenizer sheet\.png is not a tokenizer\.json"),
-    ):
-        with pytest.raises(PrepError, match=message):
-            prep(tmp_path / "t.txt", tmp_path / "o.fds", tokenizer=str(given))

@@ -12,7 +12,7 @@ import stores
 from fastdata import LMDBDataset
 from fastdata.errors import PrepError
 from fastdata.prepare.build_plan import build_plan
-from support import MAIN, encode, picture, run, tree
+from support import MAIN, encode, picture, run
 
 
 def prepared(out: Path, **options: object) -> Path:
@@ -33,27 +33,10 @@ def test_the_same_samples_in_another_order(tmp_path: Path) -> None:
     assert run(*MAIN, "verify", shuffled).returncode == 0
 
 
-def test_it_is_part_of_the_plan(tmp_path: Path) -> None:
-    out = prepared(tmp_path / "a.fds", order="shuffled")
-    assert tree(prepared(tmp_path / "again.fds", order="shuffled")) == tree(out)
-    with pytest.raises(PrepError, match="order shuffled, now none"):
-        prepared(out)
-
-
 def test_the_order_stays_what_it_is(tmp_path: Path) -> None:
     """A run that is continued by a newer version has the same plan."""
     names = [s.name for s in build_plan(stores.sources(), tmp_path / "a.fds", order="shuffled", limit=6).plan.sources]
     assert names == [f"{stores.CLASSES[k % 3]}/{k:03d}.png" for k in [1, 21, 22, 23, 0, 2]]
-
-
-def test_masks_stay_with_their_images(tmp_path: Path) -> None:
-    for k in range(12):
-        for name, pixels in (("in", picture(k, 20, 24)), ("masks", np.full((20, 24), k, np.uint8))):
-            (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / f"{k:02d}.png").write_bytes(encode(pixels, ".png"))
-    out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", order="shuffled", workers=1).out
-    dataset = fastdata.MaskDataset(out)
-    assert all(int(dataset[k][1].max()) == int(Path(dataset.name(k)).stem) for k in range(12))
 
 
 def test_what_is_read_forward_or_lies_in_memory_is_refused(tmp_path: Path) -> None:

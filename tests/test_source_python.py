@@ -157,7 +157,7 @@ WRONG: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
     (PrepError, "item 0 of source is object: an image is", [object()], {}),
     (PrepError, "item 0 of source has no image or img, only pixels, y", [{"pixels": IMAGES[0], "y": 1}], {}),
     (PrepError, "item 0 of source is a tuple of 3 values: give images, pairs of an image", [(IMAGES[0], 1, 2)], {}),
-    (PrepError, "the label of item 0 is a complex", [(IMAGES[0], 1j)], {}),
+    (PrepError, "source holds a complex, but labels are numbers, lists of numbers, or text", [(IMAGES[0], 1j)], {}),
     (PrepError, r"item 0 of source is float32 \[4, 4\]: an image is", [Image.new("F", (4, 4))], {}),
     (PrepError, r"item 0 of source is int32 \[4, 4\]: an image is", [Image.new("I", (4, 4), -1)], {}),
     (ValueError, "labels has 3 entries for 5 images; give one for each", IMAGES, {"labels": [1, 2, 3]}),

@@ -12,7 +12,6 @@ import pytest
 from fastdata import prep
 from fastdata.errors import PrepError
 from fastdata.sources.listing import list_sources
-from fastdata.sources.options import LabelOptions
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
 from support import PREP, encode, picture, run, write_pictures
@@ -115,21 +114,6 @@ def test_wrong_tables_are_errors(tmp_path: Path, text: str, labels: bool, messag
     assert not (tmp_path / "o.fds").exists()
 
 
-def test_classes_of_another_store(tmp_path: Path) -> None:
-    for name in ("ant", "bee", "cat"):
-        write_pictures(tmp_path / "train" / name, 1)
-    train = prep(tmp_path / "train", tmp_path / "train.fds", workers=1).out
-    write_pictures(tmp_path / "some/bee", 1)
-    (tmp_path / "some/unknown but empty").mkdir()
-    assert [s.label for s in list_sources(tmp_path / "some", LabelOptions(classes=train)).sources] == [1]
-    write_pictures(tmp_path / "flat", 1)
-    flat = prep(tmp_path / "flat", tmp_path / "flat.fds", workers=1).out
-    with pytest.raises(PrepError, match="no classes"):
-        list_sources(tmp_path / "train", LabelOptions(classes=flat))
-    with pytest.raises(PrepError, match=r"--classes numbers classes, but the inputs of .*flat have no labels"):
-        list_sources(tmp_path / "flat", LabelOptions(classes=train))
-
-
 STRANGE = [
     "with space.png",
     "new\nline.png",
@@ -199,15 +183,6 @@ def test_whatever_a_folder_holds(tmp_path: Path) -> None:
         "endless.jpg": "not-a-file",
     }
     assert all(str(tmp_path) not in r["detail"] for r in store.rejects())
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_files_that_may_not_be_read(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in", 2)[0].chmod(0)
-    assert prep(tmp_path / "in", tmp_path / "o.fds", workers=1).rejected == {"unreadable": 1}
-    (tmp_path / "in/closed").mkdir(mode=0)
-    with pytest.raises(PrepError, match=r"cannot list .*closed: Permission denied"):
-        list_sources(tmp_path / "in")
 
 
 def test_a_file_that_goes_away_after_it_was_listed(tmp_path: Path) -> None:

@@ -451,15 +451,6 @@ def test_drop_and_category_are_ways_out() -> None:
     assert numbers.categories == {"zip": ["501", "10115"]} and numbers.column("zip").tolist() == [1, 0, 1]
 
 
-def test_a_csv_may_have_commas_semicolons_or_tabs() -> None:
-    for delimiter in ",;\t":
-        rows = (["age", "city", '"a, b; c"', "y"], ["39", "Rome", '"a;b,"', "1"])
-        dataset = from_csv("\n".join(map(delimiter.join, rows)))
-        assert list(dataset.columns) == ["age", "city", "a, b; c"] and dataset.categories["a, b; c"] == ["a;b,"]
-    with pytest.raises(StoreError, match=r"Row #3: Expected 3 columns, got 2"):
-        from_csv("a,b,y\n1,2,3\n4,5\n")
-
-
 def test_numbers_with_a_comma_are_no_names() -> None:
     for cells in (("0,5", "1,5"), ("1,234,567", "2,000"), ("1,234.5", "-2,000,000.25")):
         text = f"a;y\n{cells[0]};1\n{cells[1]};0\n"

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cv2
 import pytest
@@ -154,25 +153,6 @@ def test_a_second_plan_of_the_same_keeps_what_is_finished(large: Path, planned: 
     assert len(Store(fastdata.prep_finish(planned).out)) == 56 and list(verify(planned)) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", ["flip", "gone"])
-def test_a_damaged_slice_is_an_error_and_planning_again_mends_it(
-    large: Path, planned: Path, damage: str, expected: dict[str, bytes | None]
-) -> None:
-    (path,) = planned.glob("work/sources-*-00000.json")
-    data = path.read_bytes()
-    if damage == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(data.replace(b"class0/004.jpg", b"class0/008.jpg", 1))
-    with pytest.raises(PrepError, match=r"sources-\w+-00000.json cannot be used: .*plan again with the same SOURCE and options"):
-        fastdata.prep_run(planned, workers=1)
-    fastdata.prep_plan(large, planned, size=256)
-    fastdata.prep_run(planned, workers=2)
-    fastdata.prep_finish(planned)
-    assert tree(planned) == expected
-
-
 @pytest.mark.parametrize("change", [lambda b: b[:-40], lambda b: b"{}", lambda b: b.replace(b'"quality": 90', b'"quality": 91')])
 def test_a_damaged_plan_is_an_error(planned: Path, change: Callable[[bytes], bytes]) -> None:
     path = planned / "work/plan.json"
@@ -229,20 +209,6 @@ def small(tmp_path: Path) -> Path:
     write_pictures(tmp_path / "in/a", 20)
     fastdata.prep_plan(tmp_path / "in", tmp_path / "o.fds", size=16)
     return tmp_path / "o.fds"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"task": 2}, "give both task and of: the number of this task, from 0, and the number of tasks"),
-        ({"of": 2}, "give both task and of"),
-        ({"task": 2, "of": 2}, "task is 2 of 2 tasks, but tasks count from 0 to 1"),
-        ({"workers": 0}, "workers is 0, but must be positive"),
-    ],
-)
-def test_wrong_tasks(arguments: dict[str, Any], message: str, small: Path) -> None:
-    with pytest.raises(ValueError, match=message):
-        fastdata.prep_run(small, **arguments)
 
 
 def test_a_missing_ray_is_named(small: Path, tmp_path: Path) -> None:

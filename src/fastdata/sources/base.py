@@ -28,7 +28,7 @@ from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, join, look_
 from fastdata.store.manifest import Labels
 
 __all__ = ["FUNCTION", "INDEX", "ArchiveColumns", "Selection", "Table", "damaged_file", "even_sizes", "expand"]
-__all__ += ["function_of", "label_value", "list_archives", "list_tables", "locate", "make_list", "open_once"]
+__all__ += ["function_of", "list_archives", "list_tables", "locate", "make_list", "open_once"]
 __all__ += ["pointer_of", "read_range", "read_source", "release", "unreadable"]
 
 ENDINGS = {".tar": "tar", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".python": "python"}
@@ -186,25 +186,13 @@ def list_tables(
             raise PrepError(f"{path} has other image or label columns, or other classes, than {files[0]}; prepare them separately")
         first = columns
         inputs.extend(rows)
-        labels.extend(label_value(value, columns.label) for value in values)
+        labels.extend(values)
     if first is None:
         raise PrepError(f"SOURCE {root} lists no files of samples")
     by = f"column {first.label}" if first.label else ""
     stored = f"images come from {first.image}" + (f", labels from {first.label}" if first.label else "")
     notes = (not_stored(first.others, stored),) if first.others else ()
     return make_list(root, inputs, labels, () if selection.regression else first.names, by=by, selection=selection, notes=notes)
-
-
-def label_value(value: Any, column: str) -> Value:
-    """Return a cell of a label column; what is neither a number, nor a list of numbers, nor None is text."""
-    if isinstance(value, dict | bytes) or (isinstance(value, list) and not all(isinstance(one, int | float) for one in value)):
-        raise PrepError(
-            f"column {column} holds a {type(value).__name__}, but labels are numbers, lists of numbers, or text; name another with "
-            f"--label-column, or {NO_LABELS}"
-        )
-    if isinstance(value, list):
-        return tuple(value)
-    return value if value is None or isinstance(value, int | float) else str(value)
 
 
 # SOURCE as it is typed

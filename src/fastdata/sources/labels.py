@@ -10,19 +10,21 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import LARGEST_FLOAT, Label, Source, SourceList, have_commas, is_number
-from fastdata.sources.options import StrPath
+from fastdata.sources.options import NO_LABELS, StrPath
 from fastdata.sources.packed import Packed
 from fastdata.store.manifest import Labels, read_current
 
 __all__ = ["Encode", "NoClassesError", "Type", "UnknownClassError", "Value", "encode_labels", "read_classes", "with_folder_classes"]
 __all__ += ["with_labels", "with_pattern"]
 
-Value = bool | int | float | str | Sequence[float] | None  # as a source has it; None: the input has no label
+Value = Any  # as a source has it: a number, text, numbers in a list or array, or None: the input has no label
 Encode = Callable[[Value], tuple[Label, str]]  # returns the label and the problem of the input
 Type = Literal["folders", "values", "numbers"]
 
@@ -60,7 +62,11 @@ def encode_labels(
         if classes is not None:
             raise PrepError("--classes numbers classes, but --regression asks for numbers to predict: give one of them")
         return _encode_numbers(values, names, by)
-    used = dict.fromkeys(map(_clean, values))
+
+    def clean(value: Value) -> Any:
+        return _clean(value, by)
+
+    used = dict.fromkeys(map(clean, values))
     used.pop(None, None)
     if odd := [value for value in used if isinstance(value, float | tuple)]:
         raise _no_classes(by, odd[0])
@@ -90,21 +96,39 @@ def encode_labels(
         )
 
     def encode(value: Value) -> tuple[Label, str]:
-        label = found.get(_clean(value), -1)
+        label = found.get(clean(value), -1)
         return label, "" if label >= 0 else "no-label"
 
     return Labels("class", order), encode
 
 
-def _clean(value: Value) -> int | float | str | tuple[float, ...] | None:
-    """Return a value as a plain type; None for what means that there is no label."""
+def _clean(value: Value, by: str) -> int | float | str | tuple[float | None, ...] | None:
+    """Return what stands for a class; None for what means that there is no label."""
+    value = _plain(value, by)
+    if isinstance(value, tuple) and any(isinstance(one, str) for one in value):
+        raise _no_label(by, value)
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _plain(value: Value, by: str) -> Any:
+    """Return a label as Python's text without blanks around it, number, tuple of these, or None."""
     if isinstance(value, str):
-        return sys.intern(value.strip()) or None
-    if value is None or isinstance(value, int):
-        return None if value is None else int(value)
-    if isinstance(value, float):
-        return None if math.isnan(value) else value
-    return tuple(map(float, value))
+        return sys.intern(str(value).strip()) or None
+    value = value.tolist() if hasattr(value, "tolist") else value  # of numpy or torch
+    if value is None or isinstance(value, int | float):
+        return int(value) if isinstance(value, bool) else value
+    if isinstance(value, list | tuple):
+        return tuple(_plain(one, by) for one in value)
+    if isinstance(value, date | time | timedelta | Decimal):
+        return str(value)
+    raise _no_label(by, value)
+
+
+def _no_label(by: str, value: object) -> PrepError:
+    return PrepError(
+        f"{by} holds a {type(value).__name__}, but labels are numbers, lists of numbers, or text; name another column with "
+        f"--label-column, or {NO_LABELS}"
+    )
 
 
 def _normal(name: str) -> str:
@@ -168,8 +192,8 @@ def _encode_numbers(values: Iterable[Value], names: Sequence[str], by: str) -> t
 
 def _target(value: Value, by: str) -> tuple[float, ...] | None:
     """Return numbers to predict; None: there are none, or one of several is missing."""
-    cells: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
-    cells = [cell.strip() or None if isinstance(cell, str) else cell for cell in cells]
+    value = _plain(value, by)
+    cells = value if isinstance(value, tuple) else (value,)
     if None in cells:
         return None
     if odd := [cell for cell in cells if isinstance(cell, str) and not is_number(cell)]:

@@ -15,7 +15,6 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
-from fastdata.sources.base import label_value
 from fastdata.sources.fields import typed_cells
 from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import (
@@ -199,7 +198,7 @@ def _with_labels(
         inputs = replace(inputs, notes=(*inputs.notes, not_stored(left, f"paths come from column {table.paths}")))
     if not columns and not inputs.selected:
         return inputs
-    found = [Packed(label_value(cell, name) for cell in table.columns[name]) for name in columns]
+    found = [table.columns[name] for name in columns]
     cells = found[0] if len(found) == 1 else Packed(zip(*found, strict=True) if found else repeat(None, len(table.names)))
     values = Packed(cells[row] if row >= 0 else None for row in rows)
     by = f"column{'s' if len(columns) > 1 else ''} {' and '.join(columns)} of {table.path.name}" if columns else ""

@@ -34,7 +34,6 @@ import xxhash
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.base import FUNCTION, Selection, function_of, make_list, open_once
 from fastdata.sources.inputs import LABELS, PATHS, Source, SourceList, choose_label
-from fastdata.sources.labels import Value
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, waiting
@@ -268,18 +267,8 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
             values.append(label)
     name, size = f"{path.name}@{digest.hexdigest()[:16]}", total // max(len(sampled), 1)
     each = Packed(Source(f"{k:06d}", -1, size, place=("python", name, k)) for k in range(count))
-    encoded, classes = [_value(label, k) for k, label in enumerate(values)], () if selection.regression else items.classes
-    return make_list(root, each, encoded, classes, by="source", selection=replace(selection, label=selection.label or "label"))
-
-
-def _value(label: Any, index: int) -> Value:
-    if label is None or isinstance(label, str):
-        return label
-    array = np.asarray(label)
-    if array.dtype.kind in "biuf" and array.ndim <= 1:
-        value: Value = array.tolist()
-        return value
-    raise PrepError(f"the label of item {index} is a {type(label).__name__}: labels are whole numbers, names, or floats")
+    classes = () if selection.regression else items.classes
+    return make_list(root, each, values, classes, by="source", selection=replace(selection, label=selection.label or "label"))
 
 
 # Reading, in any process

@@ -180,8 +180,7 @@ def _in_json(data: bytes) -> tuple[Any, list[str]]:
     except (ValueError, RecursionError, AttributeError):
         return None, []
     names = names if _are_names(names) else []
-    is_list = isinstance(value, list) and value and all(isinstance(number, int | float) for number in value)
-    return tuple(map(float, value)) if is_list else value if isinstance(value, str | int | float) else None, names
+    return value, names
 
 
 def _are_names(names: Any) -> bool:
