@@ -18,7 +18,7 @@ from support import run
 
 ROOT = Path(__file__).parent.parent
 SET_UP = ("pip install", "git clone", "make ")  # what has brought us here
-ELSEWHERE = {"doctor", "inputs", "integrations", "remote", "report", "scale"}  # other tests run these pages
+ELSEWHERE = {"inputs", "integrations", "measuring", "remote", "scale"}  # other tests run these pages
 
 
 def _blocks(page: Path) -> list[tuple[str, str]]:
@@ -50,6 +50,9 @@ def _images(root: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         colours = rng.integers(0, 256, (6, 8, 3), np.uint8)
         cv2.imwrite(str(path), cv2.resize(colours, (400, 300), interpolation=cv2.INTER_CUBIC))
+    _draw(root / "pets", (f"{split}/{pets[k % 2]}/{k}.jpg" for split in ("train", "val") for k in range(8)), (240, 320, 3))
+    _draw(root / "birds", (f"{folder}/{k:03}.jpg" for folder in ("train", "test") for k in range(10)), (240, 320, 3))
+    _write(root / "birds/train.csv", ["id,species", *(f"{k:03},{('heron', 'wren')[k % 2]}" for k in range(10))])
     flat = [f"{pets[k % 2]}_{k}.jpg" for k in range(8)]
     _draw(root / "flat", flat, (30, 40, 3))
     rows = (f"{name};{name[:3]};{('train', 'val')[k > 5]}" for k, name in enumerate(flat))

@@ -176,7 +176,7 @@ def test_every_snippet_of_the_docs_runs(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         write_pictures(tmp_path / "images" / name, 10, height=90, width=120, ending=".jpg")
     fastdata.prep(tmp_path / "images", tmp_path / "images.fds", size=64, workers=1)
-    text = (Path(__file__).parent.parent / "docs" / "doctor.md").read_text()
+    text = (Path(__file__).parent.parent / "docs" / "measuring.md").read_text()
     blocks = re.findall(r"^```(bash|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "train.py").write_text(next(block for language, block in blocks if "def loader" in block))
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -123,17 +122,6 @@ def test_the_command(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = run(*MAIN, "report", tmp_path / "empty", cwd=tmp_path)
     assert done.returncode == 1 and "no store at" in done.stderr
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_documentation(tmp_path: Path) -> None:
-    text = (Path(__file__).parent.parent / "docs/report.md").read_text()
-    prep(stores.sources(), tmp_path / "photos.fds", size=32, workers=1)
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    for block in re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        done = run("bash", "-euc", block, cwd=tmp_path, env=env)
-        assert done.returncode == 0, done.stderr
-    assert {path.name for path in tmp_path.glob("*.html")} == {"photos-report.html", "look.html"}
 
 
 def test_a_page_never_loads_torch() -> None:
