@@ -7,16 +7,22 @@ import json
 import struct
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-import fastdata
 from corpora import documents
-from fastdata.errors import FastDataError, PrepError
+from fastdata.errors import CodecError, PrepError
+from fastdata.text import documents as module
+from fastdata.text import planning
+from fastdata.text.documents import Cutting, readable_documents
+from fastdata.text.planning import list_text
 from support import PEAK_MEMORY, run
 
 GIB = 1 << 30
@@ -30,27 +36,76 @@ except fastdata.errors.PrepError as error:
     print(json.dumps([0, {{}}, str(error)]))
 print(max(peak_memory(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10) >> 20)
 """
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": lambda data: zstandard.compress(data[:40]) + zstandard.compress(data[40:]),
+}
 
 
-def texts(store: Path | str) -> list[str]:
-    """The documents of a store of bytes without ends."""
-    return [bytes(ids.tolist()).decode() for ids in documents(Path(store))]
-
-
-def made(source: Path, **options: Any) -> Any:
-    out = source.with_suffix(".fds")
-    return fastdata.prep(source, out, tokenizer="bytes", end_token="none", workers=1, **options)
-
-
-def measured(source: Path, **options: Any) -> tuple[int, dict[str, int], str, int]:
-    """Documents kept, rejects, the first of them or the error, and the largest memory of the run and its workers in MiB."""
-    done = run(sys.executable, "-c", PEAK, source, source.with_suffix(".fds"), json.dumps(options))
-    assert done.returncode == 0, done.stderr
-    (kept, rejected, first), peak = map(json.loads, done.stdout.splitlines())
-    return kept, rejected, first, peak
+def read(path: Path, separator: str = "", most: int = GIB) -> list[tuple[int | None, str | tuple[str, str]]]:
+    """Where the documents of a file begin, and their texts, or the reasons and details of why they cannot be used."""
+    found = list[Any]()
+    for piece in list_text(path, Cutting(separator)).pieces:
+        for at, text in readable_documents(path.parent, piece, Cutting(separator), most):
+            found.append((at, (text.reason, str(text)) if isinstance(text, CodecError) else text))
+    return found
 
 
 # Size
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    parts=st.lists(
+        st.text("ab\n", max_size=20) | st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=30), max_size=30
+    ),
+    separator=st.sampled_from(["\n", "aa", "aba", "<|end|>", "\n\n", "é"]),
+    ending=st.sampled_from([".txt", ".txt.gz", ".txt.zst", ".jsonl", ".jsonl.gz", ".jsonl.zst"]),
+    at_most=st.integers(1, 60),
+    block=st.integers(1, 70),
+    most=st.integers(1, 70),
+)
+def test_documents_are_those_of_bytes_split(
+    parts: list[str], separator: str, ending: str, at_most: int, block: int, most: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """However a file is compressed, cut into pieces, and read in blocks, and where a separator overlaps itself."""
+    separator = "\n" if "json" in ending else separator
+    lines = [json.dumps({"text": part}, ensure_ascii=False) for part in parts] if "json" in ending else parts
+    path, data = tmp_path_factory.getbasetemp() / f"cut{ending}", separator.join(lines).encode()
+    path.write_bytes(PACKED[path.suffix if path.suffix in PACKED else ""](data))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "LEAST_BYTES", at_most)
+        patch.setattr(module, "BLOCK", block)
+        patch.setattr(module, "SLICE", block)
+        pieces = list_text(path, Cutting(separator)).pieces
+        found = read(path, separator, most)
+    assert [p.stop for p in pieces[:-1]] == [p.start for p in pieces[1:]]
+    expected, at = list[Any](), 0
+    for part in data.split(separator.encode()):
+        if part.strip():
+            text = json.loads(part)["text"] if "json" in ending else part.removeprefix(b"\xef\xbb\xbf" if at == 0 else b"").decode()
+            too_large = "too-large", f"the document has at least {len(part)} bytes, more than the {most} of --max-bytes"
+            expected.append((at, too_large if len(part) > most else text or ("empty", "it is empty")))
+        at += len(part) + len(separator.encode())
+    assert found == expected
+
+
+def test_a_file_that_is_one_document_may_have_so_many_bytes_and_no_more(tmp_path: Path) -> None:
+    for packed, pack in PACKED.items():
+        path = tmp_path / f"x.txt{packed}"
+        path.write_bytes(pack(b"x" * 100))
+        assert read(path, most=100) == [(0, "x" * 100)]
+        assert read(path, most=99) == [(0, ("too-large", "the document has at least 100 bytes, more than the 99 of --max-bytes"))]
+
+
+def measured(source: Path, **options: Any) -> tuple[int, dict[str, int], str]:
+    """Documents kept, rejects, the first of them or the error, of a run in bounded memory."""
+    done = run(sys.executable, "-c", PEAK, source, source.with_suffix(".fds"), json.dumps(options))
+    assert done.returncode == 0, done.stderr
+    (kept, rejected, first), peak = map(json.loads, done.stdout.splitlines())
+    assert peak < 450, "MiB, of the run and its workers"
+    return kept, rejected, first
 
 
 @pytest.mark.slow
@@ -58,24 +113,16 @@ def measured(source: Path, **options: Any) -> tuple[int, dict[str, int], str, in
 def test_a_line_that_expands_without_measure_is_a_reject_and_never_in_memory(tmp_path: Path, ending: str) -> None:
     around = (b"one", b"two") if "txt" in ending else (b'{"text": "one"}', b'{"text": "two"}')
     path = tmp_path / f"x{ending}"
-    if ending.endswith("zst"):
-        with path.open("wb") as file, zstandard.ZstdCompressor(level=3).stream_writer(file) as writer:
-            writer.write(around[0] + b"\n")
-            for _ in range(64):
-                writer.write(bytes(GIB // 64))
-            writer.write(b"\n" + around[1])
-    else:
-        with gzip.open(path, "wb", compresslevel=1) as file:
-            file.write(around[0] + b"\n")
-            for _ in range(64):
-                file.write(bytes(GIB // 64))
-            file.write(b"\n" + around[1])
-    kept, rejected, first, peak = measured(path, tokenizer="bytes", end_token="none", split_lines=True, max_bytes=1 << 20)
+    with path.open("wb") as raw:
+        zst = zstandard.ZstdCompressor(level=3).stream_writer(raw)
+        with zst if ending.endswith("zst") else gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1) as file:
+            for part in (around[0] + b"\n", *[bytes(GIB // 64)] * 64, b"\n" + around[1]):
+                file.write(part)
+    options = {"tokenizer": "bytes", "end_token": "none", "split_lines": True, "max_bytes": 1 << 20}
+    kept, rejected, first = measured(path, **options)
     assert (kept, rejected) == (2, {"too-large": 1})
-    start = len(around[0]) + 1
-    assert f"byte {start}: the document has at least {GIB} bytes, more than the 1048576 of --max-bytes" in first
-    assert texts(path.with_suffix(".fds")) == ["one", "two"]
-    assert peak < 450
+    assert f"byte {len(around[0]) + 1}: the document has at least {GIB} bytes, more than the 1048576 of --max-bytes" in first
+    assert [bytes(ids.tolist()) for ids in documents(path.with_suffix(".fds"))] == [b"one", b"two"]
 
 
 @pytest.mark.slow
@@ -89,45 +136,25 @@ def test_a_member_that_expands_without_measure(tmp_path: Path) -> None:
         member.write(header)
         for _ in range(1 << 10):
             member.write(bytes(1 << 20))
-    kept, _, first, peak = measured(tmp_path / "x.npz", max_bytes=1 << 20)
-    assert kept == 0 and "bytes, more than 1048576: see max_bytes" in first and peak < 450
-
-
-@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "whole", "double"])
-def test_a_document_may_have_so_many_bytes_and_no_more(tmp_path: Path, kind: str, packed: str) -> None:
-    parts = ["x" * 10, "y" * 50, "é" * 25, "w" * 51, "z"]
-    lines = [json.dumps({"text": part}, ensure_ascii=False) for part in parts] if kind == "jsonl" else parts
-    data = ("\n\n" if kind == "double" else "\n").join(lines).encode()
-    path = tmp_path / f"x.{'jsonl' if kind == 'jsonl' else 'txt'}{packed}"
-    path.write_bytes({"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[packed](data))
-    if kind == "whole":
-        assert made(path, max_bytes=len(data)).kept == 1
-        with pytest.raises(PrepError, match=rf"x.txt{packed}: too-large: .*more than the {len(data) - 1} of max_bytes"):
-            made(path, max_bytes=len(data) - 1, overwrite=True)
-        return
-    options = {"txt": {"split_lines": True}, "double": {"split_on": "\n\n"}, "jsonl": {}}[kind]
-    summary = made(path, max_bytes=50 + (len(lines[0]) - 10), **options)
-    assert summary.rejected == {"too-large": 1} and texts(summary.out) == [part for part in parts if "w" not in part]
-    assert f"byte {data.index(lines[3].encode())}: the document has at least {len(lines[3])} bytes" in summary.first_reject
+    kept, _, first = measured(tmp_path / "x.npz", max_bytes=1 << 20)
+    assert kept == 0 and "bytes, more than 1048576: see max_bytes" in first
 
 
 # Encodings
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-@pytest.mark.parametrize(("ending", "split"), [(".txt", True), (".jsonl", False), (".txt.gz", False), (".txt.zst", True)])
-def test_utf_16_is_a_reject_that_says_so(tmp_path: Path, encoding: str, ending: str, split: bool) -> None:
-    lines = ["first line", "second line"] if "txt" in ending else ['{"text": "first"}', '{"text": "second"}']
-    data = "\n".join(lines).encode(encoding)
-    if ending.endswith("gz"):
-        data = gzip.compress(data)
-    if ending.endswith("zst"):
-        data = zstandard.compress(data)
-    (tmp_path / f"x{ending}").write_bytes(data)
+def test_utf_16_is_said(tmp_path: Path, encoding: str) -> None:
+    """A file that is one document is a reject; of one with many, nobody knows how many it has."""
     name = "UTF-32" if "32" in encoding else "UTF-16" + encoding[6:].replace("-", "").upper()
-    with pytest.raises(FastDataError, match=rf"it is {name}, not UTF-8: convert it with iconv -f {name} -t UTF-8"):
-        made(tmp_path / f"x{ending}", split_lines=split)
+    said = rf"it is {name}, not UTF-8: convert it with iconv -f {name} -t UTF-8"
+    for packed, pack in PACKED.items():
+        path = tmp_path / f"x.txt{packed}"
+        path.write_bytes(pack("first line\nsecond line".encode(encoding)))
+        ((_, (reason, detail)),) = read(path)
+        assert reason == "not-utf8" and said in detail
+        with pytest.raises(PrepError, match=said):
+            read(path, "\n")
 
 
 @pytest.mark.parametrize(
@@ -135,5 +162,4 @@ def test_utf_16_is_a_reject_that_says_so(tmp_path: Path, encoding: str, ending: 
 )
 def test_plain_utf_8_stays_as_it_is(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.txt").write_bytes(text.encode() + b"\nend")
-    summary = made(tmp_path / "x.txt")
-    assert texts(summary.out) == [text.removeprefix("\ufeff") + "\nend"]
+    assert read(tmp_path / "x.txt") == [(0, text.removeprefix("\ufeff") + "\nend")]

@@ -20,7 +20,7 @@ from test_text import TEXTS, write
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [7, 33, 1000])
+@pytest.mark.parametrize("limit", [33, 1000])
 @pytest.mark.parametrize("kind", ["files", "lines", "crlf", "bom", "separator", "jsonl", "gz", "zst", "parquet"])
 def test_the_first_documents_of_every_source(kind: str, limit: int, tmp_path: Path) -> None:
     options = write(kind, tmp_path / "in")
@@ -52,10 +52,9 @@ def test_what_is_rejected_counts_as_it_does_among_images(tmp_path: Path) -> None
     (tmp_path / "in" / "b.jsonl").write_text("\n".join(lines))
     (tmp_path / "in" / "a.txt").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "in" / "0.txt").symlink_to(tmp_path / "nowhere")
-    for limit in (1, 2):
-        with pytest.raises(PrepError, match=rf"none of {limit} inputs can be used"):
-            fastdata.prep(tmp_path / "in", tmp_path / f"{limit}.fds", tokenizer="bytes", limit=limit, workers=1)
-    for limit, kept, rejected in ((5, 3, 2), (6, 3, 3), (7, 3, 4), (8, 4, 4)):
+    with pytest.raises(PrepError, match="none of 2 inputs can be used"):
+        fastdata.prep(tmp_path / "in", tmp_path / "2.fds", tokenizer="bytes", limit=2, workers=1)
+    for limit, kept, rejected in ((5, 3, 2), (7, 3, 4)):
         made = fastdata.prep(tmp_path / "in", tmp_path / f"{limit}.fds", tokenizer="bytes", limit=limit, workers=1)
         assert (made.inputs, made.kept, sum(made.rejected.values())) == (limit, kept, rejected)
         assert tokens(made.out).tolist() == as_bytes(TEXTS[:kept]).tolist()
