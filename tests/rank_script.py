@@ -21,8 +21,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from fastdata import Loader, Trainer
 from fastdata.errors import FastDataError
-from fastdata.train.evaluate import evaluate
-from fastdata.train.metrics import Metrics
+from fastdata.train.evaluate import Metrics, evaluate
 from support import step_of
 from training import Batch, cut, data, net, summed, trainer, values
 
@@ -115,7 +114,7 @@ def infinite(rank: int, size: int, kind: str, fused: bool, precision: str) -> di
         weights.append(values(model))
         average.append(values(run.ema.model))  # type: ignore[union-attr]
         bad[0] = update == 1
-        skipped += step_of(run).totals.read()[2]
+        skipped += step_of(run).read_totals()[2]
     state = run.optimizer.state_dict()["state"]
     scale = scale_of(run)
     return {"weights": weights, "average": average[:2], "skipped": skipped, "state": state, "scale": scale}
@@ -235,14 +234,14 @@ def sharded(rank: int, size: int, precision: str) -> dict[str, Any]:
     list(run.steps(loader(5 * 4 * size, torch.float32)))
     state = run.state_dict()
     loss = run.evaluate(loader(7, torch.float32))["loss"]
-    step_of(run).totals.read()
+    step_of(run).read_totals()
     before, factor[0] = shards(run.model), torch.inf if rank == size - 1 else 1.0
     list(run.steps(loader(4 * size, torch.float32)))
     return {
         "parts": all(isinstance(p, DTensor) for p in run.model.parameters()),
         "states": {name: state[name] for name in ("model", "ema")},
         "loss": loss,
-        "skipped": [step_of(run).totals.read()[2], torch.equal(before, shards(run.model)), scale_of(run)],
+        "skipped": [step_of(run).read_totals()[2], torch.equal(before, shards(run.model)), scale_of(run)],
     }
 
 

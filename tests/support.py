@@ -331,7 +331,7 @@ def window_of(view: Any, box: Any, output: tuple[int, int], sides: tuple[int, in
 
 
 def step_of(run: Any) -> Any:
-    """What a Trainer makes an update with: its `add` takes the batches of one, its `totals` count updates that were skipped."""
+    """What a Trainer makes an update with: `add` takes the batches of one, `read_totals` counts those that were skipped."""
     return run._step
 
 

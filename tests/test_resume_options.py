@@ -59,7 +59,7 @@ ADAMS = [partial(AdamW, lr=0.05), partial(AdamW, lr=0.005, betas=(0.5, 0.9), wei
 @pytest.mark.parametrize("makes", [SGDS, ADAMS], ids=["SGD", "AdamW"])
 def test_what_is_asked_of_the_optimizer_counts_and_is_said(tmp_path, makes):
     trainer(tmp_path, makes[0]).fit(BATCHES, epochs=1)
-    with pytest.warns(UserWarning, match=r"after update 3, in epoch 2\. .*lr 0.05 saved, 0.005 now.*: the new values") as said:
+    with pytest.warns(UserWarning, match=r"after update 3, in epoch 2\. .*lr 0.05 saved, 0.005 now: the new value") as said:
         again = trainer(tmp_path, makes[1])
     again.fit(BATCHES, epochs=2)
     assert "weight_decay" in str(said[0].message) and said[0].filename == __file__
@@ -90,18 +90,18 @@ def test_another_optimizer_can_t_go_on(tmp_path):
 def test_a_scheduler_of_torch_goes_on_with_its_own_and_that_is_said(tmp_path):
     """Weight decay is not its own."""
     trainer(tmp_path, scheduler=lambda o: StepLR(o, 1, gamma=0.5)).fit(BATCHES, epochs=1)
-    with pytest.warns(UserWarning, match="weight_decay 0 saved, 0.1 now: the new values are used. ") as said:
+    with pytest.warns(UserWarning, match="weight_decay 0 saved, 0.1 now: the new value is used") as said:
         again = trainer(tmp_path, partial(SGD, lr=0.4, weight_decay=0.1), lambda o: StepLR(o, 1, gamma=0.1))
     again.fit(BATCHES, epochs=2)
     text = str(said[0].message)
-    assert "lr 0.05 saved, 0.4 now: the saved values are used" in text
+    assert "lr 0.05 saved, 0.4 now: the saved value is used" in text
     assert again.schedule.rates() == [pytest.approx(0.05 * 0.5**2)]
     assert again.optimizer.param_groups[0]["weight_decay"] == 0.1
 
 
 def test_other_options_are_named_too(tmp_path):
     trainer(tmp_path, scheduler=lambda o: cosine(warmup=1), clip_norm=1.0).fit(BATCHES, epochs=1)
-    with pytest.warns(UserWarning, match="the new values are used") as said:
+    with pytest.warns(UserWarning, match="the new value is used") as said:
         trainer(tmp_path, scheduler=lambda o: cosine(warmup=2), accumulate=2, precision="bf16", ema=0.9)
     for text in (
         *("precision fp32 saved, bf16 now", "accumulate 1 saved, 2 now", "clip_norm 1.0 saved, None now"),

@@ -145,7 +145,7 @@ def test_metric_objects_compute_what_they_do_on_one_rank_or_an_error_says_why_no
         alone = trainer(net(), MOMENTUM, metrics={"all": both}).evaluate([data(n)])
         assert results == pytest.approx(alone, rel=1e-6)
     assert first[3] == "rank 1 has no rows of this dataset to update all: use smaller batches"
-    assert "rank by rank" in first[4] and "does not sum over the ranks" in first[4]
+    assert "rank by rank" in first[4] and "must sum over them" in first[4]
 
 
 @RANKS

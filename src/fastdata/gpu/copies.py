@@ -83,7 +83,7 @@ class Copier:
         """Start to copy a batch. Do not change it until the copy is done; its memory is kept until then."""
         self.reclaim()
         if self._side is None:
-            return Copy(map_tensors(batch, lambda tensor: tensor.to(self.device), self.device), [])
+            return Copy(map_tensors(batch, lambda part: part.to(self.device, non_blocking=True)), [])
         grad = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(grad):  # the batch may be used after inference mode ends
             return self._start(batch, self._side)
@@ -101,15 +101,15 @@ class Copier:
         }
         memory = [*blocks]
 
-        def moved(tensor: Tensor) -> Tensor:
-            if (host := hosts.get(id(tensor))) is not None:
+        def moved(part: Any) -> Any:
+            if (host := hosts.get(id(part))) is not None:
                 return copies[id(host)]
-            new = tensor.to(self.device, non_blocking=True)  # nothing to do if it is there
-            if new.layout is torch.strided:
+            new = part.to(self.device, non_blocking=True)  # nothing to do if it is there
+            if isinstance(part, Tensor) and new.layout is torch.strided:
                 memory.append(new)
             return new
 
-        data = map_tensors(batch, moved, self.device)
+        data = map_tensors(batch, moved)
         home = cuda.current_stream(self.device)
         free = cuda.Event()  # type: ignore[no-untyped-call]
         done = cuda.Event()  # type: ignore[no-untyped-call]
@@ -237,16 +237,11 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def map_tensors(
-    value: Any, change: Callable[[Any], Any], device: torch.device, *, is_part: Callable[[Any], bool] = lambda part: False
-) -> Any:
-    """Return the batch with `change` applied to its tensors, and other objects with a `.to` moved to the device.
-
-    `change` also gets what `is_part` returns True for.
-    """
+def map_tensors(value: Any, change: Callable[[Any], Any], *, is_part: Callable[[Any], bool] = lambda part: False) -> Any:
+    """Return the batch with `change` applied to its tensors, to other objects with a `.to`, and to what `is_part` is true for."""
 
     def again(part: Any) -> Any:
-        return map_tensors(part, change, device, is_part=is_part)
+        return map_tensors(part, change, is_part=is_part)
 
     if isinstance(value, Tensor):
         return _like(value, change(value))
@@ -258,7 +253,7 @@ def map_tensors(
     if isinstance(value, Ragged):
         return Ragged(again(value.values), again(value.offsets))
     if hasattr(value, "to"):
-        return value.to(device, non_blocking=True)
+        return change(value)
     if isinstance(value, MutableMapping):
         new = copy.copy(value)
         for key in list(value):

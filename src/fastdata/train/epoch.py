@@ -14,9 +14,13 @@ from fastdata.system.torch_private import has_iterator, let_have_iterator
 from fastdata.train.states import random_state, restore_random
 from fastdata.train.world import World
 
-__all__ = ["Epoch", "check_rank", "first_tensor"]
+__all__ = ["NO_BATCHES", "Epoch", "check_rank", "first_tensor"]
 
 END = object()
+NO_BATCHES = (
+    "with drop_last it leaves out a set that is smaller than a batch; a generator can be read only once: pass an iterable that "
+    "starts again"
+)
 
 
 def check_rank(loader: Any, world: World) -> None:
@@ -35,9 +39,7 @@ class Epoch:
 
     A loader with `state_dict` and `load_state_dict` resumes by itself. With any other loader, the batches used before are drawn
     again and dropped, while the generators of torch, numpy, Python and the loader are set as they were then. Afterwards the first
-    three are restored.
-
-    All ranks need as many batches: if loaders have no len(), this is checked with each batch.
+    three are restored. All ranks need as many batches: if loaders have no len(), this is checked with each batch.
 
     Args:
         number: the epoch's number, for `set_epoch` of the loader or of its sampler.
@@ -46,7 +48,6 @@ class Epoch:
     Attributes:
         used: batches used so far.
         total: batches of the epoch. None if the loader does not know.
-        over: set it when all batches are used. `state()` is then the start of the next epoch.
     """
 
     def __init__(self, loader: Any, number: int, place: Mapping[str, Any] | None, world: World) -> None:
@@ -54,7 +55,7 @@ class Epoch:
         self._world = world
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self.used = int(place["used"]) if place else 0
-        self.over = False
+        self._over = False
         self._now = random_state() if self.used else None
         set_epoch(loader, number)  # it may replace a generator
         found = () if self._stateful else (getattr(part, "generator", None) for part in places(loader))
@@ -96,11 +97,11 @@ class Epoch:
 
     def is_left(self, loader: Any) -> bool:
         """Return whether this was a pass over `loader` that ended before its last batch."""
-        return loader is self._loader and not self.over and self.used > 0
+        return loader is self._loader and not self._over and self.used > 0
 
     def state(self) -> dict[str, Any]:
-        """Return the place in the epoch."""
-        if self.over:
+        """Return the place in the epoch, or the start of the next one if all batches are used."""
+        if self._over:
             return {"used": 0, "loader": None, "random": None, **self._own_state()}
         return {"used": self.used, "loader": self._loader.state_dict() if self._stateful else None, **self._start}
 
@@ -120,17 +121,13 @@ class Epoch:
                 break
             self.used += 1
             yield batch, self.used == self.total
-        more = self.used == self.total and next(batches, END) is not END  # which also ends the loader's own epoch
-        if self.used and (more or self.used != (self.total or self.used)):
-            warn_user(
-                f"the loader's len() is {self.total}, but it gave {'more' if more else self.used} batches: correct it, since "
-                + ("the rest of the epoch is left out" if more else "a schedule over the whole run counts on it")
-            )
         if not self.used:
-            raise FastDataError(
-                "the loader gave no batches: with drop_last it leaves out a set that is smaller than a batch; a generator can be "
-                "read only once: pass an iterable that starts again"
-            )
+            raise FastDataError(f"the loader gave no batches: {NO_BATCHES}")
+        more = self.used == self.total and next(batches, END) is not END  # which also ends the loader's own epoch
+        if more or self.total not in (None, self.used):
+            found = "more batches, which are left out" if more else f"{self.used} batches"
+            warn_user(f"the loader's len() is {self.total}, but it gave {found}: correct it, since schedules count on it")
+        self._over = True
 
 
 def _unequal(found: str) -> FastDataError:

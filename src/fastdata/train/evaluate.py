@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,13 +12,40 @@ from torch import Tensor, nn
 from torch.utils.data.distributed import DistributedSampler
 
 from fastdata.errors import FastDataError, warn_user
-from fastdata.train.compute import Compute
-from fastdata.train.epoch import check_rank, first_tensor
+from fastdata.train.epoch import NO_BATCHES, check_rank, first_tensor
 from fastdata.train.losses import losses_of
-from fastdata.train.metrics import Metrics
 from fastdata.train.states import random_state, restore_random
+from fastdata.train.world import Compute, World
 
-__all__ = ["evaluate", "predict"]
+__all__ = ["Metrics", "evaluate", "predict"]
+
+METHODS = ("update", "compute", "reset")
+
+
+class Metrics:
+    """The metrics of an evaluation, {name: metric}, as `Trainer` describes them.
+
+    Attributes:
+        functions: those that are functions of (outputs, batch).
+        objects: those that are updated with all batches, like torchmetrics', and functions that return what with.
+
+    Raises:
+        TypeError: a metric is neither a function, nor an object with update, compute and reset, nor a pair.
+    """
+
+    def __init__(self, metrics: Mapping[str, Any]) -> None:
+        self.functions = dict[str, Any]()
+        self.objects = dict[str, tuple[Any, Any]]()
+        for name, metric in metrics.items():
+            target, arguments = metric if isinstance(metric, tuple) and len(metric) == 2 else (metric, _scores_and_targets)
+            if all(hasattr(target, method) for method in METHODS) and not isinstance(target, type):
+                self.objects[name] = target, arguments
+            elif callable(metric) and not isinstance(metric, type):
+                self.functions[name] = metric
+            else:
+                raise TypeError(
+                    f"metrics[{name!r}] is {metric!r}; a metric is a function, an object with {', '.join(METHODS)}, or a pair"
+                )
 
 
 class _Recorded:
@@ -42,26 +69,97 @@ class _Recorded:
 
 
 def evaluate(model: nn.Module, loader: Any, loss_fn: Any, metrics: Metrics, compute: Compute) -> dict[str, float]:
-    """Return the mean loss and the metrics: sums over all ranks divided by the counts, and what metric objects compute."""
-    metrics.reset(compute.device)
+    """Return the mean loss and the metrics: sums over all ranks divided by the counts, and what metric objects compute.
+
+    Raises:
+        FastDataError: a rank had no batch for metric objects, or one does not sum over the ranks.
+    """
+    for metric, _ in metrics.objects.values():
+        if hasattr(metric, "to"):
+            metric.to(compute.device)
+        metric.reset()
     totals = torch.zeros(1 + len(metrics.functions), 2, dtype=compute.wide, device=compute.device)
+    number = 0
     with _evaluating(model, compute):
         for batch, valid in _batches(loader, compute):
             recorded = _Recorded(model)
             with compute.autocast():
                 losses = losses_of(loss_fn(recorded, batch))
-                if metrics.names and recorded.calls != 1:
+                if (metrics.functions or metrics.objects) and recorded.calls != 1:
                     raise FastDataError(
                         f"loss_fn called the model {recorded.calls} times, so metrics do not know which outputs to take: let it "
                         "call a module once, whose forward does all of it and returns the outputs for the metrics"
                     )
-                results = [(losses.total, losses.number), *metrics.pairs(recorded.outputs, batch, _rows(batch))]
+                results = [(losses.total, losses.number)]
+                results += [_pair(name, metric(recorded.outputs, batch), batch) for name, metric in metrics.functions.items()]
             if valid != 0:
-                metrics.update(recorded.outputs, batch)
+                number += 1
                 totals += torch.stack([compute.number(value) for pair in results for value in pair]).view_as(totals)
+                for metric, arguments in metrics.objects.values():
+                    values = arguments(recorded.outputs, batch)
+                    metric.update(*map(_wide, values if isinstance(values, tuple | list) else (values,)))
     pairs = zip(("loss", *metrics.functions), compute.world.sum(totals).tolist(), strict=True)
     means = {name: value / count if count else math.nan for name, (value, count) in pairs}
-    return means | metrics.results(compute.world)
+    return means | (_computed(metrics.objects, number, compute.world) if metrics.objects else {})
+
+
+def _scores_and_targets(outputs: Any, batch: Any) -> tuple[Any, Any]:
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return outputs, batch[1]
+    raise TypeError(
+        f"a metric is updated with (outputs, batch[1]), but a batch is a {type(batch).__name__} of {len(batch)} parts: "
+        "pass the pair (metric, function(outputs, batch) -> (predictions, targets))"
+    )
+
+
+def _pair(name: str, value: Any, batch: Any) -> tuple[Any, Any]:
+    """Return the result of a function as (sum, count)."""
+    if isinstance(value, tuple | list) and len(value) == 2:
+        return value[0], value[1]
+    if isinstance(value, Tensor) and value.dim():
+        return value.sum(), value.numel()
+    if isinstance(value, float) or (isinstance(value, Tensor) and value.is_floating_point()):
+        tensor = first_tensor(batch)
+        rows = len(tensor) if tensor is not None and tensor.dim() else 1
+        return value * rows, rows
+    raise TypeError(
+        f"metrics[{name!r}] returned {value!r}; return (sum, count), a tensor with a value per row, or the batch's mean as a float"
+    )
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16) else value
+
+
+def _computed(objects: Mapping[str, tuple[Any, Any]], number: int, world: World) -> dict[str, float]:
+    """Return what metric objects compute from the `number` batches of this rank, the same on every rank."""
+    batches = world.gather(number)
+    if not all(batches):  # compute() would wait for this rank forever, or leave out the others
+        raise FastDataError(
+            f"rank {batches.index(0)} has no rows of this dataset to update {', '.join(objects)}: use smaller batches"
+        )
+    found = dict[str, float]()
+    for name, (metric, _) in objects.items():
+        _flatten(found, name, metric.compute())
+    ranks = world.gather(found)
+    for name in found:
+        values = torch.tensor([rank[name] for rank in ranks], dtype=torch.float64)
+        if not values.isclose(values[0], rtol=1e-4, equal_nan=True).all():  # sums on a GPU may be taken in another order
+            raise FastDataError(
+                f"metrics {name!r} is {values.tolist()}, rank by rank: its compute() must sum over them, as torchmetrics' does"
+            )
+    return dict(ranks[0])
+
+
+def _flatten(found: dict[str, float], name: str, value: Any) -> None:
+    """Add a result by name; several of one object are `name/part`."""
+    if isinstance(value, Tensor) and value.dim() == 1 and len(value) > 1:
+        value = dict(enumerate(value.tolist()))
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            _flatten(found, f"{name}/{key}", part)
+    else:
+        found[name] = float(value)
 
 
 def predict(model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor], compute: Compute) -> Tensor:
@@ -73,7 +171,7 @@ def predict(model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor]
             with compute.autocast():
                 output = forward(model, batch)
             if valid != 0:
-                outputs.append((output.float() if output.dtype in (torch.float16, torch.bfloat16) else output).cpu())
+                outputs.append(_wide(output).cpu())
                 ids.extend(() if getattr(batch, "ids", None) is None else batch.ids)
     parts = compute.world.gather((ids, torch.cat(outputs) if outputs else None))
     rows = torch.cat([part for _, part in parts if part is not None])
@@ -111,13 +209,4 @@ def _batches(loader: Any, compute: Compute) -> Iterator[tuple[Any, int | None]]:
     for count, batch in enumerate(loader, 1):  # noqa: B007
         yield compute.place(batch)
     if not compute.world.largest(count):  # a rank alone may have none
-        raise FastDataError(
-            "the loader gave no batches to evaluate: with drop_last it leaves out a set that is smaller than a batch; a generator "
-            "can be read only once: pass an iterable that starts again"
-        )
-
-
-def _rows(batch: Any) -> int:
-    """Return the number of rows of a batch that is cut to its real rows; 1 if it has no tensor with rows."""
-    tensor = first_tensor(batch)
-    return len(tensor) if tensor is not None and tensor.dim() else 1
+        raise FastDataError(f"the loader gave no batches to evaluate: {NO_BATCHES}")

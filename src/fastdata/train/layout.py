@@ -1,4 +1,4 @@
-"""Preparing a model and its optimizer: moving to a device, compiling, wrapping for several ranks."""
+"""Preparing a model, its average and its optimizer: moving to a device, compiling, wrapping for several ranks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,39 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from fastdata.gpu.bias import dead_biases
-from fastdata.train.ema import EMA
 from fastdata.train.world import World
 
-__all__ = ["build_optimizer", "device_for", "lay_out"]
+__all__ = ["EMA", "build_optimizer", "device_for", "lay_out"]
+
+
+class EMA:
+    """Does ``average += (1 - decay) * (weights - average)`` after each update that was not skipped, also for float buffers.
+
+    Other buffers, such as counters, are copied. `average` is a copy of the model, on the same devices.
+    """
+
+    def __init__(self, model: nn.Module, average: nn.Module, decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"ema is {decay}, but a decay lies between 0 and 1, such as 0.999")
+        self._decay = decay
+        self.model = average.eval().requires_grad_(False)
+        pairs = zip((*average.parameters(), *average.buffers()), (*model.parameters(), *model.buffers()), strict=True)
+        self._groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+        for mean, weight in pairs:
+            means, weights = self._groups.setdefault((mean.device, mean.dtype), ([], []))
+            means.append(mean)
+            weights.append(weight)
+
+    @torch.no_grad()
+    def update(self, skipped: Tensor) -> None:
+        """Move the average, unless `skipped`: 1 or 0 on the device, so that the host need not wait for it."""
+        for (device, dtype), (means, weights) in self._groups.items():
+            if not dtype.is_floating_point:
+                torch._foreach_copy_(means, weights)
+                continue
+            moves = list(torch._foreach_sub(weights, means))
+            torch._foreach_mul_(moves, (1 - skipped).to(device, dtype) * (1 - self._decay))
+            torch._foreach_add_(means, moves)
 
 
 def device_for(device: str | torch.device | None, model: nn.Module) -> torch.device | None:

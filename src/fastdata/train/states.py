@@ -1,27 +1,29 @@
-"""States as tensors, numbers and text: of models and optimizers, sharded or not, and of random generators."""
+"""States as tensors, numbers and text: of models and optimizers, sharded or not, their options, and random generators."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict as sharded
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
-__all__ = ["load_states", "random_state", "restore_random", "states"]
+__all__ = ["apply_options", "load_states", "options_of", "random_state", "restore_random", "states"]
 
 FULL = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
+SET_BY_SCHEDULERS = ("lr", "momentum", "betas", "max_lr", "min_lr", "base_momentum", "max_momentum")
 
 
 def _is_sharded(model: nn.Module) -> bool:
     return any(isinstance(p, DTensor) for p in model.parameters())
 
 
-def states(model: nn.Module, *optimizers: torch.optim.Optimizer) -> list[dict[str, Any]]:
+def states(model: nn.Module, *optimizers: Optimizer) -> list[dict[str, Any]]:
     """Return the state of a model, and of its optimizer if given. Sharded parameters are put together on rank 0."""
     if _is_sharded(model):
         parts: Any = sharded.get_state_dict(model, optimizers, options=FULL)
@@ -29,7 +31,7 @@ def states(model: nn.Module, *optimizers: torch.optim.Optimizer) -> list[dict[st
     return [model.state_dict(), *(optimizer.state_dict() for optimizer in optimizers)]
 
 
-def load_states(saved: Sequence[dict[str, Any]], model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+def load_states(saved: Sequence[dict[str, Any]], model: nn.Module, *optimizers: Optimizer) -> None:
     """Load what `states` returned."""
     if _is_sharded(model):
         rest = saved[1] if optimizers else {}
@@ -38,6 +40,40 @@ def load_states(saved: Sequence[dict[str, Any]], model: nn.Module, *optimizers: 
     model.load_state_dict(saved[0])
     for optimizer, state in zip(optimizers, saved[1:], strict=True):
         optimizer.load_state_dict(state)
+
+
+def options_of(optimizer: Optimizer, **own: Any) -> dict[Any, Any]:
+    """Return the options of a run and of its optimizer, as plain values by name and by (number of the group, name)."""
+    options: dict[Any, Any] = {**own, "optimizer": type(optimizer).__name__}
+    for number, group in enumerate(optimizer.param_groups):
+        for name, value in {**group, "lr": group.get("initial_lr", group["lr"])}.items():
+            value = float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
+            if isinstance(value, bool | int | float | str | tuple | None) and name != "initial_lr":
+                options[number, name] = value
+    return options
+
+
+def apply_options(optimizer: Optimizer, options: Mapping[Any, Any], saved: Mapping[Any, Any], *, of_torch: bool) -> list[str]:
+    """Give an optimizer that was loaded its own options where they differ from the saved ones. Describes the differences.
+
+    Args:
+        of_torch: a scheduler of torch continues with the rates and momenta that it has set.
+    """
+    differences = []
+    for key, value in options.items():
+        if value == saved.get(key, value):
+            continue
+        number, name = key if isinstance(key, tuple) else (None, key)
+        kept = of_torch and name in SET_BY_SCHEDULERS
+        text = f"{name}{f' of group {number}' if number else ''} {saved[key]} saved, {value} now"
+        differences.append(f"{text}: the {'saved' if kept else 'new'} value is used")
+        group = {} if number is None or kept else optimizer.param_groups[number]
+        for part in {name, "initial_lr" if name == "lr" else name} & group.keys():
+            if isinstance(group[part], Tensor):
+                group[part].fill_(value)  # a captured or compiled step reads this very tensor
+            else:
+                group[part] = value
+    return differences
 
 
 def random_state() -> dict[str, Any]:

@@ -15,14 +15,13 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from fastdata.system.torch_private import find_not_finite
 from fastdata.train.checks import GraphCheck
-from fastdata.train.compute import Compute
-from fastdata.train.ema import EMA
+from fastdata.train.layout import EMA
 from fastdata.train.losses import check_values, losses_of
+from fastdata.train.world import Compute
 
 __all__ = ["Step"]
 
 EMPTY = nullcontext()
-CLIP_EPSILON = 1e-6  # that torch adds to the norm of a gradient
 
 
 class Step:
@@ -67,12 +66,12 @@ class Step:
         self._last: tuple[Tensor, Any] | None = None
         self._stepped = False
         self._one = torch.ones((), device=compute.device)
-        self.totals = Totals(compute)
+        self._updates = list[tuple[Tensor, Any, Tensor]]()  # losses, counts and whether skipped, on the device until they are read
+        self._skipped_in_a_row = 0
 
     def begin(self) -> None:
         """Drop old gradients, and micro-batches of an update that was not finished, for instance after an error."""
         self._weights = list(self.model.parameters())  # Module.zero_grad would collect them at every update
-        self._has_sparse = any(getattr(module, "sparse", False) for module in self.model.modules())
         self._trained = [p for group in self._optimizer.param_groups for p in group["params"]]
         self._clear()
 
@@ -128,7 +127,7 @@ class Step:
             if self._ema is not None:
                 self._ema.update(skip)
         self._last = functools.reduce(operator.add, self._losses), sum(self._counts)
-        self.totals.add(*self._last, skip)
+        self._updates.append((*self._last, skip))
         self._clear()
 
     def loss(self) -> Tensor | None:
@@ -141,7 +140,7 @@ class Step:
     def _finish_gradient(self) -> Tensor:
         """Unscale, divide and clip the gradient. Returns 1 if it is not finite on any rank, else 0, float32 [] on the device."""
         self.scaler.unscale_(self._optimizer)
-        grads = self._gradients()
+        grads = [p.grad for p in self._trained if p.grad is not None]
         if len(self._losses) > 1 and grads:
             factor = self._unit / self._sum_of_counts()
             for group in [grads] if self._alike else [[grad] for grad in grads]:
@@ -162,21 +161,8 @@ class Step:
             for flag in flags.values():
                 flag.copy_(skip)  # so that all ranks change their scale alike
         if self._clip_norm is not None and norm is not None:
-            if self._has_sparse:
-                torch._foreach_mul_(grads, (self._clip_norm / (norm + CLIP_EPSILON)).clamp(max=1.0))
-            else:
-                clip_grads_with_norm_(self._trained, self._clip_norm, norm)
+            clip_grads_with_norm_(self._trained, self._clip_norm, norm)
         return skip
-
-    def _gradients(self) -> list[Tensor]:
-        """Return the gradients; of sparse ones, as embeddings have, the values."""
-        grads = [p.grad for p in self._trained if p.grad is not None]
-        if self._has_sparse:
-            for p in self._trained:
-                if p.grad is not None and p.grad.is_sparse:
-                    p.grad = p.grad.coalesce()
-            grads = [p.grad._values() if p.grad.is_sparse else p.grad for p in self._trained if p.grad is not None]
-        return grads
 
     def _step(self, skip: Tensor) -> None:
         optimizer: Any = self._optimizer
@@ -193,20 +179,7 @@ class Step:
             del optimizer.grad_scale, optimizer.found_inf
         self.scaler.update()
 
-
-class Totals:
-    """Losses, their counts and skipped updates, kept on the device until they are read."""
-
-    def __init__(self, compute: Compute) -> None:
-        self._compute = compute
-        self._updates = list[tuple[Tensor, Any, Tensor]]()
-        self._in_a_row = 0  # skipped since the last applied update
-
-    def add(self, loss: Tensor, count: Any, skipped: Tensor) -> None:
-        """Add an update. `skipped`: 1 if it was skipped, else 0, float32 [] on the device."""
-        self._updates.append((loss, count, skipped))
-
-    def read(self) -> tuple[float, float, int, int]:
+    def read_totals(self) -> tuple[float, float, int, int]:
         """Return losses, counts and skipped updates of all ranks since the last call, and how many were skipped in a row, at last.
 
         The host waits here. For it, an operation on all updates takes as long as one on a single number.
@@ -215,12 +188,12 @@ class Totals:
         self._updates.clear()
         loss = number = skipped = 0.0
         for each, count, skip in zip(*columns, strict=True):
-            self._in_a_row = self._in_a_row + 1 if skip else 0
+            self._skipped_in_a_row = self._skipped_in_a_row + 1 if skip else 0
             skipped += skip
             loss += 0.0 if skip else each
             number += 0.0 if skip else count
-        ranks = self._compute.world.gather((loss, number))
-        return sum(loss for loss, _ in ranks), sum(number for _, number in ranks), round(skipped), self._in_a_row
+        ranks = self._world.gather((loss, number))
+        return sum(loss for loss, _ in ranks), sum(number for _, number in ranks), round(skipped), self._skipped_in_a_row
 
     def _numbers(self, column: Sequence[Any]) -> list[float]:
         if not any(isinstance(value, Tensor) for value in column):

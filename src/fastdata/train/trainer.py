@@ -20,19 +20,16 @@ from fastdata.errors import FastDataError, warn_user
 from fastdata.optim.rates import Curve
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.checks import CudnnBenchmark, GraphCheck, not_finite, warn_of_statistics
-from fastdata.train.compute import PRECISIONS, Compute
 from fastdata.train.epoch import Epoch, check_rank, first_tensor
-from fastdata.train.evaluate import evaluate, predict
+from fastdata.train.evaluate import Metrics, evaluate, predict
 from fastdata.train.layout import build_optimizer, device_for, lay_out
 from fastdata.train.log import RECORDED, Counts, Log, Means, Progress
-from fastdata.train.metrics import Metrics
-from fastdata.train.options import apply_options, options_of
 from fastdata.train.profiler import WARMUP, profiled
 from fastdata.train.schedule import Schedule, SchedulerLike
 from fastdata.train.signals import Interrupted, noted_signals
-from fastdata.train.states import load_states, random_state, restore_random, states
+from fastdata.train.states import apply_options, load_states, options_of, random_state, restore_random, states
 from fastdata.train.step import Step
-from fastdata.train.world import World
+from fastdata.train.world import PRECISIONS, Compute, World
 
 __all__ = ["TERMINATED", "Trainer"]
 
@@ -285,7 +282,6 @@ class Trainer:
                 added = 0
             if final:
                 next(batches, None)  # end the loader's own epoch
-                epoch.over = True
                 self.epoch += 1
                 self.epoch_open = True
             if complete:
@@ -425,7 +421,7 @@ class Trainer:
         is_new = self._last_line != self.update
         if not (is_new or over):
             return
-        losses, counts, skipped, in_a_row = self._step.totals.read()
+        losses, counts, skipped, in_a_row = self._step.read_totals()
         if in_a_row >= MAX_SKIPPED or (over and 0 < in_a_row == self.update):
             scaled = self._step.scaler.is_enabled()
             raise not_finite(in_a_row, self.model, self._step.loss(), rate=self.schedule.rates()[0], scaled=scaled)
@@ -454,7 +450,7 @@ class Trainer:
         this name since the last record. A value logged during an evaluation is one of its results. The host waits for a tensor only
         when the record is written. A ValueError says that the log or a metric uses the name.
         """
-        if name in RECORDED or name in self._metrics.names:
+        if name in RECORDED or name in self._metrics.functions or name in self._metrics.objects:
             raise ValueError(f"log({name!r}, ...): the log uses this name itself, or a metric has it: choose another")
         if not self._muted:
             self._means.add(name, value)
@@ -527,7 +523,7 @@ class Trainer:
             if self.ema is not None:
                 load_states((state["model"] if state["ema"] is None else state["ema"],), self.ema.model)
             self._step.scaler.load_state_dict(state["scaler"])
-            told = apply_options(self.optimizer, self._options, state["options"], of_torch=self.schedule.of_torch)
+            differences = apply_options(self.optimizer, self._options, state["options"], of_torch=self.schedule.of_torch)
             self.schedule.load_state_dict(state["schedule"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise FastDataError(
@@ -544,8 +540,8 @@ class Trainer:
         self._pass = None
         self._saved = self._counters()
         self._last_line = self.update
-        if told and self._main:
-            warn_user(f"resumed after update {self.update}, in epoch {self.epoch + 1}. {told}")
+        if differences and self._main:
+            warn_user(f"resumed after update {self.update}, in epoch {self.epoch + 1}. {'; '.join(differences)}")
         if not alike and place and place["used"] and "global_batch_size" not in (place["loader"] or {}):
             warn_user(
                 f"the checkpoint was made in the middle of an epoch by {len(ranks)} ranks, now there are {self.world.size}, and "

@@ -1,16 +1,25 @@
-"""The ranks of a run, and sums over them."""
+"""Where and how a model runs: ranks, and sums over them; device, precision and memory layout."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["World"]
+from fastdata.errors import FastDataError
+from fastdata.gpu.copies import map_tensors
+from fastdata.gpu.ragged import Ragged
+from fastdata.system.torch_private import pytree
+
+__all__ = ["PRECISIONS", "Compute", "World"]
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class World(NamedTuple):
@@ -71,3 +80,84 @@ class World(NamedTuple):
         if self.size > 1:
             dist.barrier(group=self.hosts)
             dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and how a model runs.
+
+    Attributes:
+        dtype: the type of autocast, or None.
+        channels_last: memory layout of 4-D tensors.
+    """
+
+    world: World
+    device: torch.device
+    dtype: torch.dtype | None
+    channels_last: bool
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The widest float type of the device, for sums."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
+    def number(self, value: Any) -> Tensor:
+        """Return a copy of a number on the device, in the widest type, without waiting."""
+        if isinstance(value, Tensor):
+            return value.detach().to(self.device, self.wide, copy=True)
+        return torch.full((), value, dtype=self.wide, device=self.device)  # torch.tensor would copy it, and wait
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.dtype is None and not torch.is_autocast_enabled(self.device.type):
+            return nullcontext()
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None)
+
+    def place(self, batch: Any) -> tuple[Any, int | None]:
+        """Return the batch on the device without its filling rows, and its number of real rows, or None if it does not say.
+
+        If no row is real, all stay, since every rank has to run the model.
+
+        Raises:
+            FastDataError: if rows have to go, and a tensor, a Ragged or a list of Python values does not have one row per sample.
+        """
+        if type(batch) in (tuple, list) and not self.channels_last and all(self._is_here(part) for part in batch):
+            return batch, None
+        valid, ids = getattr(batch, "valid", None), getattr(batch, "ids", None)
+        rows = len(ids) if valid and ids is not None else 0
+        spare = rows - (valid or rows)  # rows that repeat samples
+        is_cut = not spare
+
+        def refuse(what: str) -> FastDataError:
+            return FastDataError(
+                f"the last batch of this rank repeats {spare} of {rows} samples, but {what} does not have one row per sample, so "
+                "these rows cannot be removed: give the Loader drop_last=True"
+            )
+
+        def change(part: Any) -> Any:
+            nonlocal is_cut
+            if spare and (_has_rows(part) or (isinstance(part, Tensor) and part.dim())):
+                if len(part) != rows:
+                    raise refuse(f"{type(part).__name__} of {len(part)}")
+                part, is_cut = part[:valid], True
+            if isinstance(part, list):
+                return part
+            part = part.to(self.device, non_blocking=True)
+            as_image = self.channels_last and isinstance(part, Tensor) and part.dim() == 4
+            return part.contiguous(memory_format=torch.channels_last) if as_image else part
+
+        batch = map_tensors(batch, change, is_part=_has_rows)
+        if not is_cut:  # an object whose tensors nobody knows
+            raise refuse(type(batch).__name__)
+        if ids is not None and hasattr(batch, "__dict__"):
+            batch.ids = ids[: valid or len(ids)]
+        return batch, valid
+
+    def _is_here(self, part: Any) -> bool:
+        return type(part) is Tensor and part.device == self.device
+
+
+def _has_rows(part: Any) -> bool:
+    """Return whether it has a row for each sample, besides tensors: a Ragged, or a list of text or other values of Python."""
+    return isinstance(part, Ragged) or (
+        isinstance(part, list) and bool(part) and not any(hasattr(leaf, "to") for leaf in pytree.tree_leaves(part))
+    )
