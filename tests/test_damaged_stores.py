@@ -301,7 +301,7 @@ def test_a_shard_that_changes_its_size_while_its_store_is_open_is_an_error(tmp_p
 def test_columns_of_a_store_that_was_replaced_are_not_read(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 3)
     (tmp_path / "in" / "t.csv").write_text("path,score\n" + "".join(f"{k:02d}.png,{k / 2}\n" for k in range(3)))
-    out = fastdata.prep(tmp_path / "in" / "t.csv", tmp_path / "o.fds", fields="score", label_column="none", workers=1).out
+    out = fastdata.prep(tmp_path / "in" / "t.csv", tmp_path / "o.fds", fields="score:float32", label_column="none", workers=1).out
     read, unread = LMDBDataset(out), LMDBDataset(out)
     assert read.columns["score"].tolist() == [0, 0.5, 1]
     (out / "manifest.json").write_bytes((out / "manifest.json").read_bytes() + b"\n")

@@ -158,7 +158,9 @@ def test_metadata_lies_next_to_the_images(table: Path, tmp_path: Path) -> None:
 def test_names_that_a_tar_has_no_place_for(tmp_path: Path, names: tuple[str, str]) -> None:
     (tmp_path / "a.png").write_bytes(encode(picture(0, 9, 9), ".png"))
     (tmp_path / "t.csv").write_text(f"path,{','.join(names)}\na.png,1,2\n")
-    out = prep(tmp_path / "t.csv", tmp_path / "o.fds", label_column="none", fields=names, workers=1).out
+    out = prep(
+        tmp_path / "t.csv", tmp_path / "o.fds", label_column="none", fields=[f"{name}:int64" for name in names], workers=1
+    ).out
     with pytest.raises(StoreError, match=rf"column {names[0]} has no place in a tar: its name is too long, or that of another"):
         export(out, tmp_path / "x", to="webdataset")
     assert not (tmp_path / "x").exists()
@@ -178,7 +180,7 @@ def test_every_column_comes_back_from_tars_and_from_the_table(table: Path, tmp_p
     again = prep(tmp_path / "x", tmp_path / "o.fds", fields=(*members, "raw=raw.bin:bytes"), label_column="none", workers=1)
     assert again.rejected == {}
     exported(table, tmp_path / "y")
-    rows = ("caption", "score:float32", "tags:int16[]", "meta:json", "embedding:float32[3]", "rating")
+    rows = ("caption", "score:float32", "tags:int16[]", "meta:json", "embedding:float32[3]", "rating:int64")
     from_rows = prep(tmp_path / "y/metadata.jsonl", tmp_path / "p.fds", fields=rows, label_column="none", workers=1)
     for out, names in ((again.out, {*columns} - {"label"}), (from_rows.out, {*columns} - {"label", "raw"})):
         found = LMDBDataset(out).columns

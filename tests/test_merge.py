@@ -82,7 +82,7 @@ def masks(root: Path, first: int, count: int) -> dict[str, Any]:
     return {"source": root / "in", "masks": root / "masks", "size": [24, 16], "codec": "rgb"}
 
 
-FIELDS = ("caption", "score", "ids:int64[]", "embedding:float32[2]", "meta:json", "good:bool")
+FIELDS = ("caption", "score:float32", "ids:int64[]", "embedding:float32[2]", "meta:json", "good:bool")
 
 
 def columns(root: Path, first: int, count: int) -> dict[str, Any]:

@@ -46,17 +46,10 @@ def test_images_and_labels(name: str) -> None:
         assert read_source(found.root, found.sources[k]) in b"".join(file.read_bytes() for file in files)
 
 
-def test_another_column_of_labels_or_none() -> None:
-    def listed(name: str, column: str) -> Any:
-        return list_sources(FOREIGN / name, LabelOptions(label_column=column)).labels
-
-    assert listed("mds-jpeg", "note").names == ("n0", "n1", "n2", "n3", "n4")
-    assert listed("litdata-dict", "none").kind == "none"
-    for column in ("nota", "image"):
-        with pytest.raises(
-            PrepError, match=rf"{column}: .* among those of numbers and texts, has no such column; it has label, note"
-        ):
-            listed("mds-jpeg", column)
+def test_another_column_of_labels() -> None:
+    assert list_sources(FOREIGN / "mds-jpeg", LabelOptions(label_column="note")).labels.names == ("n0", "n1", "n2", "n3", "n4")
+    with pytest.raises(PrepError, match=r"image: .* among those of numbers and texts, has no such column; it has label, note"):
+        list_sources(FOREIGN / "mds-jpeg", LabelOptions(label_column="image"))
 
 
 def test_jpegs_are_taken_as_they_are_and_what_is_none_is_a_reject(tmp_path: Path) -> None:
@@ -81,9 +74,7 @@ def test_compressed_shards_are_refused_with_a_way_out(tmp_path: Path) -> None:
 INDEXES: list[tuple[tuple[str | int, ...], Any, str]] = [  # what is changed in it, the new value, and the error
     (("shards",), [], "lists no files of samples"),
     (("shards", 0, "samples"), 4, "does not hold the 4 samples that index.json lists"),
-    (("shards", 0, "samples"), 1 << 62, "shard.00000.mds is damaged"),
     (("shards", 0, "column_sizes", 0), 4, "shard.00000.mds is damaged"),
-    (("shards", 1, "format"), "csv", "has shards of format csv, version 2"),
     (("shards", 1, "column_names", 1), "file", "has other image or label columns"),
     (("shards", 0, "column_encodings", 1), "pil", r"image files .* there are cls \(int64\), image \(pil\)"),
     *((("shards", 0, "raw_data", "basename"), name, "lies outside of its folder") for name in ("/etc/passwd", "../x", "a/../../x")),

@@ -167,7 +167,7 @@ def test_the_tokenizer_belongs_to_the_store(table: Path, own: Path, tmp_path: Pa
 )
 def test_wrong_use(table: Path, tmp_path: Path, options: list[str], message: str) -> None:
     with pytest.raises(PrepError, match=message):
-        prep(table, tmp_path / "o.fds", fields=("caption", "n"), tokenize=options, label_column="none")
+        prep(table, tmp_path / "o.fds", fields=("caption", "n:int64"), tokenize=options, label_column="none")
 
 
 def test_a_text_that_cannot_be_tokenized_is_rejected(table: Path, tmp_path: Path) -> None:

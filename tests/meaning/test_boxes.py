@@ -219,25 +219,9 @@ def test_boxes_are_clipped_dropped_or_rejected(tmp_path: Path) -> None:
     assert [one.tolist() for one in columns["n"]] == [[7, 9], [1], []] and columns["notes"] == [["x"], [], ["y", "z"]]
 
 
-def test_lists_that_are_all_as_long_as_the_boxes_follow_them(tmp_path: Path) -> None:
-    """Whether their type is given or not; an array of another length stays one."""
-    boxes = [[[10, 10, 10, 30], [1, 1, 9, 9]], [[0, 0, 5, 5], [3, 4, 10, 20]]]
-    rows = [{"b": one, "n": [k, k + 1], "vector": [k, 0, 1], "objects": {"b": one, "n": [k, k + 1]}} for k, one in enumerate(boxes)]
-    for path in ("", "objects."):
-        fields = (f"{path}b:xyxy", f"{path}n", "vector")
-        store = Store(prepared(tmp_path / "a", rows, *fields).out)
-        assert [(column.name, column.many, column.shape) for column in store.manifest.columns] == [
-            ("source_size", False, (2,)),
-            ("b", True, (4,)),
-            ("n", True, ()),
-            ("vector", False, (3,)),
-        ]
-        assert [one.tolist() for one in LMDBDataset(store.path).columns["n"]] == [[1], [1, 2]]
-
-
 def test_what_has_no_geometry_is_told(tmp_path: Path) -> None:
     rows = [{"bbox": [[1, 2, 3, 4]], "keypoints": [[1, 2]]}]
-    done = prepared(tmp_path / "a", rows, "bbox", "keypoints:json")
+    done = prepared(tmp_path / "a", rows, "bbox:json", "keypoints:json")
     follow = "is stored as it is, and does not follow a resize, crop or flip: for that, give its layout, as"
     assert {f"bbox {follow} bbox:xyxy, bbox:xywh or bbox:cxcywh", f"keypoints {follow} keypoints:xy"} <= set(done.notes)
     with pytest.raises(ValueError, match=r"min_visible is 0.5, but bbox of .* have no boxes: fastdata-prep stores them"):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +42,6 @@ FIELD = re.compile(
     r"(?P<name>[^=].*?)(=\.?(?P<ending>[^=:/]+))?(:(?P<type>[a-z]+[0-9]*)(?P<brackets>\[(?P<shape>[0-9]+(,[0-9]+)*)?\])?)?"
 )
 LABEL = "label"  # datasets emit the image's label under this name
-PADDED = re.compile(r"-?0[0-9]+")  # as names may be
-FLOAT32_WHOLE = 1 << 24  # whole numbers below are exact in float32
-PROBES = 32  # values that are read to infer a type
 TEXT_ENDINGS = frozenset("txt text caption transcript cls cls2 class count index inx id score".split())  # as in webdataset
 JSON_ENDINGS = ("json", "jsn")
 WIDE = {"f": np.float64, "b": np.bool_}  # what values of a column's dtype are held as until they are stored; whole numbers as int64
@@ -60,7 +57,8 @@ def parse_fields(texts: Sequence[str]) -> list[Field]:
     """Parse the values of `--fields`.
 
     Each is NAME or NAME=ENDING, then perhaps :TYPE, :TYPE[] for lists, or :TYPE[SHAPE] for arrays. The type of boxes is xyxy, xywh
-    or cxcywh, that of keypoints xy, or xy[COUNT]. NAME may lead into objects, as in objects.bbox.
+    or cxcywh, that of keypoints xy, or xy[COUNT]. NAME may lead into objects, as in objects.bbox. Without a type, it is that of the
+    file: Arrow's, an array's, or text.
     """
     fields = list(map(_parse, texts))
     if twice := [name for name, count in Counter(field.column.name for field in fields).items() if count > 1]:
@@ -72,7 +70,7 @@ def _parse(text: str) -> Field:
     match = FIELD.fullmatch(text)
     if match is None:
         raise _error(text, "give NAME, NAME:TYPE or NAME=ENDING, such as caption, score:float32 or caption=txt")
-    path, type = tuple(match["name"].split(".")), match["type"] or "json"
+    path, type = tuple(match["name"].split(".")), match["type"] or "text"
     if path[-1] == LABEL:
         raise _error(text, f"{LABEL} is the name of the image's label, which --label-column chooses")
     shape = tuple(map(int, match["shape"].split(","))) if match["shape"] else ()
@@ -104,11 +102,15 @@ def typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
     if field.layout or len(field.path) > 1:  # in text as JSON
         cells = each(lambda cell: _nested(parse_json(cell) if texts else cell, field.path[1:]))
         texts, kind = False, None
-    if not field.typed:
+    if not field.typed and kind is not None:
         try:
-            column = infer(column.name, cells, texts=texts) if kind is None else arrow.column_of(column.name, kind)
+            column = arrow.column_of(column.name, kind)
         except ValueError as error:
             raise _error(field, error) from None
+    elif not field.typed:
+        numbers = any(cells) and all(map(is_number, filter(None, cells))) if texts else False
+        if numbers or not (texts or all(isinstance(cell, str | None) for cell in cells)):
+            raise _error(field, f"its values are no text: {_give_type(field)}")
     if column.type == "bytes" and not texts:
         raise _error(field, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
 
@@ -119,6 +121,10 @@ def typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
         return value.tolist() if isinstance(value, np.ndarray) else value
 
     return replace(field, column=column, listed=True), each(as_json)
+
+
+def _give_type(field: Field) -> str:
+    return f"give their type, such as {field}:float32, {field}:int64[] for lists, or {field}:json, or {field}:text"
 
 
 def _nested(value: Any, path: Sequence[str]) -> Any:
@@ -180,13 +186,6 @@ def field_files(source: Source, endings: Sequence[str]) -> list[str]:
     return [f"{stem}.{ending}" for ending in endings]
 
 
-def _probes(inputs: SourceList, usable: Callable[[Source], bool] = lambda source: True) -> list[Source]:
-    """Return up to PROBES inputs without a problem that are usable, evenly spaced."""
-    able = [k for k, source in enumerate(inputs.sources) if not source.problem and usable(source)]
-    count = min(PROBES, len(able))
-    return [inputs.sources[able[k * len(able) // count]] for k in range(count)]
-
-
 def _archived(inputs: SourceList, field: Field) -> Column:
     """Return the column that suits one of the archives, which all must have it with the same type."""
     found = dict[Column, str]()
@@ -195,7 +194,7 @@ def _archived(inputs: SourceList, field: Field) -> Column:
     if field.typed:
         return field.column
     if len(field.path) > 1:
-        return infer(field.column.name, [_cell(inputs.root, source, field) for source in _probes(inputs)])
+        raise ValueError(f"its values are nested: {_give_type(field)}")
     if len(found) > 1:
         (one, here), (other, there) = [*found.items()][:2]
         raise ValueError(f"{here} has {one}, {there} has {other}; prepare them separately")
@@ -209,25 +208,19 @@ def _member(inputs: SourceList, field: Field, place: int) -> Column:
     def is_there(source: Source) -> bool:
         return source.values[place] is not None if source.place else not look(join(root, *field_files(source, [field.ending])))[1]
 
-    probes = _probes(inputs, is_there)
-    if not probes:
+    there = (source for source in inputs.sources if not source.problem and is_there(source))
+    if (first := next(there, None)) is None:
         raise ValueError(f"no image has a file or member of its name that ends in .{field.ending}")
     of_arrays = field.column.many and last == "npy" and not field.layout  # the files tell the shape of an item
     if field.typed and not of_arrays:
         return field.column
     if last != "npy":
         return Column(name, "text" if last in TEXT_ENDINGS else "json" if last in JSON_ENDINGS else "bytes")
-    values = list[Array]()
-    for source in probes:
+    for source in chain([first], there):
         with suppress(ValueError, CodecError, OSError):  # a worker will reject it
-            values.append(_array_in(_bytes(root, source, field.ending, source.values[place:])))
-    shapes = {array.shape[of_arrays:] for array in values}
-    types = {field.column.type if of_arrays else array.dtype.name for array in values}
-    if len(shapes) == len(types) == 1:
-        return Column(name, min(types), min(shapes), of_arrays)
-    found = ", ".join(f"{array.dtype} {list(array.shape)}" for array in values[:5])
-    how = f"where only the first axis differs, store lists, such as --fields {field}:float32[]"
-    raise ValueError(f"its arrays differ, or cannot be read: {found}; {how}")
+            array = _array_in(_bytes(root, source, field.ending, source.values[place:]))
+            return Column(name, field.column.type if of_arrays else array.dtype.name, array.shape[of_arrays:], of_arrays)
+    raise ValueError("none of its arrays can be read")
 
 
 def with_groups(inputs: SourceList) -> SourceList:
@@ -241,26 +234,10 @@ def with_groups(inputs: SourceList) -> SourceList:
     fields = list(inputs.fields)
     if first := next((k + 1 for k, field in enumerate(fields) if field.layout), 0):
         for k, one in enumerate(fields):
-            column, as_long = one.column, not one.typed and bool(one.column.shape) and _as_long(inputs, one, fields[first - 1])
-            if as_long:  # all lists have one length, because all images have as many instances
-                column = structs.replace(column, shape=column.shape[1:], many=True)
-            if column.many and column.group is None:
-                fields[k] = replace(one, column=structs.replace(column, group=INSTANCES))
+            if one.column.many and one.column.group is None:
+                fields[k] = replace(one, column=structs.replace(one.column, group=INSTANCES))
         fields.insert(first - 1, Field(SOURCE_SIZE))
     return replace(inputs, fields=tuple(fields), notes=(*inputs.notes, *notes))
-
-
-def _as_long(inputs: SourceList, field: Field, boxes: Field) -> bool:
-    """Return whether some images have as many values in a field as boxes."""
-    places = [inputs.fields.index(one) for one in (field, boxes)]
-    for source in _probes(inputs):
-        try:
-            found = read_fields(inputs.root, source, inputs.fields)
-        except (CodecError, OSError):  # a worker will reject it
-            continue
-        if len(found[places[0]]) != len(found[places[1]]):
-            return False
-    return True
 
 
 # Reading
@@ -362,66 +339,6 @@ def _array_in(data: bytes) -> Array:
     if not isinstance(array, np.ndarray):
         raise ValueError("it holds several arrays")
     return array
-
-
-def infer(name: str, values: Sequence[Any], *, texts: bool = False) -> Column:
-    """Return the column that suits the values, as JSON has them: bool, int64, float32, text, arrays or lists of numbers; else JSON.
-
-    Floats are float64 where float32 would make different values equal, or change whole ones.
-
-    texts: they are cells of a CSV: int64 or floats if all are such numbers, else text, as numbers with leading zeros are. Raise
-    ValueError if none has this name.
-    """
-    if texts:
-        filled = list(filter(None, values))
-        if not filled or not all(map(is_number, filled)) or any(PADDED.fullmatch(text) for text in filled):
-            return Column(name, "text")
-        if all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in values):
-            return Column(name, "int64")
-        numbers = [int(text) if re.fullmatch(r"-?[0-9]+", text) else float(text) for text in filled]
-        found = _float_type(numbers)
-        return Column(name, "text" if found == "json" or any(map(_overflows, filled, numbers)) else found)
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {list}:
-        return _infer_lists(name, (value for value in values if value is not None))
-    fitting: dict[str, set[type]] = {"bool": {bool}, "int64": {int}, "float32": {int, float}, "text": {str}}
-    found = next((type for type, fits in fitting.items() if kinds and kinds <= fits), "json")
-    return Column(name, _float_type([one for one in values if one is not None]) if found == "float32" else found)
-
-
-def _overflows(text: str, number: float) -> bool:
-    return number in (math.inf, -math.inf) and "inf" not in text.lower()
-
-
-def _float_type(numbers: Sequence[float]) -> str:
-    """Return "float32", "float64" as `infer` says, or "json" for whole numbers that neither holds."""
-    if any(isinstance(number, int) and (abs(number) >= 1 << 1023 or int(float(number)) != number) for number in numbers):
-        return "json"
-    wide = np.unique(np.array(numbers, np.float64))
-    wide = wide[np.isfinite(wide)]
-    with np.errstate(over="ignore"):
-        narrow = wide.astype(np.float32)
-    exact = (narrow == wide) | (np.abs(wide) < FLOAT32_WHOLE)
-    return "float32" if exact.all() and len(np.unique(narrow)) == len(wide) else "float64"
-
-
-def _infer_lists(name: str, values: Iterable[list[Any]]) -> Column:
-    """Return a column of arrays, or of lists if their lengths differ; of JSON if they hold other things, or shapes do not fit."""
-    lengths, shapes, kinds, floats = set[int](), set[tuple[int, ...]](), set[str](), set[str]()
-    try:
-        for array in map(np.array, values):
-            lengths.add(len(array))
-            if array.size:
-                shapes.add(array.shape[1:])
-                kinds.add(array.dtype.kind)
-                floats |= {_float_type(array.ravel().tolist())} if array.dtype.kind == "f" else set()
-    except ValueError:  # the lengths differ inside one value
-        return Column(name, "json")
-    if len(shapes) != 1 or (kinds != {"b"} and not kinds <= {"i", "f"}):
-        return Column(name, "json")
-    type = max(floats) if "f" in kinds else "bool" if "b" in kinds else "int64"
-    (shape,) = shapes
-    return Column(name, type, shape, many=True) if len(lengths) > 1 else Column(name, type, (*lengths, *shape))
 
 
 def fit(column: Column, value: Any) -> Any:

@@ -72,7 +72,7 @@ class Field:
     path: tuple[str, ...] = ()  # else the names of the column of a table or archive that does, and of what is nested in it
     layout: str = ""  # how boxes and keypoints are given: "xyxy", "xywh", "cxcywh" or "xy"
     fractions: bool = False  # whether they are fractions of the sides of the upright image, not pixels
-    typed: bool = True  # whether the caller gave the type; if not, `column` is JSON until one is inferred
+    typed: bool = True  # whether the caller gave the type; if not, `column` is text until the files tell another
 
     def __str__(self) -> str:
         return ".".join(self.path) + (f"={self.ending}" if self.ending else "")
