@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from fastdata import LMDBDataset, MaskDataset, prep
+from fastdata.errors import PrepError
 from support import encode, picture
 
 NAMES = ("café", "zoë", "plain")
@@ -85,3 +88,67 @@ def test_coco_may_separate_folders_as_windows_does(tmp_path: Path, bbox: Any, re
     wanted = {"not-annotated": 4} if rejected == 4 else {"not-annotated": 4, "bad-annotation": 1}
     assert made.rejected == wanted and made.kept == 6 - rejected
     assert rejected == 4 or "bad-annotation: a bbox is not a list of four numbers" in made.first_reject
+
+
+@pytest.mark.parametrize("forms", [("NFD", "NFC"), ("NFC", "NFD")])
+def test_every_other_way_of_names(forms: tuple[str, str], tmp_path: Path) -> None:
+    """Files of fields, folders in tables, members of tars and patterns join what differs in the form of Unicode only."""
+
+    def as_image(name: str, form: str) -> str:
+        return unicodedata.normalize(form, name)
+
+    data = [encode(picture(k, 8, 9), ".png") for k in range(3)]
+    images = write(tmp_path / as_image("ü", forms[0]) / "in", forms[0], ".png", data.__getitem__)
+    for k, name in enumerate(NAMES):
+        (images / f"{as_image(name, forms[1])}.txt").write_text(f"of {k}")
+    options: dict[str, Any] = {"fields": "caption=txt", "workers": 1, "overwrite": True}
+    paths = [f"{as_image('ü', forms[1])}/in/{as_image(name, forms[1])}.png" for name in NAMES]
+    (tmp_path / "t.csv").write_text("path\n" + "\n".join(paths), "utf-8")
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        for k, name in enumerate(NAMES):
+            for form, ending, body in ((*forms[:1], "png", data[k]), (forms[1], "txt", b"of %d" % k), (forms[1], "cls", b"%d" % k)):
+                member = tarfile.TarInfo(f"{as_image(name, form)}.{ending}")
+                member.size = len(body)
+                tar.addfile(member, io.BytesIO(body))
+    pattern = {"label_from": f"({as_image('é', forms[1])}|zo.|plain)"}
+    for source, more, classes in (
+        (images, pattern, ["plain", "zoë", "é"]),
+        (tmp_path / "t.csv", {}, []),
+        (tmp_path / "t.tar", {}, ["0", "1", "2"]),
+    ):
+        made = prep(source, tmp_path / "o.fds", **options, **more)
+        dataset = LMDBDataset(made.out, fields=("caption",))
+        assert made.rejected == {} and list(dataset.classes) == classes
+        for k in range(3):
+            name = as_image(Path(dataset.name(k)).stem, "NFC")
+            assert dataset.columns["caption"][k] == f"of {NAMES.index(name)}"
+
+
+def test_classes_of_one_name_in_two_forms_are_one_class(tmp_path: Path) -> None:
+    both = [unicodedata.normalize(form, "é") for form in ("NFC", "NFD")]
+    for k, name in enumerate([*both, "a"]):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / f"{k}.png").write_bytes(encode(picture(k, 8, 9), ".png"))
+    rows = [(f"{name}/{k}.png", name) for k, name in enumerate([*both, "a"])]
+    (tmp_path / "in/t.csv").write_text("path,label\n" + "".join(f"{path},{name}\n" for path, name in rows), "utf-8")
+    sources = tmp_path / "in", tmp_path / "in/t.csv"
+    for k, (source, more) in enumerate([*((one, {}) for one in sources), (sources[0], {"label_from": "(.+)/"})]):
+        dataset = LMDBDataset(prep(source, tmp_path / f"{k}.fds", workers=1, **more).out)
+        names = [unicodedata.normalize("NFC", dataset.classes[k]) for k in dataset.targets]
+        assert len(dataset.classes) == 2 and sorted(names) == ["a", "é", "é"], more
+    with pytest.raises(PrepError, match="has two numbers"):
+        prep(tmp_path / "in/t.csv", tmp_path / "x.fds", classes=[*both, "a"])
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_masks_of_cityscapes(count: int, tmp_path: Path) -> None:
+    """What all images add to the shared name is found as what all masks add is."""
+    for k in range(count):
+        for folder, end, data in (("i", "leftImg8bit", picture(k, 20, 30)), ("m", "gtFine_labelIds", (MASK + k) % 5)):
+            path = tmp_path / folder / "aachen" / f"aachen_{k:06d}_000019_{end}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(data, ".png"))
+    made = prep(tmp_path / "i", tmp_path / "o.fds", masks=tmp_path / "m", codec="png", workers=1)
+    assert made.kept == count
+    for k, (image, mask) in enumerate(MaskDataset(made.out)):
+        assert np.array_equal(image.permute(1, 2, 0), picture(k, 20, 30)) and np.array_equal(mask, (MASK + k) % 5)

@@ -87,7 +87,7 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     fields, categories = _fields(file), {one.id: k for k, one in enumerate(file.categories)}
     index, sources, absent, empty = FileIndex(inputs.sources, os.path.normpath), Packed[Source](), list[str](), 0
     for image in file.images:
-        found = index.find(image.file_name) or index.find(image.file_name.replace("\\", "/"))  # as Windows writes it
+        found = index.find(image.file_name)
         own = annotations.pop(image.id, [])
         if not found and inputs.selected:
             absent.append(image.file_name)

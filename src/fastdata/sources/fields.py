@@ -24,7 +24,7 @@ from msgspec import structs
 from fastdata.errors import CodecError, PrepError, may_pass
 from fastdata.sources import arrow
 from fastdata.sources.base import pointer_of, read_range
-from fastdata.sources.inputs import Field, Source, SourceList, is_number, look, parse_json, to_float
+from fastdata.sources.inputs import Field, Source, SourceList, as_spelled, is_number, look, parse_json, to_float
 from fastdata.sources.instances import LAYOUTS, as_instances, instance_column
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
@@ -172,7 +172,7 @@ def _with_files(inputs: SourceList, endings: Sequence[str]) -> SourceList:
         for source in inputs.sources:
             size = source.size
             for name in field_files(source, endings):
-                found, problem = look(join(inputs.root, name))
+                found, problem = look(_file(inputs.root, name))
                 size += 0 if problem or size < 0 else found
                 skipped[os.path.splitext(name)[1].lower()] -= not problem
             yield replace(source, size=size)
@@ -184,6 +184,10 @@ def field_files(source: Source, endings: Sequence[str]) -> list[str]:
     """Return the names of the files next to an image that have these endings."""
     stem = os.path.splitext(source.name)[0]
     return [f"{stem}.{ending}" for ending in endings]
+
+
+def _file(root: AnyPath, name: str) -> AnyPath:
+    return join(root, as_spelled(root, name))
 
 
 def _archived(inputs: SourceList, field: Field) -> Column:
@@ -206,7 +210,7 @@ def _member(inputs: SourceList, field: Field, place: int) -> Column:
     root, name, last = inputs.root, field.column.name, field.ending.lower().rpartition(".")[2]
 
     def is_there(source: Source) -> bool:
-        return source.values[place] is not None if source.place else not look(join(root, *field_files(source, [field.ending])))[1]
+        return source.values[place] is not None if source.place else not look(_file(root, *field_files(source, [field.ending])))[1]
 
     there = (source for source in inputs.sources if not source.problem and is_there(source))
     if (first := next(there, None)) is None:
@@ -283,7 +287,7 @@ def _bytes(root: AnyPath, source: Source, ending: str, own: Iterable[Any]) -> by
         if member is None:
             raise FileNotFoundError
         return read_range(root / str(source.place[1]), *member)
-    path = join(root, *field_files(source, [ending]))
+    path = _file(root, *field_files(source, [ending]))
     if isinstance(path, Path) and look(path)[1] == "not-a-file":  # reading a pipe might never end
         raise FileNotFoundError
     data = path.read_bytes()

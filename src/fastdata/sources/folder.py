@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError, is_image, listed, look
+from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError, is_image, listed, look, nfc
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.manifest import Labels
@@ -134,8 +134,12 @@ def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceLi
         beside = (file.name for folder in others for file in inputs(folder, -1) if os.path.splitext(file.name)[1])
         raise SplitsError(root, splits, beside=next(beside, ""))
     top = Packed(inputs("", -1))
-    inner = (source for label, name in enumerate(names) for folder in walk.below(name) for source in inputs(folder, label))
+    forms = dict[str, int]()  # folders whose names differ only in their form of Unicode are one class
+    labels = [forms.setdefault(nfc(name), len(forms)) for name in names]
+    below = ((folder, label) for name, label in zip(names, labels, strict=True) for folder in walk.below(name))
+    inner = (source for folder, label in below for source in inputs(folder, label))
     sources = Packed(chain(inner, (replace(stray, problem="no-label") for stray in top)))
     if len(sources) == len(top):
         return SourceList(root, Labels("none"), top, skipped, FOLDERS, walk.notes())
-    return SourceList(root, Labels("class", names), sources, skipped, FOLDERS, walk.notes())
+    classes = tuple(names[labels.index(k)] for k in range(len(forms)))
+    return SourceList(root, Labels("class", classes), sources, skipped, FOLDERS, walk.notes())

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import stat
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ from fastdata.store.manifest import Labels
 from fastdata.words import number_of
 
 __all__ = ["ABSENT", "EXTENSIONS", "FOLDERS", "INDEX_COLUMN", "LABELS", "PATHS", "SPLITS", "Field", "Label", "Place", "Source"]
-__all__ += ["SourceList"]
-__all__ += ["SplitsError", "choose_label", "detail_of", "find_column", "have_commas", "is_image", "is_number", "label_notes"]
+__all__ += ["SourceList", "SplitsError", "as_spelled", "choose_label", "detail_of", "find_column", "have_commas", "is_image"]
+__all__ += ["is_number", "label_notes", "nfc", "path_key"]
 __all__ += ["listed", "look", "not_stored", "nothing_kept", "parse_json", "read_bytes", "reason_of", "to_float", "tried_path"]
 
 EXTENSIONS = frozenset(
@@ -173,6 +174,29 @@ def look(path: StrPath) -> tuple[int, str]:
             return -1, "unreadable"
         raise PrepError(f"{os.fspath(path)} cannot be examined: {error.strerror}: is its disk there?") from error
     return (info.st_size, "") if stat.S_ISREG(info.st_mode) else (-1, "not-a-file")  # reading a pipe might never end
+
+
+def nfc(text: str) -> str:
+    """Return text in the form of Unicode in which names are compared: macOS writes "é" as two characters."""
+    return unicodedata.normalize("NFC", text)
+
+
+def path_key(name: str) -> str:
+    """Return the form of a path in which paths are compared: that of `nfc`, with separators of any system."""
+    return os.path.normpath(nfc(name.replace("\\", "/")))
+
+
+def as_spelled(root: AnyPath, name: str) -> str:
+    """Return a path below a root as it is there: in its own form of Unicode, or else in another one."""
+    if name.isascii():
+        return name
+    folder, slash, last = name.rpartition("/")
+    forms = [name, *(f"{start}{slash}{change(last)}" for change in (nfc, _nfd) for start in (folder, change(folder)))]
+    return next((form for form in forms if look(join(root, form))[1] != "missing"), name)
+
+
+def _nfd(text: str) -> str:
+    return unicodedata.normalize("NFD", text)
 
 
 def read_bytes(path: AnyPath) -> bytes:

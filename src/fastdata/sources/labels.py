@@ -6,7 +6,6 @@ import math
 import os
 import re
 import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import LARGEST_FLOAT, Label, Source, SourceList, have_commas, is_number
+from fastdata.sources.inputs import LARGEST_FLOAT, Label, Source, SourceList, have_commas, is_number, nfc
 from fastdata.sources.options import NO_LABELS, StrPath
 from fastdata.sources.packed import Packed
 from fastdata.store.manifest import Labels, read_current
@@ -84,11 +83,13 @@ def encode_labels(
             "as whole numbers"
         )
     named = _named(used, names, by)
+    twice = [form for form, count in Counter(map(nfc, {*named.values()})).items() if count > 1]
+    named |= {value: nfc(name) for value, name in named.items() if not names and nfc(name) in twice}
     order = tuple(names) or _ordered(named, by, whole=type == "values") if classes is None else tuple(classes)
-    if twice := [name for name, count in Counter(order).items() if count > 1]:
+    if twice := [name for name, count in Counter(map(nfc, order)).items() if count > 1]:
         raise PrepError(f"the class {twice[0]!r} of {by if classes is None else '--classes'} has two numbers: name each once")
-    number = {form(name): k for form in (str.strip, _normal, str) for k, name in enumerate(order)}  # the exact one wins
-    found = {value: number.get(name, number.get(_normal(name), -1)) for value, name in named.items()}
+    number = {form(name): k for form in (str.strip, nfc, str) for k, name in enumerate(order)}  # the exact one wins
+    found = {value: number.get(name, number.get(nfc(name), -1)) for value, name in named.items()}
     if unknown := sorted({named[value] for value, k in found.items() if k < 0}):
         raise UnknownClassError(
             f"{by} has classes that --classes does not have: {', '.join(unknown[:5])}; it has {len(order)} classes: "
@@ -131,10 +132,6 @@ def _no_label(by: str, value: object) -> PrepError:
     )
 
 
-def _normal(name: str) -> str:
-    return unicodedata.normalize("NFC", name)
-
-
 def _no_classes(by: str, value: object) -> PrepError:
     return PrepError(
         f"{by}: the labels are numbers that are not all whole, or below 0, such as {value!r}: to predict numbers, name their "
@@ -168,7 +165,7 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
     numbers = all(map(is_number, texts)) and not all(text.isascii() and text.isdigit() for text in texts)
     if whole and (numbers or have_commas(texts)):
         raise _no_classes(by, min(value for value, text in named.items() if not text.isdigit()))  # type: ignore[type-var]
-    return tuple(sorted(texts))
+    return tuple(sorted({*texts}))
 
 
 def _encode_numbers(values: Iterable[Value], names: Sequence[str], by: str) -> tuple[Labels, Encode]:
@@ -226,12 +223,12 @@ def with_pattern(inputs: SourceList, pattern: str, classes: Sequence[str] | None
     """Label each input with the class that the pattern's group matches in its path, or with none if nothing matches."""
     option = f"--label-from '{pattern}'"
     try:
-        regex = re.compile(pattern)
+        regex = re.compile(nfc(pattern))
     except re.error as error:
         raise PrepError(f"{option} is not a regular expression: {error}") from None
     if regex.groups != 1:
         raise PrepError(f"{option} has {regex.groups} groups, but needs one, around what the class is, such as '(n\\d+)_'")
-    matches = (regex.search(source.name) for source in inputs.sources)
+    matches = (regex.search(nfc(source.name)) for source in inputs.sources)
     found = [sys.intern((match[1] or "") if match else "") for match in matches]
     if not any(found):
         example = f", such as {inputs.sources[0].name}" if inputs.sources else ""

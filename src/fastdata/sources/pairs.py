@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fastdata.errors import PrepError
 from fastdata.sources.folder import walk_files, walk_images
-from fastdata.sources.inputs import Source, SourceList, detail_of, listed, reason_of
+from fastdata.sources.inputs import Source, SourceList, detail_of, listed, path_key, reason_of
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, to_path
@@ -30,7 +29,7 @@ def stem_of(name: str) -> str:
 
 
 class FileIndex:
-    """Finds files by the names of inputs, without the extension. Unicode is composed (NFC): macOS writes "é" as two characters.
+    """Finds files by the names of inputs, without the extension, as `path_key` compares them.
 
     Args:
         files: with names relative to their folder.
@@ -42,37 +41,52 @@ class FileIndex:
         self._files = defaultdict[str, list[Source]](list)
         for file in files:
             self._files[self.key(file.name)].append(file)
-        self._unpaired = set(self._files)
+        self._unpaired = {file.name for files in self._files.values() for file in files}
 
     def key(self, name: str) -> str:
-        return unicodedata.normalize("NFC", self._stem(name))
+        return path_key(self._stem(name))
 
-    def find(self, name: str, suffix: str = "") -> list[Source]:
-        """Return the files of an input. suffix: what their names add to its own."""
-        key = self.key(name) + suffix
-        self._unpaired.discard(key)
-        return self._files.get(key, [])
+    def find(self, name: str, own: str = "", suffix: str = "") -> list[Source]:
+        """Return the files of an input, those of exactly its name if there are some. own, suffix: see `suffixes`."""
+        files = self._files.get(self.key(name).removesuffix(own) + suffix, [])
+        exact = self._stem(name).removesuffix(own) + suffix
+        found = [file for file in files if self._stem(file.name) == exact] or files
+        self._unpaired.difference_update(file.name for file in found)
+        return found
 
     def __len__(self) -> int:
         return sum(map(len, self._files.values()))
 
-    def suffix(self, inputs: SourceList) -> str:
-        """Return what all files add to the names of their inputs, such as "_mask": what more than half of them do."""
-        stems, counts = {self.key(source.name) for source in inputs.sources}, Counter[str]()
-        for key in self._files:
-            longest = next((k for k in range(len(key), 0, -1) if key[:k] in stems), None)
-            counts.update([] if longest is None else [key[longest:]])
+    def suffixes(self, inputs: SourceList) -> tuple[str, str]:
+        """Return what all inputs add to the names that files share with them, such as "_leftImg8bit", and what the files add.
+
+        Files add what more than half of them do, such as "_mask". Inputs add something only if nothing is paired without that.
+        """
+        own, stems = "", {self.key(source.name) for source in inputs.sources}
+        counts = self._added(stems)
+        if not counts:
+            end = os.path.commonprefix([stem[::-1] for stem in stems])[::-1].rpartition("/")[2]  # noqa: RUF071  characters
+            own = end[end.find("_") :] if "_" in end else ""
+            counts = self._added({stem.removesuffix(own) for stem in stems})
         often = [suffix for suffix, count in counts.items() if 2 * count > min(len(stems), len(self._files))]
         if len(often) > 1 and "" not in often:
             raise PrepError(
                 f"--masks holds more than one mask for an image: their names add {listed(sorted(often))}; give a folder that holds "
                 "those of one kind only"
             )
-        return min(often, default="")
+        return own, min(often, default="")
+
+    def _added(self, stems: Container[str]) -> Counter[str]:
+        """Return what files add to the longest of these that their names begin with, and how often."""
+        counts = Counter[str]()
+        for key in self._files:
+            longest = next((k for k in range(len(key), 0, -1) if key[:k] in stems), None)
+            counts.update([] if longest is None else [key[longest:]])
+        return counts
 
     def unpaired(self) -> list[Source]:
         """Return the files that belong to none of the inputs that were asked for."""
-        return [file for key, files in self._files.items() if key in self._unpaired for file in files]
+        return [file for files in self._files.values() for file in files if file.name in self._unpaired]
 
     def notes(self, inputs: SourceList, called: str, folder: AnyPath) -> Iterator[str]:
         """Yield a note on these files. Raise PrepError if they are all."""
@@ -109,12 +123,15 @@ def with_files(
 ) -> SourceList:
     """Return the inputs, each with the file in another folder that has its path: its mask, or the image that is `called` so.
 
-    Where the names of all masks add something, such as "_mask", that is found. walk: yields the (name, size, problem) of each such
-    file below a folder. stem: removes the extension from a name.
+    Where the names of all masks, or of all images, add something, such as "_mask", that is found.
+
+    Args:
+        walk: yields the (name, size, problem) of each such file below a folder.
+        stem: removes the extension from a name.
     """
     index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk(folder)), stem)
-    suffix = index.suffix(inputs) if called == "mask" else ""
-    sources = Packed(with_companion(source, index.find(source.name, suffix), called) for source in inputs.sources)
+    added = index.suffixes(inputs) if called == "mask" else ()
+    sources = Packed(with_companion(source, index.find(source.name, *added), called) for source in inputs.sources)
     return replace(inputs, sources=sources, notes=(*inputs.notes, *index.notes(inputs, called, folder)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import unicodedata
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -23,11 +22,13 @@ from fastdata.sources.inputs import (
     Source,
     SourceList,
     SplitsError,
+    as_spelled,
     choose_label,
     find_column,
     is_image,
     look,
     not_stored,
+    path_key,
 )
 from fastdata.sources.labels import Type, read_classes, with_labels
 from fastdata.sources.options import NO_LABELS, LabelOptions
@@ -68,10 +69,10 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
     files = [source.name for source in inputs.sources]
     meant, by_file, lost = _match(table.names, files, path), dict[str, int](), list[Source]()
     for row, name in enumerate(table.names):
-        file = meant.get(_key(name), os.path.normpath(name))
+        file = meant.get(path_key(name), os.path.normpath(name))
         if by_file.setdefault(file, row) != row:
             raise PrepError(f"{path} names {file!r} more than once")
-        if _key(name) not in meant:
+        if path_key(name) not in meant:
             lost.append(Source(file, -1, -1, "missing"))
     if not meant:
         raise PrepError(
@@ -91,17 +92,12 @@ def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> Path
 # Which file a path means
 
 
-def _key(name: str) -> str:
-    """Return a path in one form, with separators of any system, and composed as Unicode has it."""
-    return os.path.normpath(unicodedata.normalize("NFC", name.replace("\\", "/")))
-
-
 def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[str, str]:
     """Return the file that each name means, by the key of the name: that of the name, else the only one but for its ending."""
-    wanted = {_key(name): name for name in names}
+    wanted = {path_key(name): name for name in names}
     exact, stems = dict[str, str](), defaultdict[str, list[str]](list)
     for file in files:
-        key = _key(file)
+        key = path_key(file)
         if key in wanted and (key not in exact or os.path.normpath(file) == os.path.normpath(wanted[key])):
             exact[key] = file
         if (stem := os.path.splitext(key)[0]) in wanted:
@@ -120,13 +116,14 @@ def _with_similar(root: AnyPath, sources: Packed[Source], table: AnyPath) -> Pac
     for row, source in enumerate(sources):
         if source.problem == "missing":
             folders[source.name.replace("\\", "/").rpartition("/")[0]].append(row)
-    for folder, rows in folders.items():
+    for written, rows in folders.items():
+        folder = as_spelled(root, written)
         path = join(root, folder) if folder else root
         files = [entry.name for entry in list_entries(path)] if path.is_dir() else []
         meant |= _match([sources[row].name for row in rows], [f"{folder}/{file}" if folder else file for file in files], table)
 
     def similar(source: Source) -> Source:
-        file = meant.get(_key(source.name)) if source.problem == "missing" else None
+        file = meant.get(path_key(source.name)) if source.problem == "missing" else None
         return source if file is None else Source(file, -1, *look(join(root, file)))
 
     return Packed(map(similar, sources)) if meant else sources

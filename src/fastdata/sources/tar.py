@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import Selection, damaged_file, make_list, read_range, unreadable
-from fastdata.sources.inputs import Source, SourceList, is_image, read_bytes
+from fastdata.sources.inputs import Source, SourceList, is_image, nfc, read_bytes
 from fastdata.sources.labels import Value
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_companion
@@ -115,7 +115,7 @@ def _samples(path: AnyPath, name: str, skipped: Counter[str], selection: Selecti
 def _key(member: Member) -> str | None:
     """Return the name that the members of a sample share; None for a member of no sample."""
     match = None if META.match(member.name) else SAMPLE.fullmatch(member.name)
-    return match[1] if match else None
+    return nfc(match[1]) if match else None
 
 
 def _ending(name: str) -> str:

@@ -93,6 +93,8 @@ def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
                 counts["with an empty"] += not objects
             except ValueError as error:
                 problem = f"bad-annotation: {file.name}: {error}"
+        if len(files) > 1:
+            problem = f"bad-annotation: it has {files[0].name} and {files[1].name}"
         counts["polygons"] += sum(one[3] for one in objects)
         sources.append(annotated(source, [[one[k] for one in objects] for k in range(len(fields) - 1)], problem))
     notes = [*walk.notes(), *_notes(dataset, counts), *index.notes(inputs, ".txt", folder)]
