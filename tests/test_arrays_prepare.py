@@ -266,9 +266,13 @@ def test_a_mask_of_nifti_lies_where_its_volume_does(tmp_path, flip):
             image = nibabel.Nifti1Image(values if name == "in" else (values % 3).astype(np.uint8), affine * change + jitter)
             nibabel.save(image, tmp_path / name / f"{k}.nii.gz")
     if flip == (1, 1, 1):
-        assert fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1).kept == 2
+        made = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
+        assert made.kept == 2 and not any("spacings" in note for note in made.notes)
+        nibabel.save(nibabel.Nifti1Image(values, np.diag([-1.0, 1.0, 1.5, 1.0])), tmp_path / "in/2.nii")
+        told = [note for note in fastdata.prep(tmp_path / "in", tmp_path / "p.fds", workers=1).notes if "spacings" in note]
+        assert told and told[0].endswith("RAS 0.7 x 0.7 x 3: 2, LAS 1 x 1 x 1.5: 1")
         return
-    with pytest.raises(PrepError, match=r"mask-geometry 2.*its affine is another than .* \(axes [A-Z]{3} and RAS\)"):
+    with pytest.raises(PrepError, match=r"mask-geometry 2.*its affine is another than .* \(axes [A-Z]{3} .* and RAS "):
         fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
 
 

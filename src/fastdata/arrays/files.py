@@ -16,7 +16,8 @@ from fastdata.errors import CodecError, FastDataError
 from fastdata.sources.inputs import Source
 from fastdata.sources.urls import AnyPath
 
-__all__ = ["ENDINGS", "NIFTI", "ArraySource", "check_geometry", "check_values", "ending_of", "npz_names", "read_array", "stem_of"]
+__all__ = ["ENDINGS", "NIFTI", "ArraySource", "check_geometry", "check_values", "ending_of", "grid_of", "npz_names", "read_array"]
+__all__ += ["stem_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -158,8 +159,17 @@ def check_geometry(path: AnyPath, mask: AnyPath) -> None:
         nibabel: Any = importlib.import_module("nibabel")
         volume, own = (np.asarray(nibabel.load(one).affine) for one in (path, mask))
         if not np.allclose(own, volume, rtol=0, atol=AFFINE_SHARE * np.abs(volume[:3, :3]).max()):
-            axes = " and ".join("".join(nibabel.aff2axcodes(one)) for one in (own, volume))
-            raise CodecError(f"its affine is another than that of its volume (axes {axes}): resample it to the volume", "geometry")
+            grids = " and ".join(map(grid_of, (mask, path)))
+            raise CodecError(f"its affine is another than that of its volume (axes {grids}): resample it to the volume", "geometry")
+
+
+def grid_of(path: AnyPath) -> str:
+    """Return the orientation and the spacing of the voxels of a NIfTI file, such as "RAS 1 x 1 x 2.5"."""
+    nibabel: Any = importlib.import_module("nibabel")
+    image = nibabel.load(path)
+    return (
+        f"{''.join(map(str, nibabel.aff2axcodes(image.affine)))} {' x '.join(f'{one:.3g}' for one in image.header.get_zooms()[:3])}"
+    )
 
 
 def check_values(values: Array, name: str, *, rounded: bool = False, say: str = "--dtype") -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fastdata.arrays.files import ArraySource, check_geometry, check_values, read_array
+from fastdata.arrays.files import NIFTI, ArraySource, check_geometry, check_values, ending_of, grid_of, read_array
 from fastdata.arrays.sections import MAX_AXES, Arrays, samples_dtype
 from fastdata.errors import CodecError
 from fastdata.images.sections import Masks
@@ -158,7 +158,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
     """Store the arrays of a task. A row is the number of the input, its shape, and the number of its chunks."""
     rows: list[tuple[int, list[int], int]] = []
     rejects: list[dict[str, Any]] = []
-    classes: Counter[int] = Counter()
+    classes, grids = Counter[int](), Counter[str]()
     for place, source in enumerate(task.sources):
         progress.at(place)
         number, size = task.first + place, max(source.size, 0)
@@ -175,8 +175,10 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
                 found = np.bincount(mask.reshape(-1))
                 classes.update({k: int(found[k]) for k in np.flatnonzero(found).tolist()})
         rows.append((number, list(arrays[0].shape), count))
+        if ending_of(source.file) in NIFTI:
+            grids[grid_of(to_path(job.roots[0]) / source.file)] += 1
         progress.add(done=size)
-    return {"kept": len(rows), "rows": rows, "rejects": rejects, "classes": classes}
+    return {"kept": len(rows), "rows": rows, "rejects": rejects, "classes": classes, "grids": grids}
 
 
 def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
@@ -191,10 +193,15 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
         samples["shape"] = [row[1] + [0] * (MAX_AXES + 1 - len(row[1])) for row in rows]
         samples["first"][1:] = np.cumsum([row[2] for row in rows])[:-1]
     voxels = sum((Counter({int(k): count for k, count in table["classes"].items()}) for table in found), Counter[int]())
+    grids = sum((Counter(table["grids"]) for table in found), Counter[str]())
+    told = ", ".join(f"{grid}: {count}" for grid, count in grids.most_common(5))
     masks = Masks((), {str(k): voxels[k] for k in sorted(voxels)}) if options.mask_bits else None
     return Tables(
         samples=samples,
         names=(plan.sources[row[0]].name for row in rows),
         records=tuple(sum(row[2] for row in table["rows"]) for table in found),
         sections={"arrays": Arrays(options.chunk, options.channels != "none"), "masks": masks},
+        notes=(f"volumes have {len(grids)} orientations or spacings, and are stored as they are: {told}",)
+        if len(grids) > 1
+        else (),
     )
