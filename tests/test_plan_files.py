@@ -23,6 +23,8 @@ def _work(count: int, out: Path) -> Work:
         else Source(f"ä\udcff{k}.png", k % 7, k % 99, "missing" * (k % 5 == 0))
         for k in range(count)
     ]
+    for source in sources:
+        (out.parent / source.container).touch()
     found = SourceList(out.parent, Labels("class", tuple("abcdefg")), sources)
     recipe = ImageRecipe(sizes=(32, None), mask=MaskRecipe(8, ((1, 2, 3),), ("x",)))
     plan = make_plan(found, recipe, files={"t.json": b"\0\xff"}, companions=(out.parent / "masks",))

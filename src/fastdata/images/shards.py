@@ -122,6 +122,10 @@ def _prepared(
             raise CodecError(f"its {called}: {detail}", reason) from None
     if job.options.mask is not None:  # its records come first
         companions.insert(0, ("mask", companions.pop()[1]))
+    if not source.place and not any(field.ending for field in job.fields):  # whose sizes are part of that of the source
+        found = len(data) + sum(len(body) for _, body in companions)
+        if found != source.size:
+            raise CodecError(f"{found} bytes, and {source.size} when it was listed", "changed")
     records = prepare_image(data, job.options, scratch=_scratch(), companions=companions, room=room)
     values = in_pixels(job.fields, read_fields(job.roots[0], source, job.fields), records[0].source, counts)
     return records, encode_columns(job.columns, values, job.files, counts)

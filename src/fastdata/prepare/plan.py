@@ -25,7 +25,7 @@ from fastdata.errors import PrepError, StoreError, lacking
 from fastdata.remote.url import Storage
 from fastdata.sources.inputs import Field, Source, SourceList
 from fastdata.sources.packed import Packed, shuffled, trimmed
-from fastdata.sources.urls import AnyPath, UrlPath, to_path
+from fastdata.sources.urls import AnyPath, UrlPath, stamps_of, to_path
 from fastdata.store.column import Column
 from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 from fastdata.store.info import plain_values
@@ -58,6 +58,7 @@ class Plan:
         roots: the folder of the inputs, and that of each of their companions: further images of a sample, and masks.
         skipped: count of files left out, by extension.
         notes: lines about the inputs to show to the user.
+        stamps: of the files of which inputs are parts, what changes when they are replaced.
     """
 
     options: Any
@@ -74,6 +75,7 @@ class Plan:
     roots: tuple[str, ...] = ()
     skipped: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    stamps: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     @property
     def num_shards(self) -> int:
@@ -178,7 +180,10 @@ def freeze(
     amounts = tuple(
         sum(max(s.size, 0) for s in sources[begin:end]) if options.unit == "B" else end - begin for begin, end in pairwise(bounds)
     )
-    more["roots"] = tuple(str(root.absolute()) for root in roots)
+    root, *_ = folders = tuple(roots)
+    more["roots"] = tuple(str(folder.absolute()) for folder in folders)
+    files = [*dict.fromkeys(source.container for source in sources if source.container)]
+    more["stamps"] = dict(zip(files, stamps_of([root / file for file in files]), strict=True))
     return Plan(options, labels, sources, bounds, amounts, libraries, machine_of(libraries), **more).with_fingerprint()
 
 
@@ -242,6 +247,8 @@ def check_host(work: Work, *, inputs: bool = True) -> None:
 def difference(old: Plan | Manifest, new: Plan) -> str:
     """Return lines about what differs from an earlier plan, or from that of a store; "" if nothing does."""
     machine = old.machine if isinstance(old, Plan) else new.machine
+    if isinstance(old, Plan) and (replaced := [file for file in old.stamps if old.stamps[file] != new.stamps.get(file)]):
+        return f"  {replaced[0]} was replaced"
     if (old.fingerprint, machine) == (new.fingerprint, new.machine):
         return ""
     options = old.recorded_options() if isinstance(old, Plan) else old.options

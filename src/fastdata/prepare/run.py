@@ -34,7 +34,9 @@ Report = Callable[[int, int], None]  # takes the sums of a run: work done, input
 def job_of(work: Work, out: Path, workers: int) -> Job:
     """Return what a number of workers have to know to make shards in a folder."""
     share = free_memory() // (2 * workers)  # the other half is for one large input at a time
-    shared = {name: getattr(work.plan, name) for name in ("roots", "options", "fingerprint", "columns", "fields", "files")}
+    shared = {
+        name: getattr(work.plan, name) for name in ("roots", "options", "fingerprint", "columns", "fields", "files", "stamps")
+    }
     return Job(out=str(out), mark=unique(), storage=work.storage, share=share, **shared)
 
 

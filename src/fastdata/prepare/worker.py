@@ -28,7 +28,7 @@ from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, STATUS_BYTES
 from fastdata.remote.url import Storage
 from fastdata.sources.base import release
 from fastdata.sources.inputs import Field
-from fastdata.sources.urls import use_client
+from fastdata.sources.urls import stamps_of, to_path, use_client
 from fastdata.store.column import Column
 from fastdata.store.columns import save_values
 from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
@@ -49,7 +49,7 @@ class Job:
     """What the tasks of a run share.
 
     Attributes:
-        roots, options, fingerprint, columns, fields, files: as in the plan.
+        roots, options, fingerprint, columns, fields, files, stamps: as in the plan.
         mark: a part of the names of temporary files that no other run uses.
         storage: as in Work.
         share: bytes of memory that a worker may take at any time; for an input that takes more, it waits for its turn.
@@ -62,6 +62,7 @@ class Job:
     columns: tuple[Column, ...]
     fields: tuple[Field, ...]
     files: dict[str, bytes]
+    stamps: dict[str, tuple[int, str]]
     mark: str
     storage: Storage
     share: int
@@ -195,10 +196,12 @@ def make_shard(job: Job, task: Task, progress: Progress) -> Made:
     pauses_s = [*PAUSES_S]
     while True:
         try:
+            _check_unchanged(job, task)
             with Writers(job, task.shard) as writers:
                 table = kinds.find(job.options.kind).module("shards").make_shard(job, task, writers, progress)
                 progress.at(-1)
                 files = writers.finish()
+                _check_unchanged(job, task)
             break
         except _DiskError:
             if not pauses_s:
@@ -210,6 +213,18 @@ def make_shard(job: Job, task: Task, progress: Progress) -> Made:
     indices = {name: base64.b64encode(rows.tobytes()).decode() for name, rows in writers.indices.items()}
     body = {"fingerprint": job.fingerprint, "files": sums, "indices": indices, **table}
     return Made(task.shard, files, json.dumps(body).encode())
+
+
+def _check_unchanged(job: Job, task: Task) -> None:
+    """Raise a PrepError if a file of which inputs are parts was replaced after these were listed."""
+    root, names = to_path(job.roots[0]), [*dict.fromkeys(source.container for source in task.sources if source.container)]
+    try:
+        found = stamps_of([root / name for name in names])
+    except OSError as error:
+        raise PrepError(f"{error.filename}: {reject_of(error)[1]}") from None
+    for name, stamp in zip(names, found, strict=True):
+        if stamp != tuple(job.stamps[name]):
+            raise PrepError(f"{root / name} was replaced after its inputs were listed: start again with --overwrite")
 
 
 def publish_shard(out: Path, made: Made) -> None:

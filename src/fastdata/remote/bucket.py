@@ -98,10 +98,11 @@ class Bucket:
         """Return the key of an object below the URL, which is text."""
         return f"{self._prefix}/{path}".strip("/")
 
-    def size(self, path: str) -> int:
-        """Return the size of an object in bytes."""
+    def stamp(self, path: str) -> tuple[int, str]:
+        """Return the size of an object in bytes, and its ETag, or when it was written."""
         with self._explained(path):
-            return int(self._api.head(self._store, self._key(path))["size"])
+            found = self._api.head(self._store, self._key(path))
+            return int(found["size"]), found["e_tag"] or str(found["last_modified"])
 
     def read_twice(self, path: str) -> bytes:
         """Return a small object of which no checksum is known; two readings are equal, unless TLS notices changed bytes."""

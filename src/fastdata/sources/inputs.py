@@ -107,6 +107,11 @@ class Source:
     def __reduce__(self) -> Any:
         return type(self), tuple(trimmed(self))
 
+    @property
+    def container(self) -> str:
+        """The file of which it is a part, relative to the root; "": none."""
+        return str(self.place[1]) if self.place and self.place[0] != "python" else ""
+
 
 @dataclass(frozen=True)
 class SourceList:

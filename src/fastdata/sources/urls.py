@@ -27,7 +27,7 @@ from fastdata.remote.bucket import Bucket
 from fastdata.remote.url import SCHEMES, Storage, is_url, local_path, scheme, split_url
 
 __all__ = ["AnyPath", "UrlPath", "explain_missing", "join", "look_at_all", "read_ahead", "reading_urls", "seekable"]
-__all__ += ["state_of", "to_path", "use_client", "waiting"]
+__all__ += ["stamps_of", "state_of", "to_path", "use_client", "waiting"]
 
 FOLDER = -1  # the size of a folder
 WITHOUT_LISTS = "http", "https"
@@ -91,13 +91,17 @@ class Client:
     def _ask_size(self, url: str) -> int | None:
         if not scheme(url):  # an absolute path in a table
             return None
-        bucket, key = self._at(url)
         try:
-            return bucket.size(key) if key else None  # a bucket is no object
+            return self.stamp(url)[0] if split_url(url)[1] else None  # a bucket is no object
         except RemoteError as error:
             if error.missing:
                 return None
             raise
+
+    def stamp(self, url: str) -> tuple[int, str]:
+        """Return the size of an object, and what changes when it is replaced."""
+        bucket, key = self._at(url)
+        return bucket.stamp(key)
 
     def look(self, urls: Iterable[str], folder: str = "") -> None:
         """Find out about many objects at once. folder: list it if there are more than one would ask for one by one."""
@@ -338,6 +342,16 @@ def state_of(path: AnyPath) -> Any:
         return _client()
     info = path.stat()
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def stamps_of(paths: Sequence[AnyPath]) -> list[tuple[int, str]]:
+    """Return the size of each file, and what else changes when it is replaced: its time, or of an object the ETag."""
+    client, objects = _client(), [path for path in paths if isinstance(path, UrlPath)]
+    if objects:
+        with client.waiting():
+            return [*client.pool.map(client.stamp, map(str, objects))]
+    found = [path.stat() for path in paths]
+    return [(info.st_size, str(info.st_mtime_ns)) for info in found]
 
 
 def seekable(path: AnyPath) -> Any:

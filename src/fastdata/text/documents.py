@@ -50,6 +50,11 @@ class Piece:
     size: int
     problem: str = ""
 
+    @property
+    def container(self) -> str:
+        """The file of which it is a part; "": it is a whole file."""
+        return "" if (self.start, self.stop) == (0, -1) else self.name
+
 
 @dataclass(frozen=True)
 class Head(Piece):

@@ -1,0 +1,65 @@
+"""What is replaced after it was listed never makes samples of old labels and new pixels, or of halves of documents."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from archives import write_tar
+from fastdata import prep_finish, prep_plan, prep_run
+from fastdata.errors import PrepError, StoreError
+from support import encode, picture
+
+
+def tar(path: Path, order: list[int]) -> None:
+    path.mkdir()
+    write_tar(path / "a.tar", [(f"{k}.{end}", data) for k in order for end, data in (("png", image(k)), ("cls", b"%d" % k))])
+
+
+def image(k: int) -> bytes:
+    return encode(picture(k, 8, 9), ".bmp")
+
+
+def parquet(path: Path, order: list[int]) -> None:
+    path.mkdir()
+    pyarrow.parquet.write_table(pyarrow.table({"image": [image(k) for k in order], "label": order}), path / "a.parquet")
+
+
+def documents(path: Path, order: list[int]) -> None:
+    path.mkdir()
+    (path / "a.jsonl").write_text("".join(json.dumps({"text": "x" * 999 + str(k % 5)}) + "\n" for k in order * 2000))
+
+
+@pytest.mark.parametrize("write", [tar, parquet, documents])
+def test_a_file_of_many_inputs_that_was_replaced_ends_the_run(write: Callable[..., None], tmp_path: Path) -> None:
+    write(tmp_path / "in", [0, 1, 2, 3, 4])
+    options: dict[str, Any] = {"tokenizer": "bytes"} if write is documents else {}
+    prep_plan(tmp_path / "in", tmp_path / "o.fds", **options)
+    shutil.rmtree(tmp_path / "in")
+    write(tmp_path / "in", [4, 3, 2, 1, 0])
+    with pytest.raises(StoreError, match="was replaced after its inputs were listed"):
+        prep_run(tmp_path / "o.fds", workers=1)
+    with pytest.raises(PrepError, match="was replaced"):
+        prep_plan(tmp_path / "in", tmp_path / "o.fds", **options)
+    prep_plan(tmp_path / "in", tmp_path / "o.fds", overwrite=True, **options)
+    prep_run(tmp_path / "o.fds", workers=1)
+    assert prep_finish(tmp_path / "o.fds").rejected == {}
+
+
+def test_an_image_or_mask_of_another_size_is_a_reject(tmp_path: Path) -> None:
+    for folder in ("in", "masks"):
+        (tmp_path / folder).mkdir()
+        for k in range(3):
+            (tmp_path / folder / f"{k}.png").write_bytes(encode(picture(k, 8, 9)[..., 0] // 99, ".png"))
+    prep_plan(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks")
+    for path in (tmp_path / "in/1.png", tmp_path / "masks/2.png"):
+        path.write_bytes(encode(picture(7, 8, 9)[..., 0], ".png"))
+    prep_run(tmp_path / "o.fds", workers=1)
+    assert prep_finish(tmp_path / "o.fds").rejected == {"changed": 2}
