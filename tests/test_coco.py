@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,18 +194,6 @@ def test_a_box_stays_on_what_it_surrounds(crop: Any, tmp_path: Path) -> None:
                 elif len(rows) == 0 and len(box):
                     assert (box[0, 2:] - box[0, :2]).min() < 1.6
     assert seen > 30
-
-
-def test_what_is_stored(stores: dict[str, Path], body: dict[str, Any]) -> None:
-    dataset = LMDBDataset(stores["short"], fields="category")
-    columns, images = dataset.columns, {one["id"]: one for one in body["images"]}
-    assert columns.names("category") == ("person", "dog", "tree")  # in the order of their ids
-    assert columns.names("keypoints") == tuple(POINTS) and columns.names("boxes") == ()
-    assert columns["image_id"].tolist() == [*images]
-    for k, (number, image) in enumerate(images.items()):
-        assert columns["source_size"][k].tolist() == [image["height"], image["width"]]
-        assert columns["category"][k].tolist() == [NUMBER[a["category_id"]] for a in body["annotations"] if a["image_id"] == number]
-    assert dataset[3][1].dtype == torch.int64
 
 
 def test_what_a_table_does_not_name_is_a_note(folder: Path, body: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archives import png, write_tar
-from fastdata import LMDBDataset, Loader, prep
+from fastdata import LMDBDataset, prep
 from fastdata.errors import PrepError
 from fastdata.sources.fields import fit
 from fastdata.store.column import NUMBERS, Column
@@ -34,7 +34,6 @@ def value(k: int) -> dict[str, Any]:
         "caption": f'a "döner", {k}\nand more' if k % 4 else "",
         "score": k / 7,
         "views": 2**40 + k,
-        "good": k % 3 == 0,
         "ids": list(range(k % 4)),
         "boxes": [[j, j + 0.5, 2.0, k] for j in range(k % 3)],
         "embedding": [k / 2, -1.5, 0.25],
@@ -42,23 +41,9 @@ def value(k: int) -> dict[str, Any]:
     }
 
 
-TYPES = {
-    "caption": "caption (text)",
-    "score": "score (float32)",
-    "views": "views (int64)",
-    "good": "good (bool)",
-    "ids": "ids (lists of int64)",
-    "boxes": "boxes (lists of float32[4])",
-    "embedding": "embedding (float32[3])",
-    "meta": "meta (json)",
-}
-NAMES = tuple(TYPES)
-
-
-def assert_values(store: Path, order: list[int] | None = None, names: tuple[str, ...] = NAMES) -> None:
-    """Compare every column of a store with what belongs to its images."""
+def assert_values(store: Path, order: list[int], names: tuple[str, ...]) -> None:
+    """Compare columns of a store with what belongs to its images."""
     columns = LMDBDataset(store).columns
-    order = list(range(COUNT)) if order is None else order
     for name in names:
         want = [value(k)[name] for k in order]
         got = columns[name]
@@ -81,46 +66,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def row(k: int) -> dict[str, Any]:
-    return {"file_name": f"{k:02d}.png", "label": f"class {k % 2}", **value(k)}
-
-
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(one, ensure_ascii=k % 2 == 0) + "\n" for k, one in enumerate(rows)))
     return path
-
-
-def arrow_table(first: int = 0, count: int = COUNT) -> Any:
-    """The values as Arrow has them, with types that Hugging Face's datasets gives."""
-    rows = [value(k) for k in range(first, first + count)]
-    types = {
-        "score": pa.float32(),
-        "ids": pa.list_(pa.int64()),
-        "boxes": pa.list_(pa.list_(pa.float32(), 4)),
-        "embedding": pa.list_(pa.float32(), 3),
-    }
-    return pa.table({name: pa.array([one[name] for one in rows], types.get(name)) for name in NAMES})
-
-
-def test_tables_of_paths(folder: Path, tmp_path: Path) -> None:
-    table = arrow_table()
-    for name in ("label", "file_name"):
-        table = table.add_column(0, name, pa.array([row(k)[name] for k in range(COUNT)]))
-    pq.write_table(table, tmp_path / "t.parquet")
-    given = ("caption", "score:float32", "views:int64", "good:bool", "ids:int64[]", "embedding:float32[3]", "meta:json")
-    for path, fields in (
-        (tmp_path / "t.parquet", NAMES),
-        (write_jsonl(tmp_path / "t.jsonl", [row(k) for k in range(COUNT)]), given),
-    ):
-        done = prep(path, path.with_suffix(path.suffix + ".fds"), fields=fields, root=folder, workers=1)
-        names = tuple(one.partition(":")[0] for one in fields)
-        assert f"columns: {', '.join(TYPES[name] for name in names)}" in done.notes
-        assert_values(done.out, names=names)
-        dataset = LMDBDataset(done.out, fields=("caption", "label"))
-        assert dataset.classes == ["class 0", "class 1"]
-        for batch in Loader(dataset, 7, shuffle=True, num_workers=0):
-            assert batch[1]["caption"] == [value(k)["caption"] for k in batch.ids.tolist()]
-            assert batch[1]["label"].tolist() == [k % 2 for k in batch.ids.tolist()]
 
 
 numbers = st.integers(-(2**40), 2**40) | st.integers(-300, 300) | st.floats(allow_nan=False) | st.floats(-70000, 70000)
@@ -153,23 +101,6 @@ def test_a_number_fits_its_type_or_is_refused(type: str, values: list[Any], scal
 
 def rows_of_images(first: int, count: int) -> Any:
     return pa.array([{"bytes": png(k)[1], "path": f"{k}.png"} for k in range(first, first + count)], IMAGE)
-
-
-@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
-def test_columns_of_a_hugging_face_dataset(tmp_path: Path, ending: str) -> None:
-    source = tmp_path / "data"
-    source.mkdir()
-    for part in range(2):
-        table = arrow_table(part * 10, 10).add_column(3, "image", rows_of_images(part * 10, 10))
-        path = source / f"data-0000{part}-of-00002{ending}"
-        if ending == ".parquet":
-            pq.write_table(table, path, row_group_size=6)
-        else:
-            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-                writer.write_table(table, 6)
-    done = prep(source, tmp_path / "o.fds", fields=NAMES, workers=2)
-    assert f"columns: {', '.join(TYPES.values())}" in done.notes and not any("not stored" in note for note in done.notes)
-    assert_values(done.out)
 
 
 def test_what_the_cells_of_a_parquet_lack_is_rejected(tmp_path: Path) -> None:
@@ -242,7 +173,6 @@ MEMBERS = (
     "views=cls:int64",
     "raw=bin",
 )
-MEMBER_NAMES = ("caption", "meta", "embedding", "boxes", "ids", "score", "views")
 
 
 def as_folder(root: Path, samples: Callable[[int], dict[str, bytes]] = sample) -> Path:
@@ -277,7 +207,7 @@ def test_members_and_files(write: Any, tmp_path: Path) -> None:
         "columns: caption (text), meta (json), embedding (float32[3]), boxes (lists of float32[4]), ids (lists of int64), "
         "score (float32), views (int64), raw (bytes)"
     ) in done.notes
-    assert_values(done.out, names=MEMBER_NAMES)
+    assert_values(done.out, [*range(COUNT)], ("caption", "meta", "embedding", "boxes", "ids", "score", "views"))
     assert LMDBDataset(done.out).columns["raw"] == [bytes([k, 255, 0]) for k in range(COUNT)]
     assert not done.skipped
     again = prep(source, tmp_path / "one.fds", fields=MEMBERS, workers=1, label_column="none")

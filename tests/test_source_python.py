@@ -21,7 +21,6 @@ from torch.utils.data import Subset
 
 import fastdata
 from archives import equal
-from fastdata import LMDBDataset
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
@@ -100,13 +99,10 @@ def test_every_form_of_a_sequence(tmp_path: Path) -> None:
         (files, IMAGES, None, {}),
         (deep, deep, None, {"bits": 16}),
         (Fruit(), IMAGES, fruits[:5], {}),
-        (LMDBDataset(made(Fruit(), tmp_path / "ours").path), IMAGES, fruits[:5], {}),
         (Subset(Fruit(), [3, 0]), [IMAGES[3], IMAGES[0]], ["pear", "apple"], {}),
         (HuggingFace(), IMAGES, animals[:5], {}),
         (Subset(HuggingFace(), [4, 1]), [IMAGES[4], IMAGES[1]], ["cat", "dog"], {}),
-        (HuggingFace(), IMAGES, None, {"label_column": "none"}),
         (pd.DataFrame({"x": 0, "path": paths, "label": names}, index), IMAGES, names, {}),
-        (pd.DataFrame({"image": files}, index), IMAGES, names, {"labels": series}),
         (pd.Series(paths, index), IMAGES, names, {"labels": series}),
         (pa.table({"path": paths, "label": names}), IMAGES, names, {}),
         (IMAGES, IMAGES, names, {"labels": series}),

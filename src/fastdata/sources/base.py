@@ -317,7 +317,7 @@ def _inside(path: AnyPath) -> tuple[str, list[AnyPath]]:
         found["image" if is_image(name) else name if name in (INDEX, SAVED_SPLITS) else _kind_of(name)].append(name)
     if found[SAVED_SPLITS] and len(folders) > 1:
         raise SplitsError(path, {name: str(path / name) for name in folders})
-    if found[INDEX] and _module("streamed").is_dataset(path):
+    if found[INDEX] and _module("streamed").read_index(path):
         return "streamed", [path]
     kind = next((kind for kind in ENDINGS.values() if found[kind]), "")
     if not kind or folders or found["image"]:

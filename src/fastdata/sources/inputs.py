@@ -45,12 +45,9 @@ DETAILS = {
     "no-label": "others have a label, this one has none",
     "not-finite": "its label is not a finite number, or too large for float32",
     "no-image": "it has no image",
-    "item-error": "reading it raised an error",
     "two-images": "it has more than one image",
-    "no-field": "it has no such column; --field names it",
     "not-listed": "the table of --labels does not list it",
     "not-annotated": "the annotations do not list it",
-    "annotated-size": "the annotations are of an image of another size",
 }
 ABSENT = {"missing", "broken-link", "not-a-file", "unreadable"}
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")

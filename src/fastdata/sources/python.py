@@ -54,19 +54,12 @@ IMAGES = ("image", "img", *PATHS, "bytes")  # the images come first
 
 @dataclass
 class Items:
-    """Images by number, perhaps with labels.
+    """Images by number, perhaps with labels."""
 
-    Attributes:
-        source: a sequence of images, pairs or dicts.
-        labels: that of each item, if these can be had without reading the items; else None.
-        classes: the names of the numbered classes; []: they are unknown.
-        image_column, label_column: of each item; "": they have usual names, or the item is the image.
-    """
-
-    source: Any
-    labels: Sequence[Any] | None = None
-    classes: Sequence[str] = ()
-    image_column: str = ""
+    source: Any  # a sequence of images, pairs or dicts
+    labels: Sequence[Any] | None = None  # that of each item, if these can be had without reading the items
+    classes: Sequence[str] = ()  # the names of the numbered classes, if they are known
+    image_column: str = ""  # of each item; "": it has a usual name, or the item is the image
     label_column: str = ""
 
     def __len__(self) -> int:
@@ -133,9 +126,14 @@ def _view(source: Any, label_column: str) -> Items:
         raise TypeError(f"source is a {kind.__name__} of {', '.join(names)}: give one of them, such as source[{names[0]}]")
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise TypeError(f"source is a {kind.__name__}, but must be a path, or a sequence of images")
-    listed = getattr(source, "classes", None)
+    listed, labels = getattr(source, "classes", None), None
     classes = list(map(str, listed)) if isinstance(listed, list | tuple) else []
-    return Items(source, _known_labels(source), classes, label_column=label_column)
+    if hasattr(source, "dtype"):  # one array of images
+        labels = [None] * len(source)
+    elif kind.__module__.startswith("torchvision.") and getattr(source, "target_transform", None) is None:
+        targets = getattr(source, "targets", ())
+        labels = _cells(targets) if len(targets) == len(source) else None
+    return Items(source, labels, classes, label_column=label_column)
 
 
 def _view_columns(source: Any, features: Mapping[str, Any], label_column: str) -> Items:
@@ -151,20 +149,10 @@ def _view_columns(source: Any, features: Mapping[str, Any], label_column: str) -
 
 def _image_column(names: Sequence[Any], images: Sequence[str]) -> str:
     """Return the column of images, or of their paths. images: those that are known to be."""
-    for name in (*images, *IMAGES):
-        if name in names:
-            return name
+    if (found := next((name for name in (*images, *IMAGES) if name in names), None)) is not None:
+        return found
     listed, hint = ", ".join(map(str, names)), "a table without images is not prepared: TableDataset reads it"
     raise PrepError(f"source has no column of images or paths ({', '.join(IMAGES)}), only {listed}; {hint}")
-
-
-def _known_labels(source: Any) -> Sequence[Any] | None:
-    """Return the labels that a sequence has besides its items, as datasets of torchvision do; None: only the items tell."""
-    if hasattr(source, "dtype"):  # one array of images
-        return [None] * len(source)
-    targets = getattr(source, "targets", None) if type(source).__module__.startswith("torchvision.") else None
-    known = targets is not None and getattr(source, "target_transform", None) is None and len(targets) == len(source)
-    return _cells(targets) if known else None
 
 
 def _cells(column: Any) -> list[Any]:
@@ -179,7 +167,7 @@ def _cells(column: Any) -> list[Any]:
 
 
 def _image_file(image: Any, what: str) -> bytes:
-    """Return the bytes of an image file: those that are given, or a file with the same pixels. Raise CodecError if it is none."""
+    """Return the bytes of an image file: those that are given, or an uncompressed PNG. Raise CodecError if it is no image."""
     if isinstance(image, Mapping) and ("bytes" in image or "path" in image):  # as Hugging Face's datasets have files
         image = image.get("path") if image.get("bytes") is None else image["bytes"]
     package = type(image).__module__.partition(".")[0]
@@ -206,7 +194,9 @@ def _image_file(image: Any, what: str) -> bytes:
             "bytes or the path of an image file; convert floats from 0 to 1 with (x * 255).round().astype('uint8')",
             "unsupported",
         )
-    return _to_png(pixels)
+    native = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
+    native = native if native.ndim == 2 else cv2.cvtColor(native, cv2.COLOR_RGB2BGR)
+    return cv2.imencode(".png", native, [cv2.IMWRITE_PNG_COMPRESSION, 0])[1].tobytes()
 
 
 def _from_pillow(image: Any) -> bytes | Array:
@@ -222,19 +212,11 @@ def _from_pillow(image: Any) -> bytes | Array:
         values: Array = np.asarray(image)
         deep = values.dtype.kind in "iu" and 0 <= values.min() <= values.max() <= np.iinfo(np.uint16).max
         return values.astype(np.uint16) if deep else values
-    exif = image.info.get("exif") or b""
     if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
         image = image.convert({"PA": "RGBA", "RGBa": "RGBA", "La": "LA"}.get(image.mode, "RGB"))
     out = io.BytesIO()
-    image.save(out, "PNG", compress_level=0, exif=exif, icc_profile=b"")
+    image.save(out, "PNG", compress_level=0, exif=image.info.get("exif") or b"", icc_profile=b"")
     return out.getvalue()
-
-
-def _to_png(pixels: Array) -> bytes:
-    """Encode uint8 or uint16 pixels, [H, W] or [H, W, 3], as an uncompressed PNG, without loss."""
-    native = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
-    native = native if native.ndim == 2 else cv2.cvtColor(native, cv2.COLOR_RGB2BGR)
-    return cv2.imencode(".png", native, [cv2.IMWRITE_PNG_COMPRESSION, 0])[1].tobytes()
 
 
 # Listing

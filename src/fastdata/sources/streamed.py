@@ -19,7 +19,7 @@ from fastdata.sources.base import INDEX, ArchiveColumns, Selection, Table, list_
 from fastdata.sources.inputs import Source, SourceList, choose_label, look, read_bytes
 from fastdata.sources.urls import AnyPath
 
-__all__ = ["is_dataset", "list_inputs", "read"]
+__all__ = ["list_inputs", "read", "read_index"]
 
 IMAGES, FILES = ("jpeg", "png"), ("bytes", "file")  # encodings of images, and of files, which are images if no column is one
 NUMBERS = "bool int int8 int16 int32 int64 uint8 uint16 uint32 uint64 float float16 float32 float64".split()
@@ -36,12 +36,7 @@ class _File(NamedTuple):
 read = read_range
 
 
-def is_dataset(path: AnyPath) -> bool:
-    """Return whether a folder has an index of one of the packages."""
-    return bool(_index(path))
-
-
-def _index(path: AnyPath) -> dict[str, Any]:
+def read_index(path: AnyPath) -> dict[str, Any]:
     """Read index.json; return {} if it is from neither package."""
     try:
         index = json.loads(read_bytes(path / INDEX))
@@ -51,7 +46,7 @@ def _index(path: AnyPath) -> dict[str, Any]:
 
 
 def _files(path: AnyPath) -> Iterator[_File]:
-    index = _index(path)
+    index = read_index(path)
     for shard in index.get("shards", ()):
         if (shard["format"], shard["version"]) != ("mds", 2):
             raise PrepError(f"{path} has shards of format {shard['format']}, version {shard['version']}: MDS 2 can be read")
