@@ -64,28 +64,6 @@ def test_tasks_make_the_bytes_of_one_run(name: str, golden: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_same_from_the_command_line(large: Path, tmp_path: Path, expected: dict[str, bytes | None]) -> None:
-    out = tmp_path / "o.fds"
-    plan = run(*PREP, "plan", large, out, *OPTIONS)
-    assert plan.returncode == 0 and "planned 320 inputs in" in plan.stdout and "labels: 4 classes" in plan.stdout
-    early = run(*PREP, "finish", out)
-    assert early.returncode == 2 and "lacks" in early.stderr and f"fastdata-prep run {out}" in early.stderr
-    one = run(*PREP, "run", out, "--task", "1", "--of", "2", *QUICK)
-    assert one.returncode == 0 and "task 1 of 2: " in one.stdout
-    half = run(*PREP, "finish", out)
-    assert half.returncode == 2 and "lacks 21 of 41 shards, the first 0: " in half.stderr
-    rest = run(*PREP, "run", out, *QUICK)
-    assert "done earlier; 320 inputs, 0 rejected" in rest.stdout
-    done = run(*PREP, "finish", out)
-    assert done.returncode == 0 and "320 of 320 images kept, 0 rejected" in done.stdout
-    assert tree(out) == expected
-    for command in (("finish", out), ("run", out, "--task", "0", "--of", "2"), ("plan", large, out, *OPTIONS)):
-        late = run(*PREP, *command)
-        assert late.returncode == 0, "whoever comes too late is done"
-        assert tree(out) == expected
-
-
-@pytest.mark.slow
 def test_tasks_run_twice_at_the_same_time(planned: Path, expected: dict[str, bytes | None]) -> None:
     command = (*PREP, "run", planned, "--of", "2", "--task")
     tasks = [start(*command, str(task), *QUICK, stderr=subprocess.PIPE) for task in (0, 1, 0)]

@@ -23,8 +23,8 @@ import xxhash
 
 from fastdata.data.choice import checked
 from fastdata.data.dataset import RowsDataset, counted_of, in_one_line, shown
-from fastdata.errors import FastDataError, PrepError, StoreError, needs, warn_user
-from fastdata.sources.arrow import is_text, read_arrow
+from fastdata.errors import FastDataError, PrepError, StoreError, warn_user
+from fastdata.sources.arrow import import_pyarrow, is_text, read_arrow
 from fastdata.sources.inputs import LARGEST_FLOAT, have_commas
 from fastdata.sources.tables import delimiter_of, read_rows
 from fastdata.store.manifest import Labels
@@ -43,7 +43,6 @@ NARROWED = ("int", "uint", "halffloat", "float", "double", "decimal")  # the beg
 MASK = ".missing"  # a batch has a column's mask under its name and this
 TARGET = "target"  # a field of a row; c0, c1 and so on are columns and masks
 WORD_BYTES = 8  # a row is a whole number of words, so that it can be gathered as int64
-SLICE_ROWS = 1 << 16  # that are compared at once
 NULLS = ("", "NA", "N/A", "#N/A", "NULL", "null", "None")  # in a CSV; in a column of names, only the first is missing
 PADDED = r"^[+-]?0[0-9]+$"
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?([nN][aA][nN]|[iI][nN][fF]|[iI]nfinity)$"
@@ -56,19 +55,15 @@ class TableColumn:
     """How a column is held in memory.
 
     Attributes:
-        name: its name in the table.
         type: the widest Arrow type of such values, which says what they mean, such as "int64", "timestamp[us]" (a count since
             1970), "decimal128(38, 2)" (the number times 100), or "string" (the place of a name in `names`).
-        dtype: numpy's name of the dtype.
-        missing: how many values are missing; None: none is, and there is no mask.
-        names: the names of a category, in the order of its codes; None: it is none.
     """
 
     name: str
     type: str
-    dtype: str
-    missing: int | None = None
-    names: tuple[str, ...] | None = None
+    dtype: str  # numpy's name of it
+    missing: int | None = None  # how many values are missing; None: none is, and there is no mask
+    names: tuple[str, ...] | None = None  # of a category, in the order of its codes; None: it is none
 
 
 class TableDataset(RowsDataset):
@@ -79,9 +74,9 @@ class TableDataset(RowsDataset):
     "NAME.missing"; where the mask is True, the column holds NaN (floats), the number of names (categories), False (booleans) or 0
     (all others). A NaN of Parquet or Arrow is a value; one of pandas is a missing value.
 
-    Text is a category, whose names are sorted, by number if all are whole numbers; the categories of pandas and dictionaries of
-    Arrow keep their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all of its values are such, else
-    names; numbers with leading zeros, such as "01", are names.
+    Text is a category, whose names are sorted, by number if all are whole numbers; those of pandas and dictionaries of Arrow keep
+    their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all values are such, else names; numbers with
+    leading zeros, such as "01", are names.
 
     The target is an int class (names or booleans in the table), the number itself (whole numbers), a float32 vector (other numbers,
     or several targets), or -1 without a target. Rows whose target is missing or not finite are left out, with a warning.
@@ -118,8 +113,6 @@ class TableDataset(RowsDataset):
         shared: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(classes, TableDataset | None):
-            raise TypeError(f"classes is a {type(classes).__name__}, but must be a TableDataset")
         options = {"target": target or (), "category": category, "drop": drop}
         wanted = {option: (names,) if isinstance(names, str) else tuple(dict.fromkeys(names)) for option, names in options.items()}
         self._source, described, arrays = _read(source, wanted, {} if classes is None else classes._described)
@@ -264,14 +257,6 @@ class _Part(NamedTuple):
     read: Callable[[str], Any]
 
 
-def _arrow() -> Any:
-    with needs("pyarrow"):
-        import pyarrow.compute
-        import pyarrow.csv
-        import pyarrow.parquet
-    return pyarrow
-
-
 @contextmanager
 def _reading(what: str) -> Iterator[None]:
     """Raise a StoreError for any error of pyarrow on damaged or unusual input."""
@@ -286,10 +271,10 @@ def _reading(what: str) -> Iterator[None]:
 
 def _open(source: Any, untyped: Container[str]) -> list[_Part]:
     """Return the parts of a source. untyped: the columns of a CSV that stay text."""
-    is_pandas = hasattr(source, "iloc") and hasattr(source, "columns")
+    pa, is_pandas = import_pyarrow(), hasattr(source, "iloc") and hasattr(source, "columns")
     if is_pandas or hasattr(source, "__arrow_c_stream__"):
         with _reading("the DataFrame"):
-            table = _arrow().Table.from_pandas(source, preserve_index=False) if is_pandas else _arrow().table(source)
+            table = pa.Table.from_pandas(source, preserve_index=False) if is_pandas else pa.table(source)
         return [_Part("the DataFrame", table.schema, table.column)]
     if not isinstance(source, str | os.PathLike | list | tuple) or not source:
         raise TypeError(f"source is a {type(source).__name__}, but must be a file, a list of files, or a DataFrame")
@@ -300,7 +285,7 @@ def _open(source: Any, untyped: Container[str]) -> list[_Part]:
             raise ValueError(f"{path} is no table, which ends in {', '.join((*PARQUETS, *ARROWS, *TEXTS))}")
         with _reading(str(path)):
             if ending in PARQUETS:
-                opened = partial(_arrow().parquet.ParquetFile, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+                opened = partial(pa.parquet.ParquetFile, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
                 schema = opened(path).schema_arrow
                 file = opened(path, read_dictionary=[field.name for field in schema if is_text(field.type)])
                 parts.append(_Part(shown(path), schema, lambda name, file=file: file.read([name]).column(name)))  # type: ignore[misc]
@@ -312,7 +297,7 @@ def _open(source: Any, untyped: Container[str]) -> list[_Part]:
 
 def _read_csv(path: Path, untyped: Container[str]) -> Any:
     """Read a CSV. Empty cells are null. One with quotes is read by Python too, which is strict."""
-    pa, rows, delimiter = _arrow(), read_rows(path), delimiter_of(path)
+    pa, rows, delimiter = import_pyarrow(), read_rows(path), delimiter_of(path)
     names = next(rows, [])
     if not all(name.strip() for name in names):
         raise StoreError(f"{path}: its first line must name all columns (pandas: index=False), found {_quoted(names)}")
@@ -332,7 +317,7 @@ def _typed(texts: Any, name: str) -> Any:
 
     Numbers beside other text are an error, because damaged numbers and names look alike.
     """
-    pa, compute = _arrow(), _arrow().compute
+    pa, compute = import_pyarrow(), import_pyarrow().compute
     values = compute.utf8_trim_whitespace(texts)
     values = compute.if_else(compute.is_in(values, value_set=pa.array(NULLS, values.type)), pa.scalar(None, values.type), values)
     distinct = compute.unique(values).drop_null()
@@ -375,7 +360,7 @@ def _is_lost(text: str) -> bool:
 
 def _widest(name: str, kind: Any) -> Any:
     """Return the widest type of values of a type: for text dictionaries, in order if it was one."""
-    pa, types = _arrow(), _arrow().types
+    pa, types = import_pyarrow(), import_pyarrow().types
     value = kind.value_type if types.is_dictionary(kind) else kind
     if is_text(value):
         return pa.dictionary(pa.int32(), pa.string(), types.is_dictionary(kind))
@@ -393,7 +378,7 @@ def _widest(name: str, kind: Any) -> Any:
 
 def _as_names(array: Any, kind: Any) -> Any:
     """Return a chunked array of anything as dictionaries of text, of this type."""
-    pa = _arrow()
+    pa = import_pyarrow()
     stored_once = pa.types.is_dictionary(array.type) and is_text(array.type)
     if not stored_once or any(chunk.dictionary.null_count for chunk in array.chunks):
         array = (array if array.type == pa.large_string() else array.cast(pa.string())).dictionary_encode()
@@ -405,7 +390,7 @@ def _to_numpy(array: Any) -> tuple[Array, Array, tuple[str, ...]]:
 
     Missing floats are NaN, missing names the number of names. All else that is missing is 0.
     """
-    pa, names = _arrow(), ()
+    pa, names = import_pyarrow(), ()
     array = array.unify_dictionaries().combine_chunks()
     missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
     if pa.types.is_dictionary(array.type):
@@ -434,13 +419,11 @@ def _narrowest(values: Array) -> str:
         low, high = int(values.min(initial=0)), int(values.max(initial=0))
         return next(name for name in INTEGERS if np.iinfo(name).min <= low and high <= np.iinfo(name).max)
 
-    def exact(part: Array, dtype: str) -> bool:
+    def exact(dtype: str) -> bool:
         with np.errstate(over="ignore", invalid="ignore"):
-            back = part.astype(dtype).astype(part.dtype)
-        return bool(((back == part) | (part != part)).all())  # a cast keeps the sign of zero
+            return np.array_equal(values.astype(dtype), values, equal_nan=True)  # a cast keeps the sign of zero
 
-    slices = [values[k : k + SLICE_ROWS] for k in range(0, len(values), SLICE_ROWS)]
-    return next(name for name in FLOATS if all(exact(part, name) for part in slices))
+    return next(name for name in FLOATS if exact(name))
 
 
 def _quoted(names: Sequence[str]) -> str:
@@ -508,7 +491,7 @@ def _values(name: str, parts: Sequence[_Part], *, names: bool, other: TableColum
 
     names: whether its values are names, whatever they look like. other: a column of another table, whose names are numbered.
     """
-    pa, chunks = _arrow(), []
+    pa, chunks = import_pyarrow(), []
     types = [pa.string()] if names else [part.schema.field(name).type for part in parts]
     with _reading(f"{parts[-1].name}, column {name!r}"):
         schemas = [pa.schema([(name, _widest(name, kind))]) for kind in types]

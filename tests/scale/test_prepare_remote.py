@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import fastdata
@@ -161,14 +159,6 @@ def test_large_objects_that_fail(tmp_path: Path, server: FaultStore, monkeypatch
     fastdata.prep(tmp_path / "in", URL, chunk=512, limit=3)
     assert sum(server.made.values()) > server.made[""]
     same(objects(server), expected)
-
-
-def test_what_cannot_be_shuffled_is_refused(tmp_path: Path, server: FaultStore) -> None:
-    images = [encode(np.full((8, 8, 3), k, np.uint8), ".png") for k in range(9)]
-    pq.write_table(pa.table({"image": images}), tmp_path / "images.parquet")
-    with pytest.raises(PrepError, match=r"images.parquet is unpacked in large pieces.*order listed"):
-        fastdata.prep(tmp_path / "images.parquet", URL)
-    assert fastdata.prep(tmp_path / "images.parquet", URL, order="listed").kept == 9
 
 
 def test_a_file_url_is_the_folder_that_it_names(photos: Path, tmp_path: Path) -> None:

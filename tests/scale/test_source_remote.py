@@ -77,26 +77,12 @@ def flat(root: Path) -> tuple[str, dict[str, Any]]:
     return "in", {"labels": "labels.csv", "fields": "caption=txt", "masks": "masks"}
 
 
-def several(root: Path) -> tuple[str, dict[str, Any]]:
-    for side in ("left", "right"):
-        write_pictures(root / "in" / side, 5)
-    (root / "in/right/04.png").unlink()
-    return "in", {"images": ["left=left", "right=IN/in/right:png"]}
-
-
 def path_table(root: Path) -> tuple[str, dict[str, Any]]:
     """A table of paths, some of which are not there, with a field."""
     names = [path.name for path in write_pictures(root / "pictures/deep", 6)]
     rows = [f"deep/{name},c{k % 2},{k}" for k, name in enumerate([*names, "missing.png"])]
     (root / "list.csv").write_text("\n".join(["path,label,score", *rows, "deep/../deep/00.png,c0,0"]))
     return "list.csv", {"root": "pictures", "fields": "score:float32"}
-
-
-def coco(root: Path) -> tuple[str, dict[str, Any]]:
-    names = [path.name for path in write_pictures(root / "in", 3)]
-    images = [{"id": k, "file_name": name, "height": 48, "width": 64} for k, name in enumerate(names)]
-    (root / "coco.json").write_text(json.dumps({"images": images}))
-    return "in", {"coco": "coco.json"}
 
 
 def yolo(root: Path) -> tuple[str, dict[str, Any]]:
@@ -158,16 +144,14 @@ def arrays(root: Path) -> tuple[str, dict[str, Any]]:
 
 
 KINDS: list[Callable[[Path], tuple[str, dict[str, Any]]]] = [
-    classes, flat, several, path_table, coco, yolo, tars, parquet, arrow, text, arrays
+    classes, flat, path_table, yolo, tars, parquet, arrow, text, arrays
 ]  # fmt: skip
-PLACES = ("labels", "masks", "root", "coco", "yolo")  # options that name files
+PLACES = ("labels", "masks", "root", "yolo")  # options that name files
 
 
 def prepared(base: str, source: str, options: dict[str, Any], out: Path) -> Any:
     """Prepare what lies below a folder or a URL."""
     placed = {name: f"{base}/{value}" if name in PLACES else value for name, value in options.items()}
-    if "images" in placed:
-        placed["images"] = [where.replace("IN", base) for where in placed["images"]]
     return fastdata.prep(f"{base}/{source}", out, workers=1, **placed)
 
 

@@ -32,7 +32,7 @@ from fastdata.store.info import plain_values
 from fastdata.store.manifest import Labels, Manifest, read_manifest
 
 __all__ = ["Plan", "Work", "check_host", "difference", "differing", "freeze", "load_plan", "make_plan"]
-__all__ += ["next_folder", "plan_folder", "plan_path", "save_plan", "saved_plan"]
+__all__ += ["plan_folder", "plan_path", "save_plan", "saved_plan"]
 
 SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
 SHARD_BYTES = 2 << 30  # of input; about the maximum
@@ -46,36 +46,25 @@ CPU_AVX2 = 11  # OpenCV's number for it, which cv2 does not export
 class Plan:
     """The sources and what to make of them.
 
-    Attributes:
-        options: a dataclass for each kind of data. Its `libraries` are packages whose versions affect the bytes, its `unit` is that
-            of progress, "img" for inputs or "B" for bytes of input; `variants()` returns the (name, size, form) of each variant.
-        sources: a tuple, or a sequence that reads them from files.
-        bounds: shard k holds sources[bounds[k]:bounds[k + 1]].
-        amounts: how much each shard adds to the progress, in the unit of the options.
-        machine: what of the machine that planned decides the bytes, besides the versions of libraries.
-        files: other files of the store by name, such as a tokenizer. The options or the columns contain their checksums.
-        columns, fields: the columns of the store, and where the values of each come from.
-        roots: the folder of the inputs, and that of each of their companions: further images of a sample, and masks.
-        skipped: count of files left out, by extension.
-        notes: lines about the inputs to show to the user.
-        stamps: of the files of which inputs are parts, what changes when they are replaced.
+    `options` is a dataclass for each kind of data. Its `libraries` are packages whose versions affect the bytes, its `unit` is that
+    of progress, "img" for inputs or "B" for bytes of input; `variants()` returns the (name, size, form) of each variant.
     """
 
     options: Any
     labels: Labels
-    sources: Sequence[Any]
-    bounds: tuple[int, ...]
-    amounts: tuple[int, ...]
+    sources: Sequence[Any]  # a tuple, or a sequence that reads them from files
+    bounds: tuple[int, ...]  # shard k holds sources[bounds[k]:bounds[k + 1]]
+    amounts: tuple[int, ...]  # how much each shard adds to the progress, in the unit of the options
     libraries: dict[str, str]
-    machine: dict[str, str]
+    machine: dict[str, str]  # what of the machine that planned decides the bytes, besides the versions of libraries
     fingerprint: str = ""
-    files: dict[str, bytes] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)  # of the store, such as a tokenizer; options or columns have their sums
     columns: tuple[Column, ...] = ()
-    fields: tuple[Field, ...] = ()
-    roots: tuple[str, ...] = ()
-    skipped: dict[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    stamps: dict[str, tuple[int, str]] = field(default_factory=dict)
+    fields: tuple[Field, ...] = ()  # where the values of the columns come from
+    roots: tuple[str, ...] = ()  # the folder of the inputs, and those of their companions: further images of a sample, and masks
+    skipped: dict[str, int] = field(default_factory=dict)  # count of files left out, by extension
+    notes: tuple[str, ...] = ()  # lines about the inputs to show to the user
+    stamps: dict[str, tuple[int, str]] = field(default_factory=dict)  # of files with many inputs: what changes if they are replaced
 
     @property
     def num_shards(self) -> int:
@@ -108,20 +97,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Work:
-    """A plan and where its store is made.
-
-    Attributes:
-        out: the store to make.
-        storage: options of clients of object storage, such as the endpoint. They are not in the plan: each task has its own.
-        replaces: the finished store that this one is to replace, and inside of which `out` lies.
-        url: where the finished store is copied to, or "".
-    """
+    """A plan and where its store is made."""
 
     plan: Plan
-    out: Path
-    storage: Storage = field(default_factory=dict)
-    replaces: Path | None = None
-    url: str = ""
+    out: Path  # the store to make
+    storage: Storage = field(default_factory=dict)  # options of clients of object storage, which each task has for itself
+    replaces: Path | None = None  # the finished store that this one is to replace, and inside of which `out` lies
+    url: str = ""  # where the finished store is copied to
 
     @property
     def kind(self) -> kinds.Modality:
@@ -153,11 +135,10 @@ def make_plan(
     companions: Sequence[AnyPath] = (),
     **more: Any,
 ) -> Plan:
-    """Make a plan from a list of inputs.
+    """Make a plan from a list of inputs, or of so many of them, evenly spaced, so that all classes occur.
 
     Args:
         options: with an attribute `order`, "listed" or "shuffled", and `shard_samples`, the most in a shard, if users choose these.
-        limit: keep only so many, evenly spaced, so that all classes occur.
         least: the smallest shard, in samples and bytes, that is made to keep all cores busy.
         companions: the folder of each companion of an input, such as its mask.
         more: columns and files, as in the plan.
@@ -188,10 +169,7 @@ def freeze(
 
 
 def _bounds(sources: Sequence[Source], most: int | None, least_samples: int, least_bytes: int) -> tuple[int, ...]:
-    """Divide the sources into equal shards, none of them empty, whatever sizes the sources claim.
-
-    Their number depends on the sources and on `most`, not on the machine.
-    """
+    """Divide the sources into equal shards, none of them empty, by sources and `most` alone, whatever sizes the sources claim."""
     count, size = len(sources), sum(max(s.size, 0) for s in sources)
     busy = 1 if most is not None else min(BUSY_SHARDS, -(-count // least_samples), -(-size // least_bytes))
     shards = max(-(-count // (most or SHARD_SAMPLES)), min(-(-size // SHARD_BYTES), count), busy, 1)
@@ -274,14 +252,9 @@ def plan_path(out: Path) -> Path:
     return out / WORK / PLAN
 
 
-def next_folder(out: Path) -> Path:
-    """Return the folder in which a store is made that is to replace the one at `out`."""
-    return out / WORK / NEXT
-
-
 def plan_folder(out: Path) -> Path:
     """Return the folder in which the store at `out` is made: `out`, or if one is to replace it, the folder of that."""
-    inner = next_folder(out)
+    inner = out / WORK / NEXT
     return inner if plan_path(inner).exists() else out
 
 

@@ -20,37 +20,22 @@ __all__ = ["PlanSummary", "Summary", "TaskSummary", "first_reject", "skipped_not
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run made. `inputs_per_s` and `seconds` are of this run, the other figures of the whole store.
+    """What a run made. `inputs_per_s` and `seconds` are of this run, the other figures of the whole store."""
 
-    Attributes:
-        out: the store: a folder, or a URL.
-        inputs, kept: number of images, arrays or documents found, and of those in the store.
-        rejected: count of rejected inputs by reason; rejects.jsonl lists each.
-        resumed: number of inputs that an earlier run had finished.
-        bytes: size of all shards.
-        skipped: count of files of other types, by extension.
-        tokens: number of tokens in a store of tokens.
-        kind: the kind of data: "images", "tokens" or "arrays".
-        originals: for codec "original", how many images of each size kept their bytes; the others were encoded.
-        notes: what the labels are, where they come from, and what is not stored or differs from the request.
-        first_reject: the first rejected input and its reason, or "".
-        splits: of a source with splits, the summary of each by its name; this one is the first of them.
-    """
-
-    out: Path | str
-    inputs: int
-    kept: int
-    rejected: dict[str, int]
-    resumed: int
-    bytes: int
+    out: Path | str  # the store: a folder, or a URL
+    inputs: int  # number of images, arrays or documents found
+    kept: int  # of those in the store
+    rejected: dict[str, int]  # count of rejected inputs by reason; rejects.jsonl lists each
+    resumed: int  # number of inputs that an earlier run had finished
+    bytes: int  # size of all shards
     seconds: float
-    skipped: dict[str, int] = field(default_factory=dict)
-    tokens: int = 0
-    kind: str = "images"
-    originals: dict[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    first_reject: str = ""
-    splits: dict[str, Summary] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)  # count of files of other types, by extension
+    tokens: int = 0  # in a store of tokens
+    kind: str = "images"  # or "tokens" or "arrays"
+    originals: dict[str, int] = field(default_factory=dict)  # for codec "original", how many images of each size kept their bytes
+    notes: tuple[str, ...] = ()  # what the labels are, and what is not stored or differs from the request
+    first_reject: str = ""  # the first rejected input and its reason
+    splits: dict[str, Summary] = field(default_factory=dict)  # of each split by its name; this one is the first of them
 
     @property
     def inputs_per_s(self) -> float:

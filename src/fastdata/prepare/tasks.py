@@ -25,17 +25,7 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.build_plan import build_plan, check_positive, on_disk, plan_stores
 from fastdata.prepare.finish import finish, finished_shards
 from fastdata.prepare.folder import claimed, is_settled, replace_store, settle
-from fastdata.prepare.plan import (
-    Work,
-    check_host,
-    difference,
-    load_plan,
-    next_folder,
-    plan_folder,
-    plan_path,
-    save_plan,
-    saved_plan,
-)
+from fastdata.prepare.plan import Work, check_host, difference, load_plan, plan_folder, plan_path, save_plan, saved_plan
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
 from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, skipped_note, summarize
@@ -46,7 +36,7 @@ from fastdata.remote.url import Storage
 from fastdata.sources.options import StrPath
 from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
-from fastdata.store.files import COLUMNS, MANIFEST, REJECTS, WORK, clear, is_own
+from fastdata.store.files import COLUMNS, MANIFEST, NEXT, REJECTS, WORK, clear, is_own
 from fastdata.store.manifest import parse_manifest, read_manifest
 from fastdata.store.store import Store
 
@@ -80,18 +70,15 @@ def prep(
             .arrow, MDS, LitData), several as "shards-{000..099}.tar"; or a Python sequence, or "module:function", which returns
             one: of arrays or tensors (uint8 or uint16, [H, W] or [H, W, 3]), Pillow images, bytes or paths of image files, of
             (image, label) pairs or dicts of these, such as a dataset of torchvision or of Hugging Face; or a DataFrame of paths.
-            What `module:function` returns, and what pickles to less than 64 MB, is read by each worker; any other sequence by
-            this process.
+            What `module:function` returns, and what pickles to less than 64 MB, is read by each worker, else by this process.
             Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI.
-            Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; .txt and .jsonl
-            also as .gz or .zst.
+            Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; also .gz, .zst.
         out: the store to make: a folder, or a URL of object storage, such as s3://bucket/photos.fds, to which it is copied from a
             temporary folder; None: the source's name + ".fds", in the current folder.
         limit: prepare only this many images or arrays, evenly spaced; or the first documents.
         workers: number of processes; None: one per core.
         overwrite: replace the store that is there, once the new one is whole, or an unfinished one. Not for a URL.
         timeout: seconds after which an input is considered to hang its decoder.
-        progress: show it on stderr.
         engine: what runs the workers: "local", this machine, or "ray", the Ray cluster that RAY_ADDRESS names, else a new one on
             this machine; its nodes share the disk of OUT.
         storage: options of the client of URLs: endpoint, region and others; what is missing comes from the environment.
@@ -175,7 +162,7 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
             _check_same(work, difference(read_manifest(work.out), work.plan))
             work.clear()  # a run that is killed at its very end leaves it
             return None
-        work = replace(work, out=next_folder(work.out), replaces=work.out)
+        work = replace(work, out=work.out / WORK / NEXT, replaces=work.out)
         work.out.mkdir(exist_ok=True)
     out, names = work.out, [name for name, _, _ in work.plan.options.variants()]
     try:
@@ -273,11 +260,9 @@ def _unless_finished(work: Work) -> Iterator[None]:
 def _make_missing(
     work: Work, shards: Sequence[int], engine: Callable[..., None], timeout_s: float, show: bool
 ) -> dict[int, tuple[int, int]]:
-    """Make those of some shards that are not finished, and return those that were, as `finished_shards` does.
+    """Make those of some shards that are not finished, by `run_shards` or its like, and return those that were.
 
-    Args:
-        engine: `run_shards`, or a function that takes the same arguments.
-        show: show the progress on stderr, in the log of a job as a line every few seconds.
+    show: show the progress on stderr, in the log of a job as a line every few seconds.
     """
     before = finished_shards(work, shards)
     missing = [k for k in shards if k not in before]
@@ -305,9 +290,7 @@ class _Lines(io.StringIO):
 def prep_finish(out: StrPath) -> Summary:
     """Turn the shards that tasks have made in the folder `out` into a store. Finished twice, or by two processes, it is the same.
 
-    Raises:
-        PrepError: shards are missing; there is no plan; or no input was kept.
-        StoreError: the store cannot be written.
+    Raise a PrepError if shards are missing, there is no plan, or no input was kept, and a StoreError if it cannot be written.
     """
     folder = Path(on_disk(out, "tasks make a store")).absolute()
     if (work := _load_unfinished(folder)) is not None:

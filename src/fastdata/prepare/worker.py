@@ -46,14 +46,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """What the tasks of a run share.
-
-    Attributes:
-        roots, options, fingerprint, columns, fields, files, stamps: as in the plan.
-        mark: a part of the names of temporary files that no other run uses.
-        storage: as in Work.
-        share: bytes of memory that a worker may take at any time; for an input that takes more, it waits for its turn.
-    """
+    """What the tasks of a run share, much of it as in the plan."""
 
     roots: tuple[str, ...]
     out: str
@@ -63,9 +56,9 @@ class Job:
     fields: tuple[Field, ...]
     files: dict[str, bytes]
     stamps: dict[str, tuple[int, str]]
-    mark: str
+    mark: str  # a part of the names of temporary files that no other run uses
     storage: Storage
-    share: int
+    share: int  # bytes of memory that a worker may take at any time; for an input that takes more, it waits for its turn
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,10 @@ OTHERS |= dict.fromkeys(("struct", "map", "list", "large_list", "fixed_size_list
 
 
 def import_pyarrow() -> Any:
-    """Return pyarrow, with its module for Parquet."""
+    """Return pyarrow, with its modules."""
     with needs("pyarrow"):
+        import pyarrow.compute
+        import pyarrow.csv
         import pyarrow.parquet
     return pyarrow
 
@@ -151,8 +153,7 @@ class _File:
 
     def column(self, name: str, field: str = "") -> list[Any]:
         """Return all values of a column, or of a field of its structs."""
-        from pyarrow import compute
-
+        compute = import_pyarrow().compute
         leaf = f"{name}.{field}" if field else name
         column = (self._file.read([leaf], use_threads=False) if self._table is None else self._table)[name]
         if len(column) != len(self):

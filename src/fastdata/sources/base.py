@@ -207,10 +207,7 @@ def function_of(source: StrPath) -> re.Match[str] | None:
 def expand(source: StrPath) -> list[AnyPath]:
     """Return the files that a path or a pattern stands for. A path that exists is never a pattern.
 
-    Braces expand in the order of their numbers; `*`, `?` and `[...]` expand in the order of the names.
-
-    Raises:
-        PrepError: a file that braces expand to is missing, or nothing matches a pattern.
+    Braces expand in the order of their numbers, and must all exist; `*`, `?` and `[...]` expand in the order of the names.
     """
     path = to_path(source)
     text = str(path)
@@ -304,8 +301,7 @@ def _archives(path: AnyPath) -> tuple[str, list[AnyPath]]:
 def _inside(path: AnyPath) -> tuple[str, list[AnyPath]]:
     """Return the archives in a folder that holds no image and no other folder, and their kind.
 
-    Raises:
-        SplitsError: they belong to several splits, by the words in their names.
+    Raise a SplitsError if they belong to several splits, by the words in their names.
     """
     try:
         entries = [entry for entry in list_entries(path) if not entry.name.startswith(".") and not CACHE.fullmatch(entry.name)]

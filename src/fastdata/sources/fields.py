@@ -248,11 +248,7 @@ def with_groups(inputs: SourceList) -> SourceList:
 
 
 def read_fields(root: StrPath, source: Source, fields: Sequence[Field]) -> list[Any]:
-    """Return an input's value of each field: those that are listed, and those that are read now; None for SOURCE_SIZE.
-
-    Raises:
-        CodecError: one is not there, or does not fit its column.
-    """
+    """Return an input's value of each field, listed or read now; None for SOURCE_SIZE. Raise CodecError if one does not fit."""
     path, own = to_path(root), iter(source.values)
     return [_value(path, source, field, own) for field in fields]
 
@@ -348,9 +344,7 @@ def _array_in(data: bytes) -> Array:
 def fit(column: Column, value: Any) -> Any:
     """Return a value as the column can hold it. Whole numbers are held exactly; others are rounded when they are stored.
 
-    Raises:
-        ValueError: the column cannot hold it.
-        OverflowError, RecursionError: nor can Python read it.
+    Raise ValueError if the column cannot hold it, and OverflowError or RecursionError if Python cannot.
     """
     if column.type == "json":
         try:

@@ -80,24 +80,16 @@ class Field:
 class Source:
     """One input.
 
-    Attributes:
-        name: relative to the root, as Python decodes file names (surrogateescape).
-        label: -1 if it has none.
-        size: bytes, with its companions and the files of its fields; -1 if the file could not be examined.
-        problem: the reason why it cannot be used, if that is already known, perhaps with ": " and details; else "".
-        place: for an input in an archive, the kind of archive, its path relative to the root, and the position in it; empty for a
-            file.
-        values: of each listed field of its SourceList; and in a tar, for each field with an ending, the offset and the size of the
-            member, or None if it is not there.
-        companions: the other images of the sample, in the order of `--images`, then its mask. Their names are relative to their own
-            folders, which are the further roots of the plan.
+    Its values are those of each listed field of its SourceList; and in a tar, for each field with an ending, the offset and size of
+    the member, or None if it is not there. Its companions are the other images of the sample, in the order of `--images`, then its
+    mask. Their names are relative to folders of their own, which are the further roots of the plan.
     """
 
-    name: str
-    label: Label
-    size: int
-    problem: str = ""
-    place: Place = ()
+    name: str  # relative to the root, as Python decodes file names (surrogateescape)
+    label: Label  # -1 if it has none
+    size: int  # bytes, with its companions and the files of its fields; -1 if the file could not be examined
+    problem: str = ""  # the reason why it cannot be used, if that is already known, perhaps with ": " and details
+    place: Place = ()  # in an archive: the kind of archive, its path relative to the root, and the position in it
     values: tuple[Any, ...] = ()
     companions: tuple[Source, ...] = ()
 
@@ -211,11 +203,8 @@ def read_bytes(path: AnyPath) -> bytes:
 class SplitsError(PrepError):
     """A SOURCE holds several splits, which would be mixed. The message lists the commands to type for each.
 
-    Args:
-        splits: what to give as SOURCE for each split, by its name.
-        column: whether a column of a table names the splits, so that --split chooses one.
-        classes: whether there may be classes, which all splits must share.
-        beside: an input that belongs to no split, or "".
+    splits: what to give as SOURCE for each split, by its name. column: whether a column of a table names the splits. classes:
+    whether there may be classes, which all splits must share. beside: an input that belongs to no split, or "".
     """
 
     def __init__(

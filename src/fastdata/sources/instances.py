@@ -29,11 +29,7 @@ ROUNDING_PX, ROUNDING = 0.01, 1e-5  # what a box may reach outside: of two digit
 
 
 def instance_column(name: str, layout: str, shape: tuple[int, ...] = (), names: Iterable[str] = ()) -> Column:
-    """Return the column of boxes, or of keypoints: those of an instance are (x, y, visibility), or `shape` of these.
-
-    Raises:
-        ValueError: no column can have this name.
-    """
+    """Return the column of boxes, or of keypoints: those of an instance are (x, y, visibility), or `shape` of these."""
     geometry, shape = ("xy", (*shape, 3)) if layout == "xy" else ("xyxy", (4,))
     return Column(name, "float32", shape, many=True, geometry=geometry, group=INSTANCES, names=tuple(names))
 
@@ -53,10 +49,8 @@ def with_annotations(inputs: SourceList, fields: Iterable[Field], sources: Seque
 def as_instances(column: Column, value: Any) -> Array:
     """Return a sample's boxes, float64 [n, 4], or its keypoints with their visibility, [n, ..., 3], in the layout as given.
 
-    A single box, or the keypoints of one instance, may lack the outer list. Those of an instance may be one list of numbers.
-
-    Raises:
-        ValueError: they are something else.
+    A single box, or the keypoints of one instance, may lack the outer list. Those of an instance may be one list of numbers. Raise
+    ValueError if they are something else.
     """
     try:
         array = np.array(value)
@@ -107,14 +101,12 @@ def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, i
     """Return the values of an image with boxes and keypoints in pixels of the upright file.
 
     Boxes are clipped to the image. Instances whose boxes have no area inside of it are dropped from all columns of their group.
+    Raise CodecError if lists of the instances differ in length, or the image has another size.
 
     Args:
         values: one for each field; of SOURCE_SIZE, the (height, width) that the annotations are about, or None.
         size: (height, width) of the upright file.
         counts: counts the boxes that are "clipped" and "dropped".
-
-    Raises:
-        CodecError: lists of the instances differ in length, or the image has another size.
     """
     lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}
     if len(set(lengths.values())) > 1:

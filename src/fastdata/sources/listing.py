@@ -27,11 +27,7 @@ def list_sources(
 ) -> SourceList:
     """List the images of a folder (one folder per class, or flat), of a table of paths and labels, or of archives.
 
-    Args:
-        source: a folder, a .csv, .tsv, .jsonl or .parquet file with paths relative to it, or archives: see `fastdata.sources`.
-        options: which inputs and labels to take.
-        fields: which other values to take, see `fastdata.sources.fields`.
-        images: the endings of the images of a sample, if SOURCE is archives in which it has several.
+    fields: which other values to take. images: the endings of the images of a sample, if SOURCE is tars in which it has several.
     """
     path, options = to_path(source), options or LabelOptions()
     chosen = parse_fields(fields)

@@ -87,11 +87,7 @@ class Packed(Sequence[T]):
 
 
 def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
-    """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list.
-
-    Raises:
-        PrepError: they lie in archives of which much has to be unpacked, or copied, to read one input.
-    """
+    """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list."""
     kind, file = getattr(sources[0], "place", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
     if kind == "parquet" or (kind == "arrow" and remote):
         raise PrepError(

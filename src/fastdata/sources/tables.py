@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fastdata.errors import PrepError
@@ -32,20 +32,13 @@ Cells = Packed[Any]
 
 @dataclass(frozen=True)
 class PathTable:
-    """Named columns, one of which holds paths.
-
-    Attributes:
-        columns: the cells of each: text, without blanks around it, or values as JSON has them.
-        paths: the column of paths, which are text.
-        texts: whether all cells are text.
-        schema: of Parquet: each column's Arrow type.
-    """
+    """Named columns, one of which holds paths."""
 
     path: AnyPath
-    columns: dict[str, Cells]
-    paths: str
-    texts: bool = True
-    schema: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Cells]  # the cells of each: text, without blanks around it, or values as JSON has them
+    paths: str  # the column of paths, which are text
+    texts: bool  # whether all cells are text
+    schema: dict[str, Any]  # of Parquet: each column's Arrow type
 
     @property
     def names(self) -> Cells:
@@ -74,12 +67,9 @@ def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
 
 
 def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str | None] = ()) -> PathTable:
-    """Read a table. Raise PrepError if it cannot be read, is empty, or has no column of paths.
+    """Read a table; an unknown ending means CSV. Raise PrepError if it cannot be read, is empty, or has no column of paths.
 
-    Args:
-        path: a file. An ending other than .tsv, .jsonl, .ndjson and .parquet means CSV.
-        path_column: the column of paths; None: the one with a usual name.
-        wanted: columns that are read from a Parquet even if they hold lists.
+    path_column: None: the one with a usual name. wanted: columns that are read from a Parquet even if they hold lists.
     """
     ending, schema, columns, count = path.suffix.lower(), dict[str, Any](), dict[str, Cells](), 0
     texts = ending not in (*JSONL, PARQUET)

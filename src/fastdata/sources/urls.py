@@ -44,12 +44,7 @@ T = TypeVar("T")
 class Client:
     """Lists and reads the objects of all buckets with one set of options. What is found once is remembered.
 
-    Args:
-        storage: options of obstore's clients.
-        waiting: entered while it waits for the network.
-
-    Attributes:
-        requested: the bytes of objects that are read soon.
+    storage: options of obstore's clients. waiting: entered while it waits for the network. requested: objects that are read soon.
     """
 
     def __init__(self, storage: Storage, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
@@ -132,12 +127,7 @@ class Client:
         return size or 0
 
     def read(self, url: str) -> bytes:
-        """Return the bytes of an object. Without TLS, they come again if an MD5 in its ETag is another one.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-            RemoteError: it cannot be read. So do the other methods.
-        """
+        """Return the bytes of an object. Without TLS, they come again if an MD5 in its ETag is another one."""
         if self._is_listed(url):
             self.size_of_object(url)
         bucket, key = self._at(url)
@@ -360,11 +350,7 @@ def seekable(path: AnyPath) -> Any:
 
 
 def to_path(where: str | os.PathLike[str]) -> AnyPath:
-    """Return the path that a caller means: a UrlPath for a URL.
-
-    Raises:
-        ValueError: it is a URL of an unknown scheme, or of http:// with a query.
-    """
+    """Return the path that a caller means: a UrlPath for a URL. Raise ValueError for an unknown scheme, or http:// with a query."""
     if isinstance(where, UrlPath | Path):
         return where
     if not is_url(where):

@@ -21,47 +21,29 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
 
 class ColumnTokens(Entry, frozen=True):
-    """How a column's tokens were made of text.
+    """How a column's tokens were made of text."""
 
-    Attributes:
-        tokenizer: its identity.
-        vocab_size: all ids are below it.
-        pad: the id that fills the rest of a row of fixed length; None: rows have lengths of their own.
-    """
-
-    tokenizer: Spec
-    vocab_size: Count
-    pad: Count | None
+    tokenizer: Spec  # its identity
+    vocab_size: Count  # all ids are below it
+    pad: Count | None  # the id that fills the rest of a row of fixed length; None: rows have lengths of their own
 
 
 class Column(Entry, frozen=True):
-    """What a column holds.
+    """What a column holds. Raise ValueError if that does not fit together.
 
-    Attributes:
-        name: letters, digits, "_" and "-"; it names the column's files.
-        type: a dtype by its name in numpy, or "text", "bytes" or "json".
-        shape: the shape of a value; of a list, that of one item.
-        many: whether each sample has a list of values, whose length differs.
-        geometry: "xyxy" for boxes: x1, y1, x2, y2; "xy" for keypoints: x, y, visibility; else None. In pixels of the prepared file,
-            upright; 0, 0 is the upper left corner of the upper left pixel.
-        group: lists of one group have the same length in each sample: they describe the same instances.
-        names: what whole numbers stand for, such as categories; with keypoints, their names.
-        ids: the numbers that the prepared annotations had for the names, such as COCO's categories; columns may differ in these.
-        tokens: None, or how whole numbers were made of text.
-
-    Raises:
-        ValueError: if these do not fit together.
+    The geometry is "xyxy" for boxes, x1, y1, x2, y2, or "xy" for keypoints, x, y, visibility; in pixels of the prepared file,
+    upright; 0, 0 is the upper left corner of the upper left pixel.
     """
 
-    name: str
-    type: str
-    shape: tuple[Count, ...] = ()
-    many: bool = False
+    name: str  # letters, digits, "_" and "-"; it names the column's files
+    type: str  # a dtype by its name in numpy, or "text", "bytes" or "json"
+    shape: tuple[Count, ...] = ()  # of a value; of a list, that of one item
+    many: bool = False  # whether each sample has a list of values, whose length differs
     geometry: str | None = None
-    group: str | None = None
-    names: tuple[str, ...] = ()
-    ids: tuple[int, ...] = ()
-    tokens: ColumnTokens | None = None
+    group: str | None = None  # lists of one group have the same length in each sample: they describe the same instances
+    names: tuple[str, ...] = ()  # what whole numbers stand for, such as categories; with keypoints, their names
+    ids: tuple[int, ...] = ()  # the numbers that the prepared annotations had for the names; columns may differ in these
+    tokens: ColumnTokens | None = None  # how whole numbers were made of text
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -70,7 +52,6 @@ class Column(Entry, frozen=True):
             raise ValueError(f"column {self.name} has the type {self.type}, but types are {', '.join((*NUMBERS, 'bool', *TEXTS))}")
         if self.type in TEXTS and (self.shape or self.many):
             raise ValueError(f"column {self.name} of {self.type} holds one value for each sample: use json for lists")
-
         if self.geometry is not None and (self.type, self.shape[-1:]) != ("float32", GEOMETRIES.get(self.geometry)):
             raise ValueError(f"column {self.name} of {self.type} {list(self.shape)} cannot have the geometry {self.geometry}")
         if self.ids and len(self.ids) != len(self.names):
