@@ -265,7 +265,7 @@ def records_of(dataset: Any) -> list[Any]:
 def memory_of(dataset: Any) -> Array:
     """The memory in which a dataset of any kind holds its samples, without masks; all of its copies share it."""
     if hasattr(dataset, "_memory"):
-        return dataset._memory._copied.array  # of tokens
+        return dataset._memory.records.bytes.view(dataset._memory.dtype)  # of tokens
     return dataset._whole.memory.array if hasattr(dataset, "_whole") else records_of(dataset)[0].bytes
 
 

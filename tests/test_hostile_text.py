@@ -21,7 +21,7 @@ from corpora import documents
 from fastdata.errors import CodecError, PrepError
 from fastdata.text import documents as module
 from fastdata.text import planning
-from fastdata.text.documents import Cutting, readable_documents
+from fastdata.text.documents import Cutting, read_documents
 from fastdata.text.planning import list_text
 from support import PEAK_MEMORY, run
 
@@ -47,7 +47,7 @@ def read(path: Path, separator: str = "", most: int = GIB) -> list[tuple[int | N
     """Where the documents of a file begin, and their texts, or the reasons and details of why they cannot be used."""
     found = list[Any]()
     for piece in list_text(path, Cutting(separator)).pieces:
-        for at, text in readable_documents(path.parent, piece, Cutting(separator), most):
+        for at, text in read_documents(path.parent, piece, Cutting(separator), most):
             found.append((at, (text.reason, str(text)) if isinstance(text, CodecError) else text))
     return found
 

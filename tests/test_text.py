@@ -23,7 +23,7 @@ from fastdata import TokenDataset
 from fastdata.errors import FastDataError, PrepError
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from fastdata.text.documents import Cutting, Piece, readable_documents
+from fastdata.text.documents import Cutting, Piece, read_documents
 from fastdata.text.planning import list_text
 from support import PREP, run, tree
 
@@ -254,7 +254,7 @@ def test_a_file_of_many_documents_that_is_not_whole_ends_the_run(tmp_path: Path)
             (tmp_path / name).write_bytes(data)
         with pytest.raises(FastDataError, match=rf"{name}:? (.*; copy it again|(it )?is a (pointer of Git LFS|link))"):
             piece = Piece(name, 0, -1, 0, "broken-link") if data is None else list_text(tmp_path / name, Cutting()).pieces[0]
-            list(readable_documents(tmp_path, piece, Cutting(), 1 << 20))
+            list(read_documents(tmp_path, piece, Cutting(), 1 << 20))
     for options in ({}, {"limit": 1999}):
         with pytest.raises(FastDataError, match=r"a.jsonl.gz .*; copy it again"):
             fastdata.prep(tmp_path / "a.jsonl.gz", tmp_path / "o.fds", tokenizer="bytes", workers=1, **options)
@@ -307,7 +307,7 @@ def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
         "import os, signal, sys\n"
         "if 'fastdata.prepare.worker' in ' '.join(sys.orig_argv):\n"
         "    import fastdata.text.shards as t\n"
-        "    documents, encoded = t.readable_documents, t._encoded\n"
+        "    documents, encoded = t.read_documents, t._encoded\n"
         "    def read(*a):\n"
         "        for at, text in documents(*a):\n"
         "            text == 'crash the reader' and os.kill(os.getpid(), signal.SIGSEGV)\n"
@@ -316,7 +316,7 @@ def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
         "        if not skip and any(text == 'crash the tokenizer' for _, text in batch):\n"
         "            os.kill(os.getpid(), signal.SIGSEGV)\n"
         "        return encoded(engine, batch, skip)\n"
-        "    t.readable_documents, t._encoded = read, encode\n"
+        "    t.read_documents, t._encoded = read, encode\n"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = run(*PREP, root, tmp_path / "o.fds", "--tokenizer", "bytes", "--split-lines", env=env)

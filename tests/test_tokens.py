@@ -309,7 +309,7 @@ def test_wrong_stores(tmp_path: Path) -> None:
         TokenDataset(image_store(), 8)
     with pytest.raises(StoreError, match=r"holds tokens, not images; open it with fastdata\.open"):
         fastdata.LMDBDataset(store())
-    with pytest.raises(ValueError, match="leaves one side empty"):
+    with pytest.raises(ValueError, match="leaves one part empty"):
         TokenDataset(ready([np.arange(100)]), 8).split(0.5, seed=0)
     with pytest.raises(IndexError, match="has 6 rows"):
         TokenDataset(ready([np.arange(100)]), 16)[6]

@@ -14,7 +14,7 @@ import zstandard
 import corpora
 from fastdata.errors import CodecError
 from fastdata.tables import TableDataset
-from fastdata.text.documents import Cutting, Piece, documents, read_tokens
+from fastdata.text.documents import Cutting, Piece, read_documents, read_tokens
 from fastdata.tokenizer import Spec, character_file, load
 from target import Case, target
 from target_archives import made
@@ -38,27 +38,29 @@ def packed_texts() -> dict[str, bytes]:
     return {"a.jsonl.gz": gzip.compress(lines, mtime=0), "b.jsonl.zst": packer.compress(lines)}
 
 
-def read_documents(case: Case) -> list[Any]:
+def read_all(case: Case) -> list[Any]:
     path = case.write()
     if not case.data:
         raise CodecError("a file of no bytes has no documents")
     found: list[Any] = []
     for separator in ("", "\n"):
-        for _, text in documents(path.parent, Piece(case.name, 0, -1, len(case.data)), Cutting(separator)):
+        for at, text in read_documents(path.parent, Piece(case.name, 0, -1, len(case.data)), Cutting(separator)):
+            if at is None:
+                raise text
             found.append(text if isinstance(text, str) else text.reason)
     return found
 
 
 @target(plain_texts, cases=2000)
 def text(case: Case) -> Any:
-    return read_documents(case)
+    return read_all(case)
 
 
 @target(packed_texts, exact="always", cases=2000)
 def packed_text(case: Case) -> Any:
     if case.original in case.data[1:]:
         raise CodecError("several packed files in a row are one, with the documents of all")
-    return read_documents(case)
+    return read_all(case)
 
 
 def token_files() -> dict[str, bytes]:

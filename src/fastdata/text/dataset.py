@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from fastdata.data.choice import check_split
+from fastdata.data.choice import check_split, part_of
 from fastdata.data.dataset import Fixed, RowsDataset, counted_of, in_one_line, shown
 from fastdata.data.opening import RAMDataset, StrPath
-from fastdata.data.random import LOW, SHIFT, SPLIT_EPOCH, philox, repeated, uniforms
+from fastdata.data.random import LOW, SHIFT, philox, repeated
 from fastdata.errors import FormatError
 from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
@@ -94,7 +94,7 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         self.mode = mode
         self.documents = documents
         self._section: Tokens = store.manifest.section("tokens")
-        self._memory = TokenMemory(store, in_memory=False)
+        self._memory = TokenMemory(store)
         self._ends = SharedArray.of(_ends(store))
         self._chosen: SharedArray | None = None
         self._lay_out()
@@ -261,19 +261,15 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         """Split the documents into two datasets, the first with `fraction` of them, chosen by `seed`; each keeps their order."""
         check_split(fraction, seed)
         chosen = np.arange(self.num_documents) if self._chosen is None else self._chosen.array
-        if not 0 < (count := round(fraction * len(chosen))) < len(chosen):
-            raise ValueError(
-                f"{fraction} of {len(chosen)} documents leaves one side empty; prepare text files with --split-lines or --split-on "
-                "to get more documents"
-            )
-        shuffled = chosen[np.argsort(uniforms(seed, SPLIT_EPOCH, chosen, 1)[0], kind="stable")]
-        return self._part(np.sort(shuffled[:count])), self._part(np.sort(shuffled[count:]))
-
-    def _part(self, chosen: Array) -> TokenDataset:
-        other = copy.copy(self)
-        other._chosen = SharedArray.of(chosen)
-        other._lay_out()
-        return other
+        try:
+            first = part_of(fraction, seed, chosen, None)
+        except ValueError as error:
+            raise ValueError(f"{error}; text files have more documents with --split-lines or --split-on") from None
+        parts = copy.copy(self), copy.copy(self)
+        for part, documents in zip(parts, (first, ~first), strict=True):
+            part._chosen = SharedArray.of(chosen[documents])
+            part._lay_out()
+        return parts
 
     def decode(self, tokens: Any) -> str:
         """Return the text of ids, decoded with the store's tokenizer."""
@@ -298,8 +294,7 @@ class RAMTokens(RAMDataset, TokenDataset):
 
     def __init__(self, source: StrPath, *, max_bytes: int | None = None, shared: bool = True, **options: Any) -> None:
         super().__init__(source, **options)
-        store = Store(self._place, "tokens", expected=self._expected)
-        self._memory = TokenMemory(store, in_memory=True, max_bytes=max_bytes, shared=shared)
+        self._memory.copy_to_memory(Store(self._place, "tokens", expected=self._expected), max_bytes, shared=shared)
 
 
 def _ends(store: Store) -> Array:

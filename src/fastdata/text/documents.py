@@ -6,7 +6,8 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -22,7 +23,7 @@ from fastdata.sources.inputs import ABSENT, detail_of
 from fastdata.sources.tables import ENCODING_BYTES, name_encoding, not_utf8
 from fastdata.sources.urls import AnyPath, seekable
 
-__all__ = ["DOCUMENT_BYTES", "Cutting", "Head", "Piece", "documents", "format_of", "read_tokens", "readable_documents"]
+__all__ = ["DOCUMENT_BYTES", "Cutting", "Head", "Piece", "format_of", "open_parquet", "read_documents", "read_tokens"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,23 +80,10 @@ def format_of(name: str) -> tuple[str, str]:
     return (kind, packed) if kind and not (kind in ("parquet", "bin") and packed) else ("", "")
 
 
-def readable_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int) -> Iterator[Found]:
-    """Yield what `documents` does, and at the end, without a place, why the rest of a piece cannot be read."""
-    try:
-        if piece.problem:
-            if piece.problem in ABSENT and (format_of(piece.name)[0] != "txt" or cutting.separator):  # nobody knows what it held
-                raise PrepError(f"{root / piece.name}: {detail_of(piece.problem)}")
-            raise CodecError(detail_of(piece.problem), piece.problem)
-        yield from documents(root, piece, cutting, most)
-    except MissingExtraError:
-        raise
-    except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
-        reason, detail = reject_of(error)
-        yield None, CodecError(detail, reason)
-
-
-def documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DOCUMENT_BYTES) -> Iterator[Found]:
+def read_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DOCUMENT_BYTES) -> Iterator[Found]:
     """Yield the documents of a piece in order, without blank lines and blank parts between two separators.
+
+    At the end, without a place, comes why the rest of a piece cannot be read.
 
     Args:
         root: the folder that names count from.
@@ -104,18 +92,27 @@ def documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DOCUMEN
         most: the bytes of a document, or of a line of JSON. A larger one is a reject that is never in memory as a whole.
 
     Raises:
-        CodecError: if the rest of the file cannot be read; the documents before are good.
         PrepError: if a file of many documents is damaged: nobody knows how many the rest of it has held.
     """
     path, (kind, packed) = root / piece.name, format_of(piece.name)
-    if kind == "parquet":
-        found = _rows(path, piece, cutting.field, most)
-    else:
-        separator = b"\n" if kind == "jsonl" else cutting.separator.encode()
-        parts = _split(path, packed, piece, separator, most) if separator else _whole(_blocks(path, packed, piece), most)
-        read = partial(_field, field=cutting.field) if kind == "jsonl" else partial(_text, separator=separator)
-        found = ((at, part if isinstance(part, CodecError) else read(part, at)) for at, part in parts)
-    return islice(found, piece.documents) if isinstance(piece, Head) else found
+    separator = b"\n" if kind == "jsonl" else cutting.separator.encode()
+    try:
+        if piece.problem:
+            if piece.problem in ABSENT and (kind != "txt" or separator):  # nobody knows what it held
+                raise PrepError(f"{path}: {detail_of(piece.problem)}")
+            raise CodecError(detail_of(piece.problem), piece.problem)
+        if kind == "parquet":
+            found = _rows(path, piece, cutting.field, most)
+        else:
+            read = partial(_field, field=cutting.field) if kind == "jsonl" else partial(_text, separator=separator)
+            parts = _split(path, packed, piece, separator, most)
+            found = ((at, part if isinstance(part, CodecError) else read(part, at)) for at, part in parts)
+        yield from islice(found, piece.documents) if isinstance(piece, Head) else found
+    except MissingExtraError:
+        raise
+    except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
+        reason, detail = reject_of(error)
+        yield None, CodecError(detail, reason)
 
 
 def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
@@ -177,8 +174,14 @@ def _zstd(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int) -> Iterator[Part]:
-    """Yield the parts between separators that are not blank, and where each begins."""
-    at, lost, data, overlap = piece.start, 0, bytearray(), len(separator) - 1  # lost: bytes of the first part that were dropped
+    """Yield the parts between separators that are not blank, and where each begins; without a separator, all as one part."""
+    # lost: bytes of the first part that were dropped
+    at, lost, data, overlap = (
+        piece.start,
+        0,
+        bytearray(),
+        max(len(separator) - 1, 0),
+    )
 
     def part(begin: int, end: int) -> bytes | CodecError:
         return _too_large(lost + end - begin, most) if lost or end - begin > most else bytes(data[begin:end])
@@ -187,7 +190,7 @@ def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int
         for block in _blocks(path, packed, piece):
             begin, scanned = 0, max(len(data) - overlap, 0)
             data += block
-            while (end := data.find(separator, max(begin, scanned))) >= 0:
+            while separator and (end := data.find(separator, max(begin, scanned))) >= 0:
                 if lost or data[begin:end].strip():
                     yield at, part(begin, end)
                 at += lost + end - begin + len(separator)
@@ -197,22 +200,13 @@ def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int
                 lost += excess
                 del data[:excess]
     except CodecError as error:
+        if not separator:
+            raise
         if error.reason != "truncated":  # nobody knows how many documents it held
             raise PrepError(f"{path}: {error}") from None
         raise damaged_file(path, str(error).removeprefix("it ")) from None
-    if lost or data.strip():
+    if lost or data.strip() or not separator:
         yield at, part(0, len(data))
-
-
-def _whole(blocks: Iterable[bytes], most: int) -> Iterator[Part]:
-    """Yield all blocks as one part."""
-    data = bytearray()
-    for block in blocks:
-        data += block
-        if len(data) > most:
-            yield 0, _too_large(len(data), most)
-            return
-    yield 0, bytes(data)
 
 
 def _too_large(size: int, most: int) -> CodecError:
@@ -253,24 +247,31 @@ def _checked(text: Any) -> str | CodecError:
     return text or CodecError("it is empty", "empty")
 
 
-def _rows(path: AnyPath, piece: Piece, field: str, most: int) -> Iterator[Found]:
+@contextmanager
+def open_parquet(path: AnyPath) -> Iterator[Any]:
+    """Open a file of Parquet. An error of the body that says that it cannot be read becomes a PrepError."""
     with needs("pyarrow"):
         import pyarrow
         from pyarrow import parquet
     try:
         with parquet.ParquetFile(seekable(path)) as file:
-            first = sum(file.metadata.row_group(k).num_rows for k in range(piece.start))
-            groups = list(range(piece.start, file.num_row_groups if piece.stop < 0 else piece.stop))
-            for batch in file.iter_batches(ROWS, row_groups=groups, columns=[field], use_threads=False):
-                if not batch.num_columns:
-                    raise damaged_file(path, f"is damaged: a part of it lacks the column {field!r}")
-                column = batch.column(0)
-                column = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
-                for k in range(len(column)):
-                    yield first + k, _value(column[k], most)
-                first += len(column)
+            yield file
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last is about names of columns
         raise unreadable(path, error) from None
+
+
+def _rows(path: AnyPath, piece: Piece, field: str, most: int) -> Iterator[Found]:
+    with open_parquet(path) as file:
+        first = sum(file.metadata.row_group(k).num_rows for k in range(piece.start))
+        groups = list(range(piece.start, file.num_row_groups if piece.stop < 0 else piece.stop))
+        for batch in file.iter_batches(ROWS, row_groups=groups, columns=[field], use_threads=False):
+            if not batch.num_columns:
+                raise damaged_file(path, f"is damaged: a part of it lacks the column {field!r}")
+            column = batch.column(0)
+            column = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
+            for k, scalar in enumerate(column):
+                yield first + k, _value(scalar, most)
+            first += len(column)
 
 
 def _value(scalar: Any, most: int) -> str | CodecError:

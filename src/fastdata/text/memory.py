@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata.data.in_memory import LESS, how_many
+from fastdata.data.in_memory import InMemoryRecords, how_many
 from fastdata.store.store import Place, Store
-from fastdata.system import node_memory
-from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["RowCopier", "Runs", "TokenMemory"]
 
@@ -97,34 +95,31 @@ class TokenMemory:
 
     It pickles small: each process maps the files when it first needs them. Its arrays must not outlive it.
 
-    Args:
-        store: a store of tokens.
-        in_memory: copy the tokens into memory.
-        max_bytes: how much to copy; the other tokens are mapped. None: all of them.
-        shared: copy them once for all processes of this machine.
-
     Attributes:
         dtype: numpy's uint16 or uint32.
-        counts: number of tokens in each shard.
-
-    Raises:
-        StoreError: if the tokens do not fit into free memory.
-        FormatError: if a record that is copied is not what was written.
+        records: the first records, copied into memory; None: all are on disk.
     """
 
-    def __init__(self, store: Store, *, in_memory: bool, max_bytes: int | None = None, shared: bool = True) -> None:
+    def __init__(self, store: Store) -> None:
         variant = store.manifest.variants[0]
         self.dtype = np.dtype(variant.form.dtype)
-        self.counts = store.manifest.section("tokens").counts
         if isinstance(store.place, Place):
             store.place.require(store.manifest, variant)
-        self._reader = store.reader(variant, check=in_memory)
-        self._copied: SharedArray | None = None
-        self._copied_records = 0
+        self._reader = store.reader(variant)
+        self.records: InMemoryRecords | None = None
         self._process = -1
-        if in_memory:
-            self._copy_to_memory(max_bytes, store.identity(variant) if shared else None)
-            self._reader = store.reader(variant)  # what the other had mapped counts as memory of this process
+
+    def copy_to_memory(self, store: Store, max_bytes: int | None, *, shared: bool) -> None:
+        """Copy so many bytes of tokens, None: all, into memory. shared: hold them once for all processes of this machine.
+
+        Raises:
+            StoreError: if the tokens do not fit into free memory.
+            FormatError: if a record that is copied is not what was written.
+        """
+        variant = store.manifest.variants[0]
+        sizes, key = store.index(variant).lengths, store.identity(variant) if shared else None
+        sizes = sizes[: how_many(sizes, max_bytes)]
+        self.records = InMemoryRecords(sizes, store.reader(variant, check=True).get, "record", key)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_runs", "_flat", "_parts")} | {"_process": -1}
@@ -133,10 +128,10 @@ class TokenMemory:
         """Find the runs, once in each process: a forked child maps the files at other addresses."""
         if self._process == os.getpid():
             return
-        records = [self._reader.get(k) for k in range(self._copied_records, len(self._reader))]
-        parts = [np.frombuffer(record, self.dtype) for record in records]
-        if self._copied is not None and len(self._copied.array):
-            parts = [self._copied.array, *parts]
+        first = 0 if self.records is None else len(self.records)
+        parts = [np.frombuffer(self._reader.get(k), self.dtype) for k in range(first, len(self._reader))]
+        if self.records is not None and first:
+            parts = [self.records.bytes.view(self.dtype), *parts]
         self._parts = parts  # which keep the memory of a remote store
         addresses = np.array([part.ctypes.data for part in parts], np.int64)
         lengths = np.array([len(part) for part in parts], np.int64)
@@ -170,22 +165,6 @@ class TokenMemory:
             out[done : done + count] = flat[place : place + count]
             run += 1
             done += count
-
-    def _copy_to_memory(self, max_bytes: int | None, key: str | None) -> None:
-        """Copy as many of the first records as `max_bytes` allows into one array."""
-        runs = self.runs
-        count = how_many(np.diff(runs.starts) * self.dtype.itemsize, max_bytes)
-        length = int(runs.starts[count])
-
-        def fill(memory: Array) -> None:
-            for record in range(count):
-                self._reader.get(record)  # which compares its checksum
-            self.copy(runs, 0, memory)
-
-        self._copied = node_memory.once(key, length, self.dtype, fill, LESS)
-        self._copied_records = count
-        self._process = -1
-        self._parts = []
 
 
 class RowCopier:

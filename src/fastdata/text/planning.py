@@ -19,13 +19,12 @@ from fastdata.errors import CodecError, PrepError, needs
 from fastdata.kinds import StrPath
 from fastdata.prepare.plan import Plan, freeze, plan_folder, plan_path
 from fastdata.sources.arrow import is_text
-from fastdata.sources.base import unreadable
 from fastdata.sources.folder import Walk, walk_files
 from fastdata.sources.inputs import SPLITS, SplitsError, look
-from fastdata.sources.urls import AnyPath, explain_missing, seekable, to_path
+from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.store.files import MANIFEST
 from fastdata.store.manifest import Labels
-from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, format_of, read_tokens, readable_documents
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, format_of, open_parquet, read_documents, read_tokens
 from fastdata.text.options import TokenOptions
 from fastdata.text.shards import TokenRecipe
 from fastdata.tokenizer import FILES, Engine, Spec, character_file, find_tokenizer, load
@@ -65,7 +64,7 @@ class TextList:
     def texts(self) -> Iterator[str]:
         """Yield the documents that can be read."""
         for piece in self.pieces:
-            found = readable_documents(self.root, piece, self.cutting, self.max_bytes)
+            found = read_documents(self.root, piece, self.cutting, self.max_bytes)
             yield from (text for _, text in found if isinstance(text, str))
 
     def first(self, limit: int | None, end: int | None) -> TextList:
@@ -87,7 +86,7 @@ class TextList:
     def _sizes(self, piece: Piece, end: int | None) -> Iterator[int]:
         """Yield the bytes of each document. An error that ends the piece becomes a reject, so it counts as a document."""
         if format_of(piece.name)[0] != "bin":
-            for _, text in readable_documents(self.root, piece, self.cutting, self.max_bytes):
+            for _, text in read_documents(self.root, piece, self.cutting, self.max_bytes):
                 yield len(text.encode()) if isinstance(text, str) else 0
             return
         try:
@@ -299,15 +298,8 @@ def _pieces(root: AnyPath, name: str, size: int, problem: str, cutting: Cutting,
 
 
 def _row_groups(root: AnyPath, name: str, size: int, field: str, at_most: int) -> Iterator[Piece]:
-    with needs("pyarrow"):
-        import pyarrow
-        from pyarrow import parquet
-    try:
-        with parquet.ParquetFile(seekable(root / name)) as file:
-            schema, count = file.schema_arrow, file.num_row_groups
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last is about names of columns
-        raise unreadable(root / name, error) from error
-    text = [f.name for f in schema if is_text(f.type)]
+    with open_parquet(root / name) as file:
+        count, text = file.num_row_groups, [f.name for f in file.schema_arrow if is_text(f.type)]
     if field not in text and text:
         raise PrepError(f"{root / name} has no column {field!r} of text; it has {', '.join(text)}: name one with --field")
     if not text:

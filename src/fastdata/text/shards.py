@@ -16,7 +16,7 @@ from fastdata.prepare.plan import Plan
 from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
-from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, format_of, read_tokens, readable_documents
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, format_of, read_documents, read_tokens
 from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
 from fastdata.tokenizer import Engine, Spec, load, unknown_note
 
@@ -113,7 +113,7 @@ class _Shard:
         options, counts, size, done = self._options, list[int](), max(piece.size, 0), 0
         engine = load(options.tokenizer, self._files.get(options.tokenizer.file, b""))
         end = np.array([] if options.end is None else [options.end], self._record.dtype)
-        batches = _batches(readable_documents(self._root, piece, options.cutting, options.max_bytes))
+        batches = _batches(read_documents(self._root, piece, options.cutting, options.max_bytes))
         while True:
             self._progress.at(self._place)  # a worker that dies here, while reading, leaves out the rest of the piece
             batch = [] if self._place in self._skip else next(batches, [])
@@ -207,14 +207,9 @@ def _encoded(engine: Engine, batch: list[Found], skip: tuple[str, str] | None) -
 def _ids(engine: Engine, texts: Sequence[str]) -> Sequence[Ids]:
     """Encode texts; one by one if that fails for all at once."""
     try:
-        encoded = engine.encode(texts) if texts else []
+        return engine.encode(texts) if texts else []
     except Exception as error:  # noqa: BLE001  a tokenizer may raise anything
         return [_ids(engine, [text])[0] for text in texts] if len(texts) > 1 else [reject_of(error)]
-    detail = "the tokenizer made the id {} of a vocabulary of {}"
-    return [
-        ids if (top := int(ids.max(initial=0))) < engine.vocab_size else ("id-out-of-range", detail.format(top, engine.vocab_size))
-        for ids in encoded
-    ]
 
 
 def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
