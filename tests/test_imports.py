@@ -58,7 +58,7 @@ ARROWS = {
     "loader": {"data", "errors", "gpu", "images", "remote", "system", "tables", "text"},
     "gpu": {"system"},
     "optim": {"system"},
-    "train": {"errors", "gpu", "optim", "system"},
+    "train": {"errors", "gpu", "optim", "store", "system"},
     "bench": {"codecs", "data", "errors", "gpu", "images", "loader", "prepare", "sources", "store", "system", "words"},
     "report": {"store"},
     "cli": {"_version", "bench", "errors", "kinds", "options", "prepare", "remote", "report", "store", "words"},

@@ -129,7 +129,7 @@ def test_tensorboard_has_the_curves_of_the_log(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_disk_that_is_full_for_a_while_costs_one_warning_for_each_file(tmp_path):
+def test_a_disk_that_is_full_for_a_while_costs_one_warning(tmp_path):
     """The limit of a file's size cuts a record off in its middle, as a full disk does."""
     pytest.importorskip("tensorboard")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -146,8 +146,7 @@ def test_a_disk_that_is_full_for_a_while_costs_one_warning_for_each_file(tmp_pat
             made(tmp_path, log_every=1, callbacks={"step": step}).fit(BATCHES, epochs=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    texts = [str(one.message)[:13] for one in said if "could not be written" in str(one.message)]
-    assert sorted(texts) == ["TensorBoard's", "log.jsonl cou"]
+    assert len([one for one in said if "could not be written" in str(one.message)]) == 1
     assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["update"] == 10
 
 

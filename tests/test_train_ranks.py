@@ -86,7 +86,7 @@ def test_ranks_with_different_numbers_of_batches_say_so_and_do_not_wait(size):
         assert during.startswith(f"{6 - size}: the loaders have different numbers of batches, since only some end after {6 - size}")
 
 
-@pytest.mark.parametrize("use", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("use", ["fit", "evaluate"])
 def test_a_loader_of_one_of_two_ranks_is_refused_by_one_process(use):
     """Half of the samples would be left out."""
     with Loader(TensorDataset(*data(8)), 4, num_workers=0, rank=0, world_size=2) as loader:
@@ -123,17 +123,12 @@ def test_a_gradient_that_is_infinite_on_one_rank_is_skipped_by_all(size, kind, f
 @RANKS
 def test_evaluation_counts_each_sample_once(size):
     for rank in found(size):
-        for n, results, rows, ordered in rank["evaluations"]:
+        for n, results in rank["evaluations"]:
             x, y = data(n)
             out = net()(x).detach()
             top1 = (out.argmax(1) == y).sum().item() / n
             assert results == pytest.approx({"loss": F.cross_entropy(out, y).item(), "top1": top1}, abs=1e-12)
-            assert rows.shape == out.shape and (rows - out).abs().max() < 1e-12 and (ordered - out).abs().max() < 1e-12
-        assert [n for n, *_ in rank["evaluations"]] == [*SIZES]
-        assert rank["half"].dtype == torch.float32 and torch.equal(rank["half"], found(size)[0]["half"])
-        assert (
-            rank["plain loader"] == "predict on several ranks needs batches with .ids, to put them in order: use fastdata's Loader"
-        )
+        assert [n for n, _ in rank["evaluations"]] == [*SIZES]
 
 
 @RANKS

@@ -200,7 +200,7 @@ def test_batches_whose_rows_a_function_changed_are_counted(change):
     assert batches[0].valid is None
     run = trainer(net(), partial(SGD, lr=0.1))
     run.fit(batches, epochs=1)
-    assert run.evaluate(batches)["loss"] > 0 and len(run.predict(batches)) == sum(len(batch[0]) for batch in batches)
+    assert run.evaluate(batches)["loss"] > 0
 
 
 @dataclass

@@ -73,7 +73,6 @@ def test_the_average_is_that_of_torch(dtype):
     x, y = batches[0]
     assert results["loss"] == pytest.approx(F.cross_entropy(average.module.eval()(x), y).item(), rel=1e-5)
     assert results["loss"] != pytest.approx(F.cross_entropy(model.eval()(x), y).item(), rel=1e-3)
-    torch.testing.assert_close(run.predict(batches), torch.cat([average.module(x) for x, _ in batches]), rtol=eps, atol=eps)
 
 
 def saved_bytes(model: nn.Module, batch: Any) -> int:
@@ -194,7 +193,7 @@ def test_a_bias_before_a_batchnorm_is_pointed_out():
         ({"recompute": (nn.Conv2d,)}, "recompute has Conv2d, but .*of some of the model's modules"),
         ({"callbacks": {"batch": print}}, "callbacks has batch.*step, epoch, eval, save"),
         ({"profile": True}, "profile is True, but must be a whole number"),
-        ({"device": "cuda:99"}, "device is 'cuda:99', GPU 99 for this rank, but torch sees"),
+        ({"device": "cuda:99"}, "device is 'cuda:99', GPU 99 here, but torch sees"),
     ],
 )
 def test_wrong_arguments_are_refused(options, text):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -13,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = ["Augment"]
 
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
-KORNIA = (0, 9)  # older versions drew only for the samples to augment, so a sample's numbers depended on the others
 MOVES_MASKS = {"GeometricAugmentationBase2D", "IntensityAugmentationBase2D"}  # kornia's; the second need not move them
+DRAWN = ("rand", "randn", "randperm")  # the operators that kornia draws with
 ACROSS = ("MixAugmentationBase", "RandomMotionBlur")  # kornia's: they mix samples, or choose one of them for all
 
 
@@ -24,9 +22,9 @@ class Augment(nn.Module):
     A sample's random numbers depend on (seed, epoch, id) only: not on its batch, its place in it, or the number of ranks. torch's
     own generators stay unchanged. Other transforms, such as torchvision's, run in the workers: `LMDBDataset(..., transform=)`.
 
-    Kornia gets the whole batch as floats from 0 to 1, and draws for all samples at once. What it draws once per batch (the order of
-    ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once per epoch. The result is rounded to integers again
-    for `GPUNormalize`.
+    Kornia 0.9 or newer gets the whole batch as floats from 0 to 1, and draws for all samples at once. What it draws once per batch
+    (the order of ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once per epoch. The result is rounded to
+    integers again for `GPUNormalize`.
 
     For a Loader's batch with masks, the result is a batch of images and of masks that moved with them. For other batches it is the
     images; boxes and keypoints do not follow transforms that move pixels. For several views, it is a tuple, and each view has
@@ -34,15 +32,10 @@ class Augment(nn.Module):
 
     Args:
         transform: a module of kornia.augmentation, or an `ImageSequential`, `AugmentationSequential` (of images) or `nn.Sequential`
-            of such modules.
+            of such modules, none of which mixes samples.
         seed: 0 to 2^64 - 1.
         ignore_index: the class of mask pixels that come from outside the image or were erased. None: 255, or 65535 for uint16
             masks.
-
-    Raises:
-        TypeError: `transform` is not kornia's; when called, images are not uint8 or uint16 [B, C, H, W], ids are missing, or the
-            transform draws in a way that does not tell samples apart, or would not move the masks.
-        ValueError: `seed` is out of range or an augmentation mixes samples; when called, there is not one id per image.
     """
 
     def __init__(self, transform: nn.Module, *, seed: int = 0, ignore_index: int | None = None) -> None:
@@ -59,10 +52,6 @@ class Augment(nn.Module):
                 f"Augment takes augmentations of kornia, found {type(transform).__name__}: give others to the dataset, as "
                 "LMDBDataset(..., transform=), or what needs no random numbers of a sample to the Loader, as batch_transform="
             )
-        if tuple(map(int, (found := version("kornia")).split(".")[:2])) < KORNIA:
-            raise ValueError(
-                f"Augment needs kornia 0.9 or newer, found {found}: pip install 'kornia>=0.9', which needs Python 3.11"
-            )
         for module in modules:
             if any(kind.__name__.startswith(ACROSS) for kind in type(module).__mro__):
                 raise ValueError(
@@ -74,9 +63,8 @@ class Augment(nn.Module):
         """Return the augmented images in the same dtype on the same device, [B, C, H, W] in channels_last.
 
         Args:
-            images: a Loader's batch, which has ids and epoch, or a tensor of images, or a tuple of those.
-            ids: ids of the samples, integers [B].
-            epoch: the epoch, from 0.
+            images: a Loader's batch, which has ids and epoch, or uint8 or uint16 images [B, C, H, W], or a tuple of those.
+            ids, epoch: ids of the samples, integers [B], and the epoch, from 0.
         """
         batch, masks = images, None
         if ids is None and hasattr(batch, "ids"):
@@ -90,7 +78,6 @@ class Augment(nn.Module):
         return out if moved is None else batch.like((out, moved))
 
     def _augmented(self, images: Any, masks: Tensor | None, ids: Any, epoch: int, view: int = 0) -> tuple[Tensor, Tensor | None]:
-        """Return the images of one view, and their masks."""
         if not isinstance(images, Tensor) or images.dtype not in LARGEST or images.dim() != 4:
             found = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise TypeError(
@@ -161,9 +148,14 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         options = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
         name = func._schema.name.removeprefix("aten::")
-        if name not in DRAWS:
-            raise TypeError(f"the transform draws by torch's {name}, but Augment knows only {', '.join(DRAWS)}: leave it out")
-        return DRAWS[name](self._uniform, *args, **options)
+        if name not in DRAWN:
+            raise TypeError(f"the transform draws by torch's {name}, but Augment knows only {', '.join(DRAWN)}: leave it out")
+        if name == "randperm":  # one row, because it belongs to no sample
+            order = self._uniform(torch.empty(1, *args, device=options.get("device"))).argsort()[0]
+            return order.to(options.get("dtype") or torch.int64)
+        out = torch.empty(*args, **options)
+        numbers = self._uniform(out)
+        return out.copy_(torch.special.ndtri(numbers.clamp(min=2.0**-25)) if name == "randn" else numbers)
 
     def _uniform(self, out: Tensor) -> Tensor:
         """Return float32 numbers with the shape and device of `out`, uniform in [0, 1) with 24 bits."""
@@ -179,26 +171,6 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (_shifted(_mixed(rows[:, None] + GOLDEN * steps), 40).float() * 2.0**-24).view(out.shape)
 
 
-Uniform = Callable[[Tensor], Tensor]
-
-
-def _rand(uniform: Uniform, size: Sequence[int], **options: Any) -> Tensor:
-    out = torch.empty(size, **options)
-    return out.copy_(uniform(out))
-
-
-def _randn(uniform: Uniform, size: Sequence[int], **options: Any) -> Tensor:
-    out = torch.empty(size, **options)
-    return out.copy_(torch.special.ndtri(uniform(out).clamp(min=2.0**-25)))
-
-
-def _randperm(uniform: Uniform, n: int, **options: Any) -> Tensor:
-    order = uniform(torch.empty(1, n, device=options.get("device"))).argsort()[0]  # one row, because it belongs to no sample
-    return order.to(options.get("dtype") or torch.int64)
-
-
-# The operators that kornia draws with.
-DRAWS: dict[str, Callable[..., Tensor]] = {"rand": _rand, "randn": _randn, "randperm": _randperm}
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 
 

@@ -55,12 +55,8 @@ class _WithRows:
         return Batch.of, (_plain(self), self.valid, self.ids, self.position)  # so that tensors of a copy have them too
 
     def __repr__(self) -> str:
-        items = _described(_plain(self))
-        if self.ids is None:
-            return f"Batch({items})"
-        first = ", ".join(map(str, self.ids[:3].tolist()))
-        shown = f"[{first}]" if len(self.ids) <= 3 else f"[{first}, ... {len(self.ids)} in all]"
-        return f"Batch({items}; ids={shown}, valid={self.valid}, position={self.position})"
+        items = pytree.tree_map_only(Tensor, lambda tensor: f"{tensor.dtype} {[*tensor.shape]}", _plain(self))
+        return f"Batch({items}, ids={self.ids}, valid={self.valid}, position={self.position})"
 
 
 class Batch(_WithRows, tuple[Any, ...]):
@@ -157,14 +153,3 @@ for _cls in (Batch, MappingBatch):
     pytree.register_pytree_node(
         _cls, _flatten, _unflatten, serialized_type_name=f"fastdata.{_cls.__name__}", flatten_with_keys_fn=_flatten_with_keys
     )
-
-
-def _described(item: Any, ends: str = "") -> str:
-    if isinstance(item, Tensor):
-        return f"{str(item.dtype).removeprefix('torch.')} {list(item.shape)}"
-    if isinstance(item, dict):
-        return "{" + ", ".join(f"{key}: {_described(value, '()')}" for key, value in item.items()) + "}"
-    if isinstance(item, tuple):
-        return f"{ends[:1]}{', '.join(_described(part, '()') for part in item)}{ends[1:]}"
-    text = repr(item)
-    return text if len(text) <= 40 else text[:37] + "..."

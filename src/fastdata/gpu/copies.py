@@ -28,14 +28,7 @@ def numbered(device: str | torch.device) -> torch.device:
 
 
 class Copy:
-    """A batch whose copy is running or done.
-
-    Args:
-        data: the batch, with tensors on the device.
-        blocks: their memory, on which other streams than `home` are recorded.
-        home: the stream that the memory belongs to.
-        done: the event of the copy. None: no copy is running.
-    """
+    """A batch whose copy is running, until the event `done`, or done. Its `blocks` of memory belong to the stream `home`."""
 
     def __init__(self, data: Any, blocks: list[Tensor], home: cuda.Stream | None = None, done: cuda.Event | None = None) -> None:
         self._data = data
@@ -60,11 +53,11 @@ class Copier:
     """Copies batches to a device, on its own stream if the device is a GPU.
 
     A batch is any nest of tuples, lists and mappings, which keep their types and attributes. Tensors of the host are copied, those
-    next to each other in memory in one copy; also those of a Ragged. Other objects with a `.to` move themselves; the rest stays.
+    next to each other in memory in one copy. Other objects with a `.to` move themselves; the rest stays.
 
     The GPU memory comes from the pool of the stream that is current when a copy starts, which is the consumer's. The copy waits for
-    the work queued on that stream, which may still read what was in this memory before. So no memory stays in a pool that nobody
-    else uses, and a batch is freed and reused in the order of the consumer's stream, like any other tensor.
+    the work queued on that stream, which may still read what was in this memory before. So a batch is freed and reused in the order
+    of the consumer's stream, like any other tensor.
 
     Args:
         device: the target; "cuda" is the GPU that is current now.
@@ -205,7 +198,6 @@ def _bytes(group: list[Tensor]) -> Tensor:
 
 
 def _room(source: Tensor, device: torch.device) -> Tensor:
-    """Allocate memory on the current stream."""
     return torch.empty_like(source, device=device)
 
 

@@ -36,11 +36,6 @@ class GPUNormalize(nn.Module):
         max_value: the code that means 1.0. None: 255 for uint8 and 65535 for uint16 input. Use 4095 for 12 bits, and 1 for mean
             and std in code units.
 
-    Raises:
-        TypeError: if mean or std are not numbers; when called, if the input is not a uint8 or uint16 tensor.
-        ValueError: if mean, std, dtype or max_value are out of range, mean and std differ in length, or mean or std are above 1, as
-            in codes of 0 to 255, without a max_value; when called, if the input has another number of channels or dimensions.
-
     Examples:
         >>> normalize = GPUNormalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225], dtype=torch.bfloat16)
         >>> normalize(torch.zeros(8, 3, 32, 32, dtype=torch.uint8))[0, :, 0, 0]

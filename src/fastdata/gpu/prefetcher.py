@@ -33,8 +33,8 @@ class Prefetcher:
         for images, targets in Prefetcher(DataLoader(dataset, 256, num_workers=8, pin_memory=True), "cuda"):
 
     A batch is any nest of tuples, lists and mappings of tensors, which keep their types and attributes; other objects with a `.to`
-    are moved by it. The stream that is current when a batch is returned waits for its copy; the host does not. The tensors belong
-    to that stream, as any tensor of torch does. Batches that the loader did not page-lock (`pin_memory=True`) are page-locked here.
+    are moved by it. The stream that is current when a batch is returned waits for its copy; the host does not. Batches that the
+    loader did not page-lock (`pin_memory=True`) are page-locked here.
 
     From a torch DataLoader with workers, only finished batches are fetched ahead, so that no batch waits for a later one; without
     workers, nothing is fetched ahead. From other loaders, `depth` batches are drawn ahead, with their random numbers; they have to
@@ -45,9 +45,6 @@ class Prefetcher:
         loader: any iterable of batches. A fastdata Loader does the same by itself: `Loader(..., device="cuda")`.
         device: "cuda", or another device.
         depth: the most batches that are copied ahead of the consumer.
-
-    Raises:
-        ValueError: if `depth` is below 1, or there is no such GPU.
     """
 
     def __init__(self, loader: Any, device: str | torch.device, *, depth: int = 2) -> None:
@@ -56,15 +53,12 @@ class Prefetcher:
         self.depth = depth
         if depth < 1:
             raise ValueError(f"depth is {depth}, but must be at least 1")
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device is {device!r}, but torch sees no GPU here")
         self._copier: Copier | None = None
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """Start a pass over the loader."""
         return self._deliver(iter(self.loader))
 
     def _deliver(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -82,7 +76,6 @@ class Prefetcher:
             copier.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch of the loader, or else of its sampler or batch sampler. A loader without `set_epoch` is left alone."""
         set_epoch(self.loader, epoch)
 
     def __getattr__(self, name: str) -> Any:

@@ -16,12 +16,9 @@ __all__ = ["Ragged"]
 class Ragged:
     """A batch of lists whose lengths differ, such as the boxes of each image.
 
-    Args:
+    Attributes:
         values: the items of all lists, in order, [total, ...].
         offsets: where each list begins in `values`, and where the last ends, int64 [n + 1].
-
-    Attributes:
-        values, offsets: the same.
     """
 
     def __init__(self, values: Tensor, offsets: Tensor) -> None:
@@ -77,13 +74,9 @@ class Ragged:
         lengths = self.lengths
         width = length if length is not None else int(lengths.max()) if len(self) else 0
         places = torch.arange(width, device=self.offsets.device)
-        inside = places < lengths[:, None]
-        out = self.values.new_full((len(self), width, *self.values.shape[1:]), fill)
-        if self.values.shape[0]:
-            index = (self.offsets[:-1, None] + places).clamp(max=self.values.shape[0] - 1)
-            mask = inside.view(*inside.shape, *[1] * (self.values.dim() - 1))
-            out = torch.where(mask, self.values[index], out)
-        return out
+        padding = self.values.new_full((1, *self.values.shape[1:]), fill)
+        index = torch.where(places < lengths[:, None], self.offsets[:-1, None] + places, len(self.values))
+        return torch.cat([self.values, padding])[index]
 
     def to(self, *args: Any, **kwargs: Any) -> Ragged:
         """Move or convert the values as `Tensor.to` does with these arguments; offsets stay int64, and move with them."""

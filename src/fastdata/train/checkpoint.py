@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
-import os
 import re
 import sys
 import warnings
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fastdata.errors import FastDataError
+from fastdata.store.files import publish, sync
 from fastdata.train.world import World
 
 __all__ = ["Checkpoints"]
@@ -76,18 +75,30 @@ class Checkpoints:
     def wait(self) -> Path | None:
         """Wait until the current write is complete, and raise its error. Returns its file; None: nothing was being written."""
         written, self._written = self._written, None
-        try:
-            return None if written is None else written.result()
-        except Exception as error:
-            raise FastDataError(f"{error}. Remove the cause, then run the same command again") from error
+        return None if written is None else written.result()
 
     def _write(self, update: int, state: dict[str, Any]) -> Path:
-        _replace(self.path(update), state)
+        """Write a file completely and readable, or not at all, and remove those that are not to be kept."""
+        path = self.path(update)
+        part = path.with_name(path.name + ".part")
+        try:
+            with part.open("wb") as file:
+                torch.save(state, file)
+            _read(part, mmap=True)  # fails now if an object cannot be loaded; mmap leaves the tensors unread
+            publish(part, path)
+            sync(path.parent)
+        except Exception as error:
+            part.unlink(missing_ok=True)  # the disk may be full
+            cause: BaseException | None = error  # on a full disk, torch says "unexpected pos", and the system's error is behind it
+            while cause is not None and not isinstance(cause, OSError):
+                cause = cause.__cause__ or cause.__context__
+            hint = "Remove the cause, then run the same command again"
+            raise FastDataError(f"{path} could not be written: {cause or error}. {hint}") from error
         numbers = self.numbers()
         newer = numbers.index(update)  # newer files are damaged, or from a run that resumed from an older one
         for other in numbers[:newer] + numbers[newer + self._keep :]:
             self.path(other).unlink(missing_ok=True)
-        return self.path(update)
+        return path
 
     def newest(self) -> dict[str, Any] | None:
         """Return the newest readable state, the same on all ranks, or None. Warn about files that cannot be read."""
@@ -123,36 +134,6 @@ class Checkpoints:
 
 def _read(path: Path, **options: Any) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True, **options)
-
-
-def _replace(path: Path, state: dict[str, Any]) -> None:
-    """Write a file completely and readable, or not at all.
-
-    Raises:
-        FastDataError: it cannot be written. Its cause is the system's error, if there was one.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        _read(part, mmap=True)  # fails now if an object cannot be loaded; mmap leaves the tensors unread
-        part.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # CIFS and FUSE cannot flush folders
-                raise
-        finally:
-            os.close(folder)
-    except Exception as error:
-        part.unlink(missing_ok=True)  # the disk may be full
-        cause: BaseException | None = error  # on a full disk, torch says "unexpected pos", and the system's error is behind it
-        while cause is not None and not isinstance(cause, OSError):
-            cause = cause.__cause__ or cause.__context__
-        raise FastDataError(f"{path} could not be written: {cause or error}") from error
 
 
 def _copied(value: Any) -> Any:

@@ -30,17 +30,18 @@ class GraphCheck:
         self._updates = 0
         self._marks: list[weakref.ref[_Mark]] = []
 
-    def see(self, losses: Tensor) -> None:
-        """Take the losses of a batch, before their backward pass. Marks the whole graph of one update."""
+    def see(self, result: Any) -> None:
+        """Take what loss_fn returned for a batch. Marks the whole graph of one update."""
         if self._updates != MARKED_UPDATE - 1:
             return
-        nodes, seen = [losses.grad_fn], set[Any]()
+        losses = result[0] if isinstance(result, tuple | list) else result
+        nodes, seen = [getattr(losses, "grad_fn", None)], set[Any]()
         while nodes:
             node = nodes.pop()
             if node is not None and node not in seen and type(node).__name__ != "AccumulateGrad":  # lives with its weight
                 seen.add(node)
                 mark = _Mark()
-                node.metadata["fastdata"] = mark  # type: ignore[index]  # a dict that lives as long as the node
+                node.metadata["fastdata"] = mark  # a dict that lives as long as the node
                 self._marks.append(weakref.ref(mark))
                 nodes.extend(next_node for next_node, _ in node.next_functions)
 
@@ -49,20 +50,21 @@ class GraphCheck:
         self._updates += 1
         if self._updates != CHECKED_UPDATE:
             return
-        gc.collect()  # what only a reference cycle keeps
-        if any(mark() is not None for mark in self._marks):
+        if self._alive():
+            gc.collect()  # what only a reference cycle keeps
+        if self._alive():
             warn_user(
                 f"the graph of update {MARKED_UPDATE} still exists after update {CHECKED_UPDATE}: the code collects losses or "
                 "outputs with their graphs, so memory grows with every batch. Collect loss.detach() instead"
             )
         self._marks.clear()
 
+    def _alive(self) -> bool:
+        return any(mark() is not None for mark in self._marks)
+
 
 class CudnnBenchmark:
-    """Lets cuDNN measure its algorithms, which it does again for each shape of input, and switches this off after three shapes.
-
-    A second number of rows with the same size is the short batch at the end of an epoch, and does not count.
-    """
+    """Lets cuDNN measure its algorithms for each shape of input, until it has seen three, besides short batches of these."""
 
     def __init__(self) -> None:
         self._rows: dict[torch.Size, set[int]] = {}  # by size: the numbers of rows seen
@@ -93,10 +95,10 @@ def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: flo
 
 def warn_of_statistics(model: nn.Module) -> None:
     """Warn if running statistics of a norm are not finite: the forward pass of a skipped update has changed them all the same."""
-    running = [(name, value) for name, value in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
-    broken = [name for name, value in running if not torch.isfinite(value).all()]
-    if broken:
-        warn_user(
-            f"{broken[0]} is not finite, as are {len(broken)} running statistics in all, since a batch that was not finite went "
-            "through the model: every evaluation will be NaN. Leave such batches out, and continue from a checkpoint before them"
-        )
+    for name, value in model.named_buffers():
+        if name.endswith(("running_mean", "running_var")) and not torch.isfinite(value).all():
+            warn_user(
+                f"{name} is not finite, since a batch that was not finite went through the model: every evaluation will be NaN. "
+                "Leave such batches out, and continue from a checkpoint before them"
+            )
+            return

@@ -22,10 +22,7 @@ __all__ = ["EMA", "build_optimizer", "device_for", "lay_out"]
 
 
 class EMA:
-    """Does ``average += (1 - decay) * (weights - average)`` after each update that was not skipped, also for float buffers.
-
-    Other buffers, such as counters, are copied. `average` is a copy of the model, on the same devices.
-    """
+    """Does ``average += (1 - decay) * (weights - average)`` after each update that was not skipped; counters are copied."""
 
     def __init__(self, model: nn.Module, average: nn.Module, decay: float) -> None:
         if not 0 <= decay < 1:
@@ -54,22 +51,18 @@ class EMA:
 def device_for(device: str | torch.device | None, model: nn.Module) -> torch.device | None:
     """Return the device to move the model to; "cuda" is the GPU that torchrun gave to this rank. None: leave the model.
 
-    Without a name it is that GPU, if there is one and the whole model is on the CPU. A model that its author has wrapped for
-    several ranks, or begun to shard, stays.
+    Without a name it is that GPU, if there is one, and the whole model is on the CPU, and neither wrapped nor sharded.
     """
     rank, count = int(os.environ.get("LOCAL_RANK") or 0), torch.cuda.device_count()
     if device is None:
         movable = all(type(weight.data) is Tensor and weight.device.type == "cpu" for weight in model.parameters())
         if not movable or isinstance(model, DistributedDataParallel) or rank >= count:
             return None
-        device = "cuda"
-    chosen = torch.device(device)
+    chosen = torch.device(device or "cuda")
     if chosen.type == "cuda":
         index = rank if chosen.index is None else chosen.index
         if index >= count:
-            raise ValueError(
-                f"device is {str(device)!r}, GPU {index} for this rank, but torch sees {count} GPUs: give device='cpu'"
-            )
+            raise ValueError(f"device is {str(device)!r}, GPU {index} here, but torch sees {count} GPUs: give device='cpu'")
         chosen = torch.device("cuda", index)
         torch.cuda.set_device(chosen)
     return chosen
@@ -106,19 +99,14 @@ def lay_out(
                 module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
     if compile:
         model.compile(mode=compile if isinstance(compile, str) else None)  # in place, so the keys stay
-    called = _parallel(model, world) if wrap is None else wrap(model)
-    if average is not None and wrap is not None:
-        average = _inside(wrap(average))
+    called = model
+    if wrap is not None:
+        called = wrap(model)
+        average = average and _inside(wrap(average))
+    elif world.size > 1 and not isinstance(model, DistributedDataParallel):
+        called = DistributedDataParallel(model, gradient_as_bucket_view=True)
     model = _inside(called)
     return model, called, None if average is None or ema is None else EMA(model, average, ema)
-
-
-def _parallel(model: nn.Module, world: World) -> nn.Module:
-    if world.size == 1 or isinstance(model, DistributedDataParallel):
-        return model
-    devices = list({p.device for p in model.parameters()})
-    gpu = devices if len(devices) == 1 and devices[0].type == "cuda" else None  # None: its author spread it over several
-    return DistributedDataParallel(model, device_ids=gpu, gradient_as_bucket_view=True)
 
 
 def _inside(model: nn.Module) -> nn.Module:

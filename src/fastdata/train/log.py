@@ -23,14 +23,10 @@ LINE_S = 60.0  # most time between two lines where there is no progress bar
 
 
 class Counts(dict[str, float]):
-    """Sums since the beginning of a run. A copy is a mark; a record is about what came after it.
-
-    They are of this rank, except "rows", "losses", "counts" and "skipped", which are of all ranks.
-    """
+    """Sums since a run began: the times of this rank, and numbers of all ranks. A record is about what came after a mark."""
 
     def __init__(self) -> None:
-        names = ("seconds", "wait_s", "rows", "updates", "losses", "counts", "skipped")
-        super().__init__(dict.fromkeys(names, 0.0), seconds=-time.perf_counter())
+        super().__init__(seconds=-time.perf_counter(), wait_s=0.0, rows=0.0, losses=0.0, counts=0.0, skipped=0.0)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -81,7 +77,7 @@ class Log:
     """Appends records to log.jsonl and to TensorBoard's curves, if tensorboard is installed.
 
     A file that cannot be written, for example on a full disk, causes one warning; the run continues. The log is tried again with
-    the next record; TensorBoard's file ends with its first error. Without a folder there are no files.
+    the next record; TensorBoard's file has ended. Without a folder there are no files.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -99,24 +95,22 @@ class Log:
                 if file.tell() and file.seek(-1, 2) and file.read(1) != b"\n":
                     file.write(b"\n")  # end a line that a killed run or a full disk cut off
                 file.write(json.dumps({"time": time.time(), **record}).encode() + b"\n")
+            if self._draws:
+                self._draw(self._folder, record)
         except OSError as error:
-            if not self._warned:
-                warn_user(f"log.jsonl could not be written into {self._folder}: {error}. The training continues")
-            self._warned = True
-        try:
-            self._draw(record)
-        except (ImportError, OSError) as error:
             self._draws, self._board = False, None
-            if isinstance(error, OSError):
-                warn_user(f"TensorBoard's file could not be written into {self._folder}: {error}. The training continues")
+            if not self._warned:
+                warn_user(f"the log could not be written into {self._folder}: {error}. The training continues")
+            self._warned = True
 
-    def _draw(self, record: Mapping[str, Any]) -> None:
-        if not self._draws:
-            return
+    def _draw(self, folder: Path, record: Mapping[str, Any]) -> None:
         if self._board is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(self._folder)
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                self._draws = False
+                return
+            self._board = SummaryWriter(folder)
         for name, value in record.items():
             if isinstance(value, int | float) and name not in ("update", "epoch"):
                 self._board.add_scalar(f"{record['kind']}/{name}", value, record["update"])
@@ -141,8 +135,8 @@ class Progress:
         """Start an epoch, counted from 1, or continue it after `done` of its updates."""
         self.close()
         self._epoch = epoch
-        options = {"disable": None if self._shown else True, "unit": "update", "dynamic_ncols": True}
-        self._bar = tqdm(desc=f"epoch {epoch}", initial=done, total=updates, **options)
+        hidden = None if self._shown else True  # None: without a terminal
+        self._bar = tqdm(desc=f"epoch {epoch}", initial=done, total=updates, disable=hidden, unit="update", dynamic_ncols=True)
 
     def update(self) -> None:
         self._bar.update()
@@ -156,10 +150,10 @@ class Progress:
             self.tell(f"epoch {self._epoch}: {record['update']} updates, {line(record)}")
 
     def end_epoch(self, epoch: int, record: Mapping[str, Any], results: Mapping[str, float]) -> None:
-        """Print the line of an epoch."""
+        """Print the line of an epoch, with the results of its evaluation."""
         self.close()
-        evaluation = f"; evaluation: {', '.join(f'{name} {value:.4g}' for name, value in results.items())}" if results else ""
-        self.tell(f"epoch {epoch}: {line(record)}{evaluation}.")
+        evaluation = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
+        self.tell(f"epoch {epoch}: {line(record)}{'; evaluation: ' if results else ''}{evaluation}.")
 
     def tell(self, text: str) -> None:
         """Print a line above the bar, and flush it for pipes. A line for which a disk has no room does not end the run."""

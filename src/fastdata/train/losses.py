@@ -33,11 +33,7 @@ class Losses(NamedTuple):
 
 
 def losses_of(result: Any) -> Losses:
-    """Return the losses, their sum, and how many count, from the result of a loss function, as `Trainer` describes it.
-
-    Raises:
-        TypeError: if `result` is something else, or has no graph while gradients are enabled.
-    """
+    """Return the losses, their sum, and how many count, from the result of a loss function, as `Trainer` describes it."""
     losses, second = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)
     if not isinstance(losses, Tensor) or not losses.is_floating_point() or not isinstance(second, Tensor | Real | None):
         raise TypeError(f"loss_fn returned {_described(result)}: {EXPECTED}")
@@ -65,18 +61,13 @@ def _sum(losses: Tensor) -> Tensor:
 
 
 def check_values(result: Any) -> None:
-    """Look in the graph for losses that are averaged or ignored, but not counted that way. The host waits for the device.
-
-    Raises:
-        TypeError: if loss_sum is a mean and count is not 1, or if targets were ignored and there is no mask.
-    """
+    """Raise a TypeError if the graph has a mean and the count is not 1, or ignored targets and there is no mask. The host waits."""
     if isinstance(result, Tensor):
         loss = _loss_of_torch(result)
         if loss is None or loss._saved_target.numel() != result.numel():
             return
-        targets, index = loss._saved_target, loss._saved_ignore_index
-        if index >= 2**63:  # torch saves it unsigned
-            index -= 2**64
+        targets = loss._saved_target
+        index = (loss._saved_ignore_index + 2**63) % 2**64 - 2**63  # torch saves it unsigned
         if count := int((targets == index).sum()):
             raise TypeError(
                 f"{count} of {targets.numel()} targets are {index}, which the loss ignores, but loss_fn returned no mask, so their "

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import profile, schedule
 
 __all__ = ["WARMUP", "profiled"]
 
@@ -24,11 +24,10 @@ def profiled(updates: int | None, folder: Path, tell: Callable[[str], None]) -> 
         yield None
         return
     gpu = torch.cuda.is_available()
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
     if gpu:
         torch.cuda.set_sync_debug_mode("warn")
     try:
-        with profile(activities=activities, schedule=schedule(wait=0, warmup=WARMUP, active=updates, repeat=1)) as running:
+        with profile(schedule=schedule(wait=0, warmup=WARMUP, active=updates, repeat=1)) as running:
             yield running
     finally:
         if gpu:

@@ -23,9 +23,6 @@ SchedulerLike: TypeAlias = Callable[[int], float] | LRScheduler | tuple[LRSchedu
 class Schedule:
     """Sets the rates of an optimizer from nothing, a function of the update, or any of torch's schedulers.
 
-    A scheduler of torch is stepped where the examples in torch's documentation step it; `Trainer` says when. A function sets the
-    rates of update 0 at once, or, if it has no total yet, when `begin` fills it in.
-
     Attributes:
         every: when it steps: "never", "update", "epoch" or "evaluation".
         metric: the metric of a ReduceLROnPlateau.
@@ -37,19 +34,17 @@ class Schedule:
         self.every, self.metric = _when(base, option)
         self.optimizer = optimizer
         self.of_torch = isinstance(base, LRScheduler)
-        self._update = 0
         self._moves: bool | None = None  # whether a rate was above 0 since the last epoch ended; None: there was no update
         self._scheduler: Any = base
         if isinstance(base, LRScheduler) and base.optimizer is not optimizer:
             raise ValueError(f"the {_name(base)} is of another optimizer: make it with the one whose rates it is to set")
         self._fitted = isinstance(base, Curve) and base.total is None  # the run gives the total
-        if not self._fitted:
-            self._set(0)
+        self._set(0)
 
     def _set(self, update: int) -> None:
-        """Set the rates of an update, if a function defines them."""
+        """Set the rates of an update, if a function defines them, and its total is known."""
         self._update = update
-        if self._scheduler is None or self.of_torch:
+        if self._scheduler is None or self.of_torch or (self._fitted and self._scheduler.total is None):
             return
         factor = float(self._scheduler(update))
         need(0 <= factor < math.inf, f"the factor of the rate in update {update}", factor, "a finite number from 0 on")
@@ -80,9 +75,8 @@ class Schedule:
 
     def updated(self, update: int) -> None:
         """Set the rates of the next update, after update number `update`, counted from 0, was tried."""
-        self._moves = self._moves or any(
-            isinstance(group["lr"], Tensor) or group["lr"] > 0 for group in self.optimizer.param_groups
-        )
+        rates = (group["lr"] for group in self.optimizer.param_groups)
+        self._moves = self._moves or any(isinstance(rate, Tensor) or rate > 0 for rate in rates)
         self._set(update + 1)
         if self.of_torch and self.every == "update":
             self._scheduler.step()
@@ -90,9 +84,8 @@ class Schedule:
     def epoch_ended(self) -> None:
         """Set the rates of the next epoch, after the last `updated` of this one. Warn if none of this one was above 0."""
         if self._moves is False:
-            warn_user(
-                f"the learning rate was 0 for a whole epoch; the scheduler is {_name(self._scheduler)}, stepped: {self.every}"
-            )
+            name = _name(self._scheduler)
+            warn_user(f"the learning rate was 0 for a whole epoch; the scheduler is {name}, stepped: {self.every}")
         self._moves = None
         if self.of_torch and self.every == "epoch":
             self._scheduler.step()
@@ -120,9 +113,7 @@ class Schedule:
         own, found = (_name(self._scheduler), self.every), (state["scheduler"], state["every"])
         if own != found:
             raise ValueError(f"the scheduler is {own}, in the checkpoint it is {found}: pass that one, or start a new run")
-        self._update = state["update"]
-        if not self._fitted or self._scheduler.total is not None:
-            self._set(self._update)
+        self._set(state["update"])
         if self.of_torch:
             self._scheduler.load_state_dict(copy.deepcopy(state["state"]))
             if self._update:  # torch looks for steps in this process only, and would warn of a wrong order

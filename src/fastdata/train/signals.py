@@ -29,11 +29,10 @@ def noted_signals(*, active: bool) -> Iterator[list[int]]:
         received.append(number)
         signal.signal(number, before[signal.Signals(number)])
 
-    if active and threading.current_thread() is threading.main_thread():
-        for number in HANDLED:
-            before[number] = signal.getsignal(number) or signal.SIG_DFL  # None: a handler not set from Python
-            if before[number] is not signal.SIG_IGN or number != signal.SIGINT:  # ignored in background jobs
-                signal.signal(number, note)
+    for number in HANDLED if active and threading.current_thread() is threading.main_thread() else ():
+        before[number] = signal.getsignal(number) or signal.SIG_DFL  # None: a handler not set from Python
+        if before[number] is not signal.SIG_IGN or number != signal.SIGINT:  # ignored in background jobs
+            signal.signal(number, note)
     try:
         yield received
     finally:

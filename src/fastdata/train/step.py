@@ -6,15 +6,15 @@ import functools
 import operator
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from fastdata.system.torch_private import find_not_finite
-from fastdata.train.checks import GraphCheck
 from fastdata.train.layout import EMA
 from fastdata.train.losses import check_values, losses_of
 from fastdata.train.world import Compute
@@ -22,6 +22,16 @@ from fastdata.train.world import Compute
 __all__ = ["Step"]
 
 EMPTY = nullcontext()
+
+
+class Totals(NamedTuple):
+    """Sums over updates: the losses of those that were applied and their counts, of all ranks; skipped ones, also in a row."""
+
+    losses: float
+    counts: float
+    skipped: int
+    in_a_row: int
+    updates: int
 
 
 class Step:
@@ -45,7 +55,6 @@ class Step:
         *,
         clip_norm: float | None,
         ema: EMA | None,
-        graphs: GraphCheck | None,
     ) -> None:
         self.model = model
         self._loss_fn = loss_fn
@@ -54,7 +63,6 @@ class Step:
         self._world = compute.world
         self._clip_norm = clip_norm
         self._ema = ema
-        self._graphs = graphs
         self._no_sync = getattr(model, "no_sync", None)  # DistributedDataParallel
         self._set_sync = getattr(model, "set_requires_gradient_sync", None)  # FSDP2
         self.scaler = torch.amp.GradScaler(compute.device.type, enabled=compute.dtype == torch.float16)
@@ -94,8 +102,6 @@ class Step:
                 losses, total, count = losses_of(result)
             if check:
                 check_values(result)
-            if self._graphs is not None:
-                self._graphs.see(losses)
             if valid == 0:  # this rank has nothing left in this epoch
                 losses, total, count = losses * 0, total * 0, count * 0
             self._losses.append(total)
@@ -154,7 +160,7 @@ class Step:
             norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if quick else get_total_norm(grads)
             norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
             skip += (norm * 0 != 0).to(skip.device)
-        self._world.max(skip)
+        self._world.sum(skip, dist.ReduceOp.MAX)
         if self.scaler.is_enabled():
             flags = self.scaler._found_inf_per_device(self._optimizer)  # empty if nothing has a gradient
             flags.setdefault(self._compute.device, skip)  # type: ignore[call-overload]
@@ -179,21 +185,17 @@ class Step:
             del optimizer.grad_scale, optimizer.found_inf
         self.scaler.update()
 
-    def read_totals(self) -> tuple[float, float, int, int]:
-        """Return losses, counts and skipped updates of all ranks since the last call, and how many were skipped in a row, at last.
-
-        The host waits here. For it, an operation on all updates takes as long as one on a single number.
-        """
+    def read_totals(self) -> Totals:
+        """Return the sums since the last call. The host waits here; all ranks must call it together."""
         columns = [self._numbers(column) for column in zip(*self._updates, strict=True)]
+        updates = list(zip(*columns, strict=True))
         self._updates.clear()
-        loss = number = skipped = 0.0
-        for each, count, skip in zip(*columns, strict=True):
-            self._skipped_in_a_row = self._skipped_in_a_row + 1 if skip else 0
-            skipped += skip
-            loss += 0.0 if skip else each
-            number += 0.0 if skip else count
-        ranks = self._world.gather((loss, number))
-        return sum(loss for loss, _ in ranks), sum(number for _, number in ranks), round(skipped), self._skipped_in_a_row
+        for _, _, skipped in updates:
+            self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
+        applied = [(loss, count) for loss, count, skipped in updates if not skipped]
+        ranks = self._world.gather((sum(loss for loss, _ in applied), sum(count for _, count in applied)))
+        losses, counts = map(sum, zip(*ranks, strict=True))
+        return Totals(losses, counts, len(updates) - len(applied), self._skipped_in_a_row, len(updates))
 
     def _numbers(self, column: Sequence[Any]) -> list[float]:
         if not any(isinstance(value, Tensor) for value in column):

@@ -21,7 +21,7 @@ from fastdata.optim.rates import Curve
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.checks import CudnnBenchmark, GraphCheck, not_finite, warn_of_statistics
 from fastdata.train.epoch import Epoch, check_rank, first_tensor
-from fastdata.train.evaluate import Metrics, evaluate, predict
+from fastdata.train.evaluate import Metrics, evaluate
 from fastdata.train.layout import build_optimizer, device_for, lay_out
 from fastdata.train.log import RECORDED, Counts, Log, Means, Progress
 from fastdata.train.profiler import WARMUP, profiled
@@ -51,20 +51,19 @@ class Trainer:
 
     The gradient of an update is the sum of the losses that count, divided by their number, over all its micro-batches on all ranks.
     So `accumulate`, short batches and any number of ranks give what one big batch gives, except through layers that look at a whole
-    batch, such as BatchNorm. An update whose gradient is not finite is skipped. Fifty skipped in a row, or nothing but skipped
-    updates in a run, raise an error.
+    batch, such as BatchNorm. An update whose gradient is not finite is skipped; fifty in a row, or all of a run, raise an error.
 
-    Under `torchrun`, each process is a rank. With a `dir`, a new Trainer continues from the newest checkpoint there and says so.
-    SIGTERM and Ctrl-C save a checkpoint and end the process with exit codes 75 and 130; the latter is also a KeyboardInterrupt. If
-    options differ from the saved ones, the new values are used and a warning names both. Only a scheduler of torch keeps its saved
-    arguments, rates and momenta. On a terminal there is a progress bar; elsewhere a line for each epoch, and one a minute.
+    Under `torchrun`, each process is a rank. With a `dir`, a new Trainer continues from the newest checkpoint there. SIGTERM and
+    Ctrl-C save a checkpoint and end the process with exit codes 75 and 130; the latter is also a KeyboardInterrupt. If options
+    differ from the saved ones, the new values are used and a warning names both. Only a scheduler of torch keeps its saved
+    arguments, rates and momenta.
 
     Args:
         model: stays yours: the Trainer keeps any wrapper to itself.
         optimizer: an optimizer of the model's parameters, or a function that makes one from them, such as
             ``partial(AdamW, lr=1e-3)``. The Trainer asks such a function for the fused version on a GPU, where there is one.
         device: where the model and batches go; "cuda" is this rank's GPU. None: that GPU, if there is one and the whole model is
-            on the CPU; otherwise the model stays, and batches go to the device of its first weight.
+            on the CPU; otherwise the device of its first weight.
         precision: "fp32", "bf16" or "fp16". The last two use autocast; fp16 also a GradScaler.
         tf32: whether float32 products may be rounded to TF32. None: leave torch's setting.
         accumulate: micro-batches per update. The last update of an epoch takes what is left.
@@ -83,14 +82,14 @@ class Trainer:
         metrics: {name: metric} for `evaluate`. A metric is a function(outputs, batch), where outputs are what the model returned to
             `loss_fn`; it returns (sum, count), a tensor with one value per row or token, or a float, the mean over the batch's
             rows. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
-            batch[1]). A pair (object, function(outputs, batch)) updates it with what the function returns instead.
+            batch[1]); in a pair (object, function(outputs, batch)), with what the function returns.
         dir: folder for checkpoints, the log, and TensorBoard's files if tensorboard is installed. None: write no files.
         resume: True: continue from the newest checkpoint of `dir`, if there is one. "require": raise an error if there is none.
             False: start a new run, also after SIGTERM; files of an earlier run move to ``dir/earlier-1``, -2, and so on.
         save_every, keep_last: updates between checkpoints, besides one at the end of each epoch; number of checkpoints to keep.
         log_every: updates between lines of the log. Between two lines the host does not wait for the device.
-        profile: number of updates to run under torch.profiler, after three warm-up updates; then `fit` ends. The trace goes into
-            `dir`. Such a run does not resume and writes neither checkpoints nor a log.
+        profile: number of updates to run under torch.profiler, after three others; then `fit` ends. The trace goes into `dir`. Such
+            a run does not resume and writes neither checkpoints nor a log.
         callbacks: {"step": f(trainer), "epoch": f(trainer, record), "eval": f(trainer, results), "save": f(trainer, path), "log":
             f(trainer, record)}. A step, epoch or eval callback that returns True ends the run. "log" gets each record of the log
             on rank 0, with or without a `dir`, to pass it to another logger.
@@ -171,10 +170,8 @@ class Trainer:
         self._loss_fn = record_function("loss_fn")(loss_fn) if profile else loss_fn
         self._metrics = Metrics(metrics or {})
         self._compute = Compute(self.world, self.device, PRECISIONS[precision], channels_last)
-        self._graphs = GraphCheck() if self._main else None
-        self._step = Step(
-            wrapped, self._loss, self.optimizer, self._compute, clip_norm=clip_norm, ema=self.ema, graphs=self._graphs
-        )
+        self._graphs = GraphCheck()
+        self._step = Step(wrapped, self._loss, self.optimizer, self._compute, clip_norm=clip_norm, ema=self.ema)
         self._cudnn = CudnnBenchmark() if cudnn_benchmark and self.device.type == "cuda" else None
         folder = None if profile else self.dir  # a profile is no run to resume
         self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
@@ -182,7 +179,6 @@ class Trainer:
         self._progress = Progress(shown=self._main)
         self._counts = Counts()
         self._line_mark = self._epoch_mark = self._counts.mark()
-        self._last_line = 0  # the update of the last line of the log
         self._means = Means()
         self._muted = False  # the batch only fills up what other ranks have
         self._ending = 0
@@ -285,7 +281,15 @@ class Trainer:
                 self.epoch += 1
                 self.epoch_open = True
             if complete:
-                self._updated()
+                self.update += 1
+                self._progress.update()
+                self._graphs.updated()
+                if self.update % self._log_every == 0:
+                    self._flush()
+                self.schedule.updated(self.update - 1)
+                if self._profiler is not None:
+                    self._profiler.step()
+                self._call("step")
                 yield self.update
 
     def _begin_epoch(self, train: Any) -> Epoch:
@@ -313,13 +317,12 @@ class Trainer:
         self._random = None
 
     def _add(self, batch: Any, *, last: bool) -> None:
+        batch, valid = self._compute.place(batch)
         tensor = first_tensor(batch)
         if tensor is not None and tensor.dim():
             if self._cudnn is not None:
                 self._cudnn.see(tensor)
-            valid = getattr(batch, "valid", None)  # None also if a function has made other rows of a Batch
             self._counts["rows"] += (len(tensor) if valid is None else valid) * self.world.size
-        batch, valid = self._compute.place(batch)
         check = self.update == 0 or (self.update + 1) % self._log_every == 0  # the host waits for the device then anyway
         self._step.add(batch, valid=valid, last=last, check=check)
 
@@ -327,19 +330,9 @@ class Trainer:
         self._muted = getattr(batch, "valid", None) == 0
         result = self._loss_fn(model, batch)
         self._muted = False
+        if self._main:
+            self._graphs.see(result)
         return result
-
-    def _updated(self) -> None:
-        self.update += 1
-        self._progress.update()
-        if self._graphs is not None:
-            self._graphs.updated()
-        if self.update % self._log_every == 0:
-            self._flush()
-        self.schedule.updated(self.update - 1)
-        if self._profiler is not None:
-            self._profiler.step()
-        self._call("step")
 
     def _count_updates(self, train: Any, last_epoch: float, last_update: float) -> float:
         """Return the number of updates of the whole run, including those before a resume; math.inf if it is not known."""
@@ -378,15 +371,6 @@ class Trainer:
         finally:
             self._means = before
 
-    def predict(self, loader: Iterable[Any], forward: Callable[[Any, Any], Tensor] | None = None) -> Tensor:
-        """Return the model's outputs, float [samples, ...] on the CPU, in the order of the set, on every rank.
-
-        Args:
-            forward: ``forward(model, batch)``. None: ``model(batch)``, or ``model(batch[0])`` if the batch is a tuple or list.
-        """
-        call = forward or (lambda model, batch: model(batch[0] if isinstance(batch, tuple | list) else batch))
-        return predict(self.ema.model if self.ema else self.model, loader, call, self._compute)
-
     def validate(self, val: Iterable[Any] | None) -> dict[str, float]:
         """Evaluate, unless this was done after this update, and pass the results to the schedule, the log and the callback."""
         if val is None or self.validated == self.update:
@@ -413,25 +397,17 @@ class Trainer:
         self._write("epoch", record)
 
     def _flush(self, *, over: bool = False) -> None:
-        """Write a line about the updates since the last one. All ranks call it together; only here the host waits for the device.
-
-        Raises:
-            FastDataError: the last 50 updates were skipped, or, with `over`, all updates of the run.
-        """
-        is_new = self._last_line != self.update
-        if not (is_new or over):
+        """Write a line about the updates since the last one. All ranks call it together; only here the host waits."""
+        totals, rate = self._step.read_totals(), self.schedule.rates()[0]
+        if totals.in_a_row >= MAX_SKIPPED or (over and 0 < totals.in_a_row == self.update):
+            raise not_finite(totals.in_a_row, self.model, self._step.loss(), rate=rate, scaled=self._step.scaler.is_enabled())
+        if not totals.updates:
             return
-        losses, counts, skipped, in_a_row = self._step.read_totals()
-        if in_a_row >= MAX_SKIPPED or (over and 0 < in_a_row == self.update):
-            scaled = self._step.scaler.is_enabled()
-            raise not_finite(in_a_row, self.model, self._step.loss(), rate=self.schedule.rates()[0], scaled=scaled)
-        if not is_new:
-            return
-        for name, value in (("losses", losses), ("counts", counts), ("skipped", skipped)):
-            self._counts[name] += value
-        record = {**self._counts.since(self._line_mark), "lr": self.schedule.rates()[0]}
-        self._last_line, self._line_mark = self.update, self._counts.mark()
-        if skipped and self._main:
+        for name in ("losses", "counts", "skipped"):
+            self._counts[name] += getattr(totals, name)
+        record = {**self._counts.since(self._line_mark), "lr": rate}
+        self._line_mark = self._counts.mark()
+        if totals.skipped and self._main:
             warn_of_statistics(self.model)
         self._progress.show(self._write("train", record))
 
@@ -446,9 +422,8 @@ class Trainer:
     def log(self, name: str, value: float | Tensor) -> None:
         """Log a number, such as a second loss: in `loss_fn`, in a callback, or in a loop over `steps`.
 
-        The next record, the progress line and TensorBoard's curves show the plain mean, over all ranks, of what was logged under
-        this name since the last record. A value logged during an evaluation is one of its results. The host waits for a tensor only
-        when the record is written. A ValueError says that the log or a metric uses the name.
+        The next record has the mean, over all ranks, of what was logged under this name since the last one. What is logged during
+        an evaluation is one of its results. The host waits for a tensor only when the record is written.
         """
         if name in RECORDED or name in self._metrics.functions or name in self._metrics.objects:
             raise ValueError(f"log({name!r}, ...): the log uses this name itself, or a metric has it: choose another")
@@ -508,14 +483,10 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on.
-
-        Raises:
-            FastDataError: if the state does not fit this Trainer.
-        """
-        if state.get("format") != FORMAT:
-            raise FastDataError(f"expected a state of a Trainer in format {FORMAT}, but it has {', '.join(map(str, [*state][:8]))}")
+        """Continue where a state was taken. With another number of ranks, dropout and the like draw other numbers from here on."""
         try:
+            if state["format"] != FORMAT:
+                raise ValueError(f"its format is {state['format']}, expected {FORMAT}")
             new, old = self._options["optimizer"], state["options"]["optimizer"]
             if new != old and {new, old} != {"Adam", "AdamW"}:  # these two keep the same state per weight
                 raise ValueError(f"its optimizer is {old}, this one is {new}")
@@ -539,7 +510,6 @@ class Trainer:
         self._resumed = place = ranks[self.world.rank if alike else 0]["place"]
         self._pass = None
         self._saved = self._counters()
-        self._last_line = self.update
         if differences and self._main:
             warn_user(f"resumed after update {self.update}, in epoch {self.epoch + 1}. {'; '.join(differences)}")
         if not alike and place and place["used"] and "global_batch_size" not in (place["loader"] or {}):

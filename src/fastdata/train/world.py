@@ -32,8 +32,6 @@ class World(NamedTuple):
     @classmethod
     def join(cls, device: torch.device | None) -> World:
         """Return the world that `torchrun` describes in the environment; make the process group unless there is one."""
-        if not dist.is_available():
-            return cls()
         if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE") or 1) > 1:
             gpus = device is not None and device.type == "cuda"
             dist.init_process_group("nccl" if gpus else "gloo", device_id=device if gpus else None)
@@ -42,16 +40,10 @@ class World(NamedTuple):
         hosts = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
         return cls(dist.get_rank(), dist.get_world_size(), hosts)
 
-    def sum(self, value: Tensor) -> Tensor:
-        """Sum over all ranks, in place. The host does not wait for a GPU."""
+    def sum(self, value: Tensor, operation: Any = dist.ReduceOp.SUM) -> Tensor:
+        """Sum over all ranks, in place, or take the largest with ReduceOp.MAX. The host does not wait for a GPU."""
         if self.size > 1:
-            dist.all_reduce(value)
-        return value
-
-    def max(self, value: Tensor) -> Tensor:
-        """Take the largest value over all ranks, in place. The host does not wait for a GPU."""
-        if self.size > 1:
-            dist.all_reduce(value, dist.ReduceOp.MAX)
+            dist.all_reduce(value, operation)
         return value
 
     def largest(self, value: int) -> int:
@@ -96,16 +88,11 @@ class Compute:
     dtype: torch.dtype | None
     channels_last: bool
 
-    @property
-    def wide(self) -> torch.dtype:
-        """The widest float type of the device, for sums."""
-        return torch.float32 if self.device.type == "mps" else torch.float64
-
     def number(self, value: Any) -> Tensor:
-        """Return a copy of a number on the device, in the widest type, without waiting."""
+        """Return a copy of a number on the device, in float64, without waiting."""
         if isinstance(value, Tensor):
-            return value.detach().to(self.device, self.wide, copy=True)
-        return torch.full((), value, dtype=self.wide, device=self.device)  # torch.tensor would copy it, and wait
+            return value.detach().to(self.device, torch.float64, copy=True)
+        return torch.full((), value, dtype=torch.float64, device=self.device)  # torch.tensor would copy it, and wait
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.dtype is None and not torch.is_autocast_enabled(self.device.type):
