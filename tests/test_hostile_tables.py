@@ -1,17 +1,21 @@
-"""Tables of text with a quote in a wrong place, or in another encoding: an error that says where, never joined rows."""
+"""Sources of odd things: pipes where files are expected, quotes in wrong places, other encodings: an error, never joined rows."""
 
 from __future__ import annotations
 
 import csv
 import io
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from archives import png, write_tar
 from fastdata import TableDataset
 from fastdata.errors import PrepError, StoreError
 from fastdata.sources.listing import list_sources
-from support import encode, picture
+from support import PREP, encode, picture, run
 
 BROKEN = {  # rows behind a header of three columns, and the line where the row that is named begins
     "the closing quote is missing": ('1,"open,p\n0,"v0",q\n', 2),
@@ -60,3 +64,43 @@ def test_names_that_are_not_utf8_are_an_error_that_says_how_to_convert(tmp_path:
     (tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
     with pytest.raises(PrepError, match=r"is not UTF-8: .*café.* iconv -f LATIN1 -t UTF-8 .*t\.csv"):
         list_sources(tmp_path / "t.csv")
+
+
+FOREIGN = Path(__file__).parent / "data" / "foreign"
+
+
+def prepared(source: Path, *options: str | Path) -> Any:
+    """The command, which a pipe would keep for ever."""
+    return run(*PREP, source, source.with_name("o.fds"), "--workers", "1", *options, seconds=60)
+
+
+def test_a_pipe_beside_the_inputs_does_not_hang(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.png").write_bytes(png(0)[1])
+    os.mkfifo(tmp_path / "in/index.json")
+    done = prepared(tmp_path / "in")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "tars").mkdir()
+    write_tar(tmp_path / "tars/x.tar", [("0.png", png(0)[1]), ("0.cls", b"0")])
+    os.mkfifo(tmp_path / "tars/classes.json")
+    done = prepared(tmp_path / "tars/x.tar")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("option", ["--coco", "--yolo"])
+def test_annotations_that_are_a_pipe_are_an_error(tmp_path: Path, option: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.png").write_bytes(png(0)[1])
+    (tmp_path / "labels").mkdir()
+    os.mkfifo(tmp_path / f"labels/a.{'json' if option == '--coco' else 'txt'}")
+    done = prepared(tmp_path / "in", option, tmp_path / ("labels/a.json" if option == "--coco" else "labels"))
+    assert done.returncode == 2 and "it is no ordinary file" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_dataset_whose_file_is_a_pipe_is_an_error(tmp_path: Path) -> None:
+    shutil.copytree(FOREIGN / "mds-jpeg", tmp_path / "x")
+    file = tmp_path / "x/shard.00000.mds"
+    file.unlink()
+    os.mkfifo(file)
+    done = prepared(tmp_path / "x")
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr

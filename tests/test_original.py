@@ -12,7 +12,7 @@ from PIL import Image
 
 import fastdata
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop
-from fastdata.prepare.summary import Summary
+from fastdata.prepare.finish import Summary
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from image_files import saved

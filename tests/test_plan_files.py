@@ -1,19 +1,32 @@
-"""A plan as files: what was written comes back, and its fingerprint is that of earlier versions."""
+"""A plan: lists of inputs in little memory, their order, and their files, whose fingerprint is that of earlier versions."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import fastdata
+import stores
+from fastdata import LMDBDataset
+from fastdata.arrays.files import ArraySource
 from fastdata.errors import PrepError
 from fastdata.images.masks import MaskRecipe
 from fastdata.images.prepare import ImageRecipe
+from fastdata.prepare.build_plan import build_plan
 from fastdata.prepare.plan import Work, load_plan, make_plan, save_plan
 from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.packed import Packed
 from fastdata.store.manifest import Labels
+from support import MAIN, PEAK_MEMORY, encode, picture, run
 
 
 def _work(count: int, out: Path) -> Work:
@@ -81,3 +94,100 @@ def test_there_are_never_more_shards_than_inputs(tmp_path: Path, count: int) -> 
         sources = [Source(f"{k:03d}.png", -1, claimed) for k in range(count)]
         plan = make_plan(SourceList(tmp_path, Labels("none"), sources), ImageRecipe())
         assert plan.num_shards <= count and all(first < end for first, end in pairwise(plan.bounds))
+
+
+NAMES = ["a.jpg", "é/日本.png", "\udcff.jpg", "\ud800", "", "x" * 300]
+INPUTS = [
+    *(Source(name, label, size) for label, (name, size) in enumerate(zip(NAMES, [0, -1, 1, 1 << 31, 1 << 40, 7], strict=True))),
+    Source("a", (1.5, float("inf")), 3, "no-label"),
+    Source("b", -1, 3, place=("tar", "a.tar", 512, 1 << 40), values=("text", [1, 2], (1, 2), None, b"\0")),
+    Source("c", -1, 3, companions=(Source("d", -1, -1, "missing"),), values=(True, 1, 1.0)),
+    ArraySource("e.npz/a", 1, 5, key="a", archive="e.npz"),
+    Source("f", 0, 0),
+]
+
+
+ITEMS = st.one_of(st.sampled_from(INPUTS), st.integers(), st.text(), st.lists(st.none() | st.floats(allow_nan=False)))
+
+
+@given(st.lists(ITEMS, min_size=1, max_size=200), st.data())
+def test_a_packed_list_is_read_as_a_list_is(items: list[Any], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(items) - 1))
+    packed = Packed(iter(items[:cut]))
+    packed.extend(items[cut:-1])
+    packed.append(items[-1])
+    where = st.integers(-len(items), len(items) - 1)
+    for k in data.draw(st.lists(where, max_size=5)):
+        assert packed[k] == items[k]
+    found = data.draw(st.slices(len(items)))
+    assert packed[found] == tuple(items[found])
+    places = [k % len(items) for k in data.draw(st.lists(where, max_size=50))]
+    for chosen in (places, np.array(places, np.int64)):
+        taken = packed.taken(chosen)
+        assert list(taken) == [items[k] for k in places] and len(taken) == len(places)
+        assert list(taken.taken(np.arange(len(places))[::-2])) == [items[k] for k in places[::-2]]
+    assert [repr(one) for one in packed] == [repr(one) for one in items] and len(packed) == len(items)  # True is not 1
+    with pytest.raises(IndexError):
+        packed[len(items)]
+
+
+PLANNING = f"""{PEAK_MEMORY}
+import sys
+import fastdata.images.planning, fastdata
+before = peak_memory()
+fastdata.prep_plan(sys.argv[1], sys.argv[2])
+print(peak_memory() - before)
+"""
+
+
+def _peak(folder: Path, rows: int) -> int:
+    """Return the bytes that it takes to plan a table with so many rows."""
+    table = folder / f"{rows}.csv"
+    table.write_text("path,label\n" + "".join(f"class{k // 1000:05d}/image_{k:09d}.jpg,c{k % 100}\n" for k in range(rows)))
+    command = [sys.executable, "-c", PLANNING, str(table), str(folder / f"{rows}.fds")]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.slow
+def test_planning_takes_less_than_100_bytes_an_input(tmp_path: Path) -> None:
+    (tmp_path / "class00000").mkdir()
+    (tmp_path / "class00000" / "image_000000000.jpg").write_bytes(b"not read")
+    few, many = (_peak(tmp_path, rows) for rows in (30_000, 130_000))
+    assert (many - few) / 100_000 < 100
+
+
+def prepared(out: Path, **options: object) -> Path:
+    return fastdata.prep(stores.sources(), out, size=32, codec="rgb", workers=1, **options).out
+
+
+def test_the_same_samples_in_another_order(tmp_path: Path) -> None:
+    listed, shuffled = prepared(tmp_path / "a.fds"), prepared(tmp_path / "b.fds", order="shuffled")
+    first, second = LMDBDataset(listed), LMDBDataset(shuffled)
+    names = [first.name(k) for k in range(42)], [second.name(k) for k in range(42)]
+    assert names[0] == sorted(names[0]) and names[1] != names[0] and sorted(names[1]) == names[0]
+    for k, name in enumerate(names[1]):
+        pixels, label = first[names[0].index(name)]
+        assert second[k][1] == label and bool((second[k][0] == pixels).all())
+    assert first.classes == second.classes
+    runs = (np.diff(second.targets) != 0).sum()
+    assert runs > 20, "neighbours have different classes: 27 changes by chance, 2 as listed"
+    assert run(*MAIN, "verify", shuffled).returncode == 0
+
+
+def test_the_order_stays_what_it_is(tmp_path: Path) -> None:
+    """A run that is continued by a newer version has the same plan."""
+    names = [s.name for s in build_plan(stores.sources(), tmp_path / "a.fds", order="shuffled", limit=6).plan.sources]
+    assert names == [f"{stores.CLASSES[k % 3]}/{k:03d}.png" for k in [1, 21, 22, 23, 0, 2]]
+
+
+def test_what_is_read_forward_or_lies_in_memory_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    images = [{"bytes": encode(picture(k, 20, 24), ".png"), "path": f"{k}.png"} for k in range(3)]
+    pq.write_table(pa.table({"image": images}), tmp_path / "images.parquet")
+    with pytest.raises(PrepError, match=r"images.parquet is unpacked in large pieces"):
+        fastdata.prep(tmp_path / "images.parquet", tmp_path / "a.fds", order="shuffled", workers=1)
+    (tmp_path / "t.txt").write_text("one\ntwo\n")
+    with pytest.raises(ValueError, match="order is about"):
+        fastdata.prep(tmp_path / "t.txt", tmp_path / "c.fds", tokenizer="bytes", order="shuffled", workers=1)

@@ -28,7 +28,7 @@ from fastdata.options import as_option, options_of
 from fastdata.remote.url import is_url, parse_bytes, parse_storage
 
 if TYPE_CHECKING:
-    from fastdata.prepare.summary import Summary
+    from fastdata.prepare.finish import Summary
 
 __all__ = ["cli", "prep", "run"]
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import test_coco
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.coco import with_coco
+from fastdata.sources.annotations import with_coco, with_yolo
 from fastdata.sources.fields import read_fields
 from fastdata.sources.inputs import SourceList
 from fastdata.sources.instances import in_pixels
 from fastdata.sources.listing import list_sources
-from fastdata.sources.yolo import with_yolo
 from stores import folder
 from support import write_pictures
 from target import Case, target

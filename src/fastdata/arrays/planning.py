@@ -17,8 +17,7 @@ from fastdata.sources.folder import list_folder, walk_files
 from fastdata.sources.inputs import Source, SourceList, detail_of, label_notes, look
 from fastdata.sources.listing import labelled, others
 from fastdata.sources.pairs import with_files
-from fastdata.sources.path_table import list_table
-from fastdata.sources.tables import is_path_table
+from fastdata.sources.tables import is_path_table, list_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.store.manifest import NUMBERS, Labels
 

@@ -15,7 +15,7 @@ from fastdata.images.prepare import ImageRecipe
 from fastdata.images.sections import NamedImage
 from fastdata.images.tokens import with_tokens
 from fastdata.prepare.plan import Plan, make_plan
-from fastdata.sources.coco import with_coco
+from fastdata.sources.annotations import with_coco, with_yolo
 from fastdata.sources.fields import with_groups
 from fastdata.sources.inputs import SourceList, label_notes
 from fastdata.sources.instances import with_meanings
@@ -23,7 +23,6 @@ from fastdata.sources.listing import list_sources
 from fastdata.sources.options import StrPath
 from fastdata.sources.pairs import image_folders, with_files
 from fastdata.sources.urls import AnyPath, to_path
-from fastdata.sources.yolo import with_yolo
 
 __all__ = ["plan_source"]
 

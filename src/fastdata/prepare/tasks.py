@@ -23,12 +23,11 @@ from tqdm import tqdm
 
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.build_plan import build_plan, check_positive, on_disk, plan_stores
-from fastdata.prepare.finish import finish, finished_shards
+from fastdata.prepare.finish import PlanSummary, Summary, TaskSummary, finish, finished_shards, skipped_note, summarize
 from fastdata.prepare.folder import claimed, is_settled, replace_store, settle
 from fastdata.prepare.plan import Work, check_host, difference, load_plan, plan_folder, plan_path, save_plan, saved_plan
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
-from fastdata.prepare.summary import PlanSummary, Summary, TaskSummary, skipped_note, summarize
 from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.publish import publish, read_fingerprint

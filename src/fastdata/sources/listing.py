@@ -12,8 +12,7 @@ from fastdata.sources.inputs import FOLDERS, Field, SourceList
 from fastdata.sources.labels import read_classes, with_folder_classes, with_labels, with_pattern
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.pairs import refuse_mask_folders
-from fastdata.sources.path_table import list_table, with_table
-from fastdata.sources.tables import is_path_table
+from fastdata.sources.tables import is_path_table, list_table, with_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.words import number_of
 

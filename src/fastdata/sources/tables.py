@@ -1,25 +1,54 @@
-"""The columns of files that list inputs by their paths: CSV, TSV, JSONL and Parquet. And text in other encodings than UTF-8."""
+"""Tables of paths as SOURCE, or as labels for a folder of images; and text in other encodings than UTF-8."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from array import array
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import Any
+
+import numpy as np
+import xxhash
 
 from fastdata.errors import PrepError
 from fastdata.sources.arrow import image_columns, import_pyarrow
 from fastdata.sources.base import pointer_of
-from fastdata.sources.inputs import LABELS, PATHS, find_column, parse_json
+from fastdata.sources.fields import typed_cells
+from fastdata.sources.folder import list_entries
+from fastdata.sources.inputs import (
+    INDEX_COLUMN,
+    LABELS,
+    PATHS,
+    Field,
+    Source,
+    SourceList,
+    SplitsError,
+    as_spelled,
+    choose_label,
+    find_column,
+    is_image,
+    look,
+    not_stored,
+    parse_json,
+    path_key,
+)
+from fastdata.sources.labels import Type, read_classes, with_labels
+from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed
-from fastdata.sources.urls import AnyPath, seekable
+from fastdata.sources.urls import AnyPath, join, look_at_all, seekable, to_path
+from fastdata.store.manifest import Labels
 from fastdata.words import number_of
 
-__all__ = ["ENCODING_BYTES", "PathTable", "delimiter_of", "is_path_table", "name_encoding", "not_utf8", "read_rows", "read_table"]
+__all__ = ["ENCODING_BYTES", "PathTable", "delimiter_of", "is_path_table", "list_table", "name_encoding", "not_utf8"]
+__all__ += ["read_rows", "with_table"]
 
 JSONL = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
@@ -66,11 +95,9 @@ def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
     return path_column in schema.names or (bool(texts) and not image_columns(schema))
 
 
-def read_table(path: AnyPath, path_column: str | None, wanted: Collection[str | None] = ()) -> PathTable:
-    """Read a table; an unknown ending means CSV. Raise PrepError if it cannot be read, is empty, or has no column of paths.
-
-    path_column: None: the one with a usual name. wanted: columns that are read from a Parquet even if they hold lists.
-    """
+def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> PathTable:
+    """Read a table; an unknown ending means CSV. Raise PrepError if it cannot be read, is empty, or has no column of paths."""
+    path_column, wanted = options.path_column, {*(field.path[0] for field in fields), options.label_column, *options.regression}
     ending, schema, columns, count = path.suffix.lower(), dict[str, Any](), dict[str, Cells](), 0
     texts = ending not in (*JSONL, PARQUET)
     if ending == PARQUET:
@@ -203,3 +230,181 @@ def _refuse_head(path: AnyPath) -> None:
         raise PrepError(f"{path} is {pointer}")
     if encoding := name_encoding(head):
         raise PrepError(f"cannot read {path}: {not_utf8(str(path), encoding)}")
+
+
+SPLIT = "split"
+
+
+def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
+    """List the inputs that a table names, with their labels, and with the values of `fields`, which are columns of it."""
+    options = options.of_source()
+    root = path.parent if options.root is None else to_path(options.root)
+    table = _select_split(_read(path, options, fields), options.split)
+    look_at_all(root, table.names)
+    found = _with_similar(root, Packed(Source(name, -1, *look(join(root, name))) for name in table.names), path)
+    inputs, rows = SourceList(root, Labels("none"), found, selected=True), range(len(found))
+    inputs = _with_labels(_with_fields(inputs, table, rows, fields), table, rows, fields, options)
+    _refuse_two_labels(table, inputs.sources)
+    return inputs
+
+
+def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
+    """Return the inputs with the labels of a table: names are classes, numbers are floats; and with `fields`, columns of it.
+
+    A table whose columns are all fields leaves the labels as they are.
+    """
+    table = _read(path, options, fields)
+    if len(splits := sorted(set(_splits(table)))) > 1:
+        raise PrepError(
+            f"--labels {path}: its rows belong to {' and '.join(splits)}, which would be mixed: prepare each by itself, with "
+            f"{path} as SOURCE, and --root {inputs.root} --split {splits[0]}"
+        )
+    files = [source.name for source in inputs.sources]
+    meant, by_file, lost = _match(table.names, files, path), dict[str, int](), list[Source]()
+    for row, name in enumerate(table.names):
+        file = meant.get(path_key(name), os.path.normpath(name))
+        if by_file.setdefault(file, row) != row:
+            raise PrepError(f"{path} names {file!r} more than once")
+        if path_key(name) not in meant:
+            lost.append(Source(file, -1, -1, "missing"))
+    if not meant:
+        raise PrepError(
+            f"{path} names no image of {inputs.root}: its first path is {table.names[0]!r}, but paths are relative to SOURCE, such "
+            f"as {files[0] if files else 'photo.jpg'!r}"
+        )
+    rows = [by_file.get(file, -1) for file in files]
+    inputs = _with_fields(inputs, table, rows, fields)
+    inputs = replace(inputs, sources=Packed(chain(inputs.sources, lost)))
+    return _with_labels(inputs, table, [*rows, *(by_file[source.name] for source in lost)], fields, options)
+
+
+# Which file a path means
+
+
+def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[str, str]:
+    """Return the file that each name means, by the key of the name: that of the name, else the only one but for its ending."""
+    wanted = {path_key(name): name for name in names}
+    exact, stems = dict[str, str](), defaultdict[str, list[str]](list)
+    for file in files:
+        key = path_key(file)
+        if key in wanted and (key not in exact or os.path.normpath(file) == os.path.normpath(wanted[key])):
+            exact[key] = file
+        if (stem := os.path.splitext(key)[0]) in wanted:
+            stems[stem].append(file)
+    for stem in stems.keys() - exact.keys():
+        able = list(filter(is_image, stems[stem])) or stems[stem]
+        if len(able) > 1:
+            raise PrepError(f"{table} names {wanted[stem]!r}, which may be {able[0]} or {able[1]}: write the ending")
+        exact[stem] = able[0]
+    return exact
+
+
+def _with_similar(root: AnyPath, sources: Packed[Source], table: AnyPath) -> Packed[Source]:
+    """Return the inputs, those that are missing as the files in their folders that they mean."""
+    folders, meant = defaultdict[str, "array[int]"](lambda: array("Q")), dict[str, str]()  # the rows of each: names take more
+    for row, source in enumerate(sources):
+        if source.problem == "missing":
+            folders[source.name.replace("\\", "/").rpartition("/")[0]].append(row)
+    for written, rows in folders.items():
+        folder = as_spelled(root, written)
+        path = join(root, folder) if folder else root
+        files = [entry.name for entry in list_entries(path)] if path.is_dir() else []
+        meant |= _match([sources[row].name for row in rows], [f"{folder}/{file}" if folder else file for file in files], table)
+
+    def similar(source: Source) -> Source:
+        file = meant.get(path_key(source.name)) if source.problem == "missing" else None
+        return source if file is None else Source(file, -1, *look(join(root, file)))
+
+    return Packed(map(similar, sources)) if meant else sources
+
+
+def _refuse_two_labels(table: PathTable, sources: Sequence[Source]) -> None:
+    encoded = (os.path.normpath(source.name).encode("utf-8", "surrogatepass") for source in sources)
+    sums = np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(sources))  # a dict would fill the memory
+    order = np.argsort(sums, kind="stable")
+    sums = sums[order]
+    for k in np.flatnonzero(sums[1:] == sums[:-1]):
+        before, one = sources[int(order[k])], sources[int(order[k + 1])]
+        same = os.path.normpath(one.name) == os.path.normpath(before.name)
+        if same and (one.problem != before.problem or (not one.problem and one.label != before.label)):
+            raise PrepError(f"{table.path} names {one.name!r} more than once, with different labels; keep the row that is right")
+
+
+# Rows and columns
+
+
+def _select_split(table: PathTable, wanted: str | None) -> PathTable:
+    """Keep the rows of one split. If none is named, the table must have only one."""
+    splits = _splits(table)
+    names = sorted(set(splits))
+    if wanted is None:
+        if len(names) > 1:
+            odd = next((f"rows of split {name!r}" for name in names if not name or "/" in name), "")
+            raise SplitsError(table.path, {name: str(table.path) for name in names}, column=True, beside=odd)
+        return table
+    if not names:
+        table.column(SPLIT, f"--split {wanted}")  # says which columns there are
+    if wanted not in names:
+        raise PrepError(f"--split {wanted}: {table.path} has no such rows; its splits are {', '.join(names)}")
+    rows = np.flatnonzero([split == wanted for split in splits])
+    return replace(table, columns={name: cells.taken(rows) for name, cells in table.columns.items()})
+
+
+def _splits(table: PathTable) -> list[str]:
+    """Return the split of each row; nothing, if there is no such column."""
+    column = find_column([*table.columns], [SPLIT])
+    return [] if column is None else [sys.intern(str(cell)) for cell in [*table.columns.values()][column]]
+
+
+def _with_fields(inputs: SourceList, table: PathTable, rows: Sequence[int], fields: Sequence[Field]) -> SourceList:
+    """Return the inputs with the values of their rows; -1: there is none."""
+    if not fields:
+        return inputs
+    typed = [typed_cells(field, table) for field in fields]
+
+    def with_values(source: Source, row: int) -> Source:
+        if row < 0:
+            return replace(source, problem="not-listed" if source.problem in ("", "no-label") else source.problem)
+        return replace(source, values=(*(values[row] for _, values in typed), *source.values))  # the members of a tar come last
+
+    return replace(inputs, sources=Packed(map(with_values, inputs.sources, rows)), fields=tuple(field for field, _ in typed))
+
+
+def _with_labels(
+    inputs: SourceList, table: PathTable, rows: Sequence[int], fields: Sequence[Field], options: LabelOptions
+) -> SourceList:
+    """Return the inputs with the labels of their rows, -1: there is none; and with a note on columns that are not stored."""
+    others = [
+        name for name in table.columns if name.lower() != SPLIT and name not in {table.paths, *(one.path[0] for one in fields)}
+    ]
+    columns = _label_columns(table, others, options)
+    if not columns and not fields and options.labels is not None and not options.no_labels:
+        raise PrepError(f"--labels {table.path}: none of its columns {', '.join(table.columns)} holds labels")
+    if left := [name or "one without a name" for name in others if name not in columns]:
+        inputs = replace(inputs, notes=(*inputs.notes, not_stored(left, f"paths come from column {table.paths}")))
+    if not columns and not inputs.selected:
+        return inputs
+    found = [table.columns[name] for name in columns]
+    cells = found[0] if len(found) == 1 else Packed(zip(*found, strict=True) if found else repeat(None, len(table.names)))
+    values = Packed(cells[row] if row >= 0 else None for row in rows)
+    by = f"column{'s' if len(columns) > 1 else ''} {' and '.join(columns)} of {table.path.name}" if columns else ""
+    classes = None if options.no_labels else read_classes(options.classes)
+    type: Type = "numbers" if options.regression else "values"
+    return with_labels(inputs, values, type, classes, names=options.regression, by=by)
+
+
+def _label_columns(table: PathTable, others: Sequence[str], options: LabelOptions) -> Sequence[str]:
+    """Return the columns of the labels: those that the caller names, the one with a usual name, or the only one of others."""
+    if options.no_labels or options.regression:
+        for name in options.regression:
+            table.column(name, f"--regression {name}")
+        return options.regression
+    named = (name for name in others if not INDEX_COLUMN.fullmatch(name))
+    likely = [name for name in named if not isinstance(table.columns[name][0], list | dict | bytes)]
+    label = choose_label([*table.columns] if options.label_column else others, options.label_column or "", table.path, likely)
+    if not label and likely:
+        raise PrepError(
+            f"{table.path}: its labels may be {', '.join(likely)}: name the column of classes with --label-column, or of "
+            f"numbers to predict with --regression; --label-column {NO_LABELS} takes no labels"
+        )
+    return [label] if label else []
