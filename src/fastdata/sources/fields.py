@@ -11,12 +11,12 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -24,17 +24,15 @@ from msgspec import structs
 from fastdata.errors import CodecError, PrepError, may_pass
 from fastdata.sources import arrow
 from fastdata.sources.base import pointer_of, read_range
-from fastdata.sources.inputs import Field, Source, SourceList, as_spelled, is_number, look, parse_json, to_float
+from fastdata.sources.inputs import Field, Source, SourceList, as_spelled, look, parse_json, to_float
 from fastdata.sources.instances import LAYOUTS, as_instances, instance_column
 from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
 
-if TYPE_CHECKING:
-    from fastdata.sources.tables import PathTable
-
-__all__ = ["field_files", "fit", "parse_fields", "read_fields", "typed_cells", "with_fields", "with_groups"]
+__all__ = ["field_error", "field_files", "fit", "give_type", "nested", "parse_fields", "parse_text", "read_fields", "with_fields"]
+__all__ += ["with_groups"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -49,7 +47,7 @@ NO_COLUMNS = "columns: NAME is a column of a table of paths, which is SOURCE or 
 USUAL_NAMES = ("boxes", "box", "bbox", "bboxes", "keypoints")
 
 
-def _error(field: Field | str, why: object) -> PrepError:
+def field_error(field: Field | str, why: object) -> PrepError:
     return PrepError(f"--fields {field}: {why}")
 
 
@@ -62,72 +60,34 @@ def parse_fields(texts: Sequence[str]) -> list[Field]:
     """
     fields = list(map(_parse, texts))
     if twice := [name for name, count in Counter(field.column.name for field in fields).items() if count > 1]:
-        raise _error(twice[0], "this name is given twice; a column has one name and one type")
+        raise field_error(twice[0], "this name is given twice; a column has one name and one type")
     return fields
 
 
 def _parse(text: str) -> Field:
     match = FIELD.fullmatch(text)
     if match is None:
-        raise _error(text, "give NAME, NAME:TYPE or NAME=ENDING, such as caption, score:float32 or caption=txt")
+        raise field_error(text, "give NAME, NAME:TYPE or NAME=ENDING, such as caption, score:float32 or caption=txt")
     path, type = tuple(match["name"].split(".")), match["type"] or "text"
     if path[-1] == LABEL:
-        raise _error(text, f"{LABEL} is the name of the image's label, which --label-column chooses")
+        raise field_error(text, f"{LABEL} is the name of the image's label, which --label-column chooses")
     shape = tuple(map(int, match["shape"].split(","))) if match["shape"] else ()
     layout = type if type in LAYOUTS else ""
     if layout and match["brackets"] and (type != "xy" or len(shape) != 1):
-        raise _error(text, "boxes are given as xyxy, xywh or cxcywh, and keypoints as xy, or xy[17] for 17 of each instance")
+        raise field_error(text, "boxes are given as xyxy, xywh or cxcywh, and keypoints as xy, or xy[17] for 17 of each instance")
     try:
         many = match["brackets"] is not None and not shape
         column = instance_column(path[-1], type, shape) if layout else Column(path[-1], type, shape, many)
     except ValueError as error:
-        raise _error(text, error) from None
+        raise field_error(text, error) from None
     return Field(column, path=path, ending=match["ending"] or "", layout=layout, typed=match["type"] is not None)
 
 
-def typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
-    """Return the field of a column of a table, with its type, and its values as JSON."""
-    cells = table.column(field.path[0], f"--fields {field}")
-    texts, kind, column = table.texts, table.schema.get(field.path[0]), field.column
-
-    def each(convert: Callable[[Any], Any]) -> Packed[Any]:
-        found = Packed[Any]()
-        for row, cell in enumerate(cells):
-            try:
-                found.append(convert(cell))
-            except (ValueError, OverflowError, RecursionError) as error:
-                raise _error(field, f"{table.path}, row of {table.names[row]!r}: {error}") from None
-        return found
-
-    if field.layout or len(field.path) > 1:  # in text as JSON
-        cells = each(lambda cell: _nested(parse_json(cell) if texts else cell, field.path[1:]))
-        texts, kind = False, None
-    if not field.typed and kind is not None:
-        try:
-            column = arrow.column_of(column.name, kind)
-        except ValueError as error:
-            raise _error(field, error) from None
-    elif not field.typed:
-        numbers = any(cells) and all(map(is_number, filter(None, cells))) if texts else False
-        if numbers or not (texts or all(isinstance(cell, str | None) for cell in cells)):
-            raise _error(field, f"its values are no text: {_give_type(field)}")
-    if column.type == "bytes" and not texts:
-        raise _error(field, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
-
-    convert = as_instances if field.layout else fit
-
-    def as_json(cell: Any) -> Any:
-        value = convert(column, parse_text(column, cell) if texts else cell)
-        return value.tolist() if isinstance(value, np.ndarray) else value
-
-    return replace(field, column=column, listed=True), each(as_json)
-
-
-def _give_type(field: Field) -> str:
+def give_type(field: Field) -> str:
     return f"give their type, such as {field}:float32, {field}:int64[] for lists, or {field}:json, or {field}:text"
 
 
-def _nested(value: Any, path: Sequence[str]) -> Any:
+def nested(value: Any, path: Sequence[str]) -> Any:
     """Return what lies under these names in an object, or in each object of a list. Raise ValueError if an object lacks one."""
     for name in path:
         objects = value if isinstance(value, list) else [value]
@@ -148,7 +108,7 @@ def with_fields(inputs: SourceList, fields: Sequence[Field], source: StrPath) ->
     for field in fields:
         if not kinds <= ({"", "tar"} if field.ending else {"parquet", "arrow"}):
             what = "members: NAME=ENDING are files next to the images, or members of a tar" if field.ending else NO_COLUMNS
-            raise _error(field, f"SOURCE {source} has no such {what}")
+            raise field_error(field, f"SOURCE {source} has no such {what}")
     endings = [field.ending for field in fields if field.ending]
     if kinds == {""}:
         inputs = _with_files(inputs, endings)
@@ -158,7 +118,7 @@ def with_fields(inputs: SourceList, fields: Sequence[Field], source: StrPath) ->
         try:
             column = _member(inputs, field, before + endings.index(field.ending)) if field.ending else _archived(inputs, field)
         except (ValueError, CodecError) as error:
-            raise _error(field, error) from None
+            raise field_error(field, error) from None
         added.append(replace(field, column=column))
     return replace(inputs, fields=(*inputs.fields, *added))
 
@@ -198,7 +158,7 @@ def _archived(inputs: SourceList, field: Field) -> Column:
     if field.typed:
         return field.column
     if len(field.path) > 1:
-        raise ValueError(f"its values are nested: {_give_type(field)}")
+        raise ValueError(f"its values are nested: {give_type(field)}")
     if len(found) > 1:
         (one, here), (other, there) = [*found.items()][:2]
         raise ValueError(f"{here} has {one}, {there} has {other}; prepare them separately")
@@ -294,7 +254,7 @@ def _bytes(root: AnyPath, source: Source, ending: str, own: Iterable[Any]) -> by
 
 def _cell(root: AnyPath, source: Source, field: Field) -> Any:
     _, file, _, row = source.place
-    return _nested(arrow.cell(root / str(file), field.path[0], int(row)), field.path[1:])
+    return nested(arrow.cell(root / str(file), field.path[0], int(row)), field.path[1:])
 
 
 # Values

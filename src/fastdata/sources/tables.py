@@ -10,7 +10,7 @@ import shlex
 import sys
 from array import array
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Any
@@ -19,9 +19,9 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
-from fastdata.sources.arrow import image_columns, import_pyarrow
+from fastdata.sources.arrow import column_of, image_columns, import_pyarrow
 from fastdata.sources.base import pointer_of
-from fastdata.sources.fields import typed_cells
+from fastdata.sources.fields import field_error, fit, give_type, nested, parse_text
 from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import (
     INDEX_COLUMN,
@@ -35,11 +35,13 @@ from fastdata.sources.inputs import (
     choose_label,
     find_column,
     is_image,
+    is_number,
     look,
     not_stored,
     parse_json,
     path_key,
 )
+from fastdata.sources.instances import as_instances
 from fastdata.sources.labels import Type, read_classes, with_labels
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed
@@ -356,11 +358,49 @@ def _splits(table: PathTable) -> list[str]:
     return [] if column is None else [sys.intern(str(cell)) for cell in [*table.columns.values()][column]]
 
 
+def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
+    """Return the field of a column of a table, with its type, and its values as JSON."""
+    cells = table.column(field.path[0], f"--fields {field}")
+    texts, kind, column = table.texts, table.schema.get(field.path[0]), field.column
+
+    def each(convert: Callable[[Any], Any]) -> Packed[Any]:
+        found = Packed[Any]()
+        for row, cell in enumerate(cells):
+            try:
+                found.append(convert(cell))
+            except (ValueError, OverflowError, RecursionError) as error:
+                raise field_error(field, f"{table.path}, row of {table.names[row]!r}: {error}") from None
+        return found
+
+    if field.layout or len(field.path) > 1:  # in text as JSON
+        cells = each(lambda cell: nested(parse_json(cell) if texts else cell, field.path[1:]))
+        texts, kind = False, None
+    if not field.typed and kind is not None:
+        try:
+            column = column_of(column.name, kind)
+        except ValueError as error:
+            raise field_error(field, error) from None
+    elif not field.typed:
+        numbers = any(cells) and all(map(is_number, filter(None, cells))) if texts else False
+        if numbers or not (texts or all(isinstance(cell, str | None) for cell in cells)):
+            raise field_error(field, f"its values are no text: {give_type(field)}")
+    if column.type == "bytes" and not texts:
+        raise field_error(field, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
+
+    convert = as_instances if field.layout else fit
+
+    def as_json(cell: Any) -> Any:
+        value = convert(column, parse_text(column, cell) if texts else cell)
+        return value.tolist() if isinstance(value, np.ndarray) else value
+
+    return replace(field, column=column, listed=True), each(as_json)
+
+
 def _with_fields(inputs: SourceList, table: PathTable, rows: Sequence[int], fields: Sequence[Field]) -> SourceList:
     """Return the inputs with the values of their rows; -1: there is none."""
     if not fields:
         return inputs
-    typed = [typed_cells(field, table) for field in fields]
+    typed = [_typed_cells(field, table) for field in fields]
 
     def with_values(source: Source, row: int) -> Source:
         if row < 0:
