@@ -106,7 +106,7 @@ def test_whole_arrays_are_those_of_the_files(case):
         np.testing.assert_array_equal(found.numpy(), want)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(case=st.sampled_from(list(CASES)), data=st.data())
 def test_every_random_crop_is_numpy_s_slice(case, data):
     path, arrays = made(case)
@@ -146,12 +146,12 @@ class Counting:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """A volume of 512 x 512 x 512 x uint16, made of a formula, and its store."""
+    """A volume of 256 x 256 x 256 x uint16, made of a formula, and its store."""
     root = tmp_path_factory.mktemp("large")
     (root / "in").mkdir()
-    volume = np.lib.format.open_memmap(root / "in/a.npy", "w+", np.uint16, (512, 512, 512))
-    plane = np.arange(512, dtype=np.uint16)[:, None] * np.uint16(31) + np.arange(512, dtype=np.uint16)
-    for z in range(512):
+    volume = np.lib.format.open_memmap(root / "in/a.npy", "w+", np.uint16, (256, 256, 256))
+    plane = np.arange(256, dtype=np.uint16)[:, None] * np.uint16(31) + np.arange(256, dtype=np.uint16)
+    for z in range(256):
         np.add(plane, np.uint16(z * 7919 % 65536), out=volume[z])
     volume.flush()
     return fastdata.prep(root / "in", root / "o.fds", workers=1).out, volume
@@ -166,7 +166,7 @@ def test_a_crop_of_a_large_volume_touches_at_most_four_times_its_bytes(large):
         before = reader.bytes
         found, _ = dataset.read_batch(np.array([0]), seed=3, epoch=epoch)
         u = uniforms(3, epoch, np.array([0]), 6)[3:, 0]
-        z, y, x = (u * (512 - 64 + 1)).astype(int)
+        z, y, x = (u * (256 - 64 + 1)).astype(int)
         np.testing.assert_array_equal(found[0], volume[z : z + 64, y : y + 64, x : x + 64])
         worst, total = max(worst, reader.bytes - before), total + reader.bytes - before
     crop = 64**3 * 2
@@ -180,7 +180,7 @@ def test_a_crop_of_a_large_volume_touches_at_most_four_times_its_bytes(large):
 
 
 @pytest.mark.parametrize("case", ["volumes", "colours", "modes", "signals"])
-@pytest.mark.parametrize("crop", [None, 1, 9, 90], ids=repr)
+@pytest.mark.parametrize("crop", [None, 9, 90], ids=repr)
 def test_masks_are_cut_and_flipped_with_their_arrays(case, crop):
     path, arrays = made(case, masks=True)
     channels, seed = CASES[case][1] != "none", 9

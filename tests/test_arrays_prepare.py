@@ -22,7 +22,7 @@ from fastdata.prepare.build_plan import choose_kind
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from fastdata.store.verify import verify
-from support import MAIN, Array, encode, picture, run, shards, tree
+from support import Array, encode, picture, shards, tree
 from test_arrays import noise, save
 
 
@@ -162,12 +162,11 @@ def test_a_dtype_can_be_chosen(tmp_path):
     values = noise((6, 7, 8), "float64")
     values[0, 0] = np.nan, np.inf, -np.inf, -0.0, 1e-40, 0, 1, 2
     save(tmp_path / "in", {"a": values, "b": values.astype(">f4")})
-    exact = fastdata.prep(tmp_path / "in", tmp_path / "e.fds", workers=1)
-    assert ArrayDataset(exact.out)[0][0].dtype == torch.float64 and exact.kept == 2
-    np.testing.assert_array_equal(ArrayDataset(exact.out)[0][0].numpy(), values)
-    rounded = fastdata.prep(tmp_path / "in", tmp_path / "r.fds", dtype="float32", workers=1)
-    for found, _ in ArrayDataset(rounded.out):
-        np.testing.assert_array_equal(found.numpy(), values.astype(np.float32))
+    for dtype in (None, "float32"):
+        made = fastdata.prep(tmp_path / "in", tmp_path / f"{dtype}.fds", dtype=dtype, workers=1)
+        for (found, _), want in zip(ArrayDataset(made.out), (values, values.astype(np.float32)), strict=True):
+            assert found.dtype == getattr(torch, dtype or "float64")
+            np.testing.assert_array_equal(found.numpy(), want.astype(dtype or "float64"))
     with pytest.raises(ValueError, match="dtype is uint64, but must be one of uint8"):
         fastdata.prep(tmp_path / "in", tmp_path / "x.fds", dtype="uint64")
 
@@ -175,7 +174,7 @@ def test_a_dtype_can_be_chosen(tmp_path):
 # Where arrays come from
 
 
-def test_archives_of_arrays(tmp_path):
+def test_archives_and_tables_of_arrays(tmp_path):
     a, b = noise((8, 9), "uint8"), noise((12, 5), "uint8", 1)
     (tmp_path / "in").mkdir()
     np.savez(tmp_path / "in/one.npz", only=a)
@@ -187,21 +186,13 @@ def test_archives_of_arrays(tmp_path):
     chosen = fastdata.prep(tmp_path / "in", tmp_path / "c.fds", key="other", workers=1)
     assert rejects(chosen.out) == {"one.npz": "no-such-key"}
     np.testing.assert_array_equal(ArrayDataset(chosen.out)[0][0].numpy(), b)
-    alone = fastdata.prep(tmp_path / "in/two.npz", tmp_path / "a.fds", workers=1)
-    assert alone.kept == 2
     np.save(tmp_path / "v.npy", b)
-    assert ArrayDataset(fastdata.prep(tmp_path / "v.npy", tmp_path / "v.fds", workers=1).out).name(0) == "v.npy"
-
-
-def test_tables_and_vectors(tmp_path):
-    save(tmp_path / "in", {f"{k}": noise((6, 7), "uint8", k) for k in range(4)})
-    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"in/{k}.npy,{'xy'[k % 2]}\n" for k in range(4)))
+    (tmp_path / "list.csv").write_text("path,label,age\nin/two.npz,x,0.5\nv.npy,y,0.75\n")
     listed = ArrayDataset(fastdata.prep(tmp_path / "list.csv", tmp_path / "l.fds", workers=1).out)
-    assert listed.classes == ["x", "y"] and listed.targets.tolist() == [0, 1, 0, 1]
-    (tmp_path / "labels.csv").write_text("path,age\n" + "".join(f"{k}.npy,{k / 4}\n" for k in range(4)))
-    options = {"labels": tmp_path / "labels.csv", "regression": "age"}
-    aged = ArrayDataset(fastdata.prep(tmp_path / "in", tmp_path / "f.fds", **options, workers=1).out)
-    assert aged[3][1].tolist() == [0.75]
+    assert listed.classes == ["x", "y"] and listed.targets.tolist() == [0, 0, 1] and listed.name(2) == "v.npy"
+    options = {"labels": tmp_path / "list.csv", "regression": "age"}
+    aged = ArrayDataset(fastdata.prep(tmp_path / "v.npy", tmp_path / "f.fds", **options, workers=1).out)
+    assert aged[0][1].tolist() == [0.75]
 
 
 def test_the_kind_is_told_by_the_endings(tmp_path):
@@ -209,8 +200,6 @@ def test_the_kind_is_told_by_the_endings(tmp_path):
     shutil.copytree(tmp_path / "arrays", tmp_path / "mixed")
     (tmp_path / "mixed/a/x.png").write_bytes(encode(picture(0, 8, 8), ".png"))
     assert choose_kind(tmp_path / "arrays", {}).name == "arrays" and choose_kind(tmp_path / "mixed", {}).name == "images"
-    made = fastdata.prep(tmp_path / "mixed", tmp_path / "i.fds", workers=1)
-    assert made.kind == "images" and made.skipped == {".npy": 1}
     with pytest.raises(ValueError, match=r"chunk is 64,64, but the arrays have 1 axes"):
         fastdata.prep(tmp_path / "arrays", tmp_path / "o.fds", chunk=(64, 64))
     with pytest.raises(PrepError, match=r"nothing in .* can be read; the first input: a/1.npy: it is damaged"):
@@ -256,24 +245,18 @@ def test_nifti(tmp_path):
     np.testing.assert_array_equal(alone[0][0].numpy(), want.astype(np.float32))
 
 
-@pytest.mark.parametrize("flip", [(1, 1, 1), (-1, -1, 1), (1, 1, 2)])
-def test_a_mask_of_nifti_lies_where_its_volume_does(tmp_path, flip):
+def test_a_mask_of_nifti_lies_where_its_volume_does(tmp_path):
     nibabel = pytest.importorskip("nibabel")
     values, affine = noise((9, 10, 11), "int16"), np.diag([0.7, 0.7, 3.0, 1.0])
-    for name, change in (("in", 1.0), ("masks", np.array([*flip, 1.0]))):
-        (tmp_path / name).mkdir()
-        for k, jitter in enumerate((0.0, 1e-4)):
-            image = nibabel.Nifti1Image(values if name == "in" else (values % 3).astype(np.uint8), affine * change + jitter)
-            nibabel.save(image, tmp_path / name / f"{k}.nii.gz")
-    if flip == (1, 1, 1):
-        made = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
-        assert made.kept == 2 and not any("spacings" in note for note in made.notes)
-        nibabel.save(nibabel.Nifti1Image(values, np.diag([-1.0, 1.0, 1.5, 1.0])), tmp_path / "in/2.nii")
-        told = [note for note in fastdata.prep(tmp_path / "in", tmp_path / "p.fds", workers=1).notes if "spacings" in note]
-        assert told and told[0].endswith("RAS 0.7 x 0.7 x 3: 2, LAS 1 x 1 x 1.5: 1")
-        return
-    with pytest.raises(PrepError, match=r"mask-geometry 2.*its affine is another than .* \(axes [A-Z]{3} .* and RAS "):
-        fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
+    for folder in ("in", "masks"):
+        (tmp_path / folder).mkdir()
+        for k, flip in enumerate([(1, 1, 1), (-1, -1, 1), (1, 1, 2)]):
+            own = affine if folder == "in" else affine * np.array([*flip, 1.0]) + 1e-4
+            image = nibabel.Nifti1Image(values if folder == "in" else (values % 3).astype(np.uint8), own)
+            nibabel.save(image, tmp_path / folder / f"{k}.nii.gz")
+    done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
+    assert done.kept == 1 and rejects(done.out) == dict.fromkeys(["1.nii.gz", "2.nii.gz"], "mask-geometry")
+    assert "its affine is another than that of its volume (axes LPS and RAS)" in done.first_reject
 
 
 # The store
@@ -283,7 +266,7 @@ def test_a_mask_of_nifti_lies_where_its_volume_does(tmp_path, flip):
 def scans(tmp_path_factory):
     """24 volumes in two classes with masks; not to be written to."""
     root = tmp_path_factory.mktemp("scans")
-    arrays = {f"{'ab'[k % 2]}/{k:02d}": noise((90 + k, 96, 80), "uint16", k) for k in range(24)}
+    arrays = {f"{'ab'[k % 2]}/{k:02d}": noise((60 + k, 64, 80), "uint16", k) for k in range(24)}
     save(root / "in", arrays)
     save(root / "masks", {name: a % 5 for name, a in arrays.items()})
     (root / "in/b/bad.npy").write_bytes(b"x")
@@ -306,12 +289,9 @@ def test_any_number_of_workers_makes_the_same_store(scans, store, tmp_path):
 
 def test_export_writes_the_originals(scans, store, tmp_path):
     assert export(store, tmp_path / "out") == 24
-    assert "24 files in" in run(*MAIN, "export", store, tmp_path / "named", "--to", "npy").stdout
     for kind, folder in (("arrays", "in"), ("masks", "masks")):
         for path in (scans / folder).rglob("[0-9]*.npy"):
             np.testing.assert_array_equal(np.load(tmp_path / "out" / kind / path.relative_to(scans / folder)), np.load(path))
-    with pytest.raises(fastdata.errors.StoreError, match="not an empty folder"):
-        export(store, tmp_path / "out")
 
 
 def test_a_flipped_byte_is_found_and_named(store, tmp_path):
