@@ -93,17 +93,9 @@ def passes(loader: Any, count: int) -> int:
 
 
 @load
-def batches(size: float) -> None:
-    """10,000 batches of one Loader with workers."""
-    count, loader = int(10_000 * size), made()
-    flat(lambda: passes(loader, count // PARTS // len(loader)) and None)
-    loader.close()
-
-
-@load
 def loaders(size: float) -> None:
-    """200 loaders, some of which are left in the middle of a pass."""
-    count = int(200 * size)
+    """200 loaders, some of which are left in the middle of a pass, while one with workers makes pass after pass."""
+    count, lasting = int(200 * size), made()
 
     def part() -> None:
         for k in range(count // PARTS):
@@ -111,8 +103,10 @@ def loaders(size: float) -> None:
             for _ in islice(loader, 3 if k % 4 else 100):
                 pass
             loader.close()
+            passes(lasting, 1)
 
     flat(part)
+    lasting.close()
 
 
 @cache
@@ -193,22 +187,6 @@ def _in_a_child(work: Callable[[], Any]) -> None:
         finally:
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0, "the child failed"
-
-
-@load
-def interleaved(size: float) -> None:
-    """Two loaders in turn deliver what each delivers alone."""
-    count = max(int(100 * size), 1)
-    first, second = made(seed=1), made(RAMDataset, seed=2)
-    alone = [[stores.sha(one) for one in (first, second)] for _ in range(2)]
-    assert alone[0] != alone[1], "epochs differ"
-    for _ in range(count):
-        for one in (first, second):
-            one.set_epoch(0)
-        turns = list(zip(first, second, strict=True))
-        assert [stores.sha(one) for one in zip(*turns, strict=True)] == alone[0], "another batch"
-    first.close()
-    second.close()
 
 
 @load
