@@ -44,10 +44,7 @@ class Engine:
         raise NotImplementedError
 
     def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
-        """Return the ids of a text as a model takes them, and whether they were cut to `length`.
-
-        These are with the special tokens that a tokenizer.json itself puts around a text; a cut leaves those in place.
-        """
+        """Return the ids of a text, with the special tokens that go around it, and whether they were cut to `length`."""
         (ids,) = self.encode([text])
         return ids[:length], length is not None and len(ids) > length
 
@@ -224,12 +221,7 @@ class _Tiktoken(Engine):
 
 
 def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]:
-    """Return the tokenizer of this name, file or store, and the bytes of its file, if it has one. option: for messages.
-
-    Raises:
-        PrepError: if there is none.
-        MissingExtraError: if its library is not installed.
-    """
+    """Return the tokenizer of this name, file or store, and the bytes of its file, or raise a PrepError. option: for messages."""
     path = Path(name)
     if name == "bytes":
         return Spec("bytes", "bytes", ""), b""
@@ -258,11 +250,7 @@ def character_file(characters: Iterable[str]) -> bytes:
 
 
 def characters_in(data: bytes) -> list[str]:
-    """Return the vocabulary in a file of `character_file`.
-
-    Raises:
-        PrepError: if it is not such a file.
-    """
+    """Return the vocabulary in a file of `character_file`. Raise a PrepError if it is no such file."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -281,12 +269,7 @@ def unknown_note(name: str, share: float, column: str = "") -> str:
 
 @cache
 def load(spec: Spec, data: bytes) -> Engine:
-    """Load a tokenizer, once in each process. data: the bytes of its file.
-
-    Raises:
-        PrepError: if the tokens came without a tokenizer, or its file is damaged.
-        MissingExtraError: if its library is not installed.
-    """
+    """Load a tokenizer, once in each process. data: of its file. Raise a PrepError if there is none, or the file is damaged."""
     if spec.engine == "bytes":
         return _Bytes()
     if spec.engine == "chars":

@@ -44,7 +44,7 @@ def remote_loading(rng: Random, folder: Path) -> None:
 
 def left_in(store: Remote) -> list[Any]:
     """The processes and files that are left of a store that nobody reads."""
-    return [*downloaders(store.cache), *store.parts(), *store.cache.glob("readers/*/*.*")]
+    return [*downloaders(store.cache), *store.cache.glob("readers/*/*.*")]
 
 
 def _written(rng: Random, folder: Path, *words: str | Path) -> None:

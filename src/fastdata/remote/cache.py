@@ -18,7 +18,7 @@ the downloader if it is free, and starts one that inherits it; so two are never 
 All locks are flock, which works between containers that share only the folder, and which the kernel frees, so every kill ends well:
 
 - of a reader: the downloader takes its lock and removes its files;
-- of the downloader: whoever waits starts the next one, which removes the .tmp files that nobody locks, and finds all requests;
+- of the downloader, or its end: the next one removes the .tmp files that nobody locks, and finds all requests;
 - of both, or of the machine: the next reader starts a downloader, which does both.
 
 Whoever evicts a shard removes its name. Readers that map it read on; when they see the count of evictions change, they unmap what
@@ -95,7 +95,6 @@ class ShardCache:
         self.folder = folder
         self.limit: int | None = None
         self._mapped: list[tuple[int, int, float]] = []  # descriptor, bytes and time of evicted shards that readers map
-        self._writing = set[Path]()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / MARK).exists():
@@ -139,7 +138,6 @@ class ShardCache:
                 if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                     return None
                 raise
-            self._writing.add(temporary)
             return descriptor
 
     def fill(self, file: RemoteFile, descriptor: int, write: Callable[[int], object]) -> None:
@@ -157,16 +155,10 @@ class ShardCache:
             temporary.unlink(missing_ok=True)
             raise
         finally:
-            self._writing.discard(temporary)
             os.close(descriptor)
 
-    def abandon(self) -> None:
-        """Remove the files that are being written."""
-        for temporary in list(self._writing):
-            temporary.unlink(missing_ok=True)
-
     def sweep(self) -> None:
-        """Remove the files that killed downloaders have not finished."""
+        """Remove the files that downloaders have not finished."""
         with self._locked():
             for path in self.folder.glob("[0-9a-f]*/**/*.tmp"):
                 with suppress(OSError), path.open("rb") as file:

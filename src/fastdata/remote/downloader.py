@@ -93,23 +93,17 @@ class Downloader:
         self._look = self._full = self._lives = 0.0  # when schedules, room for what they have, and readers are looked at again
 
     def run(self) -> None:
-        """Work until no reader is left, or a signal comes."""
-        ends = list[int]()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda number, _: ends.append(number))
+        """Work until no reader is left."""
         last = time.monotonic() + FIRST_S - GRACE_S
-        try:
-            while not ends and (now := time.monotonic()) < last + GRACE_S:
-                self._watch()
-                if now >= self._lives:
-                    self._lives = now + LIVES_S
-                    self._drop_readers()
-                if self._readers:
-                    last = now
-                self._fetch_ahead(now)
-                time.sleep(WATCH_S)
-        finally:
-            self._cache.abandon()
+        while (now := time.monotonic()) < last + GRACE_S:
+            self._watch()
+            if now >= self._lives:
+                self._lives = now + LIVES_S
+                self._drop_readers()
+            if self._readers:
+                last = now
+            self._fetch_ahead(now)
+            time.sleep(WATCH_S)
 
     # What readers say
 

@@ -41,12 +41,9 @@ LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # approximate bytes of text in a sha
 
 @dataclass(frozen=True)
 class TextList:
-    """All inputs in the order of the store, and how they become documents.
+    """All inputs in the order of the store, and how they become documents, of `max_bytes` at most.
 
-    Attributes:
-        max_bytes: of a document.
-        skipped: how many files are not text, by extension.
-        notes: for the caller.
+    skipped: how many files are not text, by extension.
     """
 
     root: AnyPath
@@ -120,30 +117,27 @@ def plan_source(source: StrPath, out: Path, options: TokenOptions, limit: int | 
         raise ValueError(f"--train-bpe is {train_bpe}, but must be 257 or more: 256 bytes and an end token")
     cutting = Cutting("\n" if options.split_lines else options.split_on or "", options.field)
     found = list_text(source, cutting, DOCUMENT_BYTES if options.max_bytes is None else options.max_bytes)
-    are_tokens = found.are_tokens
+    are_tokens, end_token, trained_on, data = found.are_tokens, options.end_token, "", b""
     if train_bpe is not None and are_tokens:
         raise ValueError(f"SOURCE {source} holds tokens, not text to train a tokenizer on: leave --train-bpe out")
     if tokenizer is None and train_bpe is None and not are_tokens:
         raise PrepError(f"SOURCE {source} is text, which needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB")
     found = found if are_tokens else found.first(limit, None)
-    files, trained_on = dict[str, bytes](), ""
-    if tokenizer is None and train_bpe is None:  # any id of uint16 is valid
-        spec, vocab_size, end = Spec("none", "", ""), ANY_ID, _end_id(None, "a file of uint16", ANY_ID, options.end_token)
+    if train_bpe is not None or (tokenizer == "chars" and not are_tokens):
+        spec, data, trained_on = _trained(found, out, train_bpe, end_token)
+        is_one = len(found.pieces) == 1 and not cutting.separator and format_of(found.pieces[0].name)[0] == "txt"
+        end_token = "none" if train_bpe is None and end_token is None and is_one else end_token
+    elif tokenizer is not None:
+        spec, data = find_tokenizer(os.fspath(tokenizer))
     else:
-        end_token = options.end_token
-        if train_bpe is not None or (tokenizer == "chars" and not are_tokens):
-            spec, data, trained_on = _trained(found, out, train_bpe, end_token)
-            one_document = len(found.pieces) == 1 and not cutting.separator and format_of(found.pieces[0].name)[0] == "txt"
-            if train_bpe is None and end_token is None and one_document:
-                end_token = "none"
-        else:
-            spec, data = find_tokenizer(os.fspath(tokenizer or ""))
-        engine = load(spec, data)
-        vocab_size, end = engine.vocab_size, _end_id(engine, spec.name, engine.vocab_size, end_token)
-        files = {spec.file: data} if spec.file else {}
+        spec = Spec("none", "", "")
+    engine = None if spec.engine == "none" else load(spec, data)
+    vocab_size = ANY_ID if engine is None else engine.vocab_size
+    end = _end_id(engine, spec.name or "a file of uint16", vocab_size, end_token)
     found = found.first(limit, end) if are_tokens else found
     recipe = TokenRecipe(spec, vocab_size, end, cutting, trained_on, found.max_bytes)
-    bounds, more = found.shard_bounds(), {"files": files, "skipped": dict(found.skipped)}
+    more = {"files": {spec.file: data} if spec.file else {}, "skipped": dict(found.skipped)}
+    bounds = found.shard_bounds()
     return freeze(recipe, Labels("none"), tuple(found.pieces), bounds, roots=(found.root,), notes=found.notes, **more)
 
 
