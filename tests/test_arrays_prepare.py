@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import struct
 import zipfile
@@ -21,7 +20,6 @@ from fastdata.errors import PrepError
 from fastdata.prepare.build_plan import choose_kind
 from fastdata.store.export import export
 from fastdata.store.store import Store
-from fastdata.store.verify import verify
 from support import Array, encode, picture, shards, tree
 from test_arrays import noise, save
 
@@ -292,19 +290,3 @@ def test_export_writes_the_originals(scans, store, tmp_path):
     for kind, folder in (("arrays", "in"), ("masks", "masks")):
         for path in (scans / folder).rglob("[0-9]*.npy"):
             np.testing.assert_array_equal(np.load(tmp_path / "out" / kind / path.relative_to(scans / folder)), np.load(path))
-
-
-def test_a_flipped_byte_is_found_and_named(store, tmp_path):
-    copy = tmp_path / "o.fds"
-    shutil.copytree(store, copy)
-    assert list(verify(copy)) == [] and list(verify(copy, quick=True)) == []
-    for variant in ("array", "mask-array"):
-        path = copy / variant / "shard-00000.mdb"
-        data = bytearray(path.read_bytes())
-        data[-5000] ^= 1
-        path.write_bytes(data)
-    problems = "\n".join(verify(copy))
-    assert problems.count("checksum differs") == 2
-    os.truncate(path, path.stat().st_size - 4096)
-    with pytest.raises(fastdata.errors.FormatError, match="cut short"):
-        ArrayDataset(copy)

@@ -215,16 +215,9 @@ def test_indices_outside_are_index_errors() -> None:
     assert _all(reader) == expected
 
 
-def test_pickled_readers_read() -> None:
-    reader, expected = _reader(GOLDEN)
-    for other in (pickle.loads(pickle.dumps(reader)), pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(reader))))):
-        assert _all(other) == expected
-    assert _all(reader) == expected and len(pickle.dumps(reader)) < 2000
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("opened", [True, False])
-def test_readers_work_after_a_fork(opened: bool) -> None:
+def test_readers_work_after_a_fork_and_pickled(opened: bool) -> None:
     """A child reads, its own child too, and the parent goes on reading."""
     reader, expected = _reader(GOLDEN)
     if opened:
@@ -239,17 +232,14 @@ def test_readers_work_after_a_fork(opened: bool) -> None:
         good = good and os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) == 0 and _all(reader) == expected
         os._exit(0 if good else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert _all(reader) == expected
-
-
-def _descriptors() -> list[Path]:
-    gc.collect()  # readers of tests before may still wait for it
-    return list(Path("/proc/self/fd").iterdir())
+    assert _all(reader) == expected and len(pickle.dumps(reader)) < 2000
+    assert _all(pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(reader))))) == expected
 
 
 def _shards_open(store: Path) -> bool:
     """Whether this process has a shard of the store open."""
-    return any(store in Path(os.path.realpath(descriptor)).parents for descriptor in _descriptors())
+    gc.collect()  # readers of tests before may still wait for it
+    return any(store in Path(os.path.realpath(descriptor)).parents for descriptor in Path("/proc/self/fd").iterdir())
 
 
 def test_a_replaced_shard_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
@@ -265,19 +255,18 @@ def test_a_replaced_shard_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
 COMMIT = 32 << 20
 
 
-@pytest.mark.parametrize(("sizes", "commits"), [((COMMIT - 1, 1) * 2, 2), ((COMMIT - 1, 1, COMMIT - 1, 1, 1), 3)])
-def test_a_shard_has_the_same_bytes_across_several_commits(sizes: tuple[int, ...], commits: int, tmp_path: Path) -> None:
+def test_a_shard_has_the_same_bytes_across_several_commits(tmp_path: Path) -> None:
     """Commits come at amounts of bytes, not at times."""
     sums = []
     for k in range(2):
         writer = ShardWriter(tmp_path / f"{k}.mdb")
-        for size in sizes:
+        for size in (COMMIT - 1, 1, COMMIT - 1, 1, 1):
             writer.append(bytes(size))
         sums.append(writer.finish()[0])
         assert not _shards_open(tmp_path)
     assert sums[0] == sums[1] and len(list(tmp_path.iterdir())) == 2
     with lmdb.open(str(tmp_path / "0.mdb"), subdir=False, readonly=True, lock=False) as env:
-        assert env.info()["last_txnid"] == commits
+        assert env.info()["last_txnid"] == 3
 
 
 def test_a_shard_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -308,21 +297,6 @@ def test_more_shards_are_open_than_the_soft_limit_of_open_files_allows(tmp_path:
 # ------------------------------------------------------------------------------------------------------------- verify
 
 
-@pytest.mark.slow
-def test_a_flipped_bit_is_found_with_its_shard(store: Path) -> None:
-    opened = Store(store)
-    record = bytes(opened.reader(opened.variant(64)).get(20))
-    shard = next(p for p in shards(store) if record[200:] in p.read_bytes())
-    data = bytearray(shard.read_bytes())
-    data[data.index(record[200:]) + 50] ^= 1
-    shard.write_bytes(data)
-    (line,) = verify(store)
-    assert str(shard) in line and "checksum" in line
-    assert list(verify(store, quick=True)) == [], "a quick look does not read the bytes"
-    found = run(*MAIN, "verify", store)
-    assert found.returncode == 1 and str(shard) in found.stdout
-
-
 def test_every_harmed_shard_is_named(store: Path) -> None:
     harmed = [shards(store)[0], shards(store)[3], shards(store)[5]]
     harmed[0].write_bytes(bytes(harmed[0].stat().st_size))
@@ -335,6 +309,8 @@ def test_every_harmed_shard_is_named(store: Path) -> None:
     assert all(any(str(path) in line for line in lines) for path in harmed)
     assert all(any(str(path) in line for path in harmed) for line in lines)
     assert len(list(verify(store, quick=True))) == 4, "it does not read the zeros"
+    found = run(*MAIN, "verify", store)
+    assert found.returncode == 1 and all(str(path) in found.stdout for path in harmed)
 
 
 # -------------------------------------------------------------------------------------------------------------- export
@@ -385,9 +361,7 @@ def test_hostile_names_stay_inside(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "h.fds"
     shutil.copytree(GOLDEN, path)
     body = json.loads((path / "manifest.json").read_bytes())
-    names = [name.replace("{tmp}", str(tmp_path)) for name in HOSTILE * 2][:20]
-    lines = "".join(json.dumps(name) + "\n" for name in names).encode()
-    (path / "names.txt").write_bytes(lines)
+    (path / "names.txt").write_text("".join(json.dumps(name) + "\n" for name in (HOSTILE * 2)[:20]))
     body["labels"] = {"kind": kind, "names": ["../../up", "/abs"] if kind == "class" else []}
     (path / "manifest.json").write_text(json.dumps(body))
     signed(path, "names.txt")
