@@ -60,10 +60,9 @@ class Engine:
 class Spec(Struct, frozen=True, forbid_unknown_fields=True):
     """The identity of a tokenizer.
 
-    Attributes:
-        engine: the library, or "bytes", "chars" or "none".
-        name: what the user called it.
-        sha256: checksum of its file, or of the whole vocabulary for tiktoken; empty for "bytes".
+    engine: the library, or "bytes", "chars" or "none".
+    name: what the user called it.
+    sha256: checksum of its file, or of the whole vocabulary for tiktoken; empty for "bytes".
     """
 
     engine: str

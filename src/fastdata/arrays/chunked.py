@@ -28,7 +28,6 @@ class StoreArrays:
         axes: number of axes that are cut into chunks: all but channels.
         sides: length of each array along these axes, int64 [n, axes].
         channels: number of channels of each array, int64 [n]; None: there is no axis of channels.
-        dtype: dtype of the values.
         records: the first chunks, copied into memory; None: all are on disk.
     """
 
@@ -85,22 +84,15 @@ class StoreArrays:
 
     def shape(self, row: int, sides: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a box with these sides, channels included."""
-        return (*(() if self.channels is None else (int(self.channels[row]),)), *sides)
+        return tuple(sides) if self.channels is None else (int(self.channels[row]), *sides)
 
     def read(self, row: int, start: Sequence[int], flips: Sequence[bool], out: Array, outside: int) -> None:
-        """Fill `out` with a box of an array.
-
-        Each value is copied once, from the mapped file or from memory to its place.
+        """Fill `out`, [channels, ...] or [...], with a box of an array, each value of which is copied once.
 
         Args:
-            row: which array.
             start: where the box begins along each axis.
             flips: along which axes to mirror it.
-            out: [channels, ...] or [...]; its sides are those of the box.
             outside: the value for places outside of the array.
-
-        Raises:
-            FormatError: if a chunk has another size than the manifest says.
         """
         shape = tuple(self.sides[row].tolist())
         sides = out.shape[out.ndim - self.axes :]

@@ -31,11 +31,7 @@ AFFINE_SHARE = 0.01  # of a voxel, by which affines may differ
 
 @dataclass(frozen=True)
 class ArraySource(Source):
-    """An input: a file, or one array of an .npz file.
-
-    Attributes:
-        key: name of the array in an .npz file of several; its path is then `archive`, relative to the root.
-    """
+    """An input: a file, or the array `key` of an .npz file of several, whose path relative to the root is `archive`."""
 
     key: str = ""
     archive: str = ""
@@ -62,8 +58,7 @@ def stem_of(name: str) -> str:
 def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
     """Return the array of a file; that of an .npy file is mapped. key: its name in an .npz file; None: there is only one.
 
-    Raises:
-        CodecError: if the file is damaged, larger than `max_bytes`, or holds no numbers.
+    A CodecError says that the file is damaged, larger than `max_bytes`, or holds no numbers.
     """
     ending = ending_of(path.name)
     if ending not in ENDINGS:
@@ -90,11 +85,7 @@ def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
 
 
 def npz_names(path: AnyPath) -> list[str]:
-    """Return the names of the arrays in an .npz file.
-
-    Raises:
-        CodecError: if it holds none, or two of one name; zipfile raises other errors for a damaged file.
-    """
+    """Return the names of the arrays in an .npz file; what zipfile raises, or a CodecError, says that it is damaged."""
     with zipfile.ZipFile(path) as archive:
         names = [one.filename.removesuffix(".npy") for one in archive.infolist() if not one.comment]
         if not names or len(set(names)) < len(archive.infolist()):  # a damaged directory holds a member as another's comment
@@ -130,10 +121,9 @@ def _read_npz(path: AnyPath, key: str | None, max_bytes: int) -> Array:
 
 
 def _read_nifti(path: AnyPath, max_bytes: int) -> Array:
-    """Read a NIfTI-1 or -2 file, with nibabel's order of axes (x, y, z, ...), and scale its values as the header says.
+    """Read a NIfTI-1 or -2 file, with nibabel's order of axes (x, y, z, ...), and scale its values in double precision.
 
-    Values without a scale keep their dtype. Others are scaled in double precision, and become integers if slope and intercept are
-    whole numbers, else float32.
+    They become integers if slope and intercept are whole numbers, else float32.
     """
     nibabel: Any = importlib.import_module("nibabel")  # optional; the listing has checked that it is installed
     kind = type(nibabel.load(path))  # NIfTI-1 or -2
@@ -173,16 +163,9 @@ def grid_of(path: AnyPath) -> str:
 
 
 def check_values(values: Array, name: str, *, rounded: bool = False, say: str = "--dtype") -> None:
-    """Check that another dtype holds every value exactly.
+    """Raise a CodecError, "range", unless the dtype of this name holds every value exactly.
 
-    Args:
-        values: the values.
-        name: the other dtype.
-        rounded: let floats be rounded to it, as long as they stay finite.
-        say: the option that the message names.
-
-    Raises:
-        CodecError: "range", if it does not.
+    rounded: let floats be rounded to it, as long as they stay finite. say: the option that the message names.
     """
     dtype = np.dtype(name)
     inexact = dtype.kind == "f" and values.dtype.kind in "iu" and values.dtype.itemsize == 8  # which numpy calls safe

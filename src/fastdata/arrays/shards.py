@@ -33,19 +33,13 @@ SIDES = {1: (32_752,), 2: (127, 128), 3: (32, 32, 32), 4: (16, 16, 16, 16), 5: (
 
 @dataclass(frozen=True)
 class ArrayRecipe:
-    """How arrays are stored.
+    """How arrays are stored, as their options say.
 
     Attributes:
-        dtype: dtype of all arrays. Arrays of another dtype are converted if every value stays the same.
         rounded: whether the user chose the dtype; if it is a float, floats are then rounded to it.
-        chunk: sides of the chunks, one for each axis except channels.
-        channels: "none", or the axis of channels, "first" or "last". It is stored first and never cut.
         key: name of the array to take from .npz files; empty: all arrays.
-        max_bytes: larger arrays are rejected before they are read.
         mask_bits: 8 or 16, bits of the classes of masks; 0: there are no masks.
         libraries: packages that read the files.
-        order: "listed" or "shuffled", of the arrays in the store.
-        shard_samples: the most in a shard; None: as `make_plan` chooses.
     """
 
     kind: ClassVar[str] = "arrays"
@@ -87,11 +81,7 @@ def default_chunk(axes: int, cell: int) -> tuple[int, ...]:
 
 
 def laid_out(shape: tuple[int, ...], channels: str) -> tuple[int, tuple[int, ...]]:
-    """Return the number of channels (1 without such an axis) and the sides of the other axes.
-
-    Raises:
-        CodecError: if the array has too few or too many axes, or is empty.
-    """
+    """Return the number of channels (1 without such an axis) and the sides of the other axes, or raise a CodecError."""
     if channels != "none" and shape:
         count, sides = (shape[0], shape[1:]) if channels == "first" else (shape[-1], shape[:-1])
     else:

@@ -85,11 +85,9 @@ class Session:
             path.unlink()
 
     def ask(self, *files: RemoteFile) -> None:
-        """Wait until these files are in the cache.
+        """Wait until these files are in the cache. The downloader is started if there is none, and again if it was killed.
 
-        The downloader is started if there is none, and again if it was killed. A StoreError says what went wrong there; a
-        RemoteError also, that none can be started, or that files or memory ran out; a MissingExtraError, that obstore is not
-        installed.
+        A StoreError says what went wrong there; a RemoteError also, that none can be started, or that files or memory ran out.
         """
         stem = self.stem()
         try:

@@ -167,12 +167,7 @@ class CachedShards:
     def open(self, shard: int) -> memoryview:
         """Map a shard, and lock its file shared. One that is not what was written is removed, and fetched again."""
         raise_file_limit()
-        try:
-            return self._map(self.store.shards[self._variant][shard])
-        except OSError as error:
-            raise StoreError(f"{self.path(shard)} cannot be opened: {lacking(error) or error.strerror}") from error
-
-    def _map(self, file: RemoteFile) -> memoryview:
+        file = self.store.shards[self._variant][shard]
         path = self.store.cache / file.path
         for _ in range(TRIES):
             try:
@@ -181,6 +176,8 @@ class CachedShards:
                 _unmap_all()  # or the cache may have no room, while this process waits
                 self.store.session.ask(file)
                 continue
+            except OSError as error:
+                raise StoreError(f"{path} cannot be opened: {lacking(error) or error.strerror}") from error
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
                 info = os.fstat(descriptor)
@@ -233,14 +230,9 @@ def locate(
     """Return a path of a store's files: what was given, or for a URL a RemoteStore.
 
     Args:
-        path: a folder, a URL, or a RemoteStore.
         cache: the folder for shards; None: the environment's FASTDATA_CACHE.
         cache_size: the most bytes of shards in it, such as "200GB"; None: FASTDATA_CACHE_SIZE, or what the disk has.
         storage: options of the client: endpoint, region, anonymous and others.
-
-    Raises:
-        ValueError: an argument is wrong, or a URL has no cache.
-        RemoteError: the store cannot be read.
     """
     given = {"cache": cache, "cache_size": cache_size, "storage": storage}
     if not is_url(path):

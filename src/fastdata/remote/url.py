@@ -24,11 +24,7 @@ def scheme(text: str) -> str:
 
 
 def is_url(path: Any) -> bool:
-    """Return whether this is a URL of object storage, and not a path.
-
-    Raises:
-        ValueError: it is a URL of another scheme.
-    """
+    """Return whether this is a URL of object storage, and not a path. Raise a ValueError for a URL of another scheme."""
     if not isinstance(path, str) or not scheme(path):
         return False
     if scheme(path) not in SCHEMES:
@@ -53,11 +49,7 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 def parse_bytes(text: int | str, name: str) -> int:
-    """Return a size in bytes, given as a number or with a unit, such as "200GB" or "512MiB".
-
-    Raises:
-        ValueError: it is not a size; the message names the argument `name`.
-    """
+    """Return a size in bytes, given as a number or with a unit, such as "200GB". A ValueError names the argument `name`."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]I?B|B|)", str(text).strip().upper())
     if found is None:
         raise ValueError(f"{name} is {text!r}, but must be bytes, as 500000000, or have a unit, as '200GB' or '512MiB'")
@@ -65,11 +57,7 @@ def parse_bytes(text: int | str, name: str) -> int:
 
 
 def parse_storage(words: Iterable[str]) -> dict[str, Any]:
-    """Return options of a client that are given as KEY=VALUE.
-
-    Raises:
-        ValueError: a word is not of this form.
-    """
+    """Return options of a client that are given as KEY=VALUE, or raise a ValueError."""
     found = dict[str, Any]()
     for word in words:
         key, is_given, value = word.partition("=")

@@ -157,12 +157,8 @@ def read_current(path: Path) -> tuple[Path, Manifest]:
 
 
 def read_manifest(root: Path) -> Manifest:
-    """Read and check a store's manifest.
-
-    Raises:
-        StoreError: there is no store, or it is unfinished.
-        FormatError: the manifest is damaged, or has another version.
-    """
+    """Read and check a store's manifest. A StoreError says that there is none; a FormatError, that it is damaged, or of another
+    version."""
     try:
         raw = (root / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):

@@ -16,12 +16,9 @@ __all__ = ["verify"]
 
 
 def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Callable[[int], None] = lambda size: None) -> Iterator[str]:
-    """Check a store and yield a line for each problem.
+    """Check a store, a folder or a Place, and yield a line for each problem.
 
-    Args:
-        path: the store, a folder or a Place.
-        quick: check the manifest, the tables and the sizes of shards, but do not read the bytes of the shards.
-        tick: called with the size in bytes of each shard that is done.
+    quick: do not read the bytes of the shards. tick: called with the size in bytes of each shard that is done.
     """
     try:
         root, manifest = read_current(Path(path))

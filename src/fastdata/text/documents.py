@@ -116,11 +116,7 @@ def read_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DO
 
 
 def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
-    """Yield the bytes of a piece, decompressed, some MB at a time however well they are compressed.
-
-    Raises:
-        CodecError: the file is damaged, or not UTF-8 but UTF-16.
-    """
+    """Yield the bytes of a piece, decompressed, some MB at a time however well they are compressed."""
     with path.open("rb") as file:
         if not packed:
             _refuse_head(path, file.read(ENCODING_BYTES))
@@ -284,12 +280,9 @@ def _value(scalar: Any, most: int) -> str | CodecError:
 
 
 def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Array]:
-    """Map a file of tokens; return them, and the number of tokens in each document.
+    """Map a file of uint16 tokens, or raise a CodecError; return them, and the number of tokens in each document.
 
     A document ends with each token `end`; without any, there is one document.
-
-    Raises:
-        CodecError: if it does not hold uint16.
     """
     if piece.problem:
         raise CodecError(detail_of(piece.problem), piece.problem)

@@ -22,11 +22,7 @@ def export(
 ) -> int:
     """Write all tokens of a store into a folder, and return the number of files.
 
-    `train.bin` and `val.bin` are plain tokens for `np.memmap`, the last ones in `val.bin`; for a tokenizer of characters also
-    `meta.pkl`.
-
-    Raises:
-        StoreError: if uint16 does not hold the vocabulary.
+    `train.bin` and `val.bin`, which has the last ones, are for `np.memmap`; with a tokenizer of characters comes `meta.pkl`.
     """
     variant, section = store.manifest.variants[0], store.manifest.section("tokens")
     if variant.form.dtype != "uint16":

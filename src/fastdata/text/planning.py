@@ -104,12 +104,7 @@ class TextList:
 
 
 def plan_source(source: StrPath, out: Path, options: TokenOptions, limit: int | None = None) -> Plan:
-    """List the text and decide how to tokenize it. limit: take this many documents, the first ones; None: all.
-
-    Raises:
-        PrepError: if there is no text or no such tokenizer, or the tokenizer lacks the end token.
-        ValueError: if an option is wrong.
-    """
+    """List the text and decide how to tokenize it. limit: take this many documents, the first ones; None: all."""
     tokenizer, train_bpe = options.tokenizer, options.train_bpe
     if tokenizer is not None and train_bpe is not None:
         raise ValueError("give --tokenizer or --train-bpe, not both")
@@ -219,11 +214,7 @@ def holds_tokens(source: str | os.PathLike[str]) -> bool:
 
 
 def list_text(source: str | os.PathLike[str], cutting: Cutting, max_bytes: int = DOCUMENT_BYTES) -> TextList:
-    """List one text file, or those of a folder and its subfolders by name. Large files are cut into pieces between documents.
-
-    Raises:
-        PrepError: if there is nothing to prepare, or the folder holds several splits.
-    """
+    """List one text file, or those of a folder and its subfolders by name. Large files are cut into pieces between documents."""
     path = to_path(source)
     walk = Walk(path)
     if not path.exists():

@@ -32,13 +32,7 @@ SLOWEST = 100_000  # characters a second that any tokenizer manages: a large doc
 
 @dataclass(frozen=True)
 class TokenRecipe:
-    """How text is stored.
-
-    Attributes:
-        end: the id after each document, or None.
-        trained_on: if the tokenizer was made of this text, a hash of what it depends on.
-        max_bytes: larger documents are rejected before they are in memory.
-    """
+    """How text is stored. trained_on: if the tokenizer was made of this text, a hash of what it depends on."""
 
     tokenizer: Spec
     vocab_size: int
@@ -106,10 +100,7 @@ class _Shard:
         self.largest = self.total = self.unknown = self.records = 0
 
     def tokenize(self, number: int, piece: Piece) -> list[int]:
-        """Tokenize a piece, and return the number of tokens of each document.
-
-        Those that cannot be read or tokenized become rejects; those before and after are kept.
-        """
+        """Tokenize a piece, and return the number of tokens of each document that can be read and tokenized; others are rejects."""
         options, counts, size, done = self._options, list[int](), max(piece.size, 0), 0
         engine = load(options.tokenizer, self._files.get(options.tokenizer.file, b""))
         end = np.array([] if options.end is None else [options.end], self._record.dtype)
