@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, Dataset
 
 from fastdata import CenterCrop, LMDBDataset, Loader, Prefetcher, RandomCrop, Trainer
-from support import last_saved, step_of, wait_for_checkpoint
+from support import step_of
 
 EPOCHS = 2
 
@@ -155,11 +155,12 @@ def fit(job: dict[str, Any]) -> int:
 
     def counted() -> None:
         nonlocal saves
-        before = last_saved(made)
+        before = made._saved
         save()
-        saves += last_saved(made) != before
+        saves += made._saved != before
         if saves == job.get("die"):
-            wait_for_checkpoint(made)
+            if (written := made._checkpoints._written) is not None:
+                written.exception()  # waits
             os.kill(os.getpid(), signal.SIGKILL)
 
     def logged(batch: Any, **options: Any) -> None:

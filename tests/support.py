@@ -253,7 +253,7 @@ def run_ranks(count: int, *command: Any, env: dict[str, str] | None = None, cwd:
 
 
 # ------------------------------------------------------------------------------------------------------------- inside
-# What tests have to see, count or damage, and no public name gives. Each reach into an object of fastdata's is here.
+# What several tests have to see, count or damage, and no public name gives.
 
 
 def records_of(dataset: Any) -> list[Any]:
@@ -292,58 +292,12 @@ def engine_of(loader: Any) -> Any:
 
 def under_way(holder: Any) -> Any:
     """The copies to a device that a Prefetcher, the engine of a Loader, or a Copier still holds memory for."""
-    return copier_of(holder)._under_way
-
-
-def copier_of(holder: Any) -> Any:
-    """What a Prefetcher, or the engine of a Loader, copies batches to a device with."""
-    return getattr(holder, "_copier", holder)
-
-
-def ahead_of(feed: Any) -> Any:
-    """The batches that a Feed has on their way to the consumer."""
-    return feed._ahead
-
-
-def read_through(dataset: Any, wrap: Any) -> Any:
-    """Put what counts them between a dataset of arrays and its records, and return it."""
-    dataset._arrays._reader = wrap(dataset._arrays._reader)
-    return dataset._arrays._reader
-
-
-def with_index(jpeg: Any) -> Any:
-    """A JPEG of the test's own, which OpenCV wrote on a grid, with the index that fastdata adds to its own ones."""
-    from fastdata.codecs import jpeg_grid as module
-
-    return module.add_index(jpeg)
-
-
-def index_of(lengths: Array) -> bytes:
-    """The index of a JPEG whose segments would have these lengths, some of them too long for a file."""
-    from fastdata.codecs import jpeg_grid as module
-
-    return module.index_segments(lengths)
-
-
-def window_of(view: Any, box: Any, output: tuple[int, int], sides: tuple[int, int]) -> Any:
-    """What a view decodes for a box that no crop would draw."""
-    return view._windows(np.array([box]), np.array([output]), np.array([sides[0]]), np.array([sides[1]]))[0]
+    return getattr(holder, "_copier", holder)._under_way
 
 
 def step_of(run: Any) -> Any:
     """What a Trainer makes an update with: `add` takes the batches of one, `read_totals` counts those that were skipped."""
     return run._step
-
-
-def last_saved(run: Any) -> Any:
-    """What a Trainer's last checkpoint is of: it saves nothing twice."""
-    return run._saved
-
-
-def wait_for_checkpoint(run: Any) -> None:
-    """Until what a Trainer saves in the background is on disk. Its next save would do so too; whether it failed is told then."""
-    if (written := run._checkpoints._written) is not None:
-        written.exception()
 
 
 @contextmanager

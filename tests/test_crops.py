@@ -20,7 +20,7 @@ from fastdata.images.resample import resample
 from fastdata.images.view import Sample, View
 from fastdata.store.manifest import Form
 from stores import deep, store, whole
-from support import Corner, Shifted, picture, window_of
+from support import Corner, Shifted, picture
 from test_masks import masked
 
 sides = st.integers(1, 40) | st.integers(1, 3000)
@@ -328,7 +328,8 @@ def test_a_box_is_not_shifted_by_a_decode_at_a_smaller_scale(antialias, factor, 
     view = View(Resize((24, 24), antialias=antialias))
     for start in range(20, 28):
         box = (start, start + 3, side + start % 3, side)
-        window = window_of(view, box, out.shape[:2], (400, 420))
+        box_of, output = np.array([box]), np.array([out.shape[:2]])
+        window = view._windows(box_of, output, np.array([400]), np.array([420]))[0]
         assert window.shrink == shrink
         region = decode_window(data, Form("jpeg", 3, "uint8"), 400, 420, window, lambda n: np.empty(n, np.uint8))
         view.render(Sample(box, window, (24, 24), (False, False)), region, out)

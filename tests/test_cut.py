@@ -14,12 +14,12 @@ from PIL import Image
 
 from fastdata import CenterCrop, LMDBDataset
 from fastdata.codecs.jpeg_crop import find_cells, join_cells, jpeg_batches
-from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, restart_interval
+from fastdata.codecs.jpeg_grid import add_index, decode_jpeg, decode_jpeg_into, encode_jpeg, restart_interval
 from fastdata.codecs.pixels import Window, decode_window, encode_record
 from fastdata.errors import CodecError, FormatError
 from fastdata.store.manifest import Form
 from stores import square
-from support import Array, images_of, picture, with_index
+from support import Array, images_of, picture
 
 SAMPLINGS = {
     "4:2:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
@@ -37,7 +37,7 @@ def _encoded(image: Array, sampling: str, quality: int = 90, cells: int = 0) -> 
     if sampling != "grey":
         params += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SAMPLINGS[sampling]]
         image = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-    return with_index(cv2.imencode(".jpg", image, params)[1].reshape(-1))
+    return add_index(cv2.imencode(".jpg", image, params)[1].reshape(-1))
 
 
 def _pillow(data: bytes) -> Array:
@@ -113,7 +113,7 @@ def _check_region(region: Any, data: bytes, sides: Any, box: tuple[int, ...], gr
 def test_segments_that_are_no_grid_are_not_cut() -> None:
     grid = cv2.cvtColor(picture(0, 32, 112), cv2.COLOR_RGB2BGR)  # 2 rows of 7 MCUs
     for interval, cut in ((1, True), (7, True), (4, False), (14, False)):  # 4 makes 4 segments, as if there were two in each row
-        data = with_index(cv2.imencode(".jpg", grid, [cv2.IMWRITE_JPEG_RST_INTERVAL, interval])[1].reshape(-1))
+        data = add_index(cv2.imencode(".jpg", grid, [cv2.IMWRITE_JPEG_RST_INTERVAL, interval])[1].reshape(-1))
         assert (find_cells(data, 20, 70, 10, 30) is not None) == cut
     at = HEALTHY.index(b"\xff\xdd")
     never = HEALTHY[: at + 4] + b"\0\0" + HEALTHY[at + 6 :]
@@ -143,7 +143,7 @@ def test_other_samplings_are_not_cut() -> None:
     image = cv2.cvtColor(picture(2, 70, 90), cv2.COLOR_RGB2BGR)
     for sampling in (cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440):
         params = [cv2.IMWRITE_JPEG_RST_INTERVAL, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling]
-        assert find_cells(with_index(cv2.imencode(".jpg", image, params)[1].reshape(-1)), 1, 2, 30, 40) is None
+        assert find_cells(add_index(cv2.imencode(".jpg", image, params)[1].reshape(-1)), 1, 2, 30, 40) is None
 
 
 def test_a_record_of_another_size_is_an_error() -> None:

@@ -23,7 +23,7 @@ from fastdata import LMDBDataset, Loader, Prefetcher, RandomResizedCrop, Trainer
 from fastdata.gpu import copies
 from fastdata.gpu.copies import Copier
 from stores import script, store
-from support import ahead_of, engine_of, under_way
+from support import engine_of, under_way
 from training import net, summed, values
 
 pytestmark = [
@@ -195,7 +195,7 @@ def test_copies_run_beside_the_consumers_work():
         end = time.monotonic() + 0.5
         while not done.query() and time.monotonic() < end:
             time.sleep(0.001)
-        assert len(ahead_of(engine_of(loader))) == 2 and done.query() and not torch.cuda.current_stream().query()
+        assert len(engine_of(loader)._ahead) == 2 and done.query() and not torch.cuda.current_stream().query()
     assert images.is_cuda
 
 

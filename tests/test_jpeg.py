@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, read_index
+from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, index_segments, read_index
 from fastdata.codecs.pixels import Window, decode_record, decode_window, encode_record
 from fastdata.errors import CodecError
 from fastdata.store.manifest import Form
 from stores import script
-from support import Array, encode, index_of, picture
+from support import Array, encode, picture
 
 LARGEST_BODY = 65_533
 
@@ -152,7 +152,7 @@ def test_an_index_holds_what_the_format_says_or_is_none(
 
 
 def test_an_index_stands_in_the_header_and_its_segments_side_by_side() -> None:
-    whole, foreign = index_of(np.array([3, 4])), b"\xff\xe1\0\x03?"
+    whole, foreign = index_segments(np.array([3, 4])), b"\xff\xe1\0\x03?"
     for header, there in ((foreign, True), (b"\xff\xda\0\x02", False), (b"\xfe\xe1\0\x03?", False), (b"\xff\xe9\0\x03?", True)):
         assert (_lengths(b"\xff\xd8" + header + whole) is not None) == there
     parts = [_chunk(k, 2, part) for k, part in enumerate((b"\x02\0\0\0\x03", b"\x04"))]
@@ -163,7 +163,7 @@ def test_an_index_stands_in_the_header_and_its_segments_side_by_side() -> None:
 def test_index_bytes_are_those_of_the_format() -> None:
     head = b"\xff\xe9\x00\x24fastdata\0" + b"\x01" + b"\x00\x00" + b"\x01\x00"
     low, long = b"\x02\x03\xff\xff", b"\0\0\0\0\x01\x00" + b"\x03\0\0\0\xff\x00"
-    assert index_of(np.array([258, 3, 255, 65_535])) == head + b"\x04\0\0\0" + low + long
+    assert index_segments(np.array([258, 3, 255, 65_535])) == head + b"\x04\0\0\0" + low + long
 
 
 def test_an_index_of_a_later_version_or_out_of_order_or_of_another_file_is_ignored() -> None:
