@@ -69,13 +69,15 @@ class ArrayDataset(SlotDataset):
         storage: Storage | None = None,
     ) -> None:
         super().__init__()
-        path = locate(path, cache, cache_size, storage)
-        self._arrays = StoreArrays(path)
-        masked = self._arrays.store.manifest.section("masks") is not None
-        store = self._arrays.store
-        self._masks = StoreArrays(store.place, mask=True, expected=store.manifest.xxh3_128) if masked else None
+        self._arrays = StoreArrays(locate(path, cache, cache_size, storage))
         self.crop, self.flips = self._checked_view(crop, flips)
-        self.ignore_index = self._checked_class(ignore_index)
+        store, self.ignore_index = self._arrays.store, 255
+        self._masks: StoreArrays | None = None
+        if masks := store.manifest.section("masks"):
+            self._masks = StoreArrays(store.place, mask=True, expected=store.manifest.xxh3_128)
+            self.ignore_index = masks.outside(ignore_index, self._masks.dtype)
+        elif ignore_index is not None:
+            raise ValueError(f"ignore_index is {ignore_index}, but the store has no masks; prepare it with --masks FOLDER")
 
     def _checked_view(self, crop: Crop | None, flips: float | Sequence[float]) -> tuple[Crop | None, tuple[float, ...]]:
         axes = self._arrays.axes
@@ -87,13 +89,6 @@ class ArrayDataset(SlotDataset):
         if len(chances) != axes or not all(0 <= chance <= 1 for chance in chances):
             raise ValueError(f"flips is {flips}, but must be a probability from 0 to 1, or one for each of {axes} axes")
         return crop, chances
-
-    def _checked_class(self, ignore_index: int | None) -> int:
-        if self._masks is None:
-            if ignore_index is not None:
-                raise ValueError(f"ignore_index is {ignore_index}, but the store has no masks; prepare it with --masks FOLDER")
-            return 255
-        return self._arrays.store.manifest.section("masks").outside(ignore_index, self._masks.dtype)  # type: ignore[no-any-return]
 
     @property
     def large_targets(self) -> bool:
@@ -113,16 +108,6 @@ class ArrayDataset(SlotDataset):
         """How many random numbers a sample needs: for flips, then for the crop."""
         return 2 * self._arrays.axes
 
-    def _boxes(self, rows: Array, u: Array) -> Boxes:
-        """Return the starts and sides of boxes, int64 [n, axes], and the axes to mirror, bool [n, axes]."""
-        shapes, axes = self._arrays.sides[rows], self._arrays.axes
-        starts = np.zeros_like(shapes)
-        sides = shapes
-        if self.crop is not None:
-            starts = self.crop.starts(u[axes:], shapes)
-            sides = np.broadcast_to(self.crop.sides(axes), shapes.shape)
-        return starts, sides, u[:axes].T < self.flips
-
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         rows = self.rows(checked(index, len(self)))[None]
         u = torch.rand(self._draws, 1, dtype=torch.float64, device="cpu").numpy()
@@ -132,7 +117,11 @@ class ArrayDataset(SlotDataset):
 
     def _read(self, rows: Array, u: Array, allocate: Allocate) -> tuple[Array, Array]:
         """Return arrays and their masks or targets. u: random numbers, [draws, n]."""
-        boxes = self._boxes(rows, u)
+        axes, sides = self._arrays.axes, self._arrays.sides[rows]
+        starts = np.zeros_like(sides)
+        if self.crop is not None:
+            starts, sides = self.crop.starts(u[axes:], sides), np.broadcast_to(self.crop.sides(axes), sides.shape)
+        boxes = starts, sides, u[:axes].T < self.flips
         values = _read(self._arrays, rows, boxes, 0, allocate)
         if self._masks is not None:
             return values, _read(self._masks, rows, boxes, self.ignore_index, allocate)
@@ -199,7 +188,7 @@ class RAMArrays(RAMDataset, ArrayDataset):
 
 
 def _read(arrays: StoreArrays, rows: Array, boxes: Boxes, outside: int, allocate: Allocate) -> Array:
-    """Read a box from each array: [n, ...]."""
+    """Read a box from each array: [n, ...]. boxes: starts and sides, int64 [n, axes], and the axes to mirror, bool [n, axes]."""
     starts, sides, flips = (part.tolist() for part in boxes)
     shapes = {arrays.shape(row, side) for row, side in zip(rows.tolist(), sides, strict=True)}
     if len(shapes) != 1:

@@ -40,10 +40,8 @@ def plan_source(source: StrPath, out: Path, options: ArrayOptions, limit: int | 
         with needs("nibabel"):
             import nibabel  # noqa: F401  without it, each of these files would become a reject
     dtype, channels, axes = _first(found, options)
-    if options.chunk is None:
-        chunk = default_chunk(axes, channels * np.dtype(dtype).itemsize)
-    else:
-        chunk = (options.chunk,) * axes if isinstance(options.chunk, int) else tuple(options.chunk)
+    chunk = default_chunk(axes, channels * np.dtype(dtype).itemsize) if options.chunk is None else options.chunk
+    chunk = (chunk,) * axes if isinstance(chunk, int) else chunk
     if len(chunk) != axes:
         raise ValueError(f"--chunk is {','.join(map(str, chunk))}, but the arrays have {axes} axes, channels aside")
     recipe = ArrayRecipe(

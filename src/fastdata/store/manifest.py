@@ -66,10 +66,9 @@ class Form(Entry, frozen=True):
 class Variant(Entry, frozen=True):
     """One stored form of every sample, or of its mask.
 
-    Attributes:
-        size: the value of `--size`; None if images kept their size.
-        records: the number in each shard, if it differs from that of samples.
-        originals: for codec "original", how many records are the unchanged bytes of a source file.
+    size: the value of `--size`; None if images kept their size.
+    records: the number in each shard, if it differs from that of samples.
+    originals: for codec "original", how many records are the unchanged bytes of a source file.
     """
 
     name: str
@@ -143,11 +142,8 @@ def sample_columns(labels: Labels, more: Sequence[Any]) -> np.dtype[Any]:
 
 
 def read_current(path: Path) -> tuple[Path, Manifest]:
-    """Return the folder that the store at a path is in, and its manifest.
-
-    The folder is the path, or the one in it of a store that is taking its place: its manifest counts once that of the old store has
-    been removed, and until its files have moved to the path.
-    """
+    """Return the folder that the store at a path is in, and its manifest: the path, or the one in it of a store that is taking its
+    place. The manifest there counts once that of the old store has been removed, and until its files have moved to the path."""
     with suppress(StoreError):
         return path, read_manifest(path)
     with suppress(OSError, StoreError):
@@ -189,11 +185,10 @@ def _absent(root: Path) -> StoreError:
         return StoreError(f"{root} is not finished; run the same fastdata-prep command again to continue where it stopped")
     if not root.exists():
         return StoreError(f"no store at {root}: there is no such folder; make one with fastdata-prep SOURCE {root}")
-    if not root.is_dir():
-        return StoreError(f"no store at {root}: it is a file, and a store is a folder; make one with fastdata-prep {root} OUT")
-    if inside := sorted(str(manifest.parent) for manifest in root.glob(f"*/{MANIFEST}")):
-        return StoreError(f"no store at {root}: it has no {MANIFEST}; there are stores in it: {', '.join(inside[:5])}")
-    return StoreError(f"no store at {root}: it has no {MANIFEST}; make one with fastdata-prep {root} OUT")
+    why = f"it has no {MANIFEST}" if root.is_dir() else "it is a file, and a store is a folder"
+    inside = ", ".join(sorted(str(manifest.parent) for manifest in root.glob(f"*/{MANIFEST}"))[:5])
+    what_to_do = f"there are stores in it: {inside}" if inside else f"make one with fastdata-prep {root} OUT"
+    return StoreError(f"no store at {root}: {why}; {what_to_do}")
 
 
 def _parse(body: dict[str, Any]) -> Manifest:

@@ -22,14 +22,7 @@ Color = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Preview:
-    """A sample as people see it.
-
-    Attributes:
-        title: its label or its text; may be empty.
-        note: where it came from.
-        pictures: uint8 RGB [H, W, 3] each, which belong side by side.
-        text: its own.
-    """
+    """A sample as people see it: its label, where it came from, pictures, uint8 RGB [H, W, 3], that belong together, or text."""
 
     title: str
     note: str

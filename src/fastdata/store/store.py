@@ -64,8 +64,6 @@ class Store:
     Attributes:
         path: the folder that its files are in, absolute.
         place: what opens it again: the folder, or the Place that was given. Its text goes into messages.
-        manifest: what it contains and how it was made.
-        kind: its kind of data.
         samples: one row for each sample (docs/format.md), memory-mapped read-only.
         stamp: what tells whether the store has been replaced since.
 
