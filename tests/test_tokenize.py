@@ -155,19 +155,16 @@ def test_the_tokenizer_belongs_to_the_store(table: Path, own: Path, tmp_path: Pa
     ("options", "message"),
     [
         (["caption"], "give NAME=TOKENIZER or NAME=TOKENIZER:LENGTH"),
-        (
-            ["mood=bytes"],
-            "tokenize mood=bytes: there is no column mood of text; there are caption .text., n .int64.; fields stores",
-        ),
+        (["mood=bytes"], "there is no column mood of text; there are caption .text., n .int64.; --fields stores"),
         (["n=bytes"], r"tokenize n=bytes: there is no column n of text"),
         (["caption=bytes:0"], "a row of 0 has no room beside the 0 tokens that bytes adds"),
         (["caption=bytes", "caption=bytes:4"], "there is no column caption of text"),
         (["caption=gpt2.json:4"], "tokenize gpt2.json is neither a tokenizer.json"),
     ],
 )
-def test_wrong_use(table: Path, tmp_path: Path, options: list[str], message: str) -> None:
+def test_wrong_use(options: list[str], message: str) -> None:
     with pytest.raises(PrepError, match=message):
-        prep(table, tmp_path / "o.fds", fields=("caption", "n:int64"), tokenize=options, label_column="none")
+        with_tokens([Column("caption", "text"), Column("n", "int64")], options)
 
 
 def test_a_text_that_cannot_be_tokenized_is_rejected(table: Path, tmp_path: Path) -> None:

@@ -83,8 +83,7 @@ def test_every_place_is_drawn_equally_often() -> None:
         dataset[1]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("block", [7, 64, 100_000])
+@pytest.mark.parametrize(("world", "block"), [(1, 64), (2, 100_000), (3, 7)])
 def test_sequential_covers_every_target_once_over_any_ranks(world: int, block: int) -> None:
     everything, found = tokens(store()), {}
     for rank in range(world):
@@ -159,8 +158,7 @@ def test_next_token_leaves_out_what_is_no_target() -> None:
 # ------------------------------------------------------------------------------------------- memory, runs, split, ids
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-@pytest.mark.parametrize("block", [1000, 400_000, 2_500_000])
+@pytest.mark.parametrize(("block", "in_memory"), [(1000, False), (400_000, True), (2_500_000, False)])
 def test_rows_across_records_and_shards_are_whole(block: int, in_memory: bool) -> None:
     everything = tokens(wide())
     assert len(everything) == 9_000_000
@@ -227,8 +225,7 @@ def test_a_batch_changed_in_place_leaves_its_neighbours_alone(documents: str) ->
         assert all(tensor.is_contiguous() and len(tensor) == 8 for tensor in tensors)
 
 
-@pytest.mark.parametrize("part", [None, 0, 1])
-@pytest.mark.parametrize("block", [1000, 20_000])
+@pytest.mark.parametrize(("block", "part"), [(1000, None), (20_000, None), (1000, 1)])
 def test_rows_of_many_batches_at_once_are_slices_also_where_they_cross_runs(block: int, part: int | None) -> None:
     stream, dataset = tokens(wide()), TokenDataset(wide(), block)
     if part is not None:
