@@ -79,7 +79,7 @@ def test_every_place_is_drawn_equally_often() -> None:
     assert sorted(counts) == list(range(8)) and max(abs(n - 500) for n in counts.values()) < 5 * np.sqrt(500)
     torch.manual_seed(0)
     assert {int(dataset[0][0]) for _ in range(200)} == set(range(8))
-    with pytest.raises(IndexError, match="has 1 rows"):
+    with pytest.raises(IndexError, match="has 1 samples"):
         dataset[1]
 
 

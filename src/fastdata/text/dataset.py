@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from fastdata.data.choice import check_split, part_of
+from fastdata.data.choice import check_split, checked, part_of
 from fastdata.data.dataset import Fixed, RowsDataset, counted_of, in_one_line, shown
 from fastdata.data.opening import RAMDataset, StrPath
 from fastdata.data.random import LOW, SHIFT, philox, repeated
@@ -110,8 +110,8 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         rows = -(-np.maximum(np.diff(self._bounds) - 1, 0) // self.block_size)
         self._rows = np.append(0, np.cumsum(rows)) if self.documents == "align" else np.zeros(1, np.int64)
         self._stream: tuple[int, Runs] | None = None
-        width = torch.iinfo(torch.uint16).max if self._memory.dtype.itemsize == 2 else torch.iinfo(torch.uint32).max
-        self.dtype = np.dtype(np.uint32) if self._section.largest == width else self._memory.dtype
+        is_used = self._section.largest == np.iinfo(self._memory.dtype).max
+        self.dtype = np.dtype(np.uint32) if is_used else self._memory.dtype
         self._no_token = int(np.iinfo(self.dtype).max)
         self._torch_dtype = torch.from_numpy(np.empty(0, self.dtype)).dtype
         self._length = self._count_rows()
@@ -161,10 +161,9 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         return self.mode == "random"
 
     def __getitem__(self, index: int) -> Any:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index}, but the dataset has {len(self)} rows")
+        ids = np.array([checked(index, len(self))])
         u = torch.rand(1, dtype=torch.float64, device="cpu").numpy() if self.mode == "random" else None
-        batch = self.gather(self._locate(np.array([index % len(self)]), u))
+        batch = self.gather(self._locate(ids, u))
         return tuple(value[0] for value in batch) if isinstance(batch, tuple) else batch[0]
 
     def locate(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> Array:
@@ -173,10 +172,8 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         low, high = ids.min(initial=0), ids.max(initial=0)
         if not -count <= low <= high < count:
             raise IndexError(f"indices from {ids.min()} to {ids.max()}, but the dataset has {count} rows")
-        if low < 0:
-            ids = ids % count
-        keys = repeated(ids, repeats)
-        return self._locate(ids, _fractions(seed, epoch, keys) if self.mode == "random" else None)
+        ids = ids if low >= 0 else ids % count
+        return self._locate(ids, _fractions(seed, epoch, repeated(ids, repeats)) if self.mode == "random" else None)
 
     def _locate(self, ids: Array, u: Array | None) -> Array:
         """Return columns: the place in memory (-1 if the row is not contiguous there), the start in the stream, the length."""
