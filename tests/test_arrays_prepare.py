@@ -254,7 +254,7 @@ def test_a_mask_of_nifti_lies_where_its_volume_does(tmp_path):
             nibabel.save(image, tmp_path / folder / f"{k}.nii.gz")
     done = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
     assert done.kept == 1 and rejects(done.out) == dict.fromkeys(["1.nii.gz", "2.nii.gz"], "mask-geometry")
-    assert "its affine is another than that of its volume (axes LPS and RAS)" in done.first_reject
+    assert "its affine is another than that of its volume (axes LPS 0.7 x 0.7 x 3 and RAS" in done.first_reject
 
 
 # The store
