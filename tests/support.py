@@ -258,7 +258,7 @@ def run_ranks(count: int, *command: Any, env: dict[str, str] | None = None, cwd:
 
 def records_of(dataset: Any) -> list[Any]:
     """The records that a RAMDataset of images or arrays holds, then those of its masks: `bytes`, `ends`, and their number."""
-    parts = [getattr(dataset, name, None) for name in ("_images", "_arrays", "_masks")]
+    parts = [*getattr(dataset, "_sources", ()), getattr(dataset, "_arrays", None), getattr(dataset, "_masks", None)]
     return [getattr(part, "source", part).records for part in parts if part is not None]
 
 

@@ -277,4 +277,4 @@ def test_no_two_classes_share_a_folder(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("\n".join(rows))
     export(prep(tmp_path / "t.csv", tmp_path / "o.fds", workers=1).out, tmp_path / "x")
     files = sorted(str(path.relative_to(tmp_path / "x")) for path in (tmp_path / "x").rglob("*.jpg"))
-    assert files == ["_../3.jpg", "a_b/0.jpg", "a_b_/1.jpg", "a_b__/2.jpg"]
+    assert files == ["a_b/0.jpg", "a_b_/1.jpg", "a_b__/2.jpg", "unnamed/3.jpg"]

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
 
-from fastdata import Crop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
-from fastdata.errors import LoaderError, StoreError
+from fastdata import Crop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize
+from fastdata.errors import LoaderError
 from fastdata.images import crops
-from stores import sha, square, store, whole
-from support import Corner, records_of
+from stores import square, store, whole
+from support import Corner
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -78,50 +77,3 @@ def test_reprs_are_short_and_the_example_runs():
     assert repr(Corner(8)) == "Corner(8)"
     results = doctest.testmod(crops)
     assert results.attempted >= 2 and results.failed == 0
-
-
-# Progressive resizing in memory
-
-
-@pytest.mark.parametrize("decoded", [False, True])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_memory_holds_several_sizes_and_a_schedule_chooses(workers, decoded):
-    def epochs(dataset):
-        with Loader(dataset, 8, shuffle=True, seed=1, num_workers=workers, schedule={0: (64, 20), 1: (96, 40), 2: 64}) as loader:
-            return [sha(loader) for _ in range(3)]
-
-    crop = RandomResizedCrop(26)  # from 96 pixels by less than four: a JPEG is decoded whole
-    held = RAMDataset(store("jpeg"), size=(64, 96), crop=crop, decoded=decoded)
-    assert epochs(held) == epochs(LMDBDataset(store("jpeg"), crop=crop))
-    assert torch.equal(held.with_crop(None)[3][0], LMDBDataset(store("jpeg"), size=64)[3][0]), "the first is its own"
-    assert held.with_size(None).with_crop(None)[3][0].shape == LMDBDataset(store("jpeg"), size=96)[3][0].shape
-
-
-def test_all_sizes_are_in_memory_and_within_max_bytes():
-    sizes = {size: sum(image.nbytes for image in whole(store(), size)) for size in (64, 96)}
-    held = RAMDataset(store(), size=(96, 64), shared=False)  # what is shared cannot be written to
-    for size, total in sizes.items():
-        (one,) = records_of(held.with_size(size))
-        assert len(one) == 42 and one.bytes.nbytes == total
-        one.bytes[:] = size
-        assert (held.with_size(size)[5][0] == size).all()
-    part = RAMDataset(store(), size=(96, 64), max_bytes=sum(sizes.values()) // 2)
-    counts = {len(records_of(part.with_size(size))[0]) for size in sizes}
-    assert len(counts) == 1 and 10 < counts.pop() < 30
-    assert torch.equal(part.with_size(64)[41][0], LMDBDataset(store(), size=64)[41][0])
-    one = RAMDataset(store(), size=96).with_size(64)
-    assert records_of(one) == [None] and torch.equal(one[41][0], part.with_size(64)[41][0]), "a size that is not held is read"
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda: RAMDataset(store(), size=(64, 96)).with_size(70), "has no size 70; it has 96, 64"),
-        (lambda: RAMDataset(store(), size=(64, 70)), "has no size 70; it has 96, 64"),
-        (lambda: RAMDataset(store(), size=()), r"size is \(\), but must be a stored size, or several different ones"),
-        (lambda: RAMDataset(store(), size=(64, 64)), r"size is \(64, 64\), but must be"),
-    ],
-)
-def test_sizes_that_are_not_there(call, says):
-    with pytest.raises((StoreError, ValueError), match=says):
-        call()

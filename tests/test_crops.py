@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from functools import partial
 
 import cv2
 import numpy as np
@@ -98,7 +99,7 @@ pairs = st.tuples(st.floats(0.02, 4), st.floats(0.02, 4)).map(lambda pair: (min(
 @example([(1, 500), (500, 1), (1, 1), (2, 3)], (0.08, 1.0), (3 / 4, 4 / 3), 0)
 @example([(1, 7)], (0.08, 1.0), (0.1, 0.4), 0)  # half a pixel wide
 @example([(9, 1)], (1.0, 1.0), (2.5, 4.0), 0)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_random_resized_crop_draws_the_boxes_of_torchvision(images, scale, ratio, seed):
     heights, widths = zip(*images, strict=True)
     crop = RandomResizedCrop(8, scale=scale, ratio=ratio)
@@ -110,10 +111,10 @@ def test_random_resized_crop_draws_the_boxes_of_torchvision(images, scale, ratio
         assert 0 <= top <= top + h <= height and 0 <= left <= left + w <= width and h > 0 and w > 0
 
 
-@given(sides, sides, sizes)
+@given(st.integers(1, 400), st.integers(1, 400), sizes)
 @example(1, 40, 7)
 @example(5, 5, (4, 6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_center_crop_is_torchvisions_padding_included(height, width, size):
     crop = CenterCrop(size)
     (box,) = boxes_of(crop, 0, [height], [width])[1]
@@ -124,7 +125,7 @@ def test_center_crop_is_torchvisions_padding_included(height, width, size):
 
 
 @given(sides, sides, sizes, st.integers(0, 100), seeds)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_random_crop_is_torchvisions_padding_included(height, width, size, padding, seed):
     crop = RandomCrop(size, padding=padding)
     th, tw = crop.shape
@@ -140,7 +141,7 @@ def test_random_crop_is_torchvisions_padding_included(height, width, size, paddi
 
 
 @given(sides, sides, sizes)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_resize_keeps_the_aspect_as_torchvision_does(height, width, size):
     crop = Resize(size)
     (box,) = boxes_of(crop, 0, [height], [width])[1]
@@ -154,21 +155,14 @@ def test_resize_keeps_the_aspect_as_torchvision_does(height, width, size):
         assert crop.shapes(box[None]) == [size]
 
 
-@pytest.mark.parametrize("size", [0, (8, 0), (8, 8, 8), 8.0, None])
-@pytest.mark.parametrize("kind", [RandomResizedCrop, CenterCrop, RandomCrop, Resize])
-def test_a_wrong_size_is_refused(kind, size):
-    with pytest.raises(
-        ValueError, match=r"size is .*, but (must be a positive number, or \(height, width\)|the samples have 2 axes)"
-    ):
-        View(kind(size))
-
-
 @pytest.mark.parametrize(
     "make",
     [
+        *(partial(kind, size) for kind in (RandomResizedCrop, CenterCrop, RandomCrop, Resize) for size in (0, 8.0, (8, 0))),
+        lambda: CenterCrop((8, 8, 8)),
+        lambda: Resize(None),
         lambda: RandomResizedCrop(8, scale=(0.0, 1.0)),
         lambda: RandomResizedCrop(8, scale=(0.5, 0.1)),
-        lambda: RandomResizedCrop(8, ratio=(2, 1)),
         lambda: RandomResizedCrop(8, ratio=(-1, 1)),
         lambda: RandomCrop(8, padding=-1),
         lambda: RandomCrop(8, padding=(1, 2)),
@@ -177,9 +171,9 @@ def test_a_wrong_size_is_refused(kind, size):
         lambda: CenterCrop(8, resize=0),
     ],
 )
-def test_other_wrong_arguments_are_refused(make):
-    with pytest.raises(ValueError, match="but must be"):
-        make()
+def test_wrong_arguments_are_refused(make):
+    with pytest.raises(ValueError, match=r"but must be|but the samples have 2 axes"):
+        View(make())
 
 
 def emitted(dataset, seed=5, epoch=2):

@@ -19,8 +19,9 @@ import fastdata
 import stores
 from fastdata import ArrayDataset, LMDBDataset, Loader, MaskDataset, RAMDataset
 from fastdata.errors import FormatError, StoreError
+from fastdata.store.export import export
 from fastdata.store.store import Store
-from support import MAIN, encode, picture, run, shards, signed, write_pictures, written
+from support import encode, run, shards, signed, write_pictures, written
 
 MAKERS: dict[str, Callable[[], Path]] = {"images": stores.store, "tokens": stores.tokens, "arrays": stores.masked_arrays}
 
@@ -46,38 +47,27 @@ def _read(path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------- files of the store
 
 
-@pytest.mark.parametrize("check", ["first", None])
-def test_shards_that_changed_places_are_an_error(check: str | None, tmp_path: Path) -> None:
+def test_shards_that_changed_places_are_an_error(tmp_path: Path) -> None:
     """Raw pixels of one size: without checks, too."""
-    (tmp_path / "in").mkdir()
-    for k in range(6):
-        (tmp_path / "in" / f"{k}.bmp").write_bytes(encode(picture(k, 50, 40), ".bmp"))
+    write_pictures(tmp_path / "in", 6, ending=".bmp")
     out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="rgb", shard_samples=3, workers=1).out
     one, other = shards(out)
     assert one.stat().st_size == other.stat().st_size
     one.rename(tmp_path / "s")
     other.rename(one)
     (tmp_path / "s").rename(other)
-    dataset = LMDBDataset(out, check=check)
-    for k in range(6):
-        with pytest.raises(FormatError, match=rf"shard-0000\d.mdb is damaged: record \d .* run fastdata verify {out}"):
-            dataset[k]
+    for check in ("first", None):
+        dataset = LMDBDataset(out, check=check)
+        for k in range(6):
+            with pytest.raises(FormatError, match=rf"shard-0000\d.mdb is damaged: record \d .* run fastdata verify {out}"):
+                dataset[k]
 
 
 def test_the_index_finds_what_lmdb_and_its_tools_find(tmp_path: Path) -> None:
     """In files of several depths, with any sizes of values, written by several transactions."""
     rng = np.random.default_rng(0)
-    kinds = (
-        [],
-        [0],
-        [0, 1],
-        [1] * 3000,
-        [5000],
-        rng.integers(0, 9000, 900).tolist(),
-        [2030, 2031, 2032, 2033, 4080, 4081] * 20,
-        [17] * 40_000,
-        [1 << 20] * 70,
-    )
+    pages = [2030, 2031, 2032, 2033, 4080, 4081] * 20
+    kinds = ([], [0], [0, 1], [1] * 3000, rng.integers(0, 9000, 900).tolist(), pages, [17] * 40_000)
     dump = shutil.which("mdb_dump")
     for number, sizes in enumerate(kinds):
         records, path = [rng.bytes(size) for size in sizes], tmp_path / f"{number}.mdb"
@@ -93,41 +83,29 @@ def test_the_index_finds_what_lmdb_and_its_tools_find(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------- tables that lie
 
 
-def _edited(store: Path, tmp_path: Path, edit: Callable[[Any], None]) -> Path:
-    """A copy of a store whose table of samples was changed, with a checksum that fits."""
-    out = _copy(store, tmp_path)
-    samples = np.load(out / "samples.npy")
-    edit(samples)
-    np.save(out / "samples.npy", samples)
-    with pytest.raises(FormatError, match=r"samples.npy is not what was written: its checksum differs"):
-        Store(out, kind=None)
-    return signed(out)
-
-
 @pytest.mark.parametrize(
     ("field", "at", "value"),
     [
-        ("shape", (2, 1), 1_600_000_000),
+        ("shape", (2, 1), 1_600_000_000),  # was a MemoryError, or an export of 5.7 TB
         ("shape", (2, 0), 1),
         ("shape", (0, 5), 1),
         ("shape", (13, 2), 0),
-        ("first", (3,), 0),
-        ("first", (0,), 1),
+        ("first", (3,), 0),  # was another sample
         ("first", (13,), (1 << 64) - 1),
     ],
 )
 def test_shapes_that_do_not_fit_their_chunks_are_refused(field: str, at: tuple[int, ...], value: int, tmp_path: Path) -> None:
-    """A side of 1.6 billion was a MemoryError or an export of 5.7 TB, a wrong `first` another sample."""
-
-    def edit(samples: Any) -> None:
-        samples[field][at] = value
-
-    out = _edited(stores.masked_arrays(), tmp_path, edit)
-    for make in (ArrayDataset, RAMDataset):
+    out = _copy(stores.masked_arrays(), tmp_path)
+    samples = np.load(out / "samples.npy")
+    samples[field][at] = value
+    np.save(out / "samples.npy", samples)
+    with pytest.raises(FormatError, match=r"samples.npy is not what was written: its checksum differs"):
+        Store(out, kind=None)
+    signed(out)
+    for use in (ArrayDataset, RAMDataset, lambda path: export(path, tmp_path / "out")):
         with pytest.raises(FormatError, match=r"samples.npy has shapes that do not fit the chunks of the store; copy it again"):
-            make(out)
-    found = run(*MAIN, "export", out, tmp_path / "out", seconds=60)
-    assert found.returncode == 1 and "do not fit" in found.stderr and not (tmp_path / "out").exists()
+            use(out)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -150,12 +128,6 @@ def _npy(array: Any) -> bytes:
     return file.getvalue()
 
 
-def _npz(array: Any) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, array)
-    return file.getvalue()
-
-
 class Code:
     """What runs code when it is unpickled."""
 
@@ -168,11 +140,9 @@ class Code:
     [
         (lambda samples: b"samples", "is damaged"),
         (lambda samples: _npy(samples)[:-1], "is damaged"),
-        (_npz, "is damaged"),
         (lambda samples: _npy(np.array([Code()] * 42, object)), "is damaged.*Python objects"),
         (lambda samples: _npy(np.zeros(42, "<i4")), r"holds int32 \[42\], the manifest says \["),
         (lambda samples: _npy(samples[1:]), r"holds .* \[41\], the manifest says .* \[42\]"),
-        (lambda samples: _npy(samples[:, None]), r"holds .* \[42, 1\], the manifest says .* \[42\]"),
     ],
 )
 def test_a_table_that_is_another_is_refused(made: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +165,6 @@ LINE = b'"a"\n'
         ("names.txt", LINE * 41 + b"7\n", r"is damaged: Expected `str`, got `int` - at `\$\[41\]`"),
         ("names.txt", LINE * 41 + b"a\n", "is damaged: Expecting value"),
         ("rejects.jsonl", b"[]\n", "is damaged: Expected `object`, got `array`"),
-        ("rejects.jsonl", b'{"source": 1, "name": "a", "reason": "b"}\n', "is damaged: Object missing required field `detail`"),
         ("rejects.jsonl", b'{"source": 1, "name": "a", "reason": "b", "detail": 2}\n', "is damaged: Expected `str`, got `int`"),
     ],
 )
@@ -217,9 +186,8 @@ def test_lines_that_are_others_are_refused(name: str, data: bytes, message: str,
 def test_an_index_that_lies_is_refused(tmp_path: Path) -> None:
     """Its checksum is right."""
     for kind, path in (("images", "96/index.npy"), ("tokens", "tokens/index.npy"), ("arrays", "array/index.npy")):
-        whole = MAKERS[kind]()
-        for column, value in (("offset", 1 << 40), ("offset", (1 << 64) - 1), ("length", (1 << 64) - 1), ("length", 7)):
-            out = Path(shutil.copytree(whole, tmp_path / "o.fds"))
+        for column, value in (("offset", 1 << 40), ("length", (1 << 64) - 1), ("length", 7)):
+            out = _copy(MAKERS[kind](), tmp_path)
             index = np.load(out / path)
             index[column][0] = value
             np.save(out / path, index)
@@ -234,14 +202,11 @@ def test_an_index_that_lies_is_refused(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- replaced while it is open
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> tuple[Path, Path]:
-    """Two folders with files of the same names and sizes, of 30 images 0 and 255."""
-    for name, value in (("black", 0), ("white", 255)):
-        (tmp_path / name).mkdir()
-        for k in range(30):
-            (tmp_path / name / f"{k:02d}.bmp").write_bytes(encode(np.full((24, 24, 3), value, np.uint8), ".bmp"))
-    return tmp_path / "black", tmp_path / "white"
+def _monochrome(root: Path, value: int) -> None:
+    """12 images whose names, sizes and times are the same for any value."""
+    for path in write_pictures(root, 12, ending=".bmp"):
+        path.write_bytes(encode(np.full((24, 24, 3), value, np.uint8), ".bmp"))
+        os.utime(path, ns=(0, 0))
 
 
 OPTIONS = {"codec": "rgb", "shard_samples": 3, "workers": 1}
@@ -252,21 +217,19 @@ def _values(dataset: Any, indices: Any) -> set[int]:
     return {int(value) for k in indices for value in dataset[k][0].unique()}
 
 
-def test_a_store_that_is_replaced_gives_no_sample_of_the_other(two: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_store_that_is_replaced_gives_no_sample_of_the_other(tmp_path: Path) -> None:
     """Also if both have the same fingerprint: inputs are known by their names and sizes."""
-    out = fastdata.prep(two[0], tmp_path / "o.fds", **OPTIONS).out
+    _monochrome(tmp_path / "in", 0)
+    out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", **OPTIONS).out
     kept = Store(out).manifest
     dataset, unread, reader = LMDBDataset(out), LMDBDataset(out), Store(out).reader(kept.variants[0])
     with Loader(dataset, 3, num_workers=1) as loader:
         passing = iter(loader)
         next(passing)
-    assert len(kept.shard_samples) == 10 and _values(dataset, range(5)) == {0}
+    assert len(kept.shard_samples) == 4 and _values(dataset, range(5)) == {0}
     pickled = pickle.dumps(dataset), pickle.dumps(reader)
-    shutil.move(two[0], tmp_path / "gone")
-    shutil.copytree(two[1], two[0])
-    for path in two[0].iterdir():
-        os.utime(path, ns=(0, 0))
-    fastdata.prep(two[0], out, overwrite=True, **OPTIONS)
+    _monochrome(tmp_path / "in", 255)
+    fastdata.prep(tmp_path / "in", out, overwrite=True, **OPTIONS)
     now = Store(out).manifest
     assert now.fingerprint == kept.fingerprint
     assert [s.bytes for s in now.variants[0].shards] == [s.bytes for s in kept.variants[0].shards]
@@ -276,11 +239,11 @@ def test_a_store_that_is_replaced_gives_no_sample_of_the_other(two: tuple[Path, 
         lambda: unread[0],
         lambda: list(Loader(dataset, 3, num_workers=1)),
         lambda: pickle.loads(pickled[0])[0],
-        lambda: pickle.loads(pickled[1]).get(29),
+        lambda: pickle.loads(pickled[1]).get(11),
     ):
         with pytest.raises(StoreError, match=REPLACED):
             use()
-    assert _values(LMDBDataset(out), range(30)) == {255}
+    assert _values(LMDBDataset(out), range(12)) == {255}
 
 
 def test_a_shard_that_changes_its_size_while_its_store_is_open_is_an_error(tmp_path: Path) -> None:

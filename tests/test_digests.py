@@ -6,11 +6,8 @@ A change of the store's format has to reproduce it. `python tests/test_digests.p
 from __future__ import annotations
 
 import csv
-import io
 import json
-import shutil
 import sys
-import tarfile
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -24,6 +21,7 @@ import torch
 import xxhash
 
 import fastdata
+from archives import write_tar
 from fastdata import (
     ArrayDataset,
     CenterCrop,
@@ -130,17 +128,13 @@ def tables(root: Path) -> None:
 
 
 def archives(root: Path) -> None:
-    for n in range(2):
-        with tarfile.open(root / f"{n:05d}.tar", "w") as tar:
-            for k in range(6 * n, 6 * n + 6):
-                members = {"png": encode(picture(k, *SIDES[k]), ".png"), "cls": str(k % 3).encode(), "txt": f"number {k}".encode()}
-                for ending, data in members.items():
-                    entry = tarfile.TarInfo(f"{k:04d}.{ending}")
-                    entry.size = len(data)
-                    tar.addfile(entry, io.BytesIO(data))
     (root / "tars").mkdir()
     for n in range(2):
-        shutil.move(root / f"{n:05d}.tar", root / "tars")
+        members = []
+        for k in range(6 * n, 6 * n + 6):
+            members.append((f"{k:04d}.png", encode(picture(k, *SIDES[k]), ".png")))
+            members += [(f"{k:04d}.cls", str(k % 3).encode()), (f"{k:04d}.txt", f"number {k}".encode())]
+        write_tar(root / f"tars/{n:05d}.tar", members)
 
 
 def annotations(root: Path) -> None:
@@ -148,15 +142,7 @@ def annotations(root: Path) -> None:
     coco = {
         "images": [{"id": 100 + k, "file_name": f"{k}.png", "height": SIDES[k][0], "width": SIDES[k][1]} for k in range(COUNT)],
         "annotations": [
-            {
-                "id": n,
-                "image_id": 100 + k,
-                "category_id": 5 + j % 2,
-                "bbox": [a, b, c - a, d - b],
-                "area": (c - a) * (d - b),
-                "iscrowd": 0,
-            }
-            for n, (k, j, (a, b, c, d)) in enumerate(objects)
+            {"image_id": 100 + k, "category_id": 5 + j % 2, "bbox": [a, b, c - a, d - b]} for k, j, (a, b, c, d) in objects
         ],
         "categories": [{"id": 5, "name": "cup"}, {"id": 6, "name": "plate"}],
     }

@@ -9,7 +9,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 
@@ -17,7 +16,7 @@ from fastdata import LMDBDataset, prep
 from fastdata.errors import StoreError
 from fastdata.store.export import export
 from support import encode, picture, tree
-from test_coco import MODES, POINTS, scene, stored_shape
+from test_coco import POINTS, scene
 
 TABLE = '''path,caption,score,tags,meta,embedding,rating,raw
 a.png,"a ""red"" dog, running",0.5,"[1, 2]","{""a"": [1, null]}","[0.5, -1, 3]",7,x
@@ -54,49 +53,6 @@ def exported(path: Path, out: Path, **options: Any) -> list[str]:
     return [str(one.message) for one in caught]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", [*MODES, "whole"])
-def test_annotations_are_as_they_were_but_for_the_resize(folder: Path, tmp_path: Path, mode: str) -> None:
-    """Against one annotation after another, by the documentation of --resize."""
-    body = json.loads((folder / "all.json").read_text())
-    options: dict[str, Any] = {} if mode == "whole" else {"size": 48, "resize": mode}
-    out = prep(folder / "images", tmp_path / "o.fds", coco=folder / "all.json", workers=1, **options).out
-    warned = exported(out, tmp_path / "x")
-    lines = [json.loads(line) for line in (tmp_path / "x/metadata.jsonl").read_text().splitlines()]
-    numbers = sorted(one["id"] for one in body["categories"])
-    gone = 0
-    for line, was in zip(lines, body["images"], strict=True):
-        pixels = cv2.imread(str(tmp_path / "x" / line["file_name"]))
-        assert Path(line["file_name"]).with_suffix("") == Path(was["file_name"]).with_suffix("") and line["image_id"] == was["id"]
-        fy, fx, top, left = (1, 1, 0, 0) if mode == "whole" else stored_shape(was["height"], was["width"], 48, mode)
-        want: dict[str, list[Any]] = {name: [] for name in ("boxes", "category", "area", "crowd", "keypoints", "captions")}
-        for one in (one for one in body["annotations"] if one["image_id"] == was["id"]):
-            if "caption" in one:
-                want["captions"].append(one["caption"])
-                continue
-            x, y, w, h = one["bbox"]
-            x1, x2 = (min(max(v * fx - left, 0), pixels.shape[1]) for v in (x, x + w))
-            y1, y2 = (min(max(v * fy - top, 0), pixels.shape[0]) for v in (y, y + h))
-            if x1 >= x2 or y1 >= y2:
-                gone += 1
-                continue
-            points = []
-            for px, py, v in zip(*(one["keypoints"][k::3] for k in range(3)), strict=True):
-                px, py = px * fx - left, py * fy - top
-                points.append([px, py, v] if v and 0 <= px < pixels.shape[1] and 0 <= py < pixels.shape[0] else [0, 0, 0])
-            want["boxes"].append([x1, y1, x2, y2])
-            want["category"].append(numbers.index(one["category_id"]))
-            want["area"].append(one["area"] * fx * fy * (x2 - x1) * (y2 - y1) / (w * fx * h * fy))
-            want["crowd"].append(bool(one["iscrowd"]))
-            want["keypoints"].append(points)
-        assert line["captions"] == want.pop("captions")
-        for name, values in want.items():
-            assert len(line[name]) == len(values)
-            np.testing.assert_allclose(line[name], values, rtol=1e-5, atol=2e-4, err_msg=name)
-    assert (mode == "crop") == (gone > 0)
-    assert len(warned) == (gone > 0) and all(f"left out {gone} boxes that lie outside of their images" in one for one in warned)
-
-
 def members(path: Path) -> dict[str, bytes]:
     with tarfile.open(path) as tar:
         return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
@@ -119,23 +75,29 @@ def test_members_of_webdataset_hold_every_column(table: Path, tmp_path: Path) ->
     assert tree(tmp_path / "x") == tree(tmp_path / "y")
 
 
-def test_boxes_in_tars_and_tables_are_those_of_the_exported_images(folder: Path, tmp_path: Path) -> None:
-    out = prep(folder / "images", tmp_path / "o.fds", coco=folder / "all.json", size=(64, 32), resize="short", workers=1).out
-    assert exported(out, tmp_path / "x", to="webdataset", size=32) == [] == exported(out, tmp_path / "y", size=32)
+@pytest.mark.parametrize("resize", ["short", "crop", "stretch"])
+def test_annotations_in_tars_and_tables_are_those_of_the_dataset(folder: Path, tmp_path: Path, resize: str) -> None:
+    """Which `test_coco.py` compares with one annotation after another."""
+    out = prep(folder / "images", tmp_path / "o.fds", coco=folder / "all.json", size=(64, 32), resize=resize, workers=1).out
+    warned = exported(out, tmp_path / "x", to="webdataset", size=32) + exported(out, tmp_path / "y", size=32)
     found = members(tmp_path / "x/00000.tar")
     lines = [json.loads(line) for line in (tmp_path / "y/metadata.jsonl").read_text().splitlines()]
-    dataset = LMDBDataset(out, size=32, fields=("boxes", "category", "keypoints", "captions"))
+    names = ("boxes", "category", "area", "crowd", "keypoints", "captions")
+    dataset = LMDBDataset(out, size=32, fields=names)
     assert len(lines) == len(dataset) and "source_size" not in lines[0]
     for k, line in enumerate(lines):
         want = dataset[k][1]
         assert (tmp_path / "y" / line["file_name"]).is_file()
-        for name in ("boxes", "category", "keypoints"):
+        for name in names[:-1]:
             np.testing.assert_array_equal(np.load(io.BytesIO(found[f"{k:08d}.{name}.npy"])), want[name])
             np.testing.assert_array_equal(np.reshape(line[name], want[name].shape), want[name])
         assert json.loads(found[f"{k:08d}.captions.json"]) == line["captions"] == want["captions"]
-    names = json.loads((tmp_path / "x/columns.json").read_text())
-    assert names == {"category": ["person", "dog", "tree"], "keypoints": POINTS}
-    assert names == json.loads((tmp_path / "y/columns.json").read_text())
+    gone = sum(map(len, dataset.columns["boxes"])) - sum(len(line["boxes"]) for line in lines)
+    assert (resize == "crop") == (gone > 0) and len(warned) == 2 * (gone > 0)
+    assert all(f"left out {gone} boxes that lie outside of their images" in one for one in warned)
+    for root in ("x", "y"):
+        meanings = json.loads((tmp_path / root / "columns.json").read_text())
+        assert meanings == {"category": ["person", "dog", "tree"], "keypoints": POINTS}
 
 
 def test_metadata_lies_next_to_the_images(table: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import struct
 import sys
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -289,20 +289,13 @@ def test_extras_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> N
         assert caught.value.reason == "unsupported"
 
 
-@pytest.fixture
-def settings() -> Iterator[None]:
-    before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
-    yield
-    Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
-
-
-@pytest.mark.usefixtures("settings")
 @pytest.mark.parametrize("kind", ["TIFF", "BMP", "GIF", "PPM", "JPEG2000"])
 @pytest.mark.parametrize("limit", [None, 10, W * H - 1])
-def test_pillow_s_settings_play_no_part(kind: str, limit: int | None) -> None:
+def test_pillow_s_settings_play_no_part(kind: str, limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     data = saved(RGB, kind, **({"compression": "tiff_lzw"} if kind == "TIFF" else {}))
     expected = SourceImage(data).decode()
-    Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = limit, True
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     filters = list(warnings.filters)
     _same(data, expected)
     assert isinstance(read(data[: len(data) * 3 // 4], 8), str)
@@ -330,7 +323,7 @@ print(said, peak_memory() - before)
 """
 
 
-@pytest.mark.parametrize("disposal", range(4))
+@pytest.mark.parametrize("disposal", [0, 3])
 def test_a_gif_with_a_huge_frame_is_refused_before_memory_is_taken(disposal: int, tmp_path: Path) -> None:
     data = bytearray(saved(indexed(PICTURE, 200)[0], "GIF", transparency=3, disposal=disposal))
     (tmp_path / "small").write_bytes(data)

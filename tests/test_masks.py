@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import re
-from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,18 @@ from PIL import Image
 
 import fastdata
 import fastdata.store.export
-from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop, RandomResizedCrop, Resize
+from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RandomCrop, RandomResizedCrop, Resize
 from fastdata.data.random import uniforms
 from fastdata.errors import CodecError, PrepError, StoreError
-from fastdata.images.masks import MaskRecipe, count_classes, decode_mask, read_palette
+from fastdata.images.masks import MaskRecipe, decode_mask, read_palette
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_files
 from fastdata.store.manifest import Labels
 from fastdata.store.store import Store
 from image_files import saved
-from stores import folder, store, unlabelled
-from support import Array, Corner, Shifted, encode, picture, records_of
+from stores import folder, store
+from support import Array, Corner, Shifted, encode, picture
 
 SHAPES = ((60, 84), (83, 61), (70, 70))
 
@@ -52,69 +50,88 @@ def decoded(data: bytes, **recipe: Any) -> Array:
     return decode_mask(data, MaskRecipe(**recipe))
 
 
-@settings(max_examples=40, deadline=None)
-@given(height=st.integers(1, 20), width=st.integers(1, 20), bits=st.sampled_from([1, 2, 4, 8]), seed=st.integers(0, 99))
-def test_the_indices_of_a_palette_count(height, width, bits, seed):
-    values = np.random.default_rng(seed).integers(0, 1 << bits, (height, width), np.uint8)
-    found = decoded(indexed(values, bits))
-    assert found.dtype == np.uint8
+COLORS = tuple(dict.fromkeys(tuple(c) for c in np.random.default_rng(0).integers(0, 256, (330, 3)).tolist()))[:300]
+
+
+def colored(values: Array) -> bytes:
+    return saved(np.array(COLORS, np.uint8)[values])
+
+
+WRITERS: dict[str, Callable[[Array, int], bytes]] = {
+    "indices": indexed,
+    "gray": lambda values, bits: saved(values if bits > 1 else values > 0),
+    "gray as RGB": lambda values, bits: saved(np.dstack([values] * 3)),
+    "16 bits": lambda values, bits: saved(values.astype(np.uint16)),
+    "colors": lambda values, bits: colored(values),
+    "colors of 16 bits": lambda values, bits: encode(np.array(COLORS)[values].astype(np.uint16), ".png"),
+    "colors with alpha": lambda values, bits: saved(np.dstack([np.array(COLORS, np.uint8)[values], values])),
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    writer=st.sampled_from(sorted(WRITERS)),
+    height=st.integers(1, 20) | st.just(700),  # larger than is looked up at a time
+    width=st.integers(1, 20) | st.just(150),
+    bits=st.sampled_from([1, 2, 4, 8]),
+    more=st.integers(0, 44),
+    deep=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_what_a_mask_holds_are_its_classes(writer, height, width, bits, more, deep, seed):
+    """Indices of a palette, not its colours, and not alpha; numbers as they are; colours by their place in the table."""
+    count = (1 << bits) + (more if deep and writer == "colors" else 0)
+    values = np.random.default_rng(seed).integers(0, count, (height, width)).astype(np.uint16 if count > 256 else np.uint8)
+    options = {"colors": COLORS[:count]} if writer.startswith("colors") else {}
+    found = decoded(WRITERS[writer](values, bits), bits=16 if deep else 8, **options)
+    assert found.dtype == (np.uint16 if deep else np.uint8) and found.flags.c_contiguous
     np.testing.assert_array_equal(found, values)
 
 
-def test_gray_values_count():
-    values = np.random.default_rng(0).integers(0, 256, (9, 11), np.uint8)
-    deep = values.astype(np.uint16) * 257
-    for stored in (values, np.dstack([values] * 3), values > 99, deep, (values // 2).astype(np.uint16)):
-        found = decoded(saved(stored), bits=16 if stored is deep else 8)
-        assert found.dtype == (np.uint16 if stored is deep else np.uint8)
-        np.testing.assert_array_equal(found, stored if stored.ndim == 2 else values)
+BLUE = encode(np.full((4, 5, 3), (0, 0, 256), np.uint16), ".png")  # which is no green of 1
+SMOOTH = cv2.resize(cv2.circle(np.zeros((80, 120), np.uint8), (60, 40), 30, 255, -1), (30, 20), interpolation=cv2.INTER_AREA)
 
 
 @pytest.mark.parametrize(
-    ("data", "reason", "says"),
+    ("data", "recipe", "reason", "says"),
     [
-        (saved(np.zeros((8, 8), np.uint8), "jpeg"), "not-png", "has to be PNG, this is jpeg"),
-        (saved(np.zeros((8, 8), np.uint8), "tiff"), "not-png", "has to be PNG, this is tiff"),
-        (saved(picture(0, 8, 8)), "colors", "--palette FILE"),
-        (saved(np.full((8, 8), 256, np.uint16)), "range", "--mask-bits 16"),
-        (saved(np.zeros((8, 8), np.uint8))[:-20], "truncated", None),
-        (b"", "empty", None),
-        (b"no image at all", "not-an-image", None),
+        (saved(np.zeros((8, 8), np.uint8), "jpeg"), {}, "not-png", "has to be PNG, this is jpeg"),
+        (saved(np.zeros((8, 8), np.uint8), "tiff"), {}, "not-png", "has to be PNG, this is tiff"),
+        (saved(picture(0, 8, 8)), {}, "colors", "--palette FILE"),
+        (saved(np.full((8, 8), 256, np.uint16)), {}, "range", "--mask-bits 16"),
+        (saved(SMOOTH), {}, "mask-values", "smooth edges, whose values between 0 and 255 are no classes"),
+        (colored(np.arange(9)[:, None] // 4), {"colors": COLORS[:2]}, "unknown-color", f"^1 .*{re.escape(str(COLORS[2]))}$"),
+        (BLUE, {"colors": ((0, 1, 0),)}, "unknown-color", r"^20 .*\(0, 0, 256\)"),
+        (saved(np.zeros((8, 8), np.uint8))[:-20], {}, "truncated", None),
+        (b"", {}, "empty", None),
+        (b"no image at all", {}, "not-an-image", None),
     ],
-)
-def test_other_files_are_no_masks(data, reason, says):
+)  # fmt: skip
+def test_other_files_are_no_masks(data, recipe, reason, says):
     with pytest.raises(CodecError, match=says) as error:
-        decoded(data)
+        decoded(data, **recipe)
     assert error.value.reason == reason
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "0 0 0 sky\n64 128 64\tbuilding\n1 2 3 road mark\n",
-        "name,r,g,b\nsky,0,0,0\nbuilding,64,128,64\nroad mark,1,2,3\n",
-        "\ufeff0,0,0,sky\n\n64,128,64,building\n  1,2,3 , road mark\n",
-    ],
-)
-def test_palettes(text, tmp_path):
-    (tmp_path / "palette").write_text(text)
-    assert read_palette(tmp_path / "palette") == (((0, 0, 0), (64, 128, 64), (1, 2, 3)), ("sky", "building", "road mark"))
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("0 0 0 sky\n64 128 64\tbuilding\n1 2 3 road mark\n", None),
+        ("name,r,g,b\nsky,0,0,0\nbuilding,64,128,64\nroad mark,1,2,3\n", None),
+        ("\ufeff0,0,0,sky\n\n64,128,64,building\n  1,2,3 , road mark\n", None),
         ("", "has no line of red, green, blue"),
         ("0 0 0 a\n1 2 b\n", "line 2: '1 2 b' is not red, green, blue"),
         ("class 1 0 0 0\n", "line 1: 'class 1 0 0 0' is not"),
-        ("id,r,g,b,name\n1,128,0,0,plane\n", "line 2: .* is not"),
         ("r,g,b,a,name\n1,2,3,255,bg\n", "line 2: .* is not"),
         ("0 0 256 a\n", "line 1: .* is not red, green, blue .0 to 255"),
         ("0 0 0 a\n1 1 1 b\n0 0 0 c\n", "line 3: .* no colour twice"),
     ],
 )
-def test_wrong_palettes(text, says, tmp_path):
+def test_palettes(text, says, tmp_path):
     (tmp_path / "palette").write_text(text)
+    if says is None:
+        assert read_palette(tmp_path / "palette") == (((0, 0, 0), (64, 128, 64), (1, 2, 3)), ("sky", "building", "road mark"))
+        return
     with pytest.raises(PrepError, match=says):
         read_palette(tmp_path / "palette")
 
@@ -207,12 +224,6 @@ def test_masks_are_resized_with_their_images(options):
         assert np.abs(image[0].numpy().astype(int) - mask.numpy()).max() <= steepest + 1, "ramps, each its own mask"
 
 
-def test_alpha_is_no_class():
-    values = np.random.default_rng(0).integers(0, 2, (9, 11), np.uint8)
-    colors = tuple((int(red), int(green), int(blue)) for red, green, blue in ((90, 0, 200), (97, 7, 207)))
-    np.testing.assert_array_equal(decoded(indexed(values, 1), colors=colors), values)
-
-
 def test_datasets_of_masks_are_datasets():
     dataset = MaskDataset(masked(size=(50, 30)), crop=Resize((20, 20)))
     first, second = dataset.split(0.5, seed=0)
@@ -220,29 +231,29 @@ def test_datasets_of_masks_are_datasets():
     assert torch.equal(dataset.subset([3])[0][1], dataset[3][1])
     assert dataset.with_size(30).with_crop(None)[0][1].shape == (30, 42)
     assert len(dataset + dataset) == 2 * COUNT and torch.equal((dataset + dataset)[COUNT][1], dataset[0][1])
-    with Loader(dataset, 4, num_workers=1, schedule={0: 30}) as loader:
+    with Loader(dataset, 4, num_workers=0, schedule={0: 30}) as loader:
         assert torch.equal(next(iter(loader))[1][0], dataset.with_size(30)[0][1])
     with pytest.raises(ValueError, match="ignore_index is 256, but a uint8 mask holds 0 to 255"):
         MaskDataset(masked(), ignore_index=256)
     with pytest.raises(StoreError, match="prepare it with --masks FOLDER"):
         MaskDataset(store())
+    with pytest.raises(ValueError, match="its mask would not follow"):
+        MaskDataset(masked()).with_crop(None, transform=np.flipud)
+    with pytest.raises(StoreError, match=r"masks and no labels.*-1: use MaskDataset.*RAMDataset\(masks=False\)"):
+        LMDBDataset(masked())
 
 
-def test_exported_masks_are_the_stored_ones(tmp_path):
+def test_exported_masks_are_the_stored_ones_and_pixels_of_classes_those_of_the_files(tmp_path):
     fastdata.store.export.export(masked(), tmp_path / "out")
-    for k in range(COUNT):
-        for kind in ("images", "masks"):
-            with Image.open(tmp_path / f"out/{kind}/{k:02d}.png") as found, Image.open(pairs() / f"masks/{k:02d}_mask.png") as want:
-                np.testing.assert_array_equal(np.asarray(found), np.asarray(want))
-
-
-def test_class_pixels_are_those_of_the_files():
     want = np.zeros(256, np.int64)
-    for path in (pairs() / "masks").iterdir():
-        with Image.open(path) as image:
-            want += np.bincount(np.asarray(image).reshape(-1), minlength=256)
-    found = MaskDataset(masked(size=30)).class_pixels
-    assert found == {k: int(want[k]) for k in np.flatnonzero(want)}
+    for k in range(COUNT):
+        with Image.open(pairs() / f"masks/{k:02d}_mask.png") as image:
+            pixels = np.asarray(image)
+        want += np.bincount(pixels.reshape(-1), minlength=256)
+        for kind in ("images", "masks"):
+            with Image.open(tmp_path / f"out/{kind}/{k:02d}.png") as found:
+                np.testing.assert_array_equal(np.asarray(found), pixels)
+    assert MaskDataset(masked(size=33)).class_pixels == {k: int(want[k]) for k in np.flatnonzero(want)}
 
 
 def test_sixteen_bits_and_colors(tmp_path):
@@ -263,29 +274,6 @@ def test_sixteen_bits_and_colors(tmp_path):
     named = MaskDataset(tmp_path / "c.fds")
     np.testing.assert_array_equal(named[0][1].numpy(), values % 2)
     assert named.classes == ["even", "odd"] and sum(named.class_pixels.values()) == 600
-
-
-def test_a_partner_that_is_missing_or_does_not_fit_is_a_reject(tmp_path):
-    for kind in ("images", "masks"):
-        (tmp_path / kind / "sub").mkdir(parents=True)
-    gray = np.zeros((20, 30), np.uint8)
-    for name in ("fine", "alone", "small", "twice", "lossy"):
-        (tmp_path / f"images/sub/{name}.jpg").write_bytes(encode(picture(0, 20, 30)))
-    (tmp_path / "masks/sub/fine.png").write_bytes(saved(gray))
-    (tmp_path / "masks/sub/small.png").write_bytes(saved(gray[:, :-1]))
-    (tmp_path / "masks/sub/lossy.jpg").write_bytes(saved(gray, "jpeg"))
-    (tmp_path / "masks/sub/stray.png").write_bytes(saved(gray))
-    for ending in ("png", "bmp"):
-        (tmp_path / f"masks/sub/twice.{ending}").write_bytes(saved(gray, ending))
-    made = fastdata.prep(tmp_path / "images", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1)
-    rejects = {r["name"]: r["reason"] for r in map(json.loads, (made.out / "rejects.jsonl").read_text().splitlines())}
-    assert rejects == {
-        "sub/alone.jpg": "missing-field",
-        "sub/small.jpg": "mask-size",
-        "sub/lossy.jpg": "not-png",
-        "sub/twice.jpg": "ambiguous-field",
-    }
-    assert len(MaskDataset(made.out)) == 1 and made.kept == 1 and "mask: 1 file of no input: sub/stray.png" in made.notes
 
 
 def prepared_masks(tmp_path, masks):
@@ -316,15 +304,13 @@ def test_0_and_255_are_two_classes_unless_255_lies_beside_others(tmp_path):
     _, masks = prepared_masks(tmp_path, [half * 255, void, half, half, half])
     np.testing.assert_array_equal(masks[0], half * 255)
     np.testing.assert_array_equal(masks[1], void)
-    made, masks = prepared_masks(tmp_path, [void if k == 1 else half * 255 for k in range(64)])  # more than are looked at first
+    made, masks = prepared_masks(tmp_path, [half * 255] * 32 + [void])  # more than are looked at first
     assert made.rejected == {"mask-values": 1} and "has 255 next to two other values" in made.first_reject
 
 
 def test_smooth_edges_are_no_classes(tmp_path):
-    large = cv2.circle(np.zeros((80, 120), np.uint8), (60, 40), 30, 255, -1)
-    smooth = cv2.resize(large, (30, 20), interpolation=cv2.INTER_AREA)
-    with pytest.raises(PrepError, match=r"000\.png: the mask has smooth edges, whose values between 0 and 255 are no classes"):
-        prepared_masks(tmp_path, [smooth])
+    with pytest.raises(PrepError, match=r"000\.png: the mask has smooth edges"):
+        prepared_masks(tmp_path, [SMOOTH])
     regions = np.kron(np.array([[0, 3, 17], [255, 0, 9]], np.uint8), np.ones((10, 10), np.uint8))
     np.testing.assert_array_equal(prepared_masks(tmp_path, [regions])[1][0], regions)
 
@@ -365,112 +351,3 @@ def test_wrong_arguments(tmp_path):
         fastdata.prep(images, tmp_path / "o.fds", mask_bits=16)
     with pytest.raises(ValueError, match="mask_bits is 4, but must be 8 or 16"):
         fastdata.prep(images, tmp_path / "o.fds", masks=masks, mask_bits=4)
-
-
-# In memory, and colours
-
-
-def whole_bytes(path: Path, decoded: bool) -> int:
-    """What a RAMDataset of all of a store of grey images has to hold."""
-    images, masks = (int(np.load(path / f"{name}full/index.npy")["length"].sum()) for name in ("", "mask-"))
-    return (masks if decoded else images) + masks
-
-
-@pytest.mark.parametrize("share", [0, 0.5, None])
-@pytest.mark.parametrize(("codec", "decoded"), [("jpeg", True), ("png", False), ("rgb", False)])
-def test_memory_gives_images_and_masks_as_the_disk_does(codec, decoded, share):
-    path, options = masked(codec=codec), {"crop": RandomResizedCrop((40, 31)), "hflip": 0.5, "vflip": 0.3}
-    total = whole_bytes(path, decoded)
-    most = None if share is None else int(share * total)
-    disk, ram = MaskDataset(path, **options), RAMDataset(path, decoded=decoded, max_bytes=most, **options)
-    held = [records.bytes.size for records in records_of(ram)]
-    if share == 0.5:
-        assert 0.35 * total < sum(held) <= most and min(held) > 0
-    else:
-        assert sum(held) == (total if share is None else 0)
-    for epoch in range(2):
-        found, want = (dataset.read_batch(range(COUNT), seed=1, epoch=epoch) for dataset in (ram, disk))
-        np.testing.assert_array_equal(found[0], want[0])
-        np.testing.assert_array_equal(found[1], want[1])
-    assert all(map(torch.equal, ram.with_crop(None)[3], disk.with_crop(None)[3]))
-
-
-def test_a_dataset_of_masks_in_memory_is_a_ramdataset():
-    ram = RAMDataset(masked(), crop=CenterCrop(90), ignore_index=7, shared=False)
-    subset = ram.subset([3, 1])
-    copy = pickle.loads(data := pickle.dumps(subset))
-    assert isinstance(copy, RAMDataset) and len(data) < 4000 and copy.ignore_index == 7
-    assert all(map(torch.equal, copy[0], ram[3])) and ram[3][1][0, 0] == 7
-    records_of(copy)[1].bytes[:] = 9
-    assert (ram.with_crop(None)[2][1] == 9).all(), "one memory, not a copy of it"
-    disk = MaskDataset(masked())
-    assert (ram.class_pixels, ram.classes, ram.targets.tolist()) == (disk.class_pixels, disk.classes, disk.targets.tolist())
-    assert all(isinstance(part, RAMDataset) for part in ram.split(0.5, seed=0))
-    fresh = RAMDataset(masked(), crop=CenterCrop(20))
-    assert len(fresh + fresh) == 2 * COUNT and torch.equal((fresh + fresh)[COUNT + 2][1], fresh[2][1])
-
-
-def test_images_alone_from_a_store_with_masks():
-    ram, disk = RAMDataset(masked(), masks=False), MaskDataset(masked())
-    assert torch.equal(ram[1][0], disk[1][0]) and ram[1][1] == -1
-    assert ram.class_pixels == {} and ram.ignore_index is None
-
-
-def test_masks_without_labels_are_no_store_of_labelled_images():
-    with pytest.raises(StoreError, match=r"masks and no labels.*-1: use MaskDataset.*RAMDataset\(masks=False\)"):
-        LMDBDataset(masked())
-
-
-def test_what_memory_cannot_do_for_masks(monkeypatch):
-    with pytest.raises(ValueError, match=r"its mask would not follow.*RAMDataset\(masks=False\)"):
-        RAMDataset(masked(), transform=np.flipud)
-    with pytest.raises(ValueError, match="its mask would not follow"):
-        MaskDataset(masked()).with_crop(None, transform=np.flipud)
-    for wrong in ({"source": unlabelled()}, {"source": masked(), "masks": False}, {"source": []}):
-        with pytest.raises(ValueError, match="ignore_index is 3, but there are no masks"):
-            RAMDataset(**wrong, ignore_index=3)
-    with pytest.raises(ValueError, match="ignore_index is 256, but a uint8 mask holds 0 to 255"):
-        RAMDataset(masked(), ignore_index=256)
-    total = whole_bytes(masked(), False)
-    monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda: 0)
-    with pytest.raises(StoreError, match="give max_bytes to keep"):
-        RAMDataset(masked(), shared=False)
-    monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda: total)
-    assert len(RAMDataset(masked(), shared=False)) == COUNT
-
-
-# Colours
-
-COLORS = tuple(dict.fromkeys(tuple(c) for c in np.random.default_rng(0).integers(0, 256, (330, 3)).tolist()))[:300]
-
-
-def colored(values: Array) -> bytes:
-    return saved(np.array(COLORS, np.uint8)[values])
-
-
-@pytest.mark.parametrize(("shape", "count"), [((7, 9), 1), ((1, 65_537), 256), ((140, 1001), 2), ((65_536, 2), 300)], ids=str)
-def test_colors_are_looked_up(shape, count):
-    values = np.random.default_rng(1).integers(0, count, shape)
-    found = decoded(colored(values), colors=COLORS[:count], bits=16)
-    assert found.dtype == np.uint16 and found.flags.c_contiguous
-    np.testing.assert_array_equal(found, values)
-    assert count_classes(found) == Counter(values.reshape(-1).tolist())
-
-
-def test_unknown_colors_are_counted():
-    values = np.zeros((300, 1000), int)
-    values[70, 5:] = 2
-    message = rf"^995 pixels have colours that the palette lacks, such as {re.escape(str(COLORS[2]))}$"
-    with pytest.raises(CodecError, match=message) as error:
-        decoded(colored(values), colors=COLORS[:2])
-    assert error.value.reason == "unknown-color"
-
-
-def test_sixteen_bits_of_color_are_not_taken_for_eight():
-    deep = np.full((4, 5, 3), (0, 0, 256), np.uint16)  # blue of 256 is no green of 1
-    with pytest.raises(CodecError, match=r"20 pixels .* such as \(0, 0, 256\)"):
-        decoded(encode(deep, ".png"), colors=((0, 1, 0),))
-    np.testing.assert_array_equal(decoded(encode(deep % 256 + 3, ".png"), colors=((0, 0, 0), (3, 3, 3))), 1)
-
-
-# Preparing

@@ -1,4 +1,4 @@
-"""RAMDataset: what LMDBDataset gives, from memory that is held once and vanishes with its last user."""
+"""RAMDataset: what the dataset that reads from disk gives, from memory that is held once and vanishes with its last user."""
 
 from __future__ import annotations
 
@@ -6,39 +6,123 @@ import gc
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from fastdata import CenterCrop, LMDBDataset, RAMDataset, RandomResizedCrop
+import fastdata
+import stores
+from fastdata import ArrayDataset, CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop, RandomResizedCrop
 from fastdata.codecs.pixels import Window
 from fastdata.errors import FormatError, StoreError
+from fastdata.store.store import Store
 from fastdata.system.shared_memory import SharedArray
-from stores import COUNT, folder, sources, store
-from support import images_of, memory_of, picture, records_of
+from stores import folder, sha, sources, store
+from support import Array, images_of, memory_of, picture, plain, records_of
+from test_masks import masked
 
 
-def stored_bytes(path):
-    return int(np.load(path / "96/index.npy")["length"].sum())
+@cache
+def tokens() -> tuple[Path, Array]:
+    """Two and a half million tokens in two shards of several records, 0 between documents."""
+    rng, root = np.random.default_rng(0), folder()
+    everything = rng.integers(1, 60_000, 2_500_000).astype("<u2")
+    everything[rng.integers(0, len(everything), 2000)] = 0
+    everything[:1_500_000].tofile(root / "a.bin")
+    everything[1_500_000:].tofile(root / "b.bin")
+    return fastdata.prep(root, folder() / "o.fds", end_token="0", workers=1).out, everything
 
 
-@pytest.mark.parametrize("share", [0, 0.5, 1, None])
-@pytest.mark.parametrize("decoded", [False, True])
-@pytest.mark.parametrize("codec", ["rgb", "jpeg"])
-def test_it_equals_the_store_bit_for_bit_whatever_is_held(codec, decoded, share):
-    path, options = store(codec), {"crop": RandomResizedCrop(40), "hflip": 0.5}
-    total = stored_bytes(store("rgb") if decoded else path)
-    ram = RAMDataset(path, decoded=decoded, max_bytes=None if share is None else int(share * total), **options)
-    (records,) = records_of(ram)
-    held = len(records)
-    assert held == {0: 0, 1: COUNT, None: COUNT}.get(share, held) and (share != 0.5 or 10 < held < 32)
-    disk = LMDBDataset(path, **options)
-    assert np.array_equal(ram.read_batch(range(COUNT), seed=1, epoch=1)[0], disk.read_batch(range(COUNT), seed=1, epoch=1)[0])
-    assert ram.targets.tolist() == disk.targets.tolist() and ram.name(7) == disk.name(7) and ram.classes == disk.classes
-    whole_ram, whole_disk = RAMDataset(path, decoded=decoded), LMDBDataset(path)
-    assert all(torch.equal(whole_ram[k][0], whole_disk[k][0]) for k in range(COUNT))
+@cache
+def volumes() -> tuple[Path, list[Array]]:
+    """A store and its arrays, of which 7 times the mask is left; chunks at the far ends are smaller."""
+    rng, root = np.random.default_rng(1), folder()
+    arrays = [rng.integers(0, 65_536, (40 + k, 33, 20), np.uint16) for k in range(6)]
+    for name, found in (("in", arrays), ("masks", [(a % 7).astype(np.uint8) for a in arrays])):
+        (root / name).mkdir()
+        for k, array in enumerate(found):
+            np.save(root / name / f"{k}.npy", array)
+    return fastdata.prep(root / "in", root / "o.fds", masks=root / "masks", chunk=16, workers=1).out, arrays
+
+
+VIEW: dict[str, Any] = {"crop": RandomResizedCrop((40, 31)), "hflip": 0.5}
+CASES: dict[str, tuple[Callable[[], Path], dict[str, Any]]] = {
+    "rgb": (lambda: store("rgb"), {**VIEW, "size": 96}),
+    "jpeg": (lambda: store("jpeg"), {**VIEW, "size": 64}),
+    "jpeg, decoded": (lambda: store("jpeg"), {**VIEW, "size": 96, "decoded": True}),
+    "whole": (lambda: stores.square("png"), {}),
+    "16 bits": (stores.deep, VIEW),
+    "masks": (lambda: masked(codec="png"), {**VIEW, "vflip": 0.3}),
+    "masks, decoded": (lambda: masked(codec="jpeg"), {**VIEW, "decoded": True, "ignore_index": 7}),
+    "several": (stores.several, VIEW),
+    "several, decoded": (stores.several, {**VIEW, "decoded": True}),
+    "tokens, random": (lambda: tokens()[0], {"block_size": 700}),
+    "tokens, sequential": (lambda: tokens()[0], {"block_size": 700, "mode": "sequential", "documents": "mask"}),
+    "tokens, align": (lambda: tokens()[0], {"block_size": 700, "documents": "align"}),
+    "tokens, document": (lambda: tokens()[0], {"block_size": 700, "mode": "document"}),
+    "arrays": (
+        lambda: volumes()[0],
+        {"crop": RandomCrop((17, 9, 20), padding=2), "flips": (0.5, 0, 1), "ignore_index": 9},
+    ),
+}
+NAMES = {"images": "RAMImages", "tokens": "RAMTokens", "arrays": "RAMArrays"}
+
+
+def stored_bytes(path: Path, decoded: bool = False, sizes: Any = None) -> int:
+    """What all records of these sizes take, or the pixels that they hold."""
+    opened, found = Store(path, kind=None), 0
+    for variant in opened.manifest.variants:
+        if sizes is None or variant.size in sizes:
+            lengths = np.load(path / f"{variant.name}/index.npy")["length"]
+            if decoded:
+                sides = [opened.field(variant, side).astype(int) for side in ("height", "width")]
+                lengths = variant.form.nbytes(np.prod(sides, axis=0))
+            found += int(lengths.sum())
+    return found
+
+
+def held_bytes(dataset: Any) -> int:
+    if isinstance(dataset, fastdata.TokenDataset):
+        return memory_of(dataset).nbytes
+    return sum(records.bytes.nbytes for records in records_of(dataset))
+
+
+def delivered(dataset: Any) -> Any:
+    """Some samples by themselves, and two epochs of batches."""
+    torch.manual_seed(5)
+    samples = [dataset[k] for k in (0, 3, -1)]
+    with Loader(dataset, 16, shuffle=True, seed=3, num_workers=0) as loader:
+        return plain([samples, [[batch.ids.tolist(), *batch] for _ in range(2) for batch in loader]])
+
+
+@pytest.mark.parametrize("share", [0, 0.5, None])
+@pytest.mark.parametrize("case", CASES)
+def test_it_equals_the_store_bit_for_bit_whatever_is_held(case: str, share: float | None) -> None:
+    path, options = CASES[case][0](), CASES[case][1]
+    total = stored_bytes(path, "decoded" in options, (options["size"],) if "size" in options else None)
+    most = None if share is None else int(share * total)
+    held, disk = (
+        RAMDataset(path, max_bytes=most, **options),
+        fastdata.open(path, **{k: v for k, v in options.items() if k != "decoded"}),
+    )
+    assert held_bytes(held) in (range(int(0.2 * total), int(share * total) + 1) if share else [total if share is None else 0])
+    assert isinstance(held, RAMDataset) and type(held).__name__ == NAMES[Store(path, kind=None).manifest.kind]
+    want = delivered(disk)
+    copy = pickle.loads(data := pickle.dumps(held))
+    assert delivered(held) == delivered(copy) == want
+    assert len(data) < 5000 and repr(copy) == repr(held) and len(copy) == len(disk)
+    parts = [dataset.split(0.6, seed=1)[0] for dataset in (held, disk)]
+    assert isinstance(parts[0], RAMDataset) and delivered(parts[0]) == delivered(parts[1])
+    if hasattr(disk, "targets"):
+        assert held.targets.tolist() == disk.targets.tolist() and held.classes == disk.classes and held.name(2) == disk.name(2)
+    for name in ("class_pixels", "class_voxels"):
+        assert getattr(held, name, None) == getattr(disk, name, None)
 
 
 @pytest.fixture(scope="module")
@@ -77,19 +161,100 @@ def test_a_list_of_files_comes_as_pillow_reads_it(files, decoded, max_bytes):
 
 
 def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
-    monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda: 50_000)
-    total = stored_bytes(store())
-    with pytest.raises(StoreError, match=rf"takes {total / 1e9:.3f} GB of memory, but 0.000 GB are free: give max_bytes"):
-        RAMDataset(store(), shared=False)
-    assert len(RAMDataset(store(), max_bytes=40_000)) == COUNT
+    for path, sizes in ((store(), (96,)), (masked(), None)):
+        total = stored_bytes(path, sizes=sizes)
+        monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda: 5000)
+        with pytest.raises(StoreError, match=r"takes 0.00\d GB of memory, but 0.000 GB are free: give max_bytes"):
+            RAMDataset(path, shared=False)
+        monkeypatch.setattr("fastdata.system.node_memory.free_memory", lambda total=total: total + 1000)
+        assert held_bytes(RAMDataset(path, shared=False)) == total
 
 
-def test_a_damaged_record_is_named_when_it_is_decoded():
+def test_memory_is_read_where_it_is_held_and_vanishes_for_nobody():
+    """All copies and parts read the same; what is written there is what they give."""
     dataset = RAMDataset(store("jpeg"), shared=False)
     (records,) = records_of(dataset)
     records.bytes[records.ends[5] : records.ends[5] + 200] = 0
     with pytest.raises(FormatError, match=r"sample 5 of .*: .*; run fastdata verify"):
         dataset[5]
+    images = RAMDataset(masked(), ignore_index=7, shared=False)
+    copy = pickle.loads(pickle.dumps(part := images.subset([3, 1])))
+    records_of(copy)[1].bytes[:] = 9
+    assert (images[2][1] == 9).all() and (part[0][1] == 9).all() and copy.ignore_index == 7, "one memory, not a copy of it"
+    path, arrays = volumes()
+    held, part = RAMDataset(path, shared=False), RAMDataset(path, max_bytes=100_000, shared=False)
+    for one in (held, part):
+        memory_of(one)[:] = 255
+    assert (held[0][0] == 65_535).all() and not (ArrayDataset(path)[0][0] == 65_535).all()
+    np.testing.assert_array_equal(part[5][0], arrays[5])
+
+
+def test_what_went_in_comes_out():
+    path, arrays = volumes()
+    for (array, mask), k in zip(RAMDataset(path).subset([4, 0, 5]), (4, 0, 5), strict=True):
+        np.testing.assert_array_equal(array, arrays[k])
+        np.testing.assert_array_equal(mask, arrays[k] % 7)
+    path, everything = tokens()
+    np.testing.assert_array_equal(memory_of(RAMDataset(path, block_size=8)), everything)
+
+
+def test_the_crop_of_a_held_image_leaves_it_as_it_is():
+    dataset = RAMDataset(store(), decoded=True, crop=CenterCrop(20), hflip=1, transform=lambda p: p.__imul__(0))
+    before = memory_of(dataset).copy()
+    assert dataset[0][0].sum() == 0
+    np.testing.assert_array_equal(memory_of(dataset), before)
+    images = images_of(LMDBDataset(store()))
+    raw = images.decode(0, images.get(0), Window(0, 0, 1, 1), lambda n: np.empty(n, np.uint8)).pixels
+    with pytest.raises(ValueError, match="read-only"):
+        raw[0] = 0
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_several_sizes_are_held_and_a_schedule_chooses(decoded):
+    def epochs(dataset):
+        with Loader(dataset, 8, shuffle=True, seed=1, num_workers=0, schedule={0: (64, 20), 1: (96, 40), 2: 64}) as loader:
+            return [sha(loader) for _ in range(3)]
+
+    path, crop = store("jpeg"), RandomResizedCrop(26)  # from 96 pixels by less than four: a JPEG is decoded whole
+    held = RAMDataset(path, size=(64, 96), crop=crop, decoded=decoded)
+    assert epochs(held) == epochs(LMDBDataset(path, crop=crop))
+    for size, found in ((64, held), (64, held.with_size(64)), (96, held.with_size(96)), (96, held.with_size(None))):
+        assert torch.equal(found.with_crop(None)[3][0], LMDBDataset(path, size=size)[3][0]), "the first is its own"
+    part = RAMDataset(path, size=(96, 64), max_bytes=stored_bytes(path, decoded, (64, 96)) // 2, decoded=decoded)
+    counts = {len(records_of(part.with_size(size))[0]) for size in (64, 96)}
+    assert len(counts) == 1 and 10 < counts.pop() < 30
+    one = RAMDataset(path, size=96, decoded=decoded).with_size(64)
+    assert records_of(one) == [None] and torch.equal(one[41][0], part.with_size(64)[41][0]), "a size that is not held is read"
+
+
+def test_images_alone_from_a_store_with_masks():
+    ram, disk = RAMDataset(masked(), masks=False), MaskDataset(masked())
+    assert torch.equal(ram[1][0], disk[1][0]) and ram[1][1] == -1
+    assert ram.class_pixels == {} and ram.ignore_index is None
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "message"),
+    [
+        (lambda: tokens()[0], {"crop": None, "block_size": 8}, "unexpected keyword argument 'crop'"),
+        (lambda: tokens()[0], {}, "block_size"),
+        (lambda: tokens()[0], {"block_size": 8, "max_bytes": -1}, r"max_bytes is -1, but must not be negative"),
+        (lambda: volumes()[0], {"hflip": 0.5}, "unexpected keyword argument 'hflip'"),
+        (store, {"targets": [1]}, "targets go with"),
+        (store, {"size": (64, 70)}, "has no size 70; it has 96, 64"),
+        (store, {"size": ()}, r"size is \(\), but must be a stored size, or several different ones"),
+        (store, {"size": (64, 64)}, r"size is \(64, 64\), but must be"),
+        (store, {"ignore_index": 3}, "ignore_index is 3, but there are no masks"),
+        (masked, {"masks": False, "ignore_index": 3}, "ignore_index is 3, but there are no masks"),
+        (masked, {"ignore_index": 256}, "ignore_index is 256, but a uint8 mask holds 0 to 255"),
+        (masked, {"transform": np.flipud}, r"its mask would not follow.*RAMDataset\(masks=False\)"),
+        (list, {"size": 64}, "size is 64, but a file is one image of one size"),
+        (list, {"ignore_index": 3}, "ignore_index is 3, but there are no masks"),
+    ],
+)
+def test_a_wrong_argument_is_named(path: Callable[[], Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError, StoreError), match=message):
+        RAMDataset(path(), **options)
 
 
 @pytest.mark.parametrize("shape", [0, (0, 3), 7, (2, 3)])
@@ -140,14 +305,3 @@ def test_another_process_reads_the_same_memory_until_its_maker_is_gone(shared, e
     gc.collect()  # of the copy here, which would hold the memory
     with pytest.raises(StoreError, match=error.format(pid=maker.pid)):
         pickle.loads(data)
-
-
-def test_the_crop_of_a_held_image_leaves_it_as_it_is():
-    dataset = RAMDataset(store(), decoded=True, crop=CenterCrop(20), hflip=1, transform=lambda p: p.__imul__(0))
-    before = memory_of(dataset).copy()
-    assert dataset[0][0].sum() == 0
-    np.testing.assert_array_equal(memory_of(dataset), before)
-    images = images_of(LMDBDataset(store()))
-    raw = images.decode(0, images.get(0), Window(0, 0, 1, 1), lambda n: np.empty(n, np.uint8)).pixels
-    with pytest.raises(ValueError, match="read-only"):
-        raw[0] = 0

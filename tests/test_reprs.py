@@ -18,7 +18,7 @@ from fastdata import (
 )
 from stores import store
 from test_masks import masked
-from test_ram_kinds import tokens, volumes
+from test_ram import tokens, volumes
 
 CROP = RandomResizedCrop(24)
 CASES = {  # and the path that ends the line

@@ -29,7 +29,6 @@ from fastdata.data.random import uniforms
 from support import Array
 
 TWO = [RandomResizedCrop(24), RandomResizedCrop((16, 20), scale=(0.05, 0.4), antialias=False)]
-TEN = MultiCrop(32, 16)
 
 
 def fixed(crop: Crop, boxes: Any) -> Crop:
@@ -68,7 +67,7 @@ def some_crops(draw: st.DrawFn) -> list[Crop]:
 
 
 @given(some_crops(), st.integers(0, 1000), st.sampled_from(["jpeg", "jpeg", "original", "png", "rgb"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_crops_give_views_that_do_not_depend_on_each_other(crops: list[Crop], seed: int, codec: str) -> None:
     dataset = LMDBDataset(stores.store(codec), crop=crops, hflip=0.5)
     rows = np.arange(seed % 30, seed % 30 + 6)
@@ -82,29 +81,12 @@ def test_views_have_random_numbers_of_their_own() -> None:
     same = [RandomResizedCrop(24)] * 3
     dataset = LMDBDataset(stores.store("rgb"), crop=same)
     views, _ = dataset.read_batch(np.arange(20), seed=0, epoch=0)
-    assert not any(np.array_equal(views[a], views[b]) for a, b in [(0, 1), (1, 2), (0, 2)])
+    other, _ = dataset.read_batch(np.arange(20), seed=0, epoch=1)
+    assert len({view.tobytes() for view in (*views, *other)}) == 6
     again, _ = dataset.read_batch(np.arange(20)[::-1], seed=0, epoch=0)
     assert all(np.array_equal(a, b[::-1]) for a, b in zip(views, again, strict=True))
-    other, _ = dataset.read_batch(np.arange(20), seed=0, epoch=1)
-    assert not any(np.array_equal(a, b) for a, b in zip(views, other, strict=True))
     first, _ = dataset.with_crop(same[0]).read_batch(np.arange(20), seed=0, epoch=0)
     np.testing.assert_array_equal(first, views[0])  # more views leave the first as it is
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_loader_delivers_tuples_of_batches(workers: int) -> None:
-    dataset = LMDBDataset(stores.store("jpeg"), crop=TEN, hflip=0.5)
-    with Loader(dataset, 8, shuffle=True, seed=5, num_workers=workers) as loader:
-        for epoch in range(2):
-            for batch in loader:
-                views, targets = batch
-                want, labels = dataset.read_batch(batch.ids, seed=5, epoch=epoch)
-                assert type(batch) is Batch and batch.valid == len(batch.ids) == len(targets) and len(views) == 10
-                assert torch.equal(targets, torch.from_numpy(labels))
-                for view, expected in zip(views, want, strict=True):
-                    assert view.dtype == torch.uint8 and view.is_contiguous(memory_format=torch.channels_last)
-                    np.testing.assert_array_equal(view.permute(0, 2, 3, 1), expected)
-        assert loader.stats().copies == 0
 
 
 def noisy(pixels: Array) -> Array:
@@ -140,15 +122,21 @@ def test_a_view_has_flips_and_a_transform_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_views_that_share_a_function_draw_different_numbers(workers: int) -> None:
-    """They are the same for any workers and batches: a function of seed, epoch, sample and view."""
-    dataset = LMDBDataset(stores.store("rgb"), crop=[View(CenterCrop(8), transform=noisy), View(CenterCrop(8), transform=noisy)])
-    one, other = dataset.read_batch(np.arange(20), seed=3, epoch=0)[0]
-    assert (one[:, 0, 0, 0] != other[:, 0, 0, 0]).sum() > 15
-    with Loader(dataset, 7, shuffle=True, seed=3, num_workers=workers) as loader:
+def test_the_loader_delivers_tuples_of_batches(workers: int) -> None:
+    """Views that share a function draw different numbers, the same for any workers and batches."""
+    crops = [*MultiCrop(32, 16, num_local=3), *[View(CenterCrop(8), transform=noisy)] * 2]
+    dataset = LMDBDataset(stores.store("jpeg"), crop=crops, hflip=0.5)
+    with Loader(dataset, 8, shuffle=True, seed=5, num_workers=workers) as loader:
         for batch in loader:
-            want = dataset.read_batch(batch.ids, seed=3, epoch=0)[0]
-            assert all(np.array_equal(view.permute(0, 2, 3, 1), pixels) for view, pixels in zip(batch[0], want, strict=True))
+            views, targets = batch
+            want, labels = dataset.read_batch(batch.ids, seed=5, epoch=0)
+            assert type(batch) is Batch and batch.valid == len(batch.ids) == len(targets) and len(views) == 7
+            assert torch.equal(targets, torch.from_numpy(labels))
+            for view, expected in zip(views, want, strict=True):
+                assert view.dtype == torch.uint8 and view.is_contiguous(memory_format=torch.channels_last)
+                np.testing.assert_array_equal(view.permute(0, 2, 3, 1), expected)
+            assert len(batch.ids) < 8 or (views[-1][:, 0, 0, 0] != views[-2][:, 0, 0, 0]).sum() > 4
+        assert loader.stats().copies == 0
 
 
 def test_multi_crop_is_that_of_dino() -> None:

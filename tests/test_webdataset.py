@@ -54,6 +54,9 @@ def test_it_reads_our_float_labels_and_stores_without_any(tmp_path: Path) -> Non
     export(floats(), tmp_path / "f", to="webdataset")
     found = [s["json"] for s in read(tmp_path / "f", "pil")]
     assert found == [{"label": [k / 4, -k], "names": ["quarter", "minus"]} for k in range(6)]
+    first, again = Store(floats()), Store(prep(tmp_path / "f", tmp_path / "f.fds", regression="label", workers=1).out)
+    assert again.manifest.labels == first.manifest.labels
+    np.testing.assert_array_equal(again.samples["label"], first.samples["label"])
     export(unlabelled(), tmp_path / "u", to="webdataset")
     assert [{*s} - {"__key__", "__url__", "__local_path__"} for s in read(tmp_path / "u")] == [{"jpg"}] * 5
 

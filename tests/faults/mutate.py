@@ -256,29 +256,6 @@ def as_tar(rng: Random, data: bytes) -> bytes:
     return data[:at] + bytes(head) + data[at + 512 :]
 
 
-def as_lmdb(rng: Random, data: bytes) -> bytes:
-    """Change what LMDB writes at the begin of a page: its number, flags, bounds, the offsets of its nodes, and their headers."""
-    if rng.random() < 0.3 or len(data) < 8192:
-        return anything(rng, data)
-    out = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2))):
-        page = rng.randrange(len(data) // 4096) * 4096
-        lower = int.from_bytes(data[page + 12 : page + 14], "little")
-        places = [0, 8, 10, 12, 14, *range(16, min(max(lower, 18), 200), 2)]
-        if page < 8192:
-            places += range(16, 160, 2)  # a meta page: sizes, roots, and the last page
-        else:
-            nodes = [int.from_bytes(data[page + k : page + k + 2], "little") for k in range(16, min(lower, 64), 2)]
-            places += [node + k for node in nodes if node < 4080 for k in (0, 2, 4, 6, 8, 16)]
-        at = page + rng.choice(places)
-        if rng.random() < 0.5:
-            out[at] ^= 1 << rng.randrange(8)
-        else:
-            size = rng.choice((2, 4, 8))
-            out[at : at + size] = (rng.choice(NUMBERS) % (1 << 8 * size)).to_bytes(size, "little")
-    return bytes(out[: len(data)])
-
-
 def as_jpeg(rng: Random, data: bytes) -> bytes:
     """Change a segment of a JPEG's header and its length; else damage the bytes."""
     at, found = 2, []
@@ -309,7 +286,6 @@ MUTATORS: dict[str, Mutator] = {
     ".png": as_png,
     ".jpg": as_jpeg,
     ".tar": as_tar,
-    ".mdb": as_lmdb,
 }
 
 

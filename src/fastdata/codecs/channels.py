@@ -25,10 +25,9 @@ FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 
 @dataclass(frozen=True, kw_only=True)
 class Header(ABC):
-    """What a file declares before its pixels.
+    """What a file declares before its pixels: height and width are as stored, before `orientation` (as in EXIF).
 
-    `height` and `width` are as stored, before `orientation` (as in EXIF). `deep`: it may have more than 8 bits, of which `pixels`
-    returns 8. `pixel_bytes`: the most that decoding and `flatten` take for each pixel, measured for each library.
+    deep: whether it may have more than 8 bits, of which `pixels` returns 8. pixel_bytes: the most that decoding takes for each.
     """
 
     format: str

@@ -48,11 +48,8 @@ def export(store: Store, root: Path, to: str, size: int | None, tick: Callable[[
 
 
 def _export_images(store: Store, root: Path, size: int | None, columns: Sequence[Column], tick: Callable[[int], None]) -> None:
-    """Write every image, its mask, and the other images of the sample, as files.
-
-    Float labels go to labels.csv, columns to metadata.jsonl: a line is an object with the `file_name` of an image, relative to the
-    table, and the value of each column, as ImageFolder of Hugging Face's datasets reads it.
-    """
+    """Write images and masks as files, float labels to labels.csv, and columns to metadata.jsonl, whose lines have a `file_name`,
+    relative to the table, as ImageFolder of Hugging Face's datasets reads them."""
     files = _files(store, size, "" if store.manifest.section("masks") is None else "images", "masks")
     endings = {folder: ending for folder, (ending, _) in files.items()}
     names = write_folders(store, root, endings, lambda row, folder, path: path.write_bytes(files[folder][1](row)), ENDING, tick)
@@ -78,12 +75,9 @@ def _export_tars(
 ) -> None:
     """Write `00000.tar`, `00001.tar` and so on, each of at most so many bytes.
 
-    A sample is `00000000.jpg` or `.png` (`00000000.left.jpg` and so on where a sample has several images), `00000000.mask.png`, and
-    its label: `00000000.cls`, its class number, or `00000000.json`, {"label": [...], "names": [...]}. The class names go to
-    `classes.json`.
-
-    A column is `00000000.NAME.npy` for numbers, arrays and lists, `.NAME.json` for JSON, `.NAME.bin` for bytes, and `.NAME.txt` for
-    text, or `.txt` if it is the only text. `columns.json` says what whole numbers stand for; tokenizers' files lie next to it.
+    A sample is `00000000.jpg` or `.png` (`00000000.left.jpg` and so on where a sample has several images), `00000000.mask.png`, its
+    label, `00000000.cls` or `00000000.json`, {"label": [...], "names": [...]}, and a member for each column, whose ending
+    `_column_endings` chooses. The class names go to `classes.json`.
 
     Raises:
         StoreError: if a sample does not fit into a tar of that size, or a column has no name in a tar.
@@ -99,11 +93,11 @@ def _export_tars(
         members = {(f".{name}" if name else "") + ending: read(row) for name, (ending, read) in files.items()}
         members |= _label(store, row) | {endings[c.name]: _member(c, values[c.name]) for c in columns}
         need = sum(tarfile.BLOCKSIZE + -(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE for data in members.values())
-        if need > room:
-            tar.close()
-            raise StoreError(f"sample {row} takes {need} bytes, more than a tar of {shard_size} holds: give a larger --shard-size")
         if tar.offset + need > room:
             tar.close()
+            if need > room:
+                what = f"sample {row} takes {need} bytes, more than a tar of {shard_size}"
+                raise StoreError(f"{what}: give a larger --shard-size")
             tar, shards = _open_tar(root, shards), shards + 1
         for ending, data in members.items():
             header = tarfile.TarInfo(f"{row:08d}{ending}")
@@ -146,11 +140,10 @@ def _open_tar(root: Path, shard: int) -> tarfile.TarFile:
 
 
 def _column_endings(columns: Sequence[Column]) -> dict[str, str]:
-    """Return the ending of each column's members. WebDataset ignores the case of endings."""
-    endings = {column.name: f".{column.name}{TEXT_ENDINGS.get(column.type, '.npy')}" for column in columns}
+    """Return the ending of each column's members; the only text has .txt. WebDataset ignores the case of endings."""
     texts = [column.name for column in columns if column.type == "text"]
-    if len(texts) == 1:
-        endings[texts[0]] = ".txt"
+    endings = {column.name: f".{column.name}{TEXT_ENDINGS.get(column.type, '.npy')}" for column in columns}
+    endings |= {name: ".txt" for name in texts if len(texts) == 1}
     lower = [ending.lower() for ending in endings.values()]
     for name, ending in endings.items():
         if lower.count(ending.lower()) > 1 or len(ending) > MAX_ENDING:
@@ -160,13 +153,9 @@ def _column_endings(columns: Sequence[Column]) -> dict[str, str]:
 
 def _member(column: Column, value: Any) -> bytes:
     """Return the bytes of a column's value."""
-    match column.type:
-        case "bytes":
-            return bytes(value)
-        case "text":
-            return str(value).encode()
-        case "json":
-            return json.dumps(value, ensure_ascii=False).encode()
+    if column.type in TEXT_ENDINGS:
+        text = json.dumps(value, ensure_ascii=False) if column.type == "json" else value
+        return text.encode() if isinstance(text, str) else bytes(text)
     buffer = io.BytesIO()
     np.save(buffer, value)
     return buffer.getvalue()
@@ -182,8 +171,7 @@ def _label(store: Store, row: int) -> dict[str, bytes]:
 def _rows(store: Store, variant: Variant, out: Path) -> Iterator[dict[str, Any]]:
     """Yield the value of each column, by name, for each sample; at the end, warn if instances were left out."""
     lost = 0
-    for start in range(0, len(store), CHUNK):
-        rows = np.arange(start, min(start + CHUNK, len(store)))
+    for rows in np.split(np.arange(len(store)), range(CHUNK, len(store), CHUNK)):
         found, gone = read_columns(store, variant, rows)
         lost += gone
         for k in range(len(rows)):
@@ -194,11 +182,8 @@ def _rows(store: Store, variant: Variant, out: Path) -> Iterator[dict[str, Any]]
 
 
 def read_columns(store: Store, variant: Variant, rows: Array) -> tuple[dict[str, Any], int]:
-    """Return n values of each column for n samples, int64 [n], by its name, and how many boxes were left out.
-
-    Values are arrays (of lists [length, *shape]), text, bytes or objects of JSON. Boxes, keypoints and areas are those of the
-    variant's images. Instances whose boxes are cut off entirely are left out.
-    """
+    """Return the values of each column for samples, int64 [n], by its name, where geometry is that of the variant's images, and how
+    many boxes were left out, with their instances, because they are cut off entirely."""
     values = {c.name: ColumnReader(store.path, c, len(store)).read(rows) for c in store.manifest.columns}
     files, lost = values.pop(SOURCE_SIZE.name, None), 0
     if isinstance(files, np.ndarray):
@@ -217,7 +202,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _write_meanings(store: Store, root: Path, columns: Sequence[Column]) -> None:
-    """Write what whole numbers stand for, if columns say so: an object with a list for each of these, and the tokenizers' files."""
+    """Write what whole numbers stand for, and the tokenizers' files."""
     if names := {column.name: column.names for column in columns if column.names}:
         (root / COLUMN_NAMES).write_text(json.dumps(names, indent=0) + "\n")
     for column in columns:

@@ -20,18 +20,14 @@ __all__ = ["Columns", "Fields", "Values", "as_item", "columns_of"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Move = Callable[[], tuple[Placement, Array]]
+Values = Mapping[str, Any]  # of columns, by name: `column` and `batch(rows)`
 
 LABEL = "label"  # the column of the images' labels
 
 
 class LabelColumn(NamedTuple):
-    """The labels of images, as a column."""
-
     column: Column
     batch: Callable[[Array], Array]
-
-
-Values = Mapping[str, Any]  # of columns, by name: `column` and `batch(rows)`
 
 
 @dataclass(frozen=True)
@@ -84,18 +80,16 @@ class Fields:
 
     def batch(self, columns: Values, rows: Array, move: Move) -> Any:
         """Return the targets of these rows, int64 [n]. `move` returns where points come to lie, as `move_columns` takes it."""
-        names = self._read(columns)
-        found = {name: columns[name].batch(rows) for name in names}
-        if any(columns[name].column.geometry for name in names):
-            move_columns([columns[name].column for name in names], found, *move(), self.min_visible)
+        chosen = [columns[name].column for name in self._read(columns)]
+        found = {column.name: columns[column.name].batch(rows) for column in chosen}
+        if any(column.geometry for column in chosen):
+            move_columns(chosen, found, *move(), self.min_visible)
         return found[self.names[0]] if self.single else {name: found[name] for name in self.names}
 
     def batching(self, columns: Values) -> str | dict[str, str]:
         """Return how `Item` batches the target."""
-        chosen = {name: columns[name].column for name in self.names}
-        found = {
-            name: "list" if column.type in TEXTS else "ragged" if column.many else column.type for name, column in chosen.items()
-        }
+        chosen = [columns[name].column for name in self.names]
+        found = {one.name: "list" if one.type in TEXTS else "ragged" if one.many else one.type for one in chosen}
         return found[self.names[0]] if self.single else found
 
 

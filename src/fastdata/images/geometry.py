@@ -40,13 +40,11 @@ class Placement:
 
 
 def target_shapes(sides: Array, size: int | None, mode: str, *, upscale: bool) -> Array:
-    """Return the (height, width) to resize each image to, int64 [n, 2]; for mode "crop", before cropping.
+    """Return the (height, width) to resize images of these sides to, int64 [n, 2]; for mode "crop", before cropping.
 
     Args:
-        sides: (height, width) of the images, int [n, 2].
-        size: what a side becomes: the short one, and the other is truncated, as in torchvision's Resize (modes "short" and "crop");
-            the long one ("long"); both ("stretch"). None: every image keeps its sides.
-        mode: the option `--resize`.
+        size: what the side becomes that `mode`, the option `--resize`, names; the other is truncated, as in torchvision's Resize.
+            None: every image keeps its sides.
         upscale: whether a smaller image is enlarged, or keeps its size ("stretch": each side by itself).
     """
     sides = sides.astype(np.int64)
@@ -60,10 +58,7 @@ def target_shapes(sides: Array, size: int | None, mode: str, *, upscale: bool) -
 
 
 def placement(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple[Placement, Array]:
-    """Return where points of the prepared files lie in the stored images, and the sizes of these, (height, width), int64 [n, 2].
-
-    The arguments are those of `target_shapes`.
-    """
+    """Return where points of files lie in the stored images, and the sizes of these, (height, width), int64 [n, 2]."""
     shapes = target_shapes(sides, size, mode, upscale=upscale)
     stored, corner = shapes, np.zeros_like(shapes)
     if mode == "crop" and size is not None:
@@ -79,14 +74,8 @@ def move_columns(
 ) -> int:
     """Move the boxes and keypoints among values of columns, and drop instances whose boxes are gone from all of their group.
 
-    Areas of instances change as those of their boxes do.
-
-    Args:
-        values: of each column, by its name, as `ColumnReader.read` returns them. They are replaced.
-        placed, sizes, min_visible: as for `move_boxes`.
-
-    Returns:
-        The number of boxes that were dropped.
+    Areas of instances change as those of their boxes do. `values` of each column by its name, as `ColumnReader.read` returns them,
+    are replaced. The other arguments are those of `move_boxes`. Return the number of boxes that were dropped.
     """
     remaining, share = dict[str, Array](), dict[str, Array]()
     for column in columns:
@@ -117,15 +106,12 @@ def _areas(boxes: Array) -> Array:
 
 
 def move_boxes(boxes: Array, of: Array, placed: Placement, sizes: Array, min_visible: float) -> tuple[Array, Array]:
-    """Move boxes, x1, y1, x2, y2 [total, 4], clip them to the outputs, and say which remain.
+    """Move boxes, x1, y1, x2, y2 [total, 4], clip them to the outputs, and say which remain, bool [total].
 
     Args:
         of: the image of each box, int64 [total].
         sizes: of the outputs, (width, height), [n, 2].
-        min_visible: the share of a box's area that must remain inside.
-
-    Returns:
-        float32 [total, 4], and bool [total]: False for boxes of which less, or nothing, remains.
+        min_visible: the share of a box's area that must remain inside; of one without area, nothing does.
     """
     corners = boxes.reshape(-1, 2, 2) * placed.scale[of, None] + placed.shift[of, None]
     corners.sort(axis=1)  # a flip swaps them

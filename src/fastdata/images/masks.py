@@ -17,7 +17,7 @@ from fastdata.errors import CodecError, PrepError
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
 
-__all__ = ["Color", "MaskRecipe", "count_classes", "decode_mask", "is_binary", "mask_values", "read_palette", "resize_mask"]
+__all__ = ["Color", "MaskRecipe", "decode_mask", "is_binary", "mask_values", "read_palette", "resize_mask"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
@@ -50,16 +50,14 @@ class MaskRecipe:
         if self.bits not in (8, 16):
             raise ValueError(f"--mask-bits is {self.bits}, but must be 8 or 16")
         if len(self.colors) > 1 << self.bits:
-            raise ValueError(
-                f"the palette has {len(self.colors)} colours, {self.bits} bits hold {1 << self.bits}: give --mask-bits 16"
-            )
+            raise ValueError(f"the palette has {len(self.colors)} colours, more than {self.bits} bits hold: give --mask-bits 16")
 
 
 def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple[str, ...]]:
     """Read the colours and names of classes 0, 1, 2 and so on from a text file.
 
-    Each line has red, green, blue and a name, before or after them, separated by commas, tabs or spaces. A first line without
-    numbers is a header.
+    Each line has red, green, blue and a name, in any order, separated by commas, tabs or spaces. A first line without numbers is a
+    header.
     """
     try:
         lines = to_path(path).read_bytes().decode("utf-8-sig").splitlines()
@@ -81,10 +79,7 @@ def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple
 
 
 def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> Array:
-    """Return the class of each pixel of a PNG file, uint8 or uint16 [H, W].
-
-    Colours are looked up; without a table of colours, the values are the classes: the indices of a palette, and 0, 1, 2 and so on
-    with 1, 2 or 4 bits.
+    """Return the class of each pixel of a PNG file, uint8 or uint16 [H, W]: its colour's in the table, else its value or index.
 
     Raises:
         CodecError: the file is no PNG, or what its values mean is not clear.
@@ -96,9 +91,7 @@ def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> A
         values = mask_values(data, max_pixels)
         if recipe.binary and (high := values.max(initial=0)) in HIGHEST:
             if not is_binary(values):
-                what = (
-                    f"the mask has {high} next to two other values, but other masks have 0 and {high} alone, which is class 1 there"
-                )
+                what = f"the mask has {high} next to two other values, but {high} is class 1 in masks that have only 0 beside it"
                 raise CodecError(f"{what}: write all masks with 0, 1, 2 and so on", "mask-values")
             values = values != 0
     if values.max(initial=0) >> recipe.bits:
@@ -114,9 +107,8 @@ def mask_values(data: bytes, max_pixels: int = 1 << 28) -> Array:
     if values.ndim != 2:
         raise CodecError("the mask has colours: give the table of their classes with --palette FILE", "colors")
     if _is_smooth(values):
-        raise CodecError(
-            "the mask has smooth edges, whose values between 0 and 255 are no classes: write it without antialiasing", "mask-values"
-        )
+        what = "the mask has smooth edges, whose values between 0 and 255 are no classes: write it without antialiasing"
+        raise CodecError(what, "mask-values")
     return values
 
 
@@ -143,11 +135,6 @@ def _is_smooth(values: Array) -> bool:
         return False
     flat = inner[:-1, :-1] & (values[:-1, :-1] == values[1:, :-1]) & (values[:-1, :-1] == values[:-1, 1:])
     return len(np.unique(values[inner])) >= SMOOTH_LEVELS and SMOOTH_SHARE * int(flat.sum()) < count
-
-
-def count_classes(mask: Array) -> dict[int, int]:
-    """Count the pixels of each class in a mask, uint8 or uint16. Absent classes are left out."""
-    return {k: count for k, count in enumerate(np.bincount(mask.reshape(-1)).tolist()) if count}
 
 
 def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:

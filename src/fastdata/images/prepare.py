@@ -17,7 +17,7 @@ from fastdata.codecs.pillow_files import extras
 from fastdata.codecs.pixels import JPEGS, encode_record
 from fastdata.errors import CodecError
 from fastdata.images.geometry import target_shapes
-from fastdata.images.masks import MaskRecipe, count_classes, decode_mask, resize_mask
+from fastdata.images.masks import MaskRecipe, decode_mask, resize_mask
 from fastdata.images.sections import NamedImage
 from fastdata.store.manifest import IMAGE, MASK, Form
 
@@ -116,12 +116,9 @@ def prepare_image(
 ) -> list[Record]:
     """Return a record for each variant of the recipe. All sizes of an image are made from one decode.
 
-    With codec "original", an upright and sound JPEG that is stored in its own size keeps its bytes.
-
     Args:
         scratch: memory of `decode_buffer` that a JPEG may be decoded into.
         companions: what to call the mask, and each further image, in messages, and the bytes of its file.
-        room: makes sure of bytes of memory.
 
     Raises:
         CodecError: if the image, its mask or a further image cannot be read or encoded, or their sizes differ.
@@ -153,13 +150,12 @@ def prepare_image(
 
 
 def _memory(source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> int:
-    """Return the most bytes that preparing takes at a time: while an image, or its mask or another of its size, is decoded, or
-    afterwards: its pixels, those of a size, the same as the encoder wants them, and all records."""
-    count, areas = source.height * source.width, [height * width for height, width in shapes]
+    """Return the most bytes that preparing takes at a time: while an image of the sample is decoded, or afterwards: the pixels,
+    those of a size, the same as the encoder wants them, and all records."""
+    count, areas, parts = source.height * source.width, list(map(math.prod, shapes)), len(options.parts())
     stored = 3 * max(options.bits, *(image.bits for image in options.images), 8) // 8
-    others = OTHERS_BYTES * count if len(options.parts()) > 1 else 0
-    records = len(options.parts()) * sum(areas)
-    return max(source.memory(_least(shapes)), others, stored * (count + 2 * max(areas) + records))
+    others = OTHERS_BYTES * count if parts > 1 else 0
+    return max(source.memory(_least(shapes)), others, stored * (count + 2 * max(areas) + parts * sum(areas)))
 
 
 def _least(shapes: list[Shape]) -> Shape:
@@ -192,7 +188,7 @@ def _image_records(
 
 def _mask_records(mask: Array, options: ImageRecipe, shapes: list[Shape]) -> list[Record]:
     """Return a mask in each size."""
-    classes = count_classes(mask)
+    classes = {k: count for k, count in enumerate(np.bincount(mask.reshape(-1)).tolist()) if count}
     sized = [_framed(resize_mask(mask, shape), options, size) for size, shape in zip(options.sizes, shapes, strict=True)]
     return [Record(encode_record(one, "rgb"), one.shape[0], one.shape[1], mask.shape, classes) for one in sized]
 

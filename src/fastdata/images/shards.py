@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def _scratch() -> Array:
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
     """Prepare the images of a task in every size."""
     rows, rejects = list[list[Any]](), list[dict[str, Any]]()
-    classes, counts, originals = Counter[int](), Counter[str](), [0] * len(job.options.variants())
+    classes, counts, originals = Counter[int](), Counter[str](), np.zeros(len(job.options.variants()), int)
     for place, source in enumerate(_with_files(job, task, progress)):
         progress.at(place)
         own = Counter[str]()
@@ -63,10 +62,10 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
         rows.append([task.first + place, [[record.height, record.width] for record in records]])
         classes.update(next((record.classes for record in records if record.classes), {}))
         counts.update(own)
-        originals = [count + record.original for count, record in zip(originals, records, strict=True)]
+        originals += [record.original for record in records]
         progress.add(done=1)
     found = {"kept": len(rows), "rows": rows, "rejects": rejects}
-    return {**found, "classes": classes, "originals": originals, "counts": counts}
+    return {**found, "classes": classes, "originals": originals.tolist(), "counts": counts}
 
 
 def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
@@ -143,7 +142,7 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     mask = plan.options.mask
     return Tables(
         samples=samples,
-        names=_names(plan, samples["source"], [len(table["rows"]) for table in found]),
+        names=_names(plan, found),
         originals={name: originals[k] for k, (name, _, form) in enumerate(variants) if form.codec == "original"},
         sections={"masks": None if mask is None else Masks(mask.names, {str(k): classes[k] for k in sorted(classes)})},
         images=tuple(image.name for image in plan.options.images),
@@ -151,11 +150,11 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     )
 
 
-def _names(plan: Plan, places: Array, counts: Sequence[int]) -> Iterator[str]:
-    """Yield the name of each image, by the places of all in the plan."""
-    for shard, end in enumerate(accumulate(counts)):
+def _names(plan: Plan, found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the name of each image."""
+    for shard, table in enumerate(found):
         sources, first = plan.shard(shard), plan.bounds[shard]
-        yield from (sources[place - first].name for place in places[end - counts[shard] : end].tolist())
+        yield from (sources[place - first].name for place, _ in table["rows"])
 
 
 def _rows(plan: Plan, shard: int, rows: list[Any]) -> Array:

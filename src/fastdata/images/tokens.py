@@ -22,9 +22,7 @@ TOKENIZE = re.compile(r"(?P<name>[^=]+)=(?P<tokenizer>.+?)(:(?P<length>[0-9]+))?
 
 
 def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tuple[Column, ...], dict[str, bytes]]:
-    """Return what to store of columns, some of which `--tokenize` turns to tokens, and the files of the tokenizers by name.
-
-    A column that is tokenized has text, or JSON whose values are lists of texts.
+    """Return columns, of which `--tokenize` turned text, or JSON lists of texts, to tokens, and the tokenizers' files by name.
 
     Raises:
         PrepError: an option is malformed, or does not fit its column.

@@ -27,25 +27,15 @@ def export(
     val_fraction: float | None = None,
     tick: Callable[[int], None] = lambda n: None,
 ) -> int:
-    """Write a store as files that other programs read.
-
-    Images: JPEG and PNG records are copied as they are stored; raw pixels become PNG. Each class becomes a folder; float labels go
-    to `labels.csv`, in the form that `--labels` reads. Files keep their names, with the extension of their new format; a name that
-    occurs again gets a number. Masks, and each of several images a sample, go to a folder of their own. Columns go to
-    `metadata.jsonl` next to the images, boxes and keypoints in their pixels. A warning says what a format has no place for.
+    """Write a store as files that other programs read, and return the number of samples; for tokens, of files.
 
     Args:
-        path: the store.
         out: a folder that is empty or does not exist.
-        to: the format; None: the first of its kind. Images: "imagefolder", as above, or "webdataset". Tokens: "nanogpt". Arrays:
-            "npy".
+        to: one of the kind's `exports`; None: the first.
         size: the variant; None: the largest.
         shard_size: the largest size of a tar in bytes; None: 1 GB.
         val_fraction: for "nanogpt", the fraction of the tokens, at the end, that goes to val.bin; 0: no val.bin; None: 0.1.
         tick: called with 1 for each sample.
-
-    Returns:
-        The number of samples; for tokens, of files.
 
     Raises:
         StoreError: the files cannot be written, or the format cannot hold the samples.
@@ -82,13 +72,11 @@ def write_folders(
 ) -> list[str]:
     """Write files of each sample in folders of the classes, and float labels to labels.csv, which `--labels` reads.
 
+    Files keep their names, without `stored_ending`; a name that occurs again gets a number.
+
     Args:
-        store: the samples.
-        root: where to.
         endings: for each file of a sample, the folder in `root` and the ending of its name.
         write: writes the file of a sample, by its row and its folder, to a path.
-        stored_ending: what is taken from the stored names.
-        tick: called with 1 for each sample.
 
     Returns:
         The name of each sample's first file in its folder.
@@ -123,8 +111,7 @@ def _class_folders(store: Store) -> list[str]:
     """Return the folder of each class; no two have the same."""
     folders = list[str]()
     for name in store.manifest.labels.names if store.manifest.labels.kind == "class" else ():
-        safe = _safe(name.replace("/", "_"))
-        folder = f"_{safe}" if safe in ("", ".", "..") else safe
+        (folder,) = _parts(name.replace("/", "_"))
         while folder in folders:
             folder += "_"
         folders.append(folder)
@@ -132,16 +119,16 @@ def _class_folders(store: Store) -> list[str]:
 
 
 def _parts(name: str) -> list[str]:
-    """Return the folders and the name of a file. It is not trusted: no part of it may lead out of the folder."""
-    return [_safe(part) for part in PurePosixPath(name).parts if part.strip("/") not in ("", "..", ".")] or ["unnamed"]
+    """Return the folders and the name of a file. It is not trusted: no part of it may lead out of the folder.
 
-
-def _safe(part: str) -> str:
-    """Replace what file names cannot hold: zero bytes, and characters that the file system cannot encode."""
+    What file names cannot hold is replaced: zero bytes, and characters that the file system cannot encode.
+    """
+    safe = name.replace("\0", "_")
     try:
-        return os.fsdecode(os.fsencode(part.replace("\0", "_")))
+        os.fsencode(safe)
     except UnicodeEncodeError:
-        return part.replace("\0", "_").encode("ascii", "backslashreplace").decode()
+        safe = safe.encode("ascii", "backslashreplace").decode()
+    return [part for part in PurePosixPath(safe).parts if part.strip("/") not in ("", "..", ".")] or ["unnamed"]
 
 
 def _unused(stem: str, taken: set[str]) -> str:
