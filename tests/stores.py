@@ -13,13 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import cv2
 import numpy as np
 from PIL import Image
 
 import fastdata
 from fastdata.store.store import Store
-from support import Array, encode, picture
+from support import Array, encode, picture, write_pictures
 
 SIZES = (96, 64)
 CLASSES = ("apple", "pear", "plum")
@@ -61,37 +60,30 @@ def square(codec: str = "rgb") -> Path:
 
 @cache
 def unlabelled() -> Path:
-    root, out = folder() / "flat", folder() / "flat.fds"
-    root.mkdir()
-    for k in range(5):
-        (root / f"{k}.png").write_bytes(encode(picture(k, 40, 50), ".png"))
-    fastdata.prep(root, out, size=32, workers=1)
-    return out
+    root = folder()
+    write_pictures(root / "flat", 5, height=40, width=50)
+    return fastdata.prep(root / "flat", root / "flat.fds", size=32, workers=1).out
 
 
 @cache
 def floats() -> Path:
     """A store with two float columns: k / 4 and -k for image k."""
-    root, out = folder() / "flat", folder() / "floats.fds"
-    root.mkdir()
-    for k in range(6):
-        (root / f"{k}.png").write_bytes(encode(picture(k, 40, 50), ".png"))
-    table = root.parent / "labels.csv"
-    table.write_text("path,quarter,minus\n" + "".join(f"{k}.png,{k / 4},{-k}\n" for k in range(6)))
-    fastdata.prep(root, out, size=32, labels=table, regression=["quarter", "minus"], workers=1)
-    return out
+    root = folder()
+    write_pictures(root / "flat", 6, height=40, width=50)
+    (root / "labels.csv").write_text("path,quarter,minus\n" + "".join(f"{k:02d}.png,{k / 4},{-k}\n" for k in range(6)))
+    options = {"size": 32, "labels": root / "labels.csv", "regression": ["quarter", "minus"], "workers": 1}
+    return fastdata.prep(root / "flat", root / "floats.fds", **options).out
 
 
 @cache
 def deep() -> Path:
     """A store of 16-bit images."""
-    root, out = folder() / "deep", folder() / "deep.fds"
-    (root / "a").mkdir(parents=True)
+    root = folder()
+    (root / "deep/a").mkdir(parents=True)
     for k in range(6):
         pixels = np.random.default_rng(k).integers(0, 1 << 16, (40 + k, 50, 3), np.uint16)
-        assert cv2.imwrite(str(root / "a" / f"{k}.png"), pixels)
-    fastdata.prep(root, out, size=None, bits=16, codec="rgb", workers=1)
-    return out
+        (root / f"deep/a/{k}.png").write_bytes(encode(pixels, ".png"))
+    return fastdata.prep(root / "deep", root / "deep.fds", bits=16, codec="rgb", workers=1).out
 
 
 @cache

@@ -322,7 +322,7 @@ def test_smooth_edges_are_no_classes(tmp_path):
         ("x_1 x_2 x_3", "x_1 x_2 x_3 x_1_m x_2_m x_3_m", "x_1 x_2 x_3"),  # equal names come first
         ("a b c d e f g", "b_seg e_seg f_seg u_seg v_seg", "b e f"),  # most of the masks that most images could have
         ("a b", "a_seg b_seg a_class b_class", "more than one mask for an image: their names add _class, _seg"),
-        ("a b", "c_seg d_seg", "no mask in .* belongs to an image"),
+        ("a b", "c_seg d_seg", "no mask in .* belongs to an image: the first image is a.jpg, the first mask c_seg.png"),
     ],
 )
 def test_what_all_masks_add_to_the_names_of_images_is_found(images, masks, pairs, tmp_path):
@@ -331,7 +331,7 @@ def test_what_all_masks_add_to_the_names_of_images_is_found(images, masks, pairs
         (tmp_path / "masks" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "masks" / f"{name}.png").write_bytes(b"x")
     inputs = SourceList(tmp_path / "images", Labels("none"), sources)
-    if " more " in f" {pairs}" or "no mask" in pairs:
+    if " mask" in pairs:
         with pytest.raises(PrepError, match=pairs):
             with_files(inputs, tmp_path / "masks")
         return
@@ -341,10 +341,6 @@ def test_what_all_masks_add_to_the_names_of_images_is_found(images, masks, pairs
 
 def test_wrong_arguments(tmp_path):
     images, masks = pairs() / "images", pairs() / "masks"
-    strangers = folder()
-    (strangers / "a.png").write_bytes((masks / "00_mask.png").read_bytes())
-    with pytest.raises(PrepError, match=r"no mask in .* the first image is 00\.png, the first mask a\.png"):
-        fastdata.prep(images, tmp_path / "o.fds", masks=strangers)
     with pytest.raises(PrepError, match="cannot list"):
         fastdata.prep(images, tmp_path / "o.fds", masks=images / "00.png")
     with pytest.raises(ValueError, match="masks: give masks too"):

@@ -72,7 +72,7 @@ def read_pillow(data: bytes) -> PillowHeader | None:
     plugin = next((plugin for pattern, plugin in PLUGINS if pattern.match(data)), None)
     if plugin is None:
         return None
-    name = {HEIF: "heif", JXL: "jxl"}.get(plugin, plugin.lower())
+    name = plugin.lower().removeprefix("pillow_")
     if plugin == "Jpeg2K":
         _check_jp2(data)
     with strict(name):

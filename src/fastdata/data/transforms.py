@@ -38,30 +38,21 @@ class UserTransform:
     - torchvision or timm, if it is not a module, or contains a ToTensor: a PIL image;
     - any other callable: what its first parameter is annotated with, torch.Tensor or PIL.Image.Image; else an array [H, W, C].
 
-    It may return an array [H, W, C], a tensor [C, H, W] or a PIL image. If it takes PIL images, it may also return an array
-    [C, H, W], as timm's ToNumpy does.
-
-    Its own generators are those of albumentations, any other object with `set_random_seed`, and generators of numpy, random and
-    torch that are found in its attributes, closures and globals.
+    It may return an array [H, W, C], a tensor [C, H, W] or a PIL image, for which an array [C, H, W] does too (timm's ToNumpy).
     """
 
     def __init__(self, transform: Callable[..., Any]) -> None:
         self.transform = transform
         objects = list(_objects(transform))
         self._call = _caller(transform, objects)
-        self._seeders = [seeder for found in objects if (seeder := _seeder(found))]
+        self.seeders = [seeder for found in objects if (seeder := _seeder(found))]  # of generators of its own
 
     def __reduce__(self) -> Any:  # search again: in another process, a function has other globals
         return UserTransform, (self.transform,)
 
-    @property
-    def has_generators(self) -> bool:
-        """Whether it has generators of its own."""
-        return bool(self._seeders)
-
     def seed(self, seed: int) -> None:
         """Seed its generators, each with a different number derived from `seed`, 0 to 2^64 - 1."""
-        for k, seeder in enumerate(self._seeders, 1):
+        for k, seeder in enumerate(self.seeders, 1):
             seeder((seed + k * GOLDEN) & 0xFFFFFFFFFFFFFFFF)
 
     def __call__(self, pixels: Array, channels: int) -> Array:
@@ -70,21 +61,16 @@ class UserTransform:
         Raises:
             LoaderError: the transform returned something else.
         """
-        result = self._call(self.transform, pixels)
+        result = image = self._call(self.transform, pixels)
         if isinstance(result, torch.Tensor):
-            is_planar, image = True, None
             with contextlib.suppress(TypeError, RuntimeError):  # on another device, or of a dtype that numpy lacks
-                image = result.detach().numpy()
-        else:
-            image = np.asarray(result) if _comes_from(result, "PIL") else result
-            is_planar = self._call is _with_pil and np.ndim(image) == 3 and image.shape[2] != channels
-        if isinstance(image, np.ndarray):
-            if image.ndim == 3 and is_planar:
-                image = image.transpose(1, 2, 0)
-            elif image.ndim == 2 and image is not result:  # a grey PIL image
-                image = image[:, :, None]
-            if image.ndim == 3 and image.shape[2] == channels:
-                return np.require(image, requirements=["C", "W"])
+                image = result.detach().numpy().transpose(1, 2, 0) if result.ndim == 3 else None
+        elif _comes_from(result, "PIL"):
+            image = np.asarray(result).reshape(result.height, result.width, -1)
+        elif self._call is _with_pil and np.ndim(image) == 3 and image.shape[2] != channels:
+            image = image.transpose(1, 2, 0)
+        if isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == channels:
+            return np.require(image, requirements=["C", "W"])
         found = f"{result.dtype} {list(result.shape)}" if hasattr(result, "dtype") else type(result).__name__
         raise LoaderError(
             f"transform returned {found}: it must return a numpy array [H, W, {channels}] or a tensor [{channels}, H, W] "
@@ -169,7 +155,8 @@ def _seeder(found: Any) -> Seeder | None:
     if _has(found, "set_random_seed"):
         return lambda seed: found.set_random_seed(seed & 0xFFFFFFFF)
     if isinstance(found, np.random.Generator):
-        return functools.partial(_seed_numpy, found.bit_generator)
+        generator = found.bit_generator
+        return lambda seed: setattr(generator, "state", type(generator)(seed).state)
     if isinstance(found, np.random.RandomState):
         return lambda seed: found.seed(seed & 0xFFFFFFFF)
     if isinstance(found, random.Random):
@@ -180,10 +167,6 @@ def _seeder(found: Any) -> Seeder | None:
 def _has(found: Any, name: str) -> bool:
     """Return whether an object has a method, without running its code."""
     return callable(inspect.getattr_static(found, name, None))
-
-
-def _seed_numpy(generator: Any, seed: int) -> None:
-    generator.state = type(generator)(seed).state
 
 
 def _objects(transform: Any) -> Iterator[Any]:

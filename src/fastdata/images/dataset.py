@@ -116,7 +116,7 @@ class ImageDataset(SlotDataset):
         images = self._render(rows, plans, np.empty, None, self._seed_by_torch)
         sample = self._as_sample([torch.from_numpy(pixels).permute(2, 0, 1) for (pixels,) in images])
         target = as_item(self._read_targets(rows, plans[0], np.empty, None))
-        return (sample, target) if self._fields is None else Item.of(sample, target, self._fields.batching(self._columns))
+        return (sample, target) if self._fields is None else Item.of(sample, target, self._fields.batching)
 
     def uses(self, indices: Array) -> list[Use]:
         rows = self.rows(indices)
@@ -163,7 +163,7 @@ class ImageDataset(SlotDataset):
 
     def _seed_by_torch(self, view: int, _place: int) -> None:
         """Seed a transform's generators from torch's, which differs between the workers of torch's DataLoader."""
-        if (user := self.views[view].user) is not None and user.has_generators:
+        if (user := self.views[view].user) is not None and user.seeders:
             user.seed(int(torch.randint(1 << 62, (), device="cpu")))
 
     crop: Any = _view_property("crop")
@@ -308,7 +308,8 @@ class ImageDataset(SlotDataset):
         rows = [None if d._chosen is None else d._chosen.array & ROW_MASK for d in (self, other)]
         sources = [ConcatImages([*zip(pair, rows, strict=True)]) for pair in zip(self._sources, other._sources, strict=True)]
         masks = self._masks and other._masks and ConcatImages([*zip((self._masks, other._masks), rows, strict=True)])
-        options: dict[str, Any] = {"masks": masks, "ignore_index": self.ignore_index, "fields": self._fields, **self._view}
+        fields = self._fields and Fields.of(self.fields, sources[0], self._fields.min_visible)
+        options: dict[str, Any] = {"masks": masks, "ignore_index": self.ignore_index, "fields": fields, **self._view}
         return ImageDataset(sources, self.images or (), **options)
 
     def _set_views(self, crop: AnyCrop = None, hflip: float = 0.0, vflip: float = 0.0, transform: Transform | None = None) -> None:
@@ -318,31 +319,28 @@ class ImageDataset(SlotDataset):
         views = tuple(view.filled(hflip=hflip, vflip=vflip, transform=transform) for view in given)
         if not views:
             raise ValueError("crop is an empty list, but must have a crop for each view; None: the whole image")
-        geometric = self._fields.geometric(self._columns) if self._fields else None
-        follower = "its mask" if self._masks is not None else geometric
+        follower = "its mask" if self._masks is not None else self._fields and self._fields.geometric
         follower = follower or (f"the others of its sample ({', '.join(self.images)})" if self.images else None)
-        remedy = "images= chooses one image, RAMDataset(masks=False) leaves out masks"
-        if follower and several:
-            found = f"crop makes {len(views)} views of an image, and {follower} can follow only one"
-            raise ValueError(f"{found}: give one crop, or leave the other out; {remedy}")
-        if follower and views[0].transform is not None:
-            found = f"transform takes an image, and {follower} would not follow"
-            raise ValueError(f"{found}: transform both on the device, or leave the other out; {remedy}")
+        if follower and (several or views[0].transform is not None):
+            found = f"crop makes {len(views)} views of an image, and {follower} can follow only one: give one crop"
+            if not several:
+                found = f"transform takes an image, and {follower} would not follow: transform both on the device"
+            remedy = "images= chooses one image, RAMDataset(masks=False) leaves out masks"
+            raise ValueError(f"{found}, or leave the other out; {remedy}")
         self.views, self.several = views, several
         self._view = {"crop": crop, "hflip": hflip, "vflip": vflip, "transform": transform}
 
     def __repr__(self) -> str:
-        kind = self._images.labels.kind
+        labels = {"class": f"{len(self.classes)} classes", "vector": f"{len(self.classes)} columns"}
+        classes = labels.get(self._images.labels.kind, "no labels")
         if self._fields is not None:
             classes = f"fields={self.fields!r}"
         elif self._masks is not None:
             classes = f"masks of {len(self.class_pixels.keys() - {self.ignore_index})} classes"
-        else:
-            classes = f"{len(self.classes)} {'classes' if kind == 'class' else 'columns'}" if kind != "none" else "no labels"
-        classes = f"images={self.images!r}, {classes}" if self.images else classes
+        images = f"images={self.images!r}" if self.images else ""
         count = counted_of(len(self), len(self._images), "samples" if self.images else "images")
         crop = "" if self.crop is None else repr(list(self.crop) if self.several else self.crop)
         flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
         name = getattr(self.transform, "__name__", type(self.transform).__name__)
         transform = "" if self.transform is None else f"transform={name}"
-        return in_one_line(self, count, classes, self._images.form.codec, crop, *flips, transform, self._images.place)
+        return in_one_line(self, count, images, classes, self._images.form.codec, crop, *flips, transform, self._images.place)

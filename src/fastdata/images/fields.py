@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,11 +38,13 @@ class Fields:
         names: of columns, or "label".
         single: whether the target is the value of the one name, not a dict.
         min_visible: drop instances of whose box a smaller share lies in the output.
+        read: the columns of these names, and the boxes that decide which of their instances remain.
     """
 
     names: tuple[str, ...]
     single: bool
-    min_visible: float = 0.0
+    min_visible: float
+    read: tuple[Column, ...] = field(compare=False)
 
     @classmethod
     def of(cls, names: str | Sequence[str] | None, images: Images, min_visible: float = 0.0) -> Fields | None:
@@ -54,43 +56,41 @@ class Fields:
         wanted = (names,) if isinstance(names, str) else tuple(names)
         if not wanted or len(set(wanted)) < len(wanted):
             raise ValueError(f"fields is {names!r}, but must be the name of a column, or several different ones")
-        columns = columns_of(images)
+        columns = {name: values.column for name, values in columns_of(images).items()}
         if missing := [name for name in wanted if name not in columns]:
             hint = "" if images.columns else "; fastdata-prep stores columns with --fields, annotations with --coco or --yolo"
             raise StoreError(f"{images.place} has no field {missing[0]}; it has {', '.join(columns)}{hint}")
         if not 0 <= min_visible <= 1:
             raise ValueError(f"min_visible is {min_visible}, but a share lies between 0 and 1")
-        fields = cls(wanted, isinstance(names, str), min_visible)
-        if min_visible and not any(columns[name].column.geometry == "xyxy" for name in fields._read(columns)):
+        groups = {columns[name].group for name in wanted} - {None}
+        boxes = [name for name, column in columns.items() if column.geometry == "xyxy" and column.group in groups]
+        read = tuple(columns[name] for name in dict.fromkeys([*wanted, *boxes]))
+        if min_visible and not any(column.geometry == "xyxy" for column in read):
             raise ValueError(
                 f"min_visible is {min_visible}, but {', '.join(wanted)} of {images.place} have no boxes: fastdata-prep stores them "
                 "with --coco or --yolo, or of a table with --fields NAME:xyxy (or xywh, cxcywh)"
             )
-        return fields
+        return cls(wanted, isinstance(names, str), min_visible, read)
 
-    def geometric(self, columns: Values) -> str | None:
-        """Return the first field that follows the pixels, such as boxes; None: there is none."""
-        return next((name for name in self.names if columns[name].column.geometry), None)
-
-    def _read(self, columns: Values) -> list[str]:
-        """Return the fields, and the boxes that decide which of their instances remain."""
-        groups = {columns[name].column.group for name in self.names} - {None}
-        boxes = [name for name, one in columns.items() if one.column.geometry == "xyxy" and one.column.group in groups]
-        return list(dict.fromkeys([*self.names, *boxes]))
+    @property
+    def geometric(self) -> str | None:
+        """The first field that follows the pixels, such as boxes; None: there is none."""
+        return next((column.name for column in self.read if column.geometry and column.name in self.names), None)
 
     def batch(self, columns: Values, rows: Array, move: Move) -> Any:
         """Return the targets of these rows, int64 [n]. `move` returns where points come to lie, as `move_columns` takes it."""
-        chosen = [columns[name].column for name in self._read(columns)]
-        found = {column.name: columns[column.name].batch(rows) for column in chosen}
-        if any(column.geometry for column in chosen):
-            move_columns(chosen, found, *move(), self.min_visible)
-        return found[self.names[0]] if self.single else {name: found[name] for name in self.names}
+        found = {column.name: columns[column.name].batch(rows) for column in self.read}
+        if any(column.geometry for column in self.read):
+            move_columns(self.read, found, *move(), self.min_visible)
+        return self._emitted(found)
 
-    def batching(self, columns: Values) -> str | dict[str, str]:
-        """Return how `Item` batches the target."""
-        chosen = [columns[name].column for name in self.names]
-        found = {one.name: "list" if one.type in TEXTS else "ragged" if one.many else one.type for one in chosen}
-        return found[self.names[0]] if self.single else found
+    @property
+    def batching(self) -> Any:
+        """How `Item` batches the target."""
+        return self._emitted({c.name: "list" if c.type in TEXTS else "ragged" if c.many else c.type for c in self.read})
+
+    def _emitted(self, found: Mapping[str, Any]) -> Any:
+        return found[self.names[0]] if self.single else {name: found[name] for name in self.names}
 
 
 def columns_of(images: Images) -> dict[str, Any]:

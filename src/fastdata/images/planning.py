@@ -35,9 +35,8 @@ def plan_source(source: StrPath, out: Path, options: ImageOptions, limit: int | 
     """List the images and plan what to store. Raise ValueError if options contradict each other."""
     images = _named_images(options)
     first = images[0][0] if images else options
-    mask = None
-    if options.masks is not None:
-        mask = MaskRecipe(options.mask_bits, *(((), ()) if options.palette is None else read_palette(options.palette)))
+    palette = ((), ()) if options.palette is None else read_palette(options.palette)
+    mask = None if options.masks is None else MaskRecipe(options.mask_bits, *palette)
     recipe = ImageRecipe(
         sizes=(None,) if options.size is None else options.size,
         resize=options.resize,
@@ -85,8 +84,7 @@ def plan_source(source: StrPath, out: Path, options: ImageOptions, limit: int | 
 def _are_binary(found: SourceList, masks: AnyPath) -> bool:
     """Return whether some masks, evenly spaced, have no values but 0 and 1, or 0 and 255."""
     usable = [k for k, source in enumerate(found.sources) if not source.problem]
-    decided = list[bool]()
-    count = min(PROBED_MASKS, len(usable))
+    decided, count = list[bool](), min(PROBED_MASKS, len(usable))
     for k in range(count):
         name = found.sources[usable[k * len(usable) // count]].companions[-1].name
         try:

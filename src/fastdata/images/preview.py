@@ -63,16 +63,15 @@ def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
             pixels = read_pixels(store, variant, reader, row)
             pictures.append(class_colors()[pixels] if variant.is_mask else to_channels(to_bits(pixels, 8), gray=False))
         pictures[0] = _annotated(pictures[0], store, {name: found[k] for name, found in values.items()})
-        title = label_text(store, row)
-        if not title and text is not None:
-            value = values[text][k]  # a text, or several
-            title = " ".join(str(next(iter(value), "") if isinstance(value, list) else value).split())
+        value = "" if text is None else values[text][k]  # a text, or several
+        caption = next(iter(value), "") if isinstance(value, list) else value
+        title = label_text(store, row) or " ".join(str(caption).split())
         yield Preview(title, f"{row}: {names[row].rpartition('/')[2]}", pictures)
 
 
 def _annotated(pixels: Array, store: Store, values: Mapping[str, Array]) -> Array:
     """Return an image, uint8 [H, W, 3], with its boxes and keypoints."""
-    out = np.ascontiguousarray(pixels).copy()
+    out = np.array(pixels, order="C")
     width = max(1, round(max(out.shape[:2]) / FINE))
     categories = _categories(store)
     for column in store.manifest.columns:
