@@ -170,8 +170,8 @@ def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
         assert held_bytes(RAMDataset(path, shared=False)) == total
 
 
-def test_memory_is_read_where_it_is_held_and_vanishes_for_nobody():
-    """All copies and parts read the same; what is written there is what they give."""
+def test_all_copies_and_parts_read_the_memory_that_is_held():
+    """What is written there is what they give; damage is named by the sample."""
     dataset = RAMDataset(store("jpeg"), shared=False)
     (records,) = records_of(dataset)
     records.bytes[records.ends[5] : records.ends[5] + 200] = 0
