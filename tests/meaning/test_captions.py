@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ import pytest
 
 from archives import write_tar
 from fastdata import LMDBDataset, Loader, prep
+from fastdata.errors import PrepError
 from fastdata.store.export import export
 from support import encode, picture
 
@@ -120,6 +122,8 @@ WAYS: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
     "labels": beside,
     "images in parquet": images_in(".parquet"),
     "images in arrow": images_in(".arrow"),
+    "dicts": lambda root: ([{"image": FILES[k], **ROWS[k]} for k in range(5)], {"fields": TYPES}),
+    "a DataFrame": lambda root: (pd.DataFrame({"image": FILES, **VALUES}, index=[3, 1, 0, 2, 4]), {"fields": TYPES}),
     "files": files,
     "tar": tar,
     "exported tars": exported("webdataset"),
@@ -140,3 +144,17 @@ def test_the_values_of_a_sample_in_every_way(tmp_path: Path, way: str) -> None:
         ((images, found),) = loader
     assert [encode(image.permute(1, 2, 0).numpy(), ".png") for image in images] == FILES
     assert found["score"].tolist() == SCORES and found["count"].tolist() == COUNTS and found["vector"].tolist() == VECTORS
+
+
+def test_objects_of_dicts_are_columns(tmp_path: Path) -> None:
+    """As Hugging Face's datasets have them, and of arrays; what is no dict, or lacks a value, is an error that names the item."""
+    boxes = [np.arange(4.0 * k).reshape(-1, 4) % 5 + [0, 0, 5, 5] for k in range(4)]
+    items = [{"image": picture(k, 20, 30), "objects": {"bbox": boxes[k], "kind": np.arange(k)}} for k in range(4)]
+    columns = LMDBDataset(
+        prep(items, tmp_path / "o.fds", fields=("objects.bbox:xyxy", "objects.kind:int64[]"), workers=1).out
+    ).columns
+    assert [row.tolist() for row in columns["bbox"]] == [row.tolist() for row in boxes]
+    assert [row.tolist() for row in columns["kind"]] == [[*range(k)] for k in range(4)]
+    for odd in ([*items, (FILES[0], 1)], [*items, {"image": FILES[0]}]):
+        with pytest.raises(PrepError, match="fields objects: item 4 of source"):
+            prep(odd, tmp_path / "x.fds", fields="objects.bbox:xyxy")

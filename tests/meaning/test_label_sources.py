@@ -100,6 +100,18 @@ def test_labels_of_every_source_are_one_dataset(tmp_path: Path, way: str, monkey
     assert all(np.array_equal(dataset[k][0].permute(1, 2, 0), PIXELS[k]) for k in range(6))
 
 
+def test_categories_that_do_not_occur_keep_their_number(tmp_path: Path) -> None:
+    """As pandas numbers them, so that a part of a DataFrame has the classes of the whole."""
+    part = shuffled().astype({"label": pd.CategoricalDtype(["cow", "ant", "emu", "bee"])}).iloc[1:]
+    for source, labels in (
+        (part, {}),
+        (part["image"], {"labels": part["label"]}),
+        (part["image"], {"labels": part["label"].array}),
+    ):
+        dataset = LMDBDataset(prep(source, tmp_path / "o.fds", workers=1, overwrite=True, **labels).out)
+        assert (dataset.classes, dataset.targets.tolist()) == (["cow", "ant", "emu", "bee"], part["label"].cat.codes.tolist())
+
+
 def test_joined_datasets_have_the_same_classes(tmp_path: Path) -> None:
     other = pairs()
     other.classes = ["ant", "cow", "bee"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ def test_one_table_in_eight_ways_is_one_dataset(tmp_path: Path) -> None:
         assert all(np.array_equal(np.asarray(dataset[k][0]).transpose(1, 2, 0), image) for k, image in enumerate(pixels(5))), way
 
 
+NUMBERS = ("1e400", "nan", "Infinity", "-0", "+1", "5.0", "\uff11")  # which are no class numbers, nor names
 LADDER: list[tuple[list[Any], Any, Any, tuple[str, ...]]] = [  # labels, the names of the classes or an error, targets, ways
     ([3, 7, 3], tuple(map(str, range(8))), [3, 7, 3], WAYS),
     (["3", "7", "3"], tuple(map(str, range(8))), [3, 7, 3], WAYS),
@@ -97,6 +99,8 @@ LADDER: list[tuple[list[Any], Any, Any, tuple[str, ...]]] = [  # labels, the nam
     ([-1, -1], (), [-1, -1], WAYS),
     ([-0.5, -1.5], r"not all whole, or below 0, such as .*--regression", None, WAYS),
     ([0.0, 1.0], r"not all whole, or below 0, such as '?0\.0'?: .*--regression", None, WAYS),
+    *(([odd, "1", "2"], rf"not all whole, or below 0, such as '{re.escape(odd)}'", None, WAYS) for odd in NUMBERS),
+    (["NaN", "1_000", "A", "a", " a ", "00", "null"], ("00", "1_000", "A", "NaN", "a", "null"), [3, 1, 2, 4, 4, 0, 5], WAYS),
     ([[1.5, 2], [0.5, 1]], r"such as \(1\.5, 2.*--regression", None, TYPED),
     ([True, False], ("0", "1"), [1, 0], TYPED),
     (["cat", None, "dog"], ("cat", "dog"), [0, 1], WAYS),

@@ -15,7 +15,7 @@ import pytest
 
 from fastdata import LMDBDataset, MaskDataset, prep
 from fastdata.errors import PrepError
-from support import encode, picture
+from support import encode, picture, write_pictures
 
 NAMES = ("café", "zoë", "plain")
 MASK = np.arange(600, dtype=np.uint8).reshape(20, 30) % 3
@@ -140,6 +140,14 @@ def test_classes_of_one_name_in_two_forms_are_one_class(tmp_path: Path) -> None:
         prep(tmp_path / "in/t.csv", tmp_path / "x.fds", classes=[*both, "a"])
 
 
+@pytest.mark.parametrize(("image", "mask"), [("s_1", "s_2"), ("video_0001_10", "video_0001_11"), ("1", "10")])
+def test_numbers_are_no_words_that_all_names_add(image: str, mask: str, tmp_path: Path) -> None:
+    for folder, name in (("i", image), ("m", mask)):
+        write_pictures(tmp_path / folder, 1)[0].rename(tmp_path / folder / f"{name}.png")
+    with pytest.raises(PrepError, match=r"no mask in .* belongs to an image"):
+        prep(tmp_path / "i", tmp_path / "o.fds", masks=tmp_path / "m")
+
+
 @pytest.mark.parametrize("count", [1, 4])
 def test_masks_of_cityscapes(count: int, tmp_path: Path) -> None:
     """What all images add to the shared name is found as what all masks add is."""
@@ -149,6 +157,6 @@ def test_masks_of_cityscapes(count: int, tmp_path: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(encode(data, ".png"))
     made = prep(tmp_path / "i", tmp_path / "o.fds", masks=tmp_path / "m", codec="png", workers=1)
-    assert made.kept == count
+    assert made.kept == count and "mask: names have _gtFine_labelIds where those of the images have _leftImg8bit" in made.notes
     for k, (image, mask) in enumerate(MaskDataset(made.out)):
         assert np.array_equal(image.permute(1, 2, 0), picture(k, 20, 30)) and np.array_equal(mask, (MASK + k) % 5)

@@ -189,12 +189,11 @@ def make_shard(job: Job, task: Task, progress: Progress) -> Made:
     pauses_s = [*PAUSES_S]
     while True:
         try:
-            _check_unchanged(job, task)
             with Writers(job, task.shard) as writers:
                 table = kinds.find(job.options.kind).module("shards").make_shard(job, task, writers, progress)
                 progress.at(-1)
-                files = writers.finish()
                 _check_unchanged(job, task)
+                files = writers.finish()
             break
         except _DiskError:
             if not pauses_s:
@@ -211,11 +210,7 @@ def make_shard(job: Job, task: Task, progress: Progress) -> Made:
 def _check_unchanged(job: Job, task: Task) -> None:
     """Raise a PrepError if a file of which inputs are parts was replaced after these were listed."""
     root, names = to_path(job.roots[0]), [*dict.fromkeys(source.container for source in task.sources if source.container)]
-    try:
-        found = stamps_of([root / name for name in names])
-    except OSError as error:
-        raise PrepError(f"{error.filename}: {reject_of(error)[1]}") from None
-    for name, stamp in zip(names, found, strict=True):
+    for name, stamp in zip(names, stamps_of([root / name for name in names]), strict=True):
         if stamp != tuple(job.stamps[name]):
             raise PrepError(f"{root / name} was replaced after its inputs were listed: start again with --overwrite")
 

@@ -143,7 +143,7 @@ def _values(fields: Sequence[Field], image: _Image, annotations: Sequence[_Annot
         "boxes": [one.bbox for one in instances],
         "category": [categories[one.category_id] for one in instances],
         "area": [one.bbox[2] * one.bbox[3] if one.area is UNSET else one.area for one in instances],
-        "crowd": [bool(one.iscrowd) for one in instances],
+        "crowd": [bool(int(one.iscrowd or 0)) for one in instances],
         "keypoints": [one.keypoints or no_points for one in instances],
         "captions": [str(one.caption) for one in annotations if one.caption is not UNSET],
     }

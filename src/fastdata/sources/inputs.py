@@ -36,6 +36,7 @@ EXTENSIONS = frozenset(
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
 FOLDERS = "the folders"  # the `labelled_by` of inputs in class folders
 SHOWN = 5
+MIN_NOTED = 10  # samples with classes of their own
 FLAT = "a .csv file of path,label as SOURCE or as --labels FILE, or --label-from '(n\\d+)_', whose group is the class"
 DETAILS = {
     "missing": "there is no such file",
@@ -113,6 +114,7 @@ class SourceList:
     labelled_by: str = ""  # what the labels were read from
     notes: tuple[str, ...] = ()  # lines to show to the user
     fields: tuple[Field, ...] = ()  # what belongs to each input
+    table: Any = None  # of a Python sequence: the columns of its items that become fields
     selected: bool = False  # whether a table names the inputs, so that what belongs to others is no reject
 
     @property
@@ -185,12 +187,9 @@ def as_spelled(root: AnyPath, name: str) -> str:
     if name.isascii():
         return name
     folder, slash, last = name.rpartition("/")
-    forms = [name, *(f"{start}{slash}{change(last)}" for change in (nfc, _nfd) for start in (folder, change(folder)))]
+    ends = [slash + nfc(last), slash + unicodedata.normalize("NFD", last)]
+    forms = [name, *(start + end for start in (folder, nfc(folder), unicodedata.normalize("NFD", folder)) for end in ends)]
     return next((form for form in forms if look(join(root, form))[1] != "missing"), name)
-
-
-def _nfd(text: str) -> str:
-    return unicodedata.normalize("NFD", text)
 
 
 def read_bytes(path: AnyPath) -> bytes:
@@ -268,6 +267,8 @@ def label_notes(inputs: SourceList, *, masks: bool, meant: bool) -> Iterator[str
         yield f"labels: {number_of(len(names), 'class')}{by}: {listed(names)}"
         if empty := [name for k, name in enumerate(names) if not used[k]]:
             yield f"classes without a sample: {len(empty)} ({listed(empty)})"
+        if 2 * len(used) > used.total() >= MIN_NOTED:
+            yield "most classes have one sample: captions and ids are stored by --fields, numbers to predict named by --regression"
         if len(used) == 1 and used.total() > 1:
             more = f" One folder for each class, {FLAT} would give more" if inputs.labelled_by == FOLDERS else ""
             yield f"all samples have one class, {names[next(iter(used))]}: is this intended?{more}"

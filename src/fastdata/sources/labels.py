@@ -162,9 +162,9 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
                 "their names in order: --classes FILE, with a name on each line, or a store that has them"
             )
         return tuple(map(str, range(count)))
-    numbers = all(map(is_number, texts)) and not all(text.isascii() and text.isdigit() for text in texts)
-    if whole and (numbers or have_commas(texts)):
-        raise _no_classes(by, min(value for value, text in named.items() if not text.isdigit()))  # type: ignore[type-var]
+    odd = [value for value, text in named.items() if not (text.isascii() and text.isdigit())]
+    if whole and ((odd and all(map(is_number, texts))) or have_commas(texts)):
+        raise _no_classes(by, min(odd))  # type: ignore[type-var]
     return tuple(sorted({*texts}))
 
 

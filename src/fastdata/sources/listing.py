@@ -12,7 +12,7 @@ from fastdata.sources.inputs import FOLDERS, Field, SourceList
 from fastdata.sources.labels import read_classes, with_folder_classes, with_labels, with_pattern
 from fastdata.sources.options import LabelOptions, StrPath
 from fastdata.sources.pairs import refuse_mask_folders
-from fastdata.sources.tables import is_path_table, list_table, with_table
+from fastdata.sources.tables import is_path_table, list_table, with_columns, with_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.words import number_of
 
@@ -36,6 +36,8 @@ def list_sources(
         inputs, named = list_table(path, options, named), []
     elif (archived := list_archives(source, options, [field.path[0] for field in named], endings, images)) is not None:
         inputs = archived
+        if inputs.table is not None:
+            inputs, named = with_columns(inputs, inputs.table, range(len(inputs.sources)), named), []
     elif images:
         raise PrepError(
             f"--images: in SOURCE {source} there is no folder {images[0].removeprefix('.')}, and it holds no WebDataset tars"

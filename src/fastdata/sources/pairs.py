@@ -20,6 +20,7 @@ from fastdata.words import number_of
 __all__ = ["FileIndex", "image_folders", "refuse_mask_folders", "stem_of", "with_companion", "with_files"]
 
 IMAGES = re.compile(r"^(images?|imgs?|jpegimages|leftimg8bit)([_-]?\w{2,5})?$", re.IGNORECASE)
+WORDS = re.compile(r"(_[a-z][a-z0-9]*)*\Z", re.IGNORECASE)  # at the end of a name; not its number
 MASKS = re.compile(r"mask|annot|label|segm|ground.?truth|^gt", re.IGNORECASE)
 
 
@@ -41,17 +42,16 @@ class FileIndex:
         self._files = defaultdict[str, list[Source]](list)
         for file in files:
             self._files[self.key(file.name)].append(file)
-        self._unpaired = {file.name for files in self._files.values() for file in files}
+        self._uses = Counter[str]()  # for how many inputs each file was found
 
     def key(self, name: str) -> str:
         return path_key(self._stem(name))
 
     def find(self, name: str, own: str = "", suffix: str = "") -> list[Source]:
         """Return the files of an input, those of exactly its name if there are some. own, suffix: see `suffixes`."""
-        files = self._files.get(self.key(name).removesuffix(own) + suffix, [])
-        exact = self._stem(name).removesuffix(own) + suffix
+        files, exact = self._files.get(self.key(name).removesuffix(own) + suffix, []), self._stem(name).removesuffix(own) + suffix
         found = [file for file in files if self._stem(file.name) == exact] or files
-        self._unpaired.difference_update(file.name for file in found)
+        self._uses.update(file.name for file in found)
         return found
 
     def __len__(self) -> int:
@@ -65,8 +65,8 @@ class FileIndex:
         own, stems = "", {self.key(source.name) for source in inputs.sources}
         counts = self._added(stems)
         if not counts:
-            end = os.path.commonprefix([stem[::-1] for stem in stems])[::-1].rpartition("/")[2]  # noqa: RUF071  characters
-            own = end[end.find("_") :] if "_" in end else ""
+            end = os.path.commonprefix([stem[::-1] for stem in stems])[::-1]  # noqa: RUF071  characters
+            own = WORDS.search(end)[0]  # type: ignore[index]  # it may be empty
             counts = self._added({stem.removesuffix(own) for stem in stems})
         often = [suffix for suffix, count in counts.items() if 2 * count > min(len(stems), len(self._files))]
         if len(often) > 1 and "" not in often:
@@ -80,13 +80,14 @@ class FileIndex:
         """Return what files add to the longest of these that their names begin with, and how often."""
         counts = Counter[str]()
         for key in self._files:
-            longest = next((k for k in range(len(key), 0, -1) if key[:k] in stems), None)
+            cuts = (k for k in range(len(key), 0, -1) if k == len(key) or not key[k - 1 : k + 1].isdecimal())  # 1 is no part of 10
+            longest = next((k for k in cuts if key[:k] in stems), None)
             counts.update([] if longest is None else [key[longest:]])
         return counts
 
     def unpaired(self) -> list[Source]:
         """Return the files that belong to none of the inputs that were asked for."""
-        return [file for files in self._files.values() for file in files if file.name in self._unpaired]
+        return [file for files in self._files.values() for file in files if not self._uses[file.name]]
 
     def notes(self, inputs: SourceList, called: str, folder: AnyPath) -> Iterator[str]:
         """Yield a note on these files. Raise PrepError if they are all."""
@@ -98,6 +99,8 @@ class FileIndex:
             )
         if unpaired:
             yield f"{called}: {number_of(len(unpaired), 'file')} of no input: {listed(unpaired)}"
+        if shared := [name for name, uses in self._uses.items() if uses > 1]:
+            yield f"{called}: {number_of(len(shared), 'file')} of several inputs: {listed(shared)}"
 
 
 def with_companion(source: Source, files: Sequence[Source], called: str) -> Source:
@@ -130,9 +133,10 @@ def with_files(
         stem: removes the extension from a name.
     """
     index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk(folder)), stem)
-    added = index.suffixes(inputs) if called == "mask" else ()
+    added = index.suffixes(inputs) if called == "mask" else ("", "")
     sources = Packed(with_companion(source, index.find(source.name, *added), called) for source in inputs.sources)
-    return replace(inputs, sources=sources, notes=(*inputs.notes, *index.notes(inputs, called, folder)))
+    told = [f"{called}: names have {added[1]} where those of the images have {added[0]}"] if added[0] else []
+    return replace(inputs, sources=sources, notes=(*inputs.notes, *told, *index.notes(inputs, called, folder)))
 
 
 def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[AnyPath]:

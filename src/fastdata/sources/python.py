@@ -1,17 +1,14 @@
 """Python sequences as SOURCE: an object of this process, or `module:function`, which every worker imports and calls itself.
 
-Workers read items by number. A sequence of this process that pickles to less than 64 MB is sent to each of them, such as a dataset
-that opens files by their paths. Any other is read in this process, one item at a time, when a worker asks for it: large arrays,
-Pillow images, open files, lambdas, and what the main script or a notebook defines.
-
-The plan has the number of items, their labels, and a checksum of 1,000 of them, evenly spaced. If an interrupted run goes on, what
-else has changed is not noticed.
+Workers read items by number: from a copy of a sequence that pickles to less than 64 MB, or through the process that has it. The
+plan has the number of items, their labels and fields, and a checksum of 1,000 items.
 """
 
 from __future__ import annotations
 
 import importlib
 import io
+import json
 import os
 import pickle
 import re
@@ -36,6 +33,7 @@ from fastdata.sources.base import FUNCTION, Selection, function_of, make_list, o
 from fastdata.sources.inputs import LABELS, PATHS, Source, SourceList, choose_label
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.packed import Packed
+from fastdata.sources.tables import PathTable
 from fastdata.sources.urls import AnyPath, waiting
 
 __all__ = ["list_inputs", "read", "share"]
@@ -97,16 +95,16 @@ class Items:
         """Do nothing: the garbage collector does."""
 
 
-def _view(source: Any, label_column: str) -> Items:
+def _view(source: Any, label_column: str, fields: Sequence[str] = ()) -> Items:
     """Find what the items of a sequence, a dataset of Hugging Face, a DataFrame, or torch's wrappers of these are. Read none."""
     kind = type(source)
     if (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "Subset"):
-        items, subset = _view(source.dataset, label_column), copy(source)
+        items, subset = _view(source.dataset, label_column, fields), copy(source)
         subset.dataset = items.source
         labels = items.labels and [items.labels[int(index)] for index in source.indices]
         return replace(items, source=subset, labels=labels)
     if (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "ConcatDataset"):
-        joined, each = copy(source), [_view(one, label_column) for one in source.datasets]
+        joined, each = copy(source), [_view(one, label_column, fields) for one in source.datasets]
         joined.datasets, classes = [items.source for items in each], each[0].classes
         if other := next((items.classes for items in each if items.classes != classes), None):
             raise PrepError(f"the joined datasets have other classes: {', '.join(classes[:5])} and {', '.join(other[:5])}")
@@ -117,8 +115,10 @@ def _view(source: Any, label_column: str) -> Items:
     if kind.__name__ in ("DataFrame", "Table"):  # of pandas, polars or Arrow
         names = [*getattr(source, "column_names", source.columns)]
         image, label = _image_column(names, ()), choose_label(names, label_column, "source")
-        labels = _cells(source[label]) if label else [None] * len(source)
-        return Items([*zip(_cells(source[image]), labels, strict=True)], labels)
+        cells = {name: _cells(source[name]) for name in names if name in (image, label, *fields)}
+        rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+        labels, classes = (cells[label], _categories(source[label])) if label else ([None] * len(source), [])
+        return Items(rows, labels, classes, image, label)
     if kind.__name__ == "Series":
         source = _cells(source)
     if isinstance(source, Mapping):
@@ -155,10 +155,16 @@ def _image_column(names: Sequence[Any], images: Sequence[str]) -> str:
     raise PrepError(f"source has no column of images or paths ({', '.join(IMAGES)}), only {listed}; {hint}")
 
 
+def _categories(column: Any) -> list[str]:
+    """Return the names of a categorical column of pandas in their order, whether they occur or not."""
+    names = list(getattr(getattr(column, "cat", column), "categories", ()))
+    return names if all(isinstance(name, str) for name in names) else []
+
+
 def _cells(column: Any) -> list[Any]:
     """Return values by place: `series[k]` of pandas is the value with the index k. Missing ones are None."""
     if hasattr(column, "isna"):
-        column = column.astype(object).where(column.notna(), None)
+        return [None if missing else value for value, missing in zip(column, column.isna(), strict=True)]
     to_list = next((getattr(column, name) for name in ("tolist", "to_list", "to_pylist") if hasattr(column, name)), None)
     return list(column if to_list is None else to_list())
 
@@ -221,7 +227,7 @@ def _from_pillow(image: Any) -> bytes | Array:
 
 # Listing
 
-_shared = dict[Path, tuple[Any, Sequence[Any] | None]]()  # by the files of `share`: sequences of this process, and their labels
+_shared = dict[Path, tuple[Any, Any]]()  # by the files of `share`: sequences of this process, and their labels
 
 
 def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
@@ -229,12 +235,15 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
     (path,) = files
     match = function_of(path)
     source, labels = (_call(match, Path()), None) if match else _shared[Path(path)]
-    items = _view(source, selection.label)
+    items, names = _view(source, selection.label, selection.fields), _categories(labels)
     count = len(items)
-    if labels is None:
+    if labels is not None:
+        labels = _cells(labels)
+    else:
         labels = [None] * count if selection.label == NO_LABELS else items.labels
     sampled = {k * count // min(count, SAMPLED_ITEMS) for k in range(min(count, SAMPLED_ITEMS))}
     values, digest, total = list[Any](labels or ()), xxhash.xxh3_128(), 0
+    cells = {name: Packed(_field(items.source, name, k) for k in range(count)) for name in selection.fields}
     for k in range(count) if labels is None else sorted(sampled):
         label, data = None, b""
         try:
@@ -249,8 +258,20 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
             values.append(label)
     name, size = f"{path.name}@{digest.hexdigest()[:16]}", total // max(len(sampled), 1)
     each = Packed(Source(f"{k:06d}", -1, size, place=("python", name, k)) for k in range(count))
-    classes = () if selection.regression else items.classes
-    return make_list(root, each, values, classes, by="source", selection=replace(selection, label=selection.label or "label"))
+    classes = () if selection.regression else names or items.classes
+    chosen = replace(selection, label=selection.label or "label")
+    columns = {"": Packed(f"item {k}" for k in range(count)), **cells}
+    table = PathTable(Path("source"), columns, "", texts=False, schema={}) if cells else None
+    return replace(make_list(root, each, values, classes, by="source", selection=chosen), table=table)
+
+
+def _field(source: Any, name: str, index: int) -> Any:
+    """Return a value of an item that is a dict, as JSON has it."""
+    try:
+        return json.loads(json.dumps(source[index][name], default=lambda value: value.tolist()))
+    except Exception as error:
+        what = f"item {index} of source is no dict with this name and a value that JSON has"
+        raise PrepError(f"--fields {name}: {what}: {type(error).__name__}: {error}") from error
 
 
 # Reading, in any process
@@ -324,7 +345,7 @@ def share(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
         path = Path(folder) / SHARED
         search = [entry or str(Path.cwd()) for entry in sys.path]
         path.write_bytes(pickle.dumps(search) + (data or pickle.dumps(None)))
-        _shared[path] = source, None if labels is None else _cells(labels)
+        _shared[path] = source, labels
         try:
             with nullcontext() if data else _served(items, path.with_name(SOCKET)):
                 yield path, None

@@ -50,7 +50,7 @@ from fastdata.store.manifest import Labels
 from fastdata.words import number_of
 
 __all__ = ["ENCODING_BYTES", "PathTable", "delimiter_of", "is_path_table", "list_table", "name_encoding", "not_utf8"]
-__all__ += ["read_rows", "with_table"]
+__all__ += ["read_rows", "with_columns", "with_table"]
 
 JSONL = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
@@ -245,7 +245,7 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
     look_at_all(root, table.names)
     found = _with_similar(root, Packed(Source(name, -1, *look(join(root, name))) for name in table.names), path)
     inputs, rows = SourceList(root, Labels("none"), found, selected=True), range(len(found))
-    inputs = _with_labels(_with_fields(inputs, table, rows, fields), table, rows, fields, options)
+    inputs = _with_labels(with_columns(inputs, table, rows, fields), table, rows, fields, options)
     _refuse_two_labels(table, inputs.sources)
     return inputs
 
@@ -275,7 +275,7 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
             f"as {files[0] if files else 'photo.jpg'!r}"
         )
     rows = [by_file.get(file, -1) for file in files]
-    inputs = _with_fields(inputs, table, rows, fields)
+    inputs = with_columns(inputs, table, rows, fields)
     inputs = replace(inputs, sources=Packed(chain(inputs.sources, lost)))
     return _with_labels(inputs, table, [*rows, *(by_file[source.name] for source in lost)], fields, options)
 
@@ -396,7 +396,7 @@ def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
     return replace(field, column=column, listed=True), each(as_json)
 
 
-def _with_fields(inputs: SourceList, table: PathTable, rows: Sequence[int], fields: Sequence[Field]) -> SourceList:
+def with_columns(inputs: SourceList, table: PathTable, rows: Sequence[int], fields: Sequence[Field]) -> SourceList:
     """Return the inputs with the values of their rows; -1: there is none."""
     if not fields:
         return inputs
