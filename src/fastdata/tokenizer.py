@@ -25,19 +25,12 @@ PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
 
 
 class Engine:
-    """A loaded tokenizer, which by itself puts no special tokens around a text.
+    """A loaded tokenizer, which by itself puts no special tokens around a text."""
 
-    Attributes:
-        vocab_size: all ids are below it.
-        end: the id that it puts after a document; None: not known.
-        pad: the id that fills rows; None: not known.
-        unknown: the id of text that it has no token for; None: there is none.
-    """
-
-    vocab_size: int
-    end: int | None = None
-    pad: int | None = None
-    unknown: int | None = None
+    vocab_size: int  # all ids are below it
+    end: int | None = None  # the id that it puts after a document, if known
+    pad: int | None = None  # the id that fills rows, if known
+    unknown: int | None = None  # the id of text that it has no token for
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """Return the ids of each text, without special tokens."""
@@ -58,16 +51,11 @@ class Engine:
 
 
 class Spec(Struct, frozen=True, forbid_unknown_fields=True):
-    """The identity of a tokenizer.
+    """The identity of a tokenizer."""
 
-    engine: the library, or "bytes", "chars" or "none".
-    name: what the user called it.
-    sha256: checksum of its file, or of the whole vocabulary for tiktoken; empty for "bytes".
-    """
-
-    engine: str
-    name: str
-    sha256: str
+    engine: str  # the library, or "bytes", "chars" or "none"
+    name: str  # what the user called it
+    sha256: str  # of its file, or of the whole vocabulary for tiktoken; empty for "bytes"
 
     @property
     def libraries(self) -> tuple[str, ...]:

@@ -33,26 +33,19 @@ SIDES = {1: (32_752,), 2: (127, 128), 3: (32, 32, 32), 4: (16, 16, 16, 16), 5: (
 
 @dataclass(frozen=True)
 class ArrayRecipe:
-    """How arrays are stored, as their options say.
-
-    Attributes:
-        rounded: whether the user chose the dtype; if it is a float, floats are then rounded to it.
-        key: name of the array to take from .npz files; empty: all arrays.
-        mask_bits: 8 or 16, bits of the classes of masks; 0: there are no masks.
-        libraries: packages that read the files.
-    """
+    """How arrays are stored."""
 
     kind: ClassVar[str] = "arrays"
     unit: ClassVar[str] = "B"
 
-    dtype: str
-    rounded: bool
-    chunk: tuple[int, ...]
-    channels: str
-    key: str
-    max_bytes: int
-    mask_bits: int
-    libraries: tuple[str, ...] = ()
+    dtype: str  # of all arrays; those of another one are converted if every value stays the same
+    rounded: bool  # whether the user chose the dtype; if it is a float, floats are then rounded to it
+    chunk: tuple[int, ...]  # sides of the chunks, one for each axis except channels
+    channels: str  # "none", or the axis of channels, "first" or "last"; it is stored first and never cut
+    key: str  # of the array to take from .npz files; empty: all arrays
+    max_bytes: int  # larger arrays are rejected before they are read
+    mask_bits: int  # of the classes of masks, 8 or 16; 0: there are no masks
+    libraries: tuple[str, ...] = ()  # packages that read the files
     order: str = field(default="listed", metadata={"newer": True})
     shard_samples: int | None = field(default=None, metadata={"newer": True})
 

@@ -43,17 +43,12 @@ class UnknownClassError(PrepError):
 def encode_labels(
     values: Iterable[Value], type: Type, classes: Sequence[str] | None = None, *, names: Sequence[str] = (), by: str = ""
 ) -> tuple[Labels, Encode]:
-    """Return what the labels of a store mean, and a function from a value to the label and the problem of its input.
-
-    Names that the source gives (`names`) or the caller (`classes`) win: a whole number is the index of one of `names`. Without
-    them, whole numbers without sign and leading zeros are class numbers, also as text; other text becomes classes in sorted order.
-    The problem is "no-label" where others have one, and "not-finite" for a number that float32 does not hold.
+    """Return what labels mean, as docs/meaning.md says, and a function from a value to the label and the problem of its input.
 
     Args:
-        values: the label of each input, or each label that occurs. None, empty text, NaN and, beside `names` or alone, numbers
-            below 0 mean no label, as in the test sets of Hugging Face's datasets.
-        type: "folders": text that is sorted as names whatever it is; "values": see above; "numbers": float32 targets.
-        names: of the classes that whole numbers stand for; or of the numbers of a target.
+        values: the label of each input, or each label that occurs.
+        type: "folders": text is sorted as names whatever it is; "numbers": float32 targets.
+        names: of the classes that whole numbers stand for, which the source gives; or of the numbers of a target.
         by: what the labels were read from, for messages.
     """
     by = by or "the source"

@@ -30,12 +30,7 @@ def stem_of(name: str) -> str:
 
 
 class FileIndex:
-    """Finds files by the names of inputs, without the extension, as `path_key` compares them.
-
-    Args:
-        files: with names relative to their folder.
-        stem: removes the extension from a name.
-    """
+    """Finds files, whose names are relative to their folder, by the names of inputs. stem: removes the extension from a name."""
 
     def __init__(self, files: Iterable[Source], stem: Callable[[str], str] = stem_of) -> None:
         self._stem = stem
@@ -126,11 +121,7 @@ def with_files(
 ) -> SourceList:
     """Return the inputs, each with the file in another folder that has its path: its mask, or the image that is `called` so.
 
-    Where the names of all masks, or of all images, add something, such as "_mask", that is found.
-
-    Args:
-        walk: yields the (name, size, problem) of each such file below a folder.
-        stem: removes the extension from a name.
+    walk: yields the (name, size, problem) of each such file below a folder. stem: removes the extension from a name.
     """
     index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk(folder)), stem)
     added = index.suffixes(inputs) if called == "mask" else ("", "")

@@ -27,27 +27,16 @@ SAMPLES_DTYPE: np.dtype[Any] = np.dtype([("source", "<u8"), ("start", "<u8"), ("
 
 
 class Tokens(Entry, frozen=True, omit_defaults=True):
-    """The section of a store of tokens.
+    """The section of a store of tokens."""
 
-    Attributes:
-        engine: the tokenizer's library, or "bytes", "chars" or "none".
-        name: the tokenizer's name, for people.
-        sha256: checksum of its file; empty if it has none.
-        vocab_size: all ids are below it.
-        end: the id after each document, or None.
-        largest: the largest id that occurs.
-        counts: number of tokens in each shard.
-        unknown: number of tokens that stand for text that the tokenizer has none for.
-    """
-
-    engine: str
-    name: str
-    sha256: str
-    vocab_size: Count
-    end: Count | None
-    largest: Count
-    counts: tuple[Count, ...]
-    unknown: Count = 0
+    engine: str  # the tokenizer's library, or "bytes", "chars" or "none"
+    name: str  # of the tokenizer, for people
+    sha256: str  # of its file; empty if it has none
+    vocab_size: Count  # all ids are below it
+    end: Count | None  # the id after each document
+    largest: Count  # id that occurs
+    counts: tuple[Count, ...]  # of the tokens in each shard
+    unknown: Count = 0  # tokens, of text that the tokenizer has none for
 
     def load_tokenizer(self, folder: Path) -> Engine:
         """Load the tokenizer of a store in this folder."""
