@@ -76,7 +76,6 @@ WAYS: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
     "an Arrow file": arrow,
     "an Arrow table": lambda root: (pa.table({"image": FILES, "label": LABELS}), {}),
     "a DataFrame": lambda root: (shuffled(), {}),
-    "a categorical column": lambda root: (shuffled().astype({"label": "category"}), {}),
     "two Series": lambda root: (shuffled()["image"], {"labels": shuffled()["label"]}),
     "numpy's text": lambda root: (PIXELS, {"labels": np.array(LABELS)}),
     "a generator of labels": lambda root: (PIXELS, {"labels": (name for name in LABELS)}),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from archives import write_tar
 from fastdata import LMDBDataset, MaskDataset, prep
 from fastdata.errors import PrepError
 from support import encode, picture, write_pictures
@@ -104,12 +103,9 @@ def test_every_other_way_of_names(forms: tuple[str, str], tmp_path: Path) -> Non
     options: dict[str, Any] = {"fields": "caption=txt", "workers": 1, "overwrite": True}
     paths = [f"{as_image('ü', forms[1])}/in/{as_image(name, forms[1])}.png" for name in NAMES]
     (tmp_path / "t.csv").write_text("path\n" + "\n".join(paths), "utf-8")
-    with tarfile.open(tmp_path / "t.tar", "w") as tar:
-        for k, name in enumerate(NAMES):
-            for form, ending, body in ((*forms[:1], "png", data[k]), (forms[1], "txt", b"of %d" % k), (forms[1], "cls", b"%d" % k)):
-                member = tarfile.TarInfo(f"{as_image(name, form)}.{ending}")
-                member.size = len(body)
-                tar.addfile(member, io.BytesIO(body))
+    members = [(forms[0], "png", data), (forms[1], "txt", [b"of 0", b"of 1", b"of 2"]), (forms[1], "cls", [b"0", b"1", b"2"])]
+    named = [(f"{as_image(NAMES[k], form)}.{end}", body[k]) for k in range(3) for form, end, body in members]
+    write_tar(tmp_path / "t.tar", named)
     pattern = {"label_from": f"({as_image('é', forms[1])}|zo.|plain)"}
     for source, more, classes in (
         (images, pattern, ["plain", "zoë", "é"]),

@@ -92,18 +92,13 @@ def test_the_share_of_unknown_tokens_is_told(model: models.Model, tmp_path: Path
         for k, text in enumerate(texts):
             (tmp_path / name / f"{k}.txt").write_text(text, "utf-8")
             (tmp_path / name / f"{k}.png").write_bytes(encode(picture(k, 8, 9), ".png"))
-        (tmp_path / f"{name}.txt").write_text("\n".join(texts), "utf-8")
-        as_text = prep(
-            tmp_path / f"{name}.txt", tmp_path / f"{name}-t.fds", tokenizer=tmp_path / "t.json", split_lines=True, workers=1
-        )
+        as_text = prep(tmp_path / name, tmp_path / f"{name}-t.fds", tokenizer=tmp_path / "t.json", workers=1)
         captions = {"fields": "c=txt", "tokenize": f"c={tmp_path}/t.json"}
         as_captions = prep(tmp_path / name, tmp_path / f"{name}-c.fds", **captions, workers=1)
         count = sum(map(len, texts))
         for made, of, total in ((as_text, "", count + len(texts)), (as_captions, " of c", count)):
-            told = [note for note in made.notes if "unknown" in note]
-            assert [note.partition(":")[0] for note in told] == [
-                f"{100 * unknown / total:.3g}% of the tokens{of} are unknown"
-            ] * bool(unknown)
+            wanted = [f"{100 * unknown / total:.3g}% of the tokens{of} are unknown"] * bool(unknown)
+            assert [note.partition(":")[0] for note in made.notes if "unknown" in note] == wanted
         facts = [store_facts(Store(Path(made.out), kind=None)) for made in (as_text, as_captions)]
         assert facts[0]["tokens"]["unknown"] == unknown and facts[1].get("unknown_tokens", {}) == ({"c": 2} if unknown else {})
     joined = store_facts(Store(merge([tmp_path / "some-t.fds", tmp_path / "none-t.fds"], tmp_path / "all.fds"), kind=None))
