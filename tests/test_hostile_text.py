@@ -55,7 +55,7 @@ def read(path: Path, separator: str = "", most: int = GIB) -> list[tuple[int | N
 # Size
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     parts=st.lists(
         st.text("ab\n", max_size=20) | st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=30), max_size=30

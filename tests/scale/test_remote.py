@@ -20,16 +20,18 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import fastdata
 import stores
 from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset
+from fastdata.cli import cli
 from fastdata.errors import FormatError, RemoteError, StoreError
 from fastdata.store.files import file_sum
 from fastdata.store.manifest import read_manifest
 from faults import FAULTS, LIES, FaultServer, serving, storing
 from servers import google
-from support import MAIN, children, downloaders, run, tree, until, write_pictures
+from support import children, downloaders, tree, until, write_pictures
 
 KINDS = {
     "images": (stores.store, {"crop": CenterCrop(24)}),
@@ -102,8 +104,8 @@ def test_every_kind_through_a_cache_and_in_memory(kind: str, tmp_path: Path) -> 
     assert batches(fastdata.open(url, **options)) == expected  # without a cache file:// is the folder
 
 
-def command(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return run(*MAIN, *arguments)
+def command(*arguments: Any) -> Any:
+    return CliRunner().invoke(cli, [*map(str, arguments)])
 
 
 def test_the_commands_take_a_url(many: Path, server: FaultServer, tmp_path: Path) -> None:
@@ -111,13 +113,13 @@ def test_the_commands_take_a_url(many: Path, server: FaultServer, tmp_path: Path
     found, expected = (json.loads(command("info", place, "--json").stdout) for place in (url, server.root / "many.fds"))
     passing = {"path": "", "free_memory": 0}
     assert {**found, **passing} == {**expected, **passing}
-    assert command("verify", url).returncode == 0
-    assert command("export", url, tmp_path / "far").returncode == command("export", many, tmp_path / "near").returncode
+    assert command("verify", url).exit_code == 0
+    assert command("export", url, tmp_path / "far").exit_code == command("export", many, tmp_path / "near").exit_code
     assert tree(tmp_path / "far") == tree(tmp_path / "near")
-    assert command("verify", url, "--quick").returncode == 2
+    assert command("verify", url, "--quick").exit_code == 2
     server.always["shard-00002"] = "flip"
     damaged = command("verify", url)
-    assert damaged.returncode == 1 and re.fullmatch(r".*/shard-00002.mdb came \d times with another checksum .*\n", damaged.stdout)
+    assert damaged.exit_code == 1 and re.search(r"/shard-00002.mdb came \d times with another checksum", damaged.output)
 
 
 @pytest.mark.scale
@@ -160,7 +162,7 @@ def test_google(many: Path, tmp_path: Path) -> None:
         for shuffle in (False, True):
             assert hashes(dataset, shuffle=shuffle) == hashes(LMDBDataset(many), shuffle=shuffle)
         options = ("--storage", f"endpoint={endpoint}", "--storage", "anonymous=true")
-        assert command("verify", url, *options).returncode == 0
+        assert command("verify", url, *options).exit_code == 0
         with pytest.raises(RemoteError, match=r"gs://bucket/none.fds/manifest.json: there is no such object \(404\)"):
             LMDBDataset("gs://bucket/none.fds", cache=tmp_path / "cache", storage=storage)
         made = fastdata.prep("gs://bucket/photos", tmp_path / "far.fds", size=32, storage=storage)
@@ -214,22 +216,25 @@ def test_eight_ranks_of_a_node_fetch_each_shard_once(many: Path, server: FaultSe
     assert valid(tmp_path / "cache", many, tmp_path) == 23
 
 
-@pytest.mark.parametrize("fault", [*sorted({*FAULTS} - {"stall"}), *LIES])
-def test_faults_of_a_server(fault: str, many: Path, server: FaultServer, remote: Opens, local: LMDBDataset, tmp_path: Path) -> None:
+@pytest.mark.parametrize("faults", [tuple(sorted({*FAULTS} - {"stall"})), *((lie,) for lie in LIES)], ids=repr)
+def test_faults_of_a_server(
+    faults: tuple[str, ...], many: Path, server: FaultServer, remote: Opens, local: LMDBDataset, tmp_path: Path
+) -> None:
     """Those that pass, and lengths, ranges and ETags that a server or a proxy gets wrong at times."""
-    server.of, server.faults, server.chance = "shard-" * (fault in LIES), (fault,), 0.3
+    lies = faults[0] in LIES
+    server.of, server.faults, server.chance = "shard-" * lies, faults, 0.3 if lies else 0.08
     try:
         assert hashes(remote(), shuffle=True) == hashes(local, shuffle=True)
     except RemoteError:
-        assert fault in LIES
+        assert lies
     valid(tmp_path / "cache", many, tmp_path)
-    assert server.made[fault]
+    assert sum(server.made[fault] for fault in faults) > (0 if lies else 3)
 
 
 def test_a_flipped_bit_in_the_manifest(server: FaultServer, remote: Opens, local: LMDBDataset) -> None:
     """There is no checksum of it, so it is read twice."""
     server.of, server.faults, server.chance = "manifest.json", ("flip",), 0.3
-    for turn in range(8):
+    for turn in range(4):
         assert remote(f"cache{turn}")[7][0].equal(local[7][0])
     assert server.made["flip"]
 
