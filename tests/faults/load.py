@@ -10,7 +10,6 @@ import gc
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -26,7 +25,6 @@ from torch.utils.data import DataLoader
 
 import fastdata
 import stores
-import test_node_memory
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop
 from support import children
 
@@ -137,56 +135,6 @@ def epochs(size: float) -> None:
         passes(workers, max(count // PARTS // 20, 1))
 
     flat(part)
-
-
-HOLDER = """
-import itertools, sys
-from fastdata import RAMDataset
-dataset = RAMDataset(sys.argv[1])
-for line in itertools.chain([None], sys.stdin):
-    print(sum(int(images.sum()) for images, _ in dataset), flush=True)
-"""
-
-
-@load
-def attached(size: float) -> None:
-    """2,000 times, memory that another process holds is attached to and let go of, every tenth time by a forked child too."""
-    count = int(2000 * size)
-    others = [(documents(), {"block_size": 64}), (stores.masked_arrays(), {})]  # held by nobody else
-    copy = test_node_memory.fresh(stores.folder())
-    command = [sys.executable, "-c", HOLDER, str(copy)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        want = holder.stdout.readline()
-        inodes = test_node_memory.inodes(RAMDataset(copy))
-
-        def attach(k: int) -> None:
-            dataset = RAMDataset(copy)
-            assert test_node_memory.inodes(dataset) == inodes, "another memory"
-            if not k % 10:
-                _in_a_child(lambda: (RAMDataset(copy)[k % 5], dataset[k % 5]))
-            path, options = others[k % len(others)]
-            RAMDataset(path, **options)[0]
-
-        def part() -> None:
-            for k in range(count // PARTS):
-                attach(k)
-
-        flat(part, lambda: [holder.pid])
-        assert not test_node_memory.own_names(), "a name is left"
-        assert holder.communicate("again\n")[0] == want
-
-
-def _in_a_child(work: Callable[[], Any]) -> None:
-    """Run a function in a fork."""
-    if not (pid := os.fork()):
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0, "the child failed"
 
 
 @load

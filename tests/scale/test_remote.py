@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -274,18 +273,6 @@ def test_no_store_no_server_no_cache(server: FaultServer, remote: Opens, tmp_pat
         remote()
 
 
-@pytest.mark.slow
-def test_nothing_is_fetched_for_a_loader_that_is_closed(
-    server: FaultServer, remote: Opens, local: LMDBDataset, tmp_path: Path
-) -> None:
-    server.delay_s = 0.2  # before each answer, so that few shards have come when the pass ends
-    loader = Loader(remote(), 4, num_workers=0)
-    next(iter(loader))
-    loader.close()
-    assert len(RAMDataset(server.url + "/many.fds", cache=tmp_path / "other")) == 120  # takes a while
-    assert len([*(tmp_path / "cache").glob("*/*/shard-*.mdb")]) < 23
-
-
 def test_a_cache_that_is_too_small_is_refused_with_a_size_that_works(
     many: Path, remote: Opens, local: LMDBDataset, tmp_path: Path
 ) -> None:
@@ -388,20 +375,6 @@ def test_a_key_is_text(name: str, many: Path, tmp_path: Path) -> None:
             dataset = LMDBDataset(url, cache=tmp_path / "cache", storage=options)
             assert dataset[7][0].equal(LMDBDataset(many)[7][0])
     assert [path.name for path in (tmp_path / "bucket").iterdir()] == [name.partition("/")[0]]
-
-
-@pytest.mark.slow
-def test_a_downloader_that_is_killed_is_replaced(
-    many: Path, server: FaultServer, remote: Opens, local: LMDBDataset, tmp_path: Path
-) -> None:
-    server.rate = 2_000_000
-    found = []
-    with Loader(remote(), 4, num_workers=2) as loader:
-        for k, batch in enumerate(loader):
-            found += stores.sha([batch])
-            for process in downloaders(tmp_path / "cache") if k in (0, 3, 6) else ():
-                os.kill(process, signal.SIGKILL)
-    assert found == stores.sha(Loader(local, 4, num_workers=2)) and valid(tmp_path / "cache", many, tmp_path) == 23
 
 
 def flip(path: Path) -> None:
