@@ -17,8 +17,7 @@ from fastdata import TokenDataset
 from fastdata.errors import PrepError
 from fastdata.store.export import export
 from fastdata.store.info import info_lines
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from support import MAIN, PREP, run
 
 TEXT = "\n".join(sentences(300)) + "\n"

@@ -19,7 +19,7 @@ import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, Ragged, RAMDataset, Trainer, prep
 from fastdata.errors import FormatError, PrepError, StoreError
 from fastdata.store.manifest import read_manifest
-from fastdata.store.verify import verify
+from fastdata.store.store import verify
 from support import write_pictures
 
 COUNT = 30

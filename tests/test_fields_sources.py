@@ -20,8 +20,7 @@ from fastdata import LMDBDataset, prep
 from fastdata.errors import PrepError
 from fastdata.sources.fields import fit
 from fastdata.store.column import NUMBERS, Column
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from support import Array, tree, write_pictures
 
 COUNT = 20

@@ -17,8 +17,7 @@ import pytest
 
 from fastdata import prep
 from fastdata.errors import PrepError, StoreError
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from support import PREP, children, encode, kill_group, members, picture, run, start, tables, tree, until, write_pictures
 
 OPTIONS = ("--size", "256", "--workers", "2")

@@ -11,8 +11,7 @@ import pytest
 import fastdata
 from corpora import as_bytes, jsonl, tokens
 from fastdata.errors import PrepError
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from support import tree
 from test_text import TEXTS, write
 

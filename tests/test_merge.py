@@ -20,8 +20,7 @@ import fastdata
 import stores
 from fastdata import LMDBDataset, MaskDataset, RAMDataset
 from fastdata.errors import PrepError, StoreError
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from support import MAIN, encode, kill_group, picture, plain, run, start, tree, until, write_pictures
 
 

@@ -16,8 +16,7 @@ import pytest
 import fastdata
 from fastdata import ArrayDataset, LMDBDataset, RAMDataset, TokenDataset
 from fastdata.errors import PrepError, StoreError
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from support import PREP, encode, kill_group, run, start, tree, until
 
 REPLACED = "was replaced while this dataset was in use; make the dataset again"

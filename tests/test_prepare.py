@@ -25,8 +25,7 @@ from fastdata.codecs.pixels import decode_record
 from fastdata.errors import FormatError, PrepError, StoreError
 from fastdata.images.prepare import ImageRecipe, prepare_image
 from fastdata.prepare.spawn import spares
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from fastdata.system.machine import available_cores
 from support import Array, encode, picture, tree, write_pictures
 

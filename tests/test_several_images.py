@@ -19,8 +19,7 @@ from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, R
 from fastdata.errors import PrepError, StoreError
 from fastdata.report.sheet import draw_sheet
 from fastdata.store.export import export
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from stores import folder
 from support import Array, encode, picture
 

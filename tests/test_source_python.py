@@ -22,8 +22,7 @@ from torch.utils.data import Subset
 import fastdata
 from archives import equal
 from fastdata.errors import PrepError
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from image_files import saved
 from stores import whole
 from support import PREP, Array, encode, kill_group, picture, run, small_shards, start, tables, tree, until

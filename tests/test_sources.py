@@ -13,8 +13,7 @@ from fastdata import prep
 from fastdata.errors import PrepError
 from fastdata.sources.base import expand, locate
 from fastdata.sources.listing import list_sources
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from support import PREP, encode, picture, run, write_pictures
 
 IMAGE = encode(picture(0, 12, 16))

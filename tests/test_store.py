@@ -24,8 +24,7 @@ from fastdata.report.sheet import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.manifest import read_manifest
 from fastdata.store.reader import ShardReader
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from fastdata.store.writer import ShardWriter
 from stores import script, several
 from support import MAIN, run, shards, signed, tree, written

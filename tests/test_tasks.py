@@ -17,8 +17,7 @@ import pytest
 
 import fastdata
 from fastdata.errors import PrepError
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from support import PREP, kill_group, run, start, tables, tree, until, write_pictures
 from test_golden_kinds import STORES, write_inputs
 

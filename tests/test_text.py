@@ -21,8 +21,7 @@ import fastdata
 from corpora import as_bytes, documents, jsonl, lines, sentences, tokenizer, tokens
 from fastdata import TokenDataset
 from fastdata.errors import FastDataError, PrepError
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from fastdata.text.documents import Cutting, Piece, read_documents
 from fastdata.text.planning import list_text
 from support import PREP, run, tree

@@ -21,8 +21,7 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.images.tokens import decode_tokens, encode_columns, with_tokens
 from fastdata.store.column import Column
 from fastdata.store.info import info_lines, store_facts
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from support import write_pictures
 
 COUNT = 12

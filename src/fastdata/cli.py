@@ -320,7 +320,7 @@ def verify(store: str, quick: bool, storage: dict[str, Any] | None) -> None:
     """Check STORE, a folder or a URL, against its checksums. Print a line for each problem; exit with code 1 if there are any."""
     from tqdm import tqdm
 
-    from fastdata.store.verify import verify
+    from fastdata.store.store import verify
     from fastdata.words import number_of
 
     if quick and is_url(store):

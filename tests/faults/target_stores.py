@@ -11,8 +11,7 @@ from typing import Any
 import fastdata
 import stores
 from fastdata.store.files import NAMES
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from target import TARGETS, Case, Target
 
 LARGEST = 200_000  # bytes of a file that is damaged

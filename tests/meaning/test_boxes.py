@@ -16,8 +16,7 @@ import pytest
 from fastdata import CenterCrop, LMDBDataset, prep
 from fastdata.errors import PrepError
 from fastdata.store.export import export
-from fastdata.store.store import Store
-from fastdata.store.verify import verify
+from fastdata.store.store import Store, verify
 from support import encode, picture
 
 SIDES = [(60, 110), (90, 70), (64, 64), (80, 81)]  # height, width

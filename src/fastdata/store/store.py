@@ -1,9 +1,10 @@
-"""The class through which everything reads a finished store."""
+"""The class through which everything reads a finished store; and the check of all its bytes."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -11,12 +12,12 @@ import numpy as np
 from msgspec import convert
 
 from fastdata import kinds
-from fastdata.errors import StoreError, damaged
+from fastdata.errors import FastDataError, StoreError, damaged
 from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, Stamp, check_size, check_sum, index_file, load_npy, shard_file
 from fastdata.store.manifest import Manifest, Variant, read_current
 from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
 
-__all__ = ["Place", "Store", "Use"]
+__all__ = ["Place", "Store", "Use", "verify"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -183,3 +184,36 @@ class Store:
         except (ValueError, RecursionError) as error:
             raise damaged(self.path / name, error) from None
         return lines
+
+
+def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Callable[[int], None] = lambda size: None) -> Iterator[str]:
+    """Check that a store, a folder or a Place, has the bytes that were written, and yield a line for each file that has not.
+
+    quick: do not read the bytes of the shards. tick: called with the size in bytes of each shard that is done.
+    """
+    try:
+        root, manifest = read_current(Path(path))
+    except FastDataError as error:
+        yield str(error)
+        return
+    place = path if isinstance(path, Place) else None  # whose tables were compared with their checksums when they came
+    for name, total in manifest.files.items() if place is None else ():
+        yield from _problems(check_sum, root / name, total)
+    for variant in manifest.variants:
+        for shard, total in enumerate(variant.shards):
+            file = root / shard_file(variant.name, shard)
+            if place is not None:
+                yield from _problems(place.check, variant, shard)
+            elif wrong := [*_problems(check_size, file, total.bytes)]:
+                yield from wrong
+            elif not quick:
+                yield from _problems(check_sum, file, total)
+            tick(total.bytes)
+
+
+def _problems(check: Callable[..., None], *arguments: Any) -> Iterator[str]:
+    """Yield what a check raises."""
+    try:
+        check(*arguments)
+    except FastDataError as error:
+        yield str(error)
