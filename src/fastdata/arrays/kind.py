@@ -1,14 +1,38 @@
-"""The kind of data "arrays", for the packages that serve every kind."""
+"""The kind of data "arrays", for the packages that serve every kind; and the options of `fastdata-prep` for arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from fastdata.arrays.options import ArrayOptions
 from fastdata.kinds import Modality, StrPath
+from fastdata.options import option
+from fastdata.sources.options import LabelOptions, PairOptions, SizeOptions
 
-__all__ = ["KIND", "ArrayModality"]
+__all__ = ["KIND", "ArrayModality", "ArrayOptions"]
+
+
+@dataclass(frozen=True)
+class ArrayOptions(SizeOptions, PairOptions, LabelOptions):
+    """Arrays"""
+
+    chunk: int | tuple[int, ...] | None = option(
+        "Sides of the chunks that arrays are stored in, such as 64,64,64, or one side for all axes. Crops read whole chunks.",
+        type="sides",
+        metavar="N,N,N",
+    )
+    channels: str = option("Axis of channels; it is stored first and never cut.", "none", choices=("none", "first", "last"))
+    key: str | None = option("Name of the array to take from .npz files. Default: each array is a sample.")
+    dtype: str | None = option(
+        "Dtype of all arrays. Default: that of the first. Arrays with values that it does not hold exactly are rejected; if you "
+        "give a float dtype, floats are rounded instead."
+    )
+
+    def __post_init__(self) -> None:
+        LabelOptions.__post_init__(self)
+        PairOptions.__post_init__(self)
+        SizeOptions.__post_init__(self)
 
 
 class ArrayModality(Modality):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fastdata.arrays.files import ENDINGS, NIFTI, ArraySource, ending_of, npz_names, read_array, stem_of
-from fastdata.arrays.options import ArrayOptions
+from fastdata.arrays.kind import ArrayOptions
 from fastdata.arrays.shards import ArrayRecipe, default_chunk, laid_out
 from fastdata.errors import PrepError, RemoteError, needs
 from fastdata.kinds import StrPath

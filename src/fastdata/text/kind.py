@@ -1,14 +1,44 @@
-"""The kind of data "tokens", for the packages that serve every kind."""
+"""The kind of data "tokens", for the packages that serve every kind; and the options of `fastdata-prep` for text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastdata.kinds import Modality, StrPath
-from fastdata.text.options import TokenOptions
+from fastdata.options import option
+from fastdata.sources.options import SizeOptions
 
-__all__ = ["KIND", "TokenModality"]
+__all__ = ["KIND", "TokenModality", "TokenOptions"]
+
+COMPANION = "meta.pkl"  # a file next to tokens
+
+
+@dataclass(frozen=True)
+class TokenOptions(SizeOptions):
+    """Text"""
+
+    tokenizer: StrPath | None = option(
+        "Tokenizer of SOURCE, which is text. A Hugging Face tokenizer.json, a tiktoken encoding, a store whose tokenizer to use, "
+        "bytes, or chars (each character of the text gets an id).",
+        type="path",
+        metavar="NAME_OR_FILE",
+    )
+    train_bpe: int | None = option("Train a BPE of this many tokens on SOURCE, which is text.", type="int", metavar="VOCAB")
+    end_token: str | None = option(
+        "Token after each document: the token, its id, or none. Default: the tokenizer's own.", metavar="TOKEN"
+    )
+    split_lines: bool = option("Make each line of a .txt file a document. Default: the whole file is one.", False)
+    split_on: str | None = option("Separator of the documents in a .txt file.", metavar="TEXT")
+    field: str = option("Field of .jsonl files, or column of .parquet files, that holds the text.", "text")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.split_lines and self.split_on is not None) or self.split_on == "":
+            raise ValueError("give --split-lines, or --split-on with some text, or neither")
+        if self.split_on and "\\n" in self.split_on:
+            raise ValueError("--split-on has a backslash and an n, which are no line end: type --split-on $'\\n\\n' in a shell")
 
 
 class TokenModality(Modality):
@@ -21,10 +51,18 @@ class TokenModality(Modality):
     exports = ("nanogpt",)
 
     def detect(self, source: StrPath, given: Mapping[str, Any]) -> bool:
-        """Return whether a tokenizer is given, or the source holds tokens."""
-        from fastdata.text.planning import holds_tokens
+        """Return whether a tokenizer is given, or the source is a .bin file, or a folder of only .bin and nanoGPT's meta.pkl."""
+        from fastdata.sources.folder import walk_files
+        from fastdata.sources.urls import to_path
 
-        return given.get("tokenizer") is not None or given.get("train_bpe") is not None or holds_tokens(source)
+        path, found = to_path(source), given.get("tokenizer") is not None or given.get("train_bpe") is not None
+        if found:
+            return True
+        for name in (name for name, _, _ in walk_files(path)) if path.is_dir() else [path.name]:
+            if not name.lower().endswith((".bin", COMPANION)):
+                return False
+            found = found or name.lower().endswith(".bin")
+        return found
 
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         from fastdata.text.dataset import RAMTokens, TokenDataset

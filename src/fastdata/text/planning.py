@@ -25,17 +25,16 @@ from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.store.files import MANIFEST
 from fastdata.store.manifest import Labels
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, format_of, open_parquet, read_documents, read_tokens
-from fastdata.text.options import TokenOptions
+from fastdata.text.kind import COMPANION, TokenOptions
 from fastdata.text.shards import TokenRecipe
 from fastdata.tokenizer import FILES, Engine, Spec, character_file, find_tokenizer, load
 from fastdata.words import number_of
 
-__all__ = ["holds_tokens", "list_text", "plan_source"]
+__all__ = ["list_text", "plan_source"]
 
 END = "<|endoftext|>"
 ANY_ID = 1 << 16  # above what uint16 holds
 BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end
-COMPANION = "meta.pkl"  # a file next to tokens
 LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # approximate bytes of text in a shard
 
 
@@ -200,17 +199,6 @@ def _characters(texts: Iterable[str], end_token: str | None) -> bytes:
     """Return the file of the characters of all documents that can be read, and of the end token if it is one character."""
     characters = {end_token} if end_token is not None and len(end_token) == 1 and not end_token.isdecimal() else set[str]()
     return character_file(characters.union(*texts))
-
-
-def holds_tokens(source: str | os.PathLike[str]) -> bool:
-    """Return whether a source is a .bin file, or a folder that holds only .bin and nanoGPT's meta.pkl."""
-    path = to_path(source)
-    found = False
-    for name in (name for name, _, _ in walk_files(path)) if path.is_dir() else [path.name]:
-        if not name.lower().endswith((".bin", COMPANION)):
-            return False
-        found = found or name.lower().endswith(".bin")
-    return found
 
 
 def list_text(source: str | os.PathLike[str], cutting: Cutting, max_bytes: int = DOCUMENT_BYTES) -> TextList:
