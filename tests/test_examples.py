@@ -241,3 +241,15 @@ def test_two_ranks_give_the_curve_of_one(patterns: Path) -> None:
     for other in others:
         assert len(one) == len(other) == 10
         assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(one, other, strict=True)), list(zip(one, other, strict=True))
+
+
+@pytest.mark.slow
+def test_both_data_paths_learn_alike(tmp_path: Path) -> None:
+    for k in range(256):
+        path = tmp_path / "images" / ("dark", "light")[k % 2] / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), np.full((32, 32, 3), (20, 200)[k % 2] + k // 8, np.uint8))
+    command = [sys.executable, ROOT / "examples/beside_torch.py", tmp_path / "images", tmp_path / "images"]
+    done = run(*command, "--epochs", "2", "--seeds", "1", "--picture", tmp_path / "curves.png", cwd=tmp_path)
+    assert re.findall(r"seed 0: ([\d.]+)%", done.stdout) == ["100.0", "100.0"], done.stdout + done.stderr
+    assert cv2.imread(str(tmp_path / "curves.png")).shape[0] > 100
