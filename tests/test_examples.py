@@ -250,6 +250,6 @@ def test_both_data_paths_learn_alike(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), np.full((32, 32, 3), (20, 200)[k % 2] + k // 8, np.uint8))
     command = [sys.executable, ROOT / "examples/beside_torch.py", tmp_path / "images", tmp_path / "images"]
-    done = run(*command, "--epochs", "2", "--seeds", "1", "--picture", tmp_path / "curves.png", cwd=tmp_path)
+    done = run(*command, "--epochs", "8", "--seeds", "1", "--picture", tmp_path / "curves.png", cwd=tmp_path)
     assert re.findall(r"seed 0: ([\d.]+)%", done.stdout) == ["100.0", "100.0"], done.stdout + done.stderr
     assert cv2.imread(str(tmp_path / "curves.png")).shape[0] > 100
