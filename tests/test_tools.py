@@ -88,5 +88,5 @@ def test_a_store_with_masks_is_too() -> None:
 
 
 def test_the_tests_of_the_guarantees_exist() -> None:
-    for name, path in re.findall(r"`(test_\w+)(?:\.py)?`\]\(\.\./(\S+)\)", (TOOLS.parent / "docs/guarantees.md").read_text()):
+    for name, path in re.findall(r"`(test_\w+)(?:\.py)?`\]\(\.\./(\S+)\)", (TOOLS.parent / "docs/design.md").read_text()):
         assert path.endswith(f"/{name}.py") or f"def {name}(" in (TOOLS.parent / path).read_text(), name

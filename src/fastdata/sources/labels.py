@@ -43,7 +43,7 @@ class UnknownClassError(PrepError):
 def encode_labels(
     values: Iterable[Value], type: Type, classes: Sequence[str] | None = None, *, names: Sequence[str] = (), by: str = ""
 ) -> tuple[Labels, Encode]:
-    """Return what labels mean, as docs/meaning.md says, and a function from a value to the label and the problem of its input.
+    """Return what labels mean, as docs/inputs.md says, and a function from a value to the label and the problem of its input.
 
     Args:
         values: the label of each input, or each label that occurs.
