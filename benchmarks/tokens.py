@@ -1,11 +1,11 @@
-"""Batches of tokens: the Loader beside nanoGPT's get_batch, LitData's TokensLoader and MosaicML Streaming, and beside memcpy.
+"""Batches of tokens: the Loader beside nanoGPT's get_batch, and beside memcpy.
 
-python benchmarks/tokens.py [--quick] [--tokens 1100000000] [--rounds 5] [--no-peers]
+python benchmarks/tokens.py [--quick] [--tokens 1100000000] [--rounds 5]
 
 Block 1,024, batch 64, random rows of uint16 tokens that are in the page cache. Each contestant is a process that is stopped while
 another has its turn. Writes benchmarks/results/tokens-DATE.md and .json. Needs 5 GB of disk below TMPDIR.
 
-Of a small text, each pass is a few batches, and beginning one counts: --tokens 1115394 --no-peers, 17 batches a pass, writes
+Of a small text, each pass is a few batches, and beginning one counts: --tokens 1115394, 17 batches a pass, writes
 tokens-1115394-DATE.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,8 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from environments import python_of
-from process import Contestant, Failed, without_paths
+from process import Contestant
 from recording import machine
 from token_contestant import STEP, VOCAB
 
@@ -39,10 +37,7 @@ NAMES = {
     "fastdata-memory": "`Loader(RAMDataset(...))`",
     "fastdata-next": "the same as the first, and `NextToken` on the CPU: int64 inputs and targets",
     "nanogpt": "nanoGPT's `get_batch`: int64 inputs and targets",
-    "litdata": "LitData, TokensLoader, 2 workers",
-    "streaming": "MosaicML Streaming, 2 workers",
 }
-PEERS = ("litdata", "streaming")
 TOKENS = 1_100_000_000
 
 
@@ -56,24 +51,18 @@ def write_tokens(path: Path, count: int) -> None:
 def start(name: str, root: Path, spec: dict[str, Any]) -> Contestant:
     """A contestant that has had its first, uncounted turn."""
     path = root / f"{name}.json"
-    path.write_text(json.dumps({**spec, "name": name, "peer": str(root / name)}))
-    python = python_of(name if name in PEERS else None)
-    if name in PEERS:
-        print(f"storing the tokens for {name}", flush=True)
-        done = subprocess.run([python, PROGRAM, "prepare", path], capture_output=True, text=True, timeout=900)
-        if done.returncode:
-            raise Failed(without_paths(done.stderr[-400:]))
-    contestant = Contestant(python, PROGRAM, path, root / f"{name}.log")
+    path.write_text(json.dumps({**spec, "name": name}))
+    contestant = Contestant(Path(sys.executable), PROGRAM, path, root / f"{name}.log")
     contestant.ask("epoch")
     return contestant
 
 
-def report(rates: dict[str, list[float]], failed: dict[str, str], given: argparse.Namespace) -> str:
+def report(rates: dict[str, list[float]], given: argparse.Namespace) -> str:
     lines = ["# Batches of tokens", "", f"`{' '.join(['python', 'benchmarks/tokens.py', *sys.argv[1:]])}`", ""]
     lines += [
         *(f"- {name}: {value}" for name, value in machine().items() if name != "command"),
         "",
-        f"{given.tokens:,} tokens (LitData and Streaming: 200 million), block 1,024, batch 64; tokens/s of inputs.",
+        f"{given.tokens:,} tokens, block 1,024, batch 64; tokens/s of inputs.",
     ]
     lines += ["Medians over the rounds; ratios are those within a round.", ""]
     lines += ["| | million tokens/s | spread | : nanoGPT | : memcpy |", "|---|--:|--:|--:|--:|"]
@@ -81,21 +70,19 @@ def report(rates: dict[str, list[float]], failed: dict[str, str], given: argpars
         ratios = [statistics.median(a / b for a, b in zip(found, rates[base], strict=True)) for base in ("nanogpt", "copy")]
         spread = f"{min(found) / 1e6:,.0f} - {max(found) / 1e6:,.0f}"
         lines.append(f"| {NAMES[name]} | {statistics.median(found) / 1e6:,.0f} | {spread} | {ratios[0]:.1f} | {ratios[1]:.2f} |")
-    lines += [f"| {NAMES[name]} | failed: {why} | | | |" for name, why in failed.items()]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="at most 50 million tokens, no peers, nothing is written")
+    parser.add_argument("--quick", action="store_true", help="at most 50 million tokens, nothing is written")
     parser.add_argument("--tokens", type=int, default=TOKENS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--no-peers", action="store_true")
     given = parser.parse_args()
     if given.quick:
-        given.tokens, given.rounds, given.seconds, given.no_peers = min(given.tokens, 50_000_000), 1, 0.5, True
-    contestants, failed = dict[str, Contestant](), dict[str, str]()
+        given.tokens, given.rounds, given.seconds = min(given.tokens, 50_000_000), 1, 0.5
+    contestants = dict[str, Contestant]()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_tokens(root / "tokens.bin", given.tokens)
@@ -103,12 +90,7 @@ def main() -> None:
         spec = {"bin": str(root / "tokens.bin"), "store": str(root / "tokens.fds"), "batch": 64, "block": 1024, "workers": 2}
         try:
             for name in NAMES:
-                if name in PEERS and given.no_peers:
-                    continue
-                try:
-                    contestants[name] = start(name, root, {**spec, "seconds": given.seconds})
-                except (Failed, RuntimeError) as error:
-                    failed[name] = str(error)
+                contestants[name] = start(name, root, {**spec, "seconds": given.seconds})
             rates: dict[str, list[float]] = {name: [] for name in contestants}
             for k in range(given.rounds):
                 for name, contestant in list(contestants.items()):
@@ -119,12 +101,12 @@ def main() -> None:
         finally:
             for contestant in contestants.values():
                 contestant.close()
-    text = report(rates, failed, given)
+    text = report(rates, given)
     print(text)
     if not given.quick:
         name = f"tokens-{'' if given.tokens == TOKENS else f'{given.tokens}-'}{time.strftime('%Y%m%d')}"
         (RESULTS / f"{name}.md").write_text(text)
-        (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), "rates": rates, "failed": failed}, indent=1))
+        (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), "rates": rates}, indent=1))
 
 
 if __name__ == "__main__":

@@ -61,9 +61,6 @@ def quick(batch: Any) -> None:
     """A step that takes no time."""
 
 
-# ------------------------------------------------------------------------------------------------------------ the limit
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_throttled_reader_is_storage(workers: int) -> None:
@@ -93,9 +90,6 @@ def test_a_heavy_model_is_the_model() -> None:
     assert 4 * found.step_s > 0.045
     assert all(weight.grad is None for weight in model.parameters())
     assert "limit      model: the step and its copy to the device" in str(found)
-
-
-# ------------------------------------------------------------------------------------------------------------ the measures
 
 
 def test_parts_are_timed_without_the_parts_inside_them_and_functions_are_put_back() -> None:
@@ -137,9 +131,6 @@ def test_any_loader_can_be_measured(loader: Any, workers: int) -> None:
     assert json.loads(found.json())["limit"] == found.limit
 
 
-# ------------------------------------------------------------------------------------------------- folders, stores, commands
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 JPEG files of 200 x 300, one of which is none, in two class folders."""
@@ -157,17 +148,29 @@ def test_a_folder_of_images(folder: Path) -> None:
     found = json.loads(done.stdout)
     assert (found["samples"], found["batch_size"], found["limit"]) == (40, 8, "CPU")
     assert all(found["parts"][part] > 0 for part in ("read", "decode", "resize", "transform"))
-    assert found["prepared"] > found["rates"]["1"]
+    assert found["prepared"] > 0 and found["gain"] > 0
 
 
 @pytest.mark.slow
-def test_a_store_and_a_model_by_name(folder: Path, tmp_path: Path) -> None:
+def test_a_store_beside_a_loader_and_a_model_by_name(folder: Path, tmp_path: Path) -> None:
+    """The loader waits 40 ms for a batch, and the step takes 20 ms: whatever is prepared, the loop is at most twice as fast."""
     store = fastdata.prep(folder, tmp_path / "x.fds", size=(64, 190), workers=1).out
-    (tmp_path / "mine.py").write_text("def step():\n    return lambda batch: batch[0].float().mean()\n")
-    done = run(*MAIN, "doctor", store, "--model", "mine:step", "--crop", 48, "--seconds", 2, cwd=tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import time\nfrom torch.utils.data import DataLoader\nfrom test_doctor import Rigged\n"
+        "def step():\n    return lambda batch: time.sleep(0.02)\n"
+        "def loader():\n    return DataLoader(Rigged(wait=0.01), 4, num_workers=1)\n"
+    )
+    command = [*MAIN, "doctor", store, "--model", "mine:step", "--crop", 48, "--seconds", 2]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = run(*command, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     for said in ("limit ", "| decode", "step alone, on one batch", "loader and step together", "<- yours"):
         assert said in done.stdout
+    done = run(*command, "--loader", "mine:loader", "--json", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["subject"] == "DataLoader of Rigged" and found["limit"] == "storage"
+    assert 1.2 < found["gain"] <= 1 / (found["step_s"] * found["together"]) + 1e-9
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ import fastdata
 from support import run, run_ranks
 
 ROOT = Path(__file__).parents[1]
-SHORT = ["--copies", "8", "--bench-options", "--seconds 0.05 --repeats 1 --workers 0 --crop 64 --batch-size 8"]
+BENCH = "--seconds 0.05 --repeats 1 --workers 0 --crop 64 --batch-size 8"
+SHORT = ["--copies", "8", "--epochs", "3", "--at-least", "0.8", "--bench-options", BENCH]
 
 IMAGES = ROOT / "examples/train_images.py"
 SMALL = ["--side", "16", "--width", "8", "--batch-size", "8", "--workers", "1", "--device", "cpu"]
@@ -36,20 +36,9 @@ def imported(name: str) -> Any:
     return example
 
 
-def tour(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, ROOT / "examples" / "demo.py", *SHORT, *options, cwd=folder)
-
-
-@pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """The folder of a short tour, and what it printed."""
-    folder = tmp_path_factory.mktemp("tour")
-    return folder, tour(folder, "--epochs", "3", "--at-least", "0.8")
-
-
 @pytest.mark.slow
-def test_the_tour_makes_what_it_names(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    folder, done = first
+def test_the_tour_makes_what_it_names_and_learns(tmp_path: Path) -> None:
+    folder, done = tmp_path, run(sys.executable, ROOT / "examples/demo.py", *SHORT, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert len(list((folder / "demo/digits").rglob("*.png"))) == 1797
@@ -60,11 +49,6 @@ def test_the_tour_makes_what_it_names(first: tuple[Path, subprocess.CompletedPro
     assert cv2.imread(str(folder / "demo/digits.png")).shape[0] > 100
     for store in ("demo/digits.fds", "demo/photos.fds"):
         assert (folder / store / "manifest.json").is_file()
-
-
-@pytest.mark.slow
-def test_the_tour_prints_what_it_runs_and_learns(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    _, done = first
     commands = re.findall(r"^\$ (.*)$", done.stdout, re.MULTILINE)
     assert [c.split(" demo")[0] for c in commands] == [
         "fastdata-prep", "fastdata-prep", "fastdata verify", "fastdata info", "fastdata report", "fastdata bench",
@@ -96,15 +80,7 @@ def test_segmentation_learns_from_generated_scenes(tmp_path: Path) -> None:
         noise = rng.integers(0, 60, (90, 120, 3), np.uint8)
         cv2.imwrite(str(tmp_path / f"images/{k}.png"), noise + 150 * mask[:, :, None])
         cv2.imwrite(str(tmp_path / f"masks/{k}.png"), mask)
-    done = run(
-        sys.executable,
-        ROOT / "examples/train_segmentation.py",
-        tmp_path / "images",
-        tmp_path / "masks",
-        "--epochs",
-        "8",
-        cwd=tmp_path,
-    )
+    done = run(sys.executable, ROOT / "examples/train_segmentation.py", "images", "masks", "--epochs", "8", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     right, plain = (float(share) for share in re.findall(r"([\d.]+)%", done.stdout))
     assert right > plain + 5

@@ -1,14 +1,19 @@
-"""Forks beside OpenCV's threads: a child that inherits a pool without its threads would wait for them for ever."""
+"""Forks beside OpenCV's threads: a child that inherits a pool without its threads would wait for them for ever. Fork servers."""
 
 from __future__ import annotations
 
+import pickle
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fastdata import LMDBDataset, RandomResizedCrop
 from stores import script, store
 from support import run
+
+pytestmark = pytest.mark.slow
 
 SECONDS = 60.0  # what each takes is far below; one that hangs ends here
 
@@ -93,7 +98,6 @@ start_pool()
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", WORKS)
 def test_children_that_are_forked_beside_opencvs_threads(case: str) -> None:
     code, expected = WORKS[case]
@@ -121,9 +125,26 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("where", ["here", "fork", "spawn"])
 def test_a_process_ends_though_it_has_left_a_loader_open(tmp_path, where):
     (tmp_path / "left.py").write_text(LEFT_OPEN)
     done = run(sys.executable, tmp_path / "left.py", where, seconds=180)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1, 2, 3]\n", "")
+
+
+PRELOADED = """
+import gc, json, pickle, sys
+import fastdata.loader.preload
+
+given, collecting, frozen = set(sys.modules), gc.isenabled(), gc.get_freeze_count()
+import numpy as np
+dataset = pickle.loads(bytes.fromhex(sys.argv[1]))
+dataset.read_batch(np.arange(8), seed=0, epoch=0)
+new = {name for name in set(sys.modules) - given if not name.startswith("fastdata.")}
+print(json.dumps([collecting, frozen > 100_000, sorted(new)]))
+"""
+
+
+def test_workers_find_all_other_packages_imported_and_hidden_from_the_garbage_collector():
+    dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16), transform=np.flipud)
+    assert script(PRELOADED, pickle.dumps(dataset).hex()) == [True, True, []]

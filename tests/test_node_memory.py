@@ -31,28 +31,18 @@ from stores import masked, masked_arrays, script, store
 from support import Array, memory_of, until
 
 
-def names() -> list[tuple[str, int]]:
-    """The names that processes have bound for memory: key, process."""
+def names(processes: set[int]) -> list[str]:
+    """The keys of memory whose names some processes have bound."""
     found = re.findall(r"@(fastdata-\w+)/(\d+)/", Path("/proc/net/unix").read_text())
-    return [(key, int(process)) for key, process in found]
-
-
-def own_names() -> list[tuple[str, int]]:
-    return [(key, process) for key, process in names() if process == os.getpid()]
+    return [key for key, process in found if int(process) in processes]
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A store whose bytes no other test holds."""
-    return fresh(tmp_path)
+    images = np.random.default_rng().integers(0, 256, (5, 40, 50, 3), np.uint8)
+    return fastdata.prep(images, tmp_path / "o.fds", codec="rgb", workers=1).out
 
-
-def fresh(root: Path) -> Path:
-    rng = np.random.default_rng()
-    return fastdata.prep(rng.integers(0, 256, (5, 40, 50, 3), np.uint8), root / "o.fds", codec="rgb", workers=1).out
-
-
-# Sharing
 
 RANK = """
 import itertools, os, sys, time
@@ -90,7 +80,7 @@ def test_kills_at_random_moments(seed: int) -> None:
     for rank in ranks:
         rank.kill()
         rank.communicate()
-    until(lambda: not {pid for _, pid in names()} & {rank.pid for rank in ranks})
+    until(lambda: not names({rank.pid for rank in ranks}))
     assert start(0).communicate(timeout=60)[0].split()[0] == str(7 << 20)
 
 
@@ -108,9 +98,6 @@ def test_a_maker_that_fails_leaves_its_error_to_itself() -> None:
         begun.wait()
         found = node_memory.once("failing", 100, np.uint8, lambda memory: memory.fill(7), "")
     assert str(failing.exception()) == "no disk" and found.array.tolist() == [7] * 100
-
-
-# What is shared, and what is not
 
 
 def inodes(dataset: Any) -> set[int]:
@@ -164,7 +151,7 @@ def test_who_attaches_needs_no_free_memory(copy: Path, monkeypatch: pytest.Monke
 def test_nothing_is_left_when_the_last_dataset_goes(copy: Path) -> None:
     def held() -> tuple[int, int]:
         gc.collect()
-        return len(own_names()), len(list(Path("/proc/self/fd").iterdir()))
+        return len(names({os.getpid()})), len(list(Path("/proc/self/fd").iterdir()))
 
     before = held()
     first, second = RAMDataset(copy), RAMDataset(copy)
@@ -190,13 +177,10 @@ def test_nobody_can_change_what_all_share(copy: Path) -> None:
                 os.close(descriptor)
 
 
-# Other users and other places
-
-
 def test_a_name_that_leads_to_other_memory_is_not_believed(copy: Path) -> None:
     """Anyone may bind a name that says that process so-and-so has the memory."""
     held = RAMDataset(copy)
-    key, _ = own_names()[-1]
+    key = names({os.getpid()})[-1]
     del held
     gc.collect()
     other = os.memfd_create("fastdata-other", os.MFD_ALLOW_SEALING)
@@ -235,9 +219,6 @@ def test_containers_have_copies_of_their_own(what: str, flag: str) -> None:
     assert first == 2 and second in (2, 3) and mine.array[0] == 1
 
 
-# Forks and workers
-
-
 def test_a_fork_while_the_memory_is_filled_holds_neither_lock_nor_memory() -> None:
     """The child would keep both after its parent's death, and a mapping of the child's for writing would forbid the seal."""
     children: list[int] = []
@@ -263,48 +244,3 @@ def test_a_fork_while_the_memory_is_filled_holds_neither_lock_nor_memory() -> No
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-
-
-# How much memory
-
-
-READS = """
-import sys
-import torch, fastdata.images.stored, fastdata.store.store
-from fastdata import RAMDataset
-from support import memory_of
-print(flush=True)
-sys.stdin.readline()
-dataset = RAMDataset(sys.argv[1])
-print(memory_of(dataset).sum(), flush=True)
-sys.stdin.readline()
-"""
-
-
-def taken(path: Path, count: int) -> int:
-    """The bytes that so many ranks take which open a store and read all of it, beyond their imports: the PSS of all."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
-    command = [sys.executable, "-c", READS, str(path)]
-    ranks = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) for _ in range(count)]
-    found = []
-    for _ in range(2):
-        for rank in ranks:
-            assert rank.stdout is not None and rank.stdout.readline()
-        rollups = [Path(f"/proc/{rank.pid}/smaps_rollup").read_text() for rank in ranks]
-        found.append(sum(int(re.findall(r"^Pss: +(\d+)", text, re.MULTILINE)[0]) * 1024 for text in rollups))
-        for rank in ranks:
-            assert rank.stdin is not None
-            rank.stdin.write("\n")
-            rank.stdin.flush()
-    for rank in ranks:
-        rank.communicate()
-    return found[1] - found[0]
-
-
-@pytest.mark.slow
-def test_eight_ranks_take_the_store_once_and_little_more(tmp_path: Path) -> None:
-    """200 MB of pixels, and what opening them adds to what each rank has: at most 1.01 x the store + 20 MB a rank."""
-    images = np.random.default_rng(0).integers(0, 256, (67, 1000, 1000, 3), np.uint8)
-    path = fastdata.prep(images, tmp_path / "o.fds", codec="rgb", size=None, workers=1).out
-    for count in (1, 8):  # from below within 5 %: a library that another process maps meanwhile counts less for these
-        assert 0.95 * images.nbytes < taken(path, count) <= 1.01 * images.nbytes + count * 20e6

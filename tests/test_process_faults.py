@@ -92,8 +92,6 @@ def test_nothing_is_left_when_the_process_of_a_loader_is_killed(tmp_path: Path, 
             kill_group(process)
 
 
-# ---------------------------------------------------------------------------------------------- files and memory run out
-
 AT_LIMIT = """
 import os, resource, sys
 import numpy as np
@@ -187,8 +185,6 @@ def test_inputs_are_not_rejected_because_too_many_files_are_open(tmp_path: Path,
     assert (tmp_path / "o.fds/rejects.jsonl").read_bytes() == b""
 
 
-# ----------------------------------------------------------------------------------------------------------------- locales
-
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
@@ -216,8 +212,6 @@ def test_a_store_has_the_same_bytes_under_every_locale(foreign_names: Path) -> N
     names = Store(foreign_names / "çedilla-1.fds").names()
     assert set(names) == {path.name for path in (foreign_names / "çedilla").iterdir()}
 
-
-# ---------------------------------------------------------------------------------------------------------- shared memory
 
 FULL = """
 import os, signal, subprocess, sys

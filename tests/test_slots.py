@@ -141,17 +141,6 @@ def test_the_arrays_of_a_batch_lie_in_one_slot_at_multiples_of_64_bytes():
         assert loader.stats().slots > 0
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_without_memfd_batches_come_in_torch_s_shared_memory(workers, monkeypatch):
-    dataset = augmented()
-    with Loader(dataset, 6, num_workers=0) as loader:
-        want = same(loader)
-    monkeypatch.delattr("os.memfd_create")
-    with Loader(dataset, 6, num_workers=workers) as loader:
-        assert same(loader) == want
-        assert loader.stats().slots == 0
-
-
 class Event:
     """A copy that is done when somebody waits for it."""
 

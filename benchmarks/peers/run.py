@@ -17,7 +17,6 @@ import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 
-from chart import draw
 from contest import Left, Pythons, contest
 from entries import ENTRIES, OURS, WORKS, Entry
 from environments import python_of
@@ -51,8 +50,7 @@ def main() -> None:
     lines = [line for one in results for line in lines_of(one)]
     write_json(f"{stem}.json", result)
     write_markdown(f"{stem}.md", "fastdata's Loader and its peers", [*heading(result), *lines], found | settings)
-    draw(result, f"{stem}.png")
-    print(f"\nthe same in {stem.name}.json, .md and .png")
+    print(f"\nthe same in {stem.name}.json and .md")
 
 
 def environments(entries: list[Entry]) -> tuple[Pythons, Left]:

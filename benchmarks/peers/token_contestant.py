@@ -1,7 +1,6 @@
 """One way to get batches of tokens, as a process that is asked over stdin. Needs numpy and torch, and what it measures.
 
     python token_contestant.py serve SPEC      SPEC: a JSON file, see benchmarks/tokens.py
-    python token_contestant.py prepare SPEC    store the tokens in the contestant's own format
 
 Token i is 7919 i modulo 50,000: whoever delivers rows of neighbours delivers rows whose differences are all alike.
 """
@@ -15,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -70,68 +68,13 @@ def fastdata(spec: dict[str, Any], *, in_memory: bool = False, following: bool =
     return batches
 
 
-def litdata(spec: dict[str, Any]) -> Batches:
-    from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
-
-    dataset = StreamingDataset(spec["peer"], item_loader=TokensLoader(block_size=spec["block"] + 1), shuffle=True, drop_last=True)
-    loader: Any = StreamingDataLoader(dataset, batch_size=spec["batch"], num_workers=spec["workers"], shuffle=True, drop_last=True)
-
-    def batches() -> Iterator[Any]:
-        while True:
-            yield from loader
-
-    return batches
-
-
-def streaming(spec: dict[str, Any]) -> Batches:
-    from streaming import StreamingDataset
-    from streaming.base.util import clean_stale_shared_memory
-    from torch.utils.data import DataLoader
-
-    clean_stale_shared_memory()
-    dataset = StreamingDataset(local=spec["peer"], shuffle=True, batch_size=spec["batch"])
-    loader: Any = DataLoader(dataset, spec["batch"], num_workers=spec["workers"], persistent_workers=True, drop_last=True)
-
-    def batches() -> Iterator[Any]:
-        while True:
-            yield from (item["tokens"] for item in loader)
-
-    return batches
-
-
 CONTESTANTS: dict[str, tuple[Callable[[dict[str, Any]], Batches], tuple[str, ...]]] = {
     "copy": (copy, ("numpy",)),
     "nanogpt": (nanogpt, ("numpy", "torch")),
     "fastdata": (fastdata, ("fastdata-torch", "torch")),
     "fastdata-memory": (lambda spec: fastdata(spec, in_memory=True), ("fastdata-torch", "torch")),
     "fastdata-next": (lambda spec: fastdata(spec, following=True), ("fastdata-torch", "torch")),
-    "litdata": (litdata, ("litdata", "torch")),
-    "streaming": (streaming, ("mosaicml-streaming", "torch")),
 }
-
-
-def _some(path: str) -> Iterator[Any]:
-    tokens = np.memmap(path, np.uint16, "r")
-    for start in range(0, len(tokens), 1 << 20):
-        yield torch.from_numpy(np.array(tokens[start : start + (1 << 20)]).astype(np.int32))
-
-
-def prepare(spec: dict[str, Any]) -> None:
-    """The first 200 million tokens in a peer's own format."""
-    part = Path(spec["peer"]).with_suffix(".part")
-    np.memmap(spec["bin"], np.uint16, "r")[:200_000_000].tofile(part)
-    if spec["name"] == "litdata":
-        from litdata import TokensLoader, optimize
-
-        optimize(_some, [str(part)], spec["peer"], chunk_bytes="64MB", num_workers=1, item_loader=TokensLoader())
-    if spec["name"] == "streaming":
-        from streaming import MDSWriter
-
-        width = spec["block"] + 1
-        with MDSWriter(out=spec["peer"], columns={"tokens": f"ndarray:uint16:{width}"}) as writer:
-            for row in np.memmap(part, np.uint16, "r")[: 200_000_000 // width * width].reshape(-1, width):
-                writer.write({"tokens": np.array(row)})
-    part.unlink()
 
 
 def _sound(rows: Any, spec: dict[str, Any]) -> bool:
@@ -142,12 +85,6 @@ def _sound(rows: Any, spec: dict[str, Any]) -> bool:
 
 def main() -> None:
     spec = json.loads(Path(sys.argv[2]).read_text())
-    if spec["name"] == "streaming":
-        for name in ("multimodal", "text", "vision"):  # ready-made datasets that need torchvision; nothing of them is used here
-            sys.modules[f"streaming.{name}"] = ModuleType(f"streaming.{name}")
-    if sys.argv[1] == "prepare":
-        prepare(spec)
-        return
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print goes to stderr
     make, packages = CONTESTANTS[spec["name"]]

@@ -435,8 +435,8 @@ def doctor(path: str | None, as_json: bool, **options: Any) -> None:
     """Find out what limits your training: storage, CPU, or the model and the copy to its GPU.
 
     PATH is a store, or any SOURCE of images that is not prepared yet, such as a folder with a folder per class: it is read as
-    ImageFolder in torch's DataLoader would, and 300 images are prepared, to be read by the Loader. For your own loader, give
-    --loader, and for your model --model.
+    ImageFolder in torch's DataLoader would, and beside it by the Loader, after 300 images are prepared. For your own loader in
+    place of ImageFolder, give --loader, and for your model --model.
     """
     from fastdata.bench.doctor import examine
 

@@ -30,17 +30,7 @@ def run_bench(
     seconds: float = 3.0,
     repeats: int = 5,
 ) -> dict[str, Any]:
-    """Measure, and print a table.
-
-    Args:
-        store: path of a store of images.
-        echo: called with each line of output.
-        size: stored size; None: the largest.
-        crop: side of the random crops in pixels; None: 224, or the shorter side of the store's median image if that is less.
-        batch_size: images per batch, at most those of the store; None: 64.
-        workers: numbers of workers to try; empty: 0, the powers of two and the number of cores.
-        seconds: length of one measurement.
-        repeats: number of rounds, without the warm-up.
+    """Measure as `fastdata bench --help` says, and print a table, line by line, with `echo`.
 
     Returns:
         Plain values: store, settings and results (one dict per contestant, of which the first is the limit).

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import random
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from pkgutil import resolve_name
@@ -19,19 +18,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, default_collate
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
 
-from fastdata.bench.harness import running, settle, stream, table
-from fastdata.bench.loaders import BATCH, CROP, find_task, random_box
+from fastdata.bench.harness import Run, interleave, running, stream, summarize, table
+from fastdata.bench.loaders import BATCH, CROP, NORMAL, ImageFiles, find_task
 from fastdata.bench.parts import measure_parts
 from fastdata.data.dataset import SlotDataset, Timing
-from fastdata.errors import FastDataError
 from fastdata.gpu.copies import Copier
+from fastdata.gpu.normalize import GPUNormalize
 from fastdata.loader.direct import is_direct
 from fastdata.loader.loader import Loader
 from fastdata.prepare.functions import prep
-from fastdata.sources.base import read_source
-from fastdata.sources.listing import list_sources
 from fastdata.store.files import is_store
 from fastdata.system.machine import available_cores
 from fastdata.system.torch_private import pytree
@@ -39,10 +36,10 @@ from fastdata.words import number_of
 
 __all__ = ["Diagnosis", "doctor", "examine"]
 
-TOTAL_S = 15.0  # what the seconds below add up to, about
-RATE_S, PARTS_S, STEP_S, TOGETHER_S = 1.5, 3.0, 2.3, 2.5
-MAX_BATCH = 32  # samples of a batch with which rates are measured
-WARMUP = 2  # calls that are not timed: they allocate, choose kernels and compile
+TOTAL_S = 15.0  # what the seconds below add up to, about, without those of prepared images
+RATE_S, PARTS_S = 1.5, 2.5
+TURNS, TURN_S = 5, 0.45  # of a loader and the Loader of prepared images
+MAX_BATCH = 32  # samples of a batch whose parts are measured
 PARTS = {"waiting": "waiting for storage", "transform": "transform, other"}  # titles that are not the name
 MEANING = {
     "storage": "the loop waits for the disk, or whatever else samples are read from",
@@ -52,7 +49,6 @@ MEANING = {
 }
 RESIZED = 256 / 224  # side of the stored images of a folder to that of the crops
 SAMPLES = 300  # of a folder that are prepared
-MEAN, STD = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,8 @@ class Diagnosis:
         rates: samples/s of the loader alone, by its number of workers.
         step_s: seconds to copy a batch that is there to the device, and of a step on it, for a sample; None: no step.
         together: samples/s of the loader and the step together; None: no step.
-        prepared: samples/s of the Loader on a part of the same images that was prepared; None: not measured.
+        prepared: samples/s of the Loader on a part of the same images that was prepared, and with the step; None: not measured.
+        gain: how many times faster the loop is with prepared images, at most as fast as the step; without a step, the loader.
     """
 
     subject: str
@@ -81,6 +78,8 @@ class Diagnosis:
     step_s: float | None
     together: float | None
     prepared: float | None = None
+    prepared_together: float | None = None
+    gain: float | None = None
 
     @property
     def limit(self) -> str:
@@ -101,7 +100,7 @@ class Diagnosis:
 
 def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None = None, seconds: float = TOTAL_S) -> Diagnosis:
     """Measure the loader alone, with several numbers of workers, the parts of a sample, the copy of a batch to the device with
-    a step of the model on it, and then the loader and the step together.
+    a step of the model on it, and the loader and the step together.
 
     Samples are drawn at random, in new workers and at the end in this process. A step really trains: it draws random numbers,
     updates statistics and, if it steps an optimizer, weights. So give it a model that can be thrown away.
@@ -119,6 +118,14 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
 
     Other exceptions of the dataset, the loader or the step propagate.
     """
+    return _diagnose(loader, step, device, seconds)
+
+
+def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Callable[..., Loader] | None = None) -> Diagnosis:
+    """Diagnose a loader as `doctor` does.
+
+    prepare: makes a Loader of prepared images with (batch size, workers), which takes turns with the other.
+    """
     if not 0 < seconds < float("inf"):
         raise ValueError(f"--seconds is {seconds}, but must be positive")
     if not hasattr(loader, "__iter__"):
@@ -127,30 +134,54 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
     known = isinstance(loader, Loader | DataLoader)
     dataset: Any = loader.dataset if known else None
     device = torch.device(device or getattr(loader, "device", None) or ("cuda" if torch.cuda.is_available() else "cpu"))
-    run = None if step is None else _training(step, device)
+    train = _training(step, device)
     remade = known and not is_direct(dataset)
     workers = loader.num_workers if remade else 0
-    rates = {}
-    for count in sorted({1, 2, cores, workers} - {0} if remade else (), reverse=True):
-        rates[count] = _loader_rate(loader, count, RATE_S * unit)
-    with _running(loader, workers, _batch_size(loader)) as batches:
+    with _running(loader, workers) as batches:
         batch = next(batches)
-        size = _count(batch, _batch_size(loader))
-        settle()  # workers make batches ahead
+    size, copier = _count(batch, _batch_size(loader)), Copier(device, pin=False)
 
-        step_s = together = None
-        if run is not None:
+    def counts(batches: Iterator[Any]) -> Iterator[int]:
+        return (_count(each, size) for each in batches)
 
-            def steps(over: Iterable[Any]) -> Iterator[int]:
-                for each in over:
-                    run(Copier(device, pin=False).start(each).take())
-                    if device.type == "cuda" and over is not batches:  # beside the loader, it goes on while the next batch comes
-                        torch.cuda.synchronize(device)
-                    yield _count(each, size)
+    def steps(batches: Iterator[Any], fixed: Any = None, *, wait: bool = False) -> Iterator[int]:
+        """Train on each batch, or on a fixed one for each. wait: for the device; beside a loader, it goes on meanwhile."""
+        for each in batches:
+            train(copier.start(each if fixed is None else fixed).take())
+            if wait and device.type == "cuda":
+                torch.cuda.synchronize(device)
+            yield _count(each, size)
 
-            step_s = 1 / _rate(steps(repeat(batch)), WARMUP, STEP_S * unit)
-            together = _rate(steps(batches), _ahead(loader, workers), TOGETHER_S * unit)
-    rates[0] = _loader_rate(loader, 0, RATE_S * unit)  # last, when no workers are forked any more, which would share open files
+    def turn(start: Any, count: Any, seconds: float, workers: int = workers) -> Run:
+        """Measure with new workers, since the speed of a process depends on how it was started."""
+        with start(workers) as batches:
+            return stream(count(batches), 1 + workers * (getattr(loader, "prefetch_factor", None) or 2), seconds)
+
+    def compare(turns: Mapping[str, Callable[[float], Run]]) -> dict[str, Any]:
+        rounds, length = (1, TURN_S * TURNS) if prepare is None else (TURNS, TURN_S)
+        runs = interleave(turns, seconds=length * unit, repeats=rounds, warmup=0)
+        return {row["name"]: row for row in summarize(runs, "loader")}
+
+    own = partial(_running, loader)
+    others = sorted({1, 2, cores} - {workers} if remade else (), reverse=True)
+    runs = {count: turn(own, counts, RATE_S * unit, count) for count in others}
+    alone, both = {"loader": partial(turn, own, counts)}, {"loader": partial(turn, own, steps)}
+    if prepare is not None:
+        prepared, kept = prepare(size, workers, device=device if device.type == "cuda" else None), copier.start(batch).take()
+        alone["prepared"] = partial(turn, lambda workers: running(prepared), counts)
+        both["prepared"] = partial(turn, lambda workers: running(prepared), partial(steps, fixed=kept))
+    both["step"] = partial(turn, lambda workers: nullcontext(repeat(batch)), partial(steps, wait=True))
+    found = {f"{name} alone": row for name, row in compare(alone).items()}
+    found |= {} if train is None else compare(both)
+    if workers:  # last, when no workers are forked any more, which would share open files
+        runs[0] = turn(own, counts, RATE_S * unit, 0)
+    median = {name: row["images_per_s"]["median"] for name, row in found.items()}
+    rates = {count: run.images / run.seconds for count, run in runs.items()} | {workers: median["loader alone"]}
+    gain = None
+    if prepare is not None and train is not None:
+        gain = min(found["prepared"]["ratio"]["median"], median["step"] / median["loader"])
+    elif prepare is not None:
+        gain = found["prepared alone"]["ratio"]["median"]
     return Diagnosis(
         subject=type(loader).__name__ if dataset is None else f"{type(loader).__name__} of {type(dataset).__name__}",
         samples=len(dataset) if hasattr(dataset, "__len__") else None,
@@ -159,26 +190,17 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
         cores=cores,
         parts=_parts(loader, PARTS_S * unit),
         rates=dict(sorted(rates.items())),
-        step_s=step_s,
-        together=together,
+        step_s=1 / median["step"] if train is not None else None,
+        together=median.get("loader"),
+        prepared=median.get("prepared alone"),
+        prepared_together=median.get("prepared"),
+        gain=gain,
     )
 
 
-def _loader_rate(loader: Any, workers: int, seconds: float) -> float:
-    """Return samples/s of a loader alone, made again with so many workers and smaller batches."""
-    size = min(_batch_size(loader), MAX_BATCH)
-    with _running(loader, workers, size) as batches:
-        return _rate((_count(batch, size) for batch in batches), _ahead(loader, workers), seconds)
-
-
-def _rate(counts: Iterator[int], ahead: int, seconds: float) -> float:
-    run = stream(counts, ahead, seconds)
-    return run.images / run.seconds
-
-
 def _training(step: Any, device: torch.device) -> Callable[[Any], Any]:
-    """Return a step of training as a function of a batch."""
-    if callable(step):
+    """Return a step of training, if there is one, as a function of a batch."""
+    if step is None or callable(step):
         return step  # type: ignore[no-any-return]
     if not isinstance(step, tuple | list) or len(step) != 2 or not isinstance(step[0], nn.Module):
         raise TypeError(f"a step is a function of a batch, or (model, loss_fn); found {step!r:.100}")
@@ -194,31 +216,20 @@ def _training(step: Any, device: torch.device) -> Callable[[Any], Any]:
 
 
 @contextmanager
-def _running(loader: Any, workers: int, size: int) -> Iterator[Iterator[Any]]:
+def _running(loader: Any, workers: int) -> Iterator[Iterator[Any]]:
     """Yield batches without end, of samples drawn at random, which so many workers make."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores, on purpose
-        with running(_remade(loader, workers, size)) as batches:
+        with running(_remade(loader, workers)) as batches:
             yield batches
 
 
-def _remade(loader: Any, workers: int, size: int) -> Any:
-    """Return a loader like this one, with so many workers and samples in a batch; another iterable as it is."""
+def _remade(loader: Any, workers: int) -> Any:
+    """Return a loader like this one, with so many workers; another iterable as it is."""
     if isinstance(loader, Loader):
-        return Loader(
-            loader.dataset,
-            min(size, len(loader.dataset)),
-            shuffle=True,
-            seed=workers,  # other samples for each
-            num_workers=workers,
-            prefetch_factor=loader.prefetch_factor,
-            collate_fn=loader.collate_fn,
-            device=loader.device,
-            pin_memory=loader.pin_memory,
-            backend=loader.backend,
-            rank=0,
-            world_size=1,
-        )
+        kept = {name: getattr(loader, name) for name in ("prefetch_factor", "collate_fn", "device", "pin_memory", "backend")}
+        kept |= {"batch_transform": loader._progress.transforms or None, "split": False, "seed": workers}  # other samples for each
+        return Loader(loader.dataset, _batch_size(loader), shuffle=True, num_workers=workers, **kept)
     if not isinstance(loader, DataLoader):
         return loader
     data, options = loader.dataset, dict[str, Any]()
@@ -229,7 +240,7 @@ def _remade(loader: Any, workers: int, size: int) -> Any:
         options |= {"multiprocessing_context": loader.multiprocessing_context, "worker_init_fn": loader.worker_init_fn}
     return DataLoader(
         data,
-        None if loader.batch_sampler is None else size,  # or its items are batches
+        None if loader.batch_sampler is None else _batch_size(loader),  # or its items are batches
         num_workers=workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory and torch.cuda.is_available(),  # torch warns otherwise
@@ -244,11 +255,6 @@ def _batch_size(loader: Any) -> int:
     if isinstance(loader, DataLoader) and loader.batch_sampler is not None:
         return loader.batch_size or len(next(iter(loader.batch_sampler)))
     return 1
-
-
-def _ahead(loader: Any, workers: int) -> int:
-    """Return how many batches may be ready before a clock starts."""
-    return 1 + workers * ((getattr(loader, "prefetch_factor", None) or 2) + 1)
 
 
 def _count(batch: Any, default: int) -> int:
@@ -294,12 +300,15 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     names = {number: f"{number}{'  <- yours' * (number == found.workers)}" for number in found.rates}
     yield from table(["workers", "loader alone, samples/s"], [[names[k], f"{rate:,.0f}"] for k, rate in found.rates.items()])
     yield ""
-    if found.prepared is not None:
-        yield f"prepared, in the Loader with as many workers: {found.prepared:,.0f} samples/s"
-    if found.step_s is not None:
-        yield f"step alone, on one batch: {1 / max(found.step_s, 1e-12):,.0f} samples/s"
-    if found.together is not None:
-        yield f"loader and step together: {found.together:,.0f} samples/s"
+    rates = {
+        "step alone, on one batch": found.step_s and 1 / found.step_s,
+        "loader and step together": found.together,
+        "prepared, in the Loader with as many workers": found.prepared,
+        "prepared, and the step together": found.prepared_together,
+    }
+    yield from (f"{name}: {rate:,.0f} samples/s" for name, rate in rates.items() if rate is not None)
+    if found.gain is not None:
+        yield f"gain of preparing, by turns with yours: {found.gain:.2f}"
 
 
 # The command
@@ -316,30 +325,31 @@ def examine(
     workers: int | None = None,
     seconds: float = TOTAL_S,
 ) -> Diagnosis:
-    """Diagnose a store, a SOURCE of images, or a user's loader; see `fastdata doctor --help`.
-
-    Raises:
-        ValueError: an option is wrong.
-        StoreError: the store holds no images.
-    """
+    """Diagnose a store, a SOURCE of images, or a user's loader, as `fastdata doctor --help` says."""
     if path is None and loader is None:
         raise ValueError("there is nothing to measure: give a store, a folder of images, or --loader MODULE:FUNCTION")
-    if loader is not None and (size or crop or batch_size or workers is not None):
-        raise ValueError("--size, --crop, --batch-size and --workers are about a loader that doctor makes: leave them out")
+    if loader is not None and (batch_size or workers is not None or (path is None and (size or crop))):
+        raise ValueError(
+            "--batch-size and --workers are about a loader that doctor makes, --size and --crop about images: leave them out"
+        )
     step = None if model is None else _call(model, "--model")
-    if loader is not None:
-        return doctor(_call(loader, "--loader"), step, seconds=seconds)
-    path, workers = str(path), available_cores() if workers is None else workers
-    if is_store(Path(path)):
-        return doctor(_loader(path, size, crop, batch_size, workers), step, seconds=seconds)
-    images = ImageFiles(path, crop or CROP)
-    files: DataLoader[Any] = DataLoader(images, min(batch_size or BATCH, len(images)), shuffle=True, num_workers=workers)
+    own, workers = None if loader is None else _call(loader, "--loader"), available_cores() if workers is None else workers
+    stored = path is not None and is_store(Path(path))
+    if path is None or (stored and own is None):
+        return doctor(own if path is None else _loader(path, size, crop, batch_size or BATCH, workers), step, seconds=seconds)
+    if own is None:
+        images = ImageFiles(path, crop or CROP)
+        own = DataLoader(images, min(batch_size or BATCH, len(images)), shuffle=True, num_workers=workers)
     with tempfile.TemporaryDirectory() as folder:
-        made = prep(path, Path(folder, "o.fds"), size=size or round(images.crop * RESIZED), limit=SAMPLES)
-        rate = _loader_rate(_loader(str(made.out), None, images.crop, batch_size, workers), workers, seconds / 10)
-    found = doctor(files, step, seconds=seconds)
-    name = f"ImageFolder in torch's DataLoader, with RandomResizedCrop({images.crop}) and float32"
-    return replace(found, subject=name, prepared=rate)
+        if stored:
+            prepared = partial(_loader, path, size, crop)
+        else:
+            made = prep(path, Path(folder, "o.fds"), size=size or round((crop or CROP) * RESIZED), limit=SAMPLES).out
+            prepared = partial(_loader, str(made), None, crop or CROP)
+        found = _diagnose(own, step, None, seconds, partial(prepared, batch_transform=GPUNormalize(*NORMAL), drop_last=True))
+    if loader is None:
+        found = replace(found, subject=f"ImageFolder in torch's DataLoader, with RandomResizedCrop({images.crop}) and float32")
+    return found
 
 
 def _call(name: str, option: str) -> Any:
@@ -353,35 +363,6 @@ def _call(name: str, option: str) -> Any:
     return function()
 
 
-def _loader(path: str, size: int | None, crop: int | None, batch_size: int | None, workers: int) -> Loader:
+def _loader(path: str, size: int | None, crop: int | None, batch_size: int, workers: int, **options: Any) -> Loader:
     task = find_task(path, size, crop, batch_size)
-    return Loader(task.dataset(), task.batch_size, shuffle=True, num_workers=workers)
-
-
-class ImageFiles(Dataset[tuple[torch.Tensor, int]]):
-    """The images of a SOURCE, as torchvision's ImageFolder with RandomResizedCrop, RandomHorizontalFlip, ToTensor and Normalize
-    makes them: float32 [3, crop, crop]. An image that cannot be read is black."""
-
-    def __init__(self, source: str, crop: int) -> None:
-        found = list_sources(source)
-        self.root, self.crop = found.root, crop
-        self.sources = [one for one in found.sources if not one.problem]
-        if not self.sources:
-            raise FastDataError(f"{source} has no image that can be read, so there is nothing to measure")
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        from PIL import Image
-
-        try:
-            image = Image.open(io.BytesIO(read_source(self.root, self.sources[index]))).convert("RGB")
-        except Exception:  # noqa: BLE001  whatever Pillow raises for a bad file
-            image = Image.new("RGB", (self.crop, self.crop))
-        top, left, height, width = random_box(image.height, image.width)
-        image = image.crop((left, top, left + width, top + height)).resize((self.crop, self.crop), Image.Resampling.BILINEAR)
-        pixels = np.asarray(image)
-        if random.random() < 0.5:
-            pixels = pixels[:, ::-1]
-        return torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float().div_(255).sub_(MEAN).div_(STD), 0
+    return Loader(task.dataset(), task.batch_size, shuffle=True, num_workers=workers, **options)

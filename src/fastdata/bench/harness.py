@@ -1,8 +1,5 @@
-"""Fair comparison of contestants: interleaved rounds, medians, ratios within a round.
-
-Other programs, clock rates and caches change over minutes. So contestants take turns, each round gives a ratio, and the median of
-the rounds is reported with the minimum and the maximum.
-"""
+"""Fair comparison of contestants that take turns: other programs, clock rates and caches change over minutes, so each round gives
+a ratio, and the median of the rounds is reported."""
 
 from __future__ import annotations
 
@@ -19,19 +16,7 @@ from fastdata.errors import FastDataError
 from fastdata.loader.loader import Loader
 from fastdata.system.torch_private import end_kept_workers
 
-__all__ = [
-    "Measure",
-    "Run",
-    "interleave",
-    "running",
-    "settle",
-    "stream",
-    "summarize",
-    "table",
-    "tree",
-    "tree_cpu_s",
-    "tree_pss",
-]
+__all__ = ["Measure", "Run", "interleave", "running", "settle", "stream", "summarize", "table", "tree", "tree_cpu_s", "tree_pss"]
 
 
 class Run(NamedTuple):
@@ -46,13 +31,7 @@ Measure = Callable[[float], Run]
 Key = TypeVar("Key")
 
 
-def interleave(
-    contestants: Mapping[Key, Measure],
-    *,
-    seconds: float,
-    repeats: int,
-    warmup: int = 1,
-) -> dict[Key, list[Run]]:
+def interleave(contestants: Mapping[Key, Measure], *, seconds: float, repeats: int, warmup: int = 1) -> dict[Key, list[Run]]:
     """Let each contestant measure itself for `seconds` once a round, and return its runs of the last `repeats` rounds.
 
     The `warmup` rounds before these fill caches and allocate memory.
@@ -70,7 +49,18 @@ def interleave(
 @contextmanager
 def running(loader: Any) -> Iterator[Iterator[Any]]:
     """Yield the batches of a loader, pass after pass; end its workers afterwards."""
-    batches = _endless(loader)
+
+    def endless() -> Generator[Any]:
+        while True:
+            batches = 0
+            for batch in loader:
+                batches += 1
+                yield batch
+                del batch  # or its memory could not be used for the next
+            if not batches:
+                raise FastDataError(f"a pass over {type(loader).__name__} yields no batches, so there is nothing to measure")
+
+    batches = endless()
     try:
         yield batches
     finally:
@@ -79,17 +69,6 @@ def running(loader: Any) -> Iterator[Iterator[Any]]:
             loader.close()
         elif isinstance(loader, DataLoader):
             end_kept_workers(loader)
-
-
-def _endless(loader: Any) -> Generator[Any]:
-    while True:
-        batches = 0
-        for batch in loader:
-            batches += 1
-            yield batch
-            del batch  # or its memory could not be used for the next
-        if not batches:
-            raise FastDataError(f"a pass over {type(loader).__name__} yields no batches, so there is nothing to measure")
 
 
 def stream(batches: Iterator[int], ahead: int, seconds: float) -> Run:
@@ -105,21 +84,21 @@ def stream(batches: Iterator[int], ahead: int, seconds: float) -> Run:
 
 def summarize(runs: Mapping[str, Sequence[Run]], reference: str) -> list[dict[str, Any]]:
     """Return one plain dict per contestant: rates, cost, and the ratio of its rate to that of `reference` in the same round."""
+
+    def spread(values: Sequence[float]) -> dict[str, Any]:
+        return {"median": median(values), "min": min(values), "max": max(values), "rounds": list(values)}
+
     base = [run.images / run.seconds for run in runs[reference]]
     return [
         {
             "name": name,
-            "images_per_s": _spread([run.images / run.seconds for run in done]),
-            "ratio": _spread([run.images / run.seconds / other for run, other in zip(done, base, strict=True)]),
+            "images_per_s": spread([run.images / run.seconds for run in done]),
+            "ratio": spread([run.images / run.seconds / other for run, other in zip(done, base, strict=True)]),
             "cpu_ms_per_image": median(1e3 * run.cpu_s / run.images for run in done),
             "cores_busy": median(run.cpu_s / run.seconds for run in done),
         }
         for name, done in runs.items()
     ]
-
-
-def _spread(values: Sequence[float]) -> dict[str, Any]:
-    return {"median": median(values), "min": min(values), "max": max(values), "rounds": list(values)}
 
 
 def tree(root: int | None = None) -> list[psutil.Process]:

@@ -1,20 +1,20 @@
-"""Contestants of `fastdata bench`, which do the same work on one store: RandomResizedCrop and a flip.
+"""Contestants of `fastdata bench`, which do the same work on one memory-mapped store: RandomResizedCrop and a flip.
 
-    the decode limit    processes that run the dataset's own code on their share; nothing is shuffled, only counts are handed over
-    Loader              fastdata's Loader, from disk and from memory, with several numbers of workers
-    DataLoader + cv2    a hand-written dataset in torch's DataLoader, used as its manual recommends
-
-All three read the same bytes from the same memory-mapped store, so they differ only in decoding and in moving batches.
+the decode limit    processes that run the dataset's own code on their share; nothing is shuffled, only counts are handed over
+Loader              fastdata's Loader, from disk and from memory, with several numbers of workers
+DataLoader + cv2    a hand-written dataset in torch's DataLoader, used as its manual recommends
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,20 +24,24 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from fastdata.bench.harness import Measure, running, stream
-from fastdata.codecs.pixels import decode_record
+from fastdata.codecs.pixels import CODECS, decode_record
 from fastdata.data.opening import described
-from fastdata.errors import StoreError
+from fastdata.errors import FastDataError, StoreError
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.records import StoreImages
 from fastdata.images.stored import LMDBDataset
 from fastdata.loader.fetch import quiet_worker
 from fastdata.loader.loader import Loader
+from fastdata.sources.base import read_source
+from fastdata.sources.listing import list_sources
 from fastdata.store.manifest import read_current
+from fastdata.words import number_of
 
-__all__ = ["AHEAD", "BATCH", "CROP", "ByHand", "Contestant", "Task", "decode_limit", "find_task", "random_box", "streamed"]
+__all__ = ["BATCH", "CROP", "NORMAL", "Contestant", "ImageFiles", "Task", "decode_limit", "find_task", "random_box"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 HFLIP = 0.5
+NORMAL = 0.45, 0.225  # mean and standard deviation of colours, about
 CROP, BATCH = 224, 64  # defaults; less if the images are smaller, or fewer
 AHEAD = 2  # batches that each worker makes ahead: torch's default, and ours
 
@@ -83,32 +87,26 @@ class Contestant(NamedTuple):
     @classmethod
     def ours(cls, task: Task, dataset: Any, workers: int, store: str = "LMDB") -> Contestant:
         """Return fastdata's Loader over a dataset."""
-
-        def start() -> AbstractContextManager[Measure]:
-            return streamed(Loader(dataset, task.batch_size, shuffle=True, num_workers=workers, prefetch_factor=AHEAD))
-
-        return cls(f"Loader, {store}, {workers} worker{'s' * (workers != 1)}", "ours", workers, start)
+        make = partial(Loader, dataset, task.batch_size, shuffle=True, num_workers=workers, prefetch_factor=AHEAD)
+        return cls(f"Loader, {store}, {number_of(workers, 'worker')}", "ours", workers, partial(streamed, make))
 
     @classmethod
     def by_hand(cls, task: Task, workers: int, ahead: int = AHEAD) -> Contestant:
         """Return torch's DataLoader over the hand-written dataset."""
-        dataset, options = ByHand(task), dict[str, Any]()
+        make = partial(DataLoader[Any], ByHand(task), task.batch_size, shuffle=True, num_workers=workers)
         if workers:
-            options = {"prefetch_factor": ahead, "persistent_workers": True, "worker_init_fn": quiet_worker}
-
-        def start() -> AbstractContextManager[Measure]:
-            return streamed(DataLoader(dataset, task.batch_size, shuffle=True, num_workers=workers, **options))
-
-        return cls(f"DataLoader + cv2, {workers} worker{'s' * (workers != 1)}", "other", workers, start)
+            make = partial(make, prefetch_factor=ahead, persistent_workers=True, worker_init_fn=quiet_worker)
+        return cls(f"DataLoader + cv2, {number_of(workers, 'worker')}", "other", workers, partial(streamed, make))
 
 
 @contextmanager
-def streamed(loader: Any) -> Iterator[Measure]:
+def streamed(make: Callable[[], Any], count: Callable[[Any], int] = lambda batch: len(batch[0])) -> Iterator[Measure]:
     """Start a loader, and yield what measures it pass after pass, without the batches that may be ready before."""
+    loader = make()
     ahead = loader.num_workers * ((loader.prefetch_factor or 0) + 1)
     with running(loader) as batches:
         next(batches)
-        yield lambda seconds: stream((len(batch[0]) for batch in batches), ahead, seconds)
+        yield lambda seconds: stream((count(batch) for batch in batches), ahead, seconds)
 
 
 class _Bare(IterableDataset[int]):
@@ -126,20 +124,14 @@ class _Bare(IterableDataset[int]):
                 yield len(self.dataset.read_batch(rows[k : k + self.batch_size], seed=0, epoch=epoch)[0])
 
 
-@contextmanager
-def decode_limit(task: Task, processes: int) -> Iterator[Measure]:
+def decode_limit(task: Task, processes: int) -> AbstractContextManager[Measure]:
     """Start processes that make images, and hand over no more than how many; yield what measures them."""
-    loader: Any = DataLoader(_Bare(task), None, num_workers=processes, prefetch_factor=AHEAD, worker_init_fn=quiet_worker)
-    with running(loader) as counts:
-        next(counts)
-        yield lambda seconds: stream(counts, processes * (AHEAD + 1), seconds)
+    options: Any = {"num_workers": processes, "prefetch_factor": AHEAD, "worker_init_fn": quiet_worker}
+    return streamed(partial(DataLoader[Any], _Bare(task), None, **options), int)
 
 
 class ByHand(Dataset[tuple[torch.Tensor, Any]]):
-    """A hand-written dataset: decodes with cv2, crops and flips at random, and returns a tensor [C, H, W].
-
-    It reads the memory-mapped store, which saves opening a file for each image: an advantage for it.
-    """
+    """A hand-written dataset: decodes with cv2, crops and flips at random, and returns a tensor [C, H, W]."""
 
     def __init__(self, task: Task) -> None:
         self.records = StoreImages(task.path, task.size)
@@ -149,23 +141,49 @@ class ByHand(Dataset[tuple[torch.Tensor, Any]]):
         return len(self.records)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
-        image = self._decode(index)
+        data, form = self.records.get(index), self.records.form
+        if CODECS[form.codec].jpegs:
+            flags = cv2.IMREAD_GRAYSCALE if form.channels == 1 else cv2.IMREAD_COLOR_RGB
+            image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        else:
+            image = decode_record(data, form, *(int(side[0]) for side in self.records.sides(np.array([index]))))
         top, left, h, w = random_box(*image.shape[:2])
         image = cv2.resize(image[top : top + h, left : left + w], (self.crop, self.crop))
-        if image.ndim == 2:
-            image = image[:, :, None]
         if random.random() < HFLIP:
             image = image[:, ::-1]
         target = self.records.targets[index]
-        return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))), int(target) if target.ndim == 0 else target
+        pixels = np.ascontiguousarray(np.atleast_3d(image).transpose(2, 0, 1))
+        return torch.from_numpy(pixels), int(target) if target.ndim == 0 else target
 
-    def _decode(self, index: int) -> Array:
-        data, form = self.records.get(index), self.records.form
-        if form.codec == "rgb":
-            return decode_record(data, form, *(int(side[0]) for side in self.records.sides(np.array([index]))))
-        flags = cv2.IMREAD_UNCHANGED if form.channels == 1 else cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
-        image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-        return image if form.channels == 1 else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)  # type: ignore[no-any-return]
+
+class ImageFiles(Dataset[tuple[torch.Tensor, int]]):
+    """The images of a SOURCE, as torchvision's ImageFolder with RandomResizedCrop, RandomHorizontalFlip, ToTensor and Normalize
+    makes them: float32 [3, crop, crop]. An image that cannot be read is black."""
+
+    def __init__(self, source: str, crop: int) -> None:
+        found = list_sources(source)
+        self.root, self.crop = found.root, crop
+        self.sources = [one for one in found.sources if not one.problem]
+        if not self.sources:
+            raise FastDataError(f"{source} has no image that can be read, so there is nothing to measure")
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        from PIL import Image
+
+        try:
+            image = Image.open(io.BytesIO(read_source(self.root, self.sources[index]))).convert("RGB")
+        except Exception:  # noqa: BLE001  whatever Pillow raises for a bad file
+            image = Image.new("RGB", (self.crop, self.crop))
+        top, left, height, width = random_box(image.height, image.width)
+        image = image.crop((left, top, left + width, top + height)).resize((self.crop, self.crop), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image)
+        if random.random() < HFLIP:
+            pixels = pixels[:, ::-1]
+        mean, std = NORMAL
+        return torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float().div_(255).sub_(mean).div_(std), 0
 
 
 def random_box(height: int, width: int) -> tuple[int, int, int, int]:

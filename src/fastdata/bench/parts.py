@@ -1,7 +1,7 @@
-"""The time that each part of making samples takes in this thread: known functions are wrapped while it is measured.
+"""The time that each part of making samples takes in this thread, in CPU time, which other programs do not change.
 
-Parts are measured in CPU time, which other programs do not change. What is left of the time on the clock is waiting: for the disk,
-the network or a lock; or, as the kernel says, for a core that other threads had, which does not count.
+What is left of the time on the clock is waiting: for the disk, the network or a lock; or, as the kernel says, for a core that other
+threads had, which does not count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["measure_parts"]
 
 QUEUED = Path("/proc/thread-self/schedstat")
 KNOWN = {  # what reads, decodes and resizes images for most people, if it is imported
-    "fastdata.bench.doctor:read_source": "read",
+    "fastdata.bench.loaders:read_source": "read",
     "torchvision.io.image:read_file": "read",
     "PIL.Image:open": "decode",
     "PIL.Image:Image.convert": "decode",
@@ -55,40 +55,39 @@ def measure_parts(make: Callable[[Timing], int], seconds: float) -> dict[str, fl
         while not samples or time.perf_counter() < started + seconds:
             samples += make(timing)
         wall, cpu, queued = time.perf_counter() - started, time.thread_time() - cpu, _queued_s() - queued
-    share = cpu / wall  # of the times of a dataset that measures itself, on the clock
-    parts = {
-        "waiting": max(wall - cpu - queued, 0.0),
-        "read": clocked["read"] + timing.read_s * share,
-        "decode": clocked["decode"] + timing.decode_s * share,
-        "resize": clocked["resize"] + timing.resize_s * share,
-    }
-    parts["transform"] = max(cpu + parts["waiting"] - sum(parts.values()), 0.0)
-    return {name: spent / samples for name, spent in parts.items()}
+    known: dict[str, float] = {part: clocked[part] for part in ("read", "decode", "resize")}
+    if timing != Timing():  # on the clock, with the known functions inside
+        known = {part: getattr(timing, f"{part}_s") * cpu / wall for part in known}
+    parts = {"waiting": wall - cpu - queued, **known, "transform": cpu - sum(known.values())}
+    return {part: max(spent, 0.0) / samples for part, spent in parts.items()}
 
 
 @contextmanager
 def _clock() -> Iterator[dict[str, float]]:
-    """Yield the CPU seconds of each part. The known functions are wrapped meanwhile; nested calls count without those inside."""
-    seconds, inside = defaultdict[str, float](float), 0.0  # inside: of the call that runs, in calls inside of it
+    """Yield the CPU seconds of each part. The known functions are wrapped meanwhile; a call counts without known calls inside."""
+    seconds, at, part = defaultdict[str, float](float), time.thread_time(), "transform"  # of the part that runs, since when
+
+    def switch(to: str) -> str:
+        nonlocal at, part
+        now = time.thread_time()
+        seconds[part] += now - at
+        at, part, before = now, to, part
+        return before
 
     def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal inside
-            outer, inside = inside, 0.0
-            started = time.thread_time()
+            before = switch(part)
             try:
                 return function(*args, **kwargs)
             finally:
-                spent = time.thread_time() - started
-                seconds[part] += max(spent - inside, 0.0)
-                inside = outer + spent
+                switch(before)
 
         return call
 
     known = [(owner, name, getattr(owner, name), part) for owner, name, part in _known_functions()]
-    for owner, name, function, part in known:
-        setattr(owner, name, timed(part, function))
+    for owner, name, function, of in known:
+        setattr(owner, name, timed(of, function))
     try:
         yield seconds
     finally:

@@ -25,7 +25,6 @@ from fastdata.loader.ranks import PATIENCE_S
 from fastdata.loader.requests import Requests
 from fastdata.loader.slots import ALIGN, HELD, Slots
 from fastdata.system.children import end_with_parent
-from fastdata.system.shared_memory import SharedArray
 from fastdata.system.torch_private import arrived, default_device, end_workers, is_timeout, kill_workers, workers_of
 
 __all__ = ["WHY_DIED", "Workers", "begin_worker"]
@@ -118,7 +117,7 @@ class Workers(Engine):
             raise LoaderError("this process is daemonic, and may have no workers: give num_workers=0, or daemon=False to it")
         if count and multiprocessing.get_start_method() == "forkserver":
             forkserver.set_forkserver_preload(PRELOAD)  # no effect on a running server
-        if isinstance(dataset, SlotDataset) and SharedArray.possible():
+        if isinstance(dataset, SlotDataset):
             largest = max(sized(dataset, size).sample_bytes() for _, size in requests.sizes)
             size = requests.rows() * largest + ALIGN * (dataset.arrays_per_batch - 1)
             ahead = 0 if device is None else loader.device_prefetch

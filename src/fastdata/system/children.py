@@ -36,10 +36,9 @@ def end_with(descriptor: int) -> None:
 
     The kernel does it at once and for nothing: also in the middle of a decoder, or while this process is stopped.
     """
-    if hasattr(fcntl, "F_SETSIG"):  # Linux
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
+    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
     poll.register(descriptor)
     if poll.poll(0):  # it was gone before

@@ -33,5 +33,4 @@ def _opencv() -> Any:
     return cv2 if hasattr(cv2, "setNumThreads") else None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_end_pool, after_in_parent=_allow_pool, after_in_child=_allow_pool)
+os.register_at_fork(before=_end_pool, after_in_parent=_allow_pool, after_in_child=_allow_pool)

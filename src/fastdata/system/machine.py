@@ -18,7 +18,7 @@ CGROUP, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 def available_cores(cgroup: Path = CGROUP, own: Path = OWN) -> int:
     """Return the cores that this process may use: its affinity, or its group's CPU quota (cgroup 1 or 2) if that is less."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     for folder in _groups(cgroup, own, "cpu"):
         for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
             try:

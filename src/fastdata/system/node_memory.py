@@ -52,8 +52,7 @@ def _free_locks() -> None:
     _locks.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_locks)
+os.register_at_fork(after_in_child=_free_locks)
 
 
 class NodeArray(SharedArray):

@@ -22,7 +22,7 @@ class SharedArray:
     """A numpy array in shared memory (Linux memfd): no name to clean up, no /dev/shm limit.
 
     It pickles as a reference to its creator's descriptor, a few bytes, which another process of the same user can open while the
-    creator lives. A forked child has the mapping already. On systems without such memory it is an ordinary array.
+    creator lives. A forked child has the mapping already.
 
     Attributes:
         array: the array, shared with every process that has it.
@@ -34,9 +34,6 @@ class SharedArray:
     def __init__(self, shape: int | tuple[int, ...], dtype: Any = np.uint8) -> None:
         shape = (shape,) if isinstance(shape, int) else shape
         dtype = np.dtype(dtype)
-        if not self.possible():
-            self.array: Array = np.zeros(shape, dtype)
-            return
         size = dtype.itemsize * math.prod(shape)
         descriptor = -1
         try:
@@ -47,11 +44,6 @@ class SharedArray:
             if descriptor >= 0:
                 os.close(descriptor)
             raise StoreError(f"cannot reserve {size} bytes of shared memory: {lacking(error) or error}") from error
-
-    @staticmethod
-    def possible() -> bool:
-        """Return whether this system has such memory."""
-        return hasattr(os, "memfd_create")
 
     @classmethod
     def of(cls, values: Array) -> SharedArray:
@@ -64,17 +56,12 @@ class SharedArray:
         memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size, access=access)
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor).atexit = False
-        self.array = np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
+        self.array: Array = np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        if not self.possible():
-            return (self.array,)
         return os.getpid(), self._descriptor, os.fstat(self._descriptor).st_ino, self.array.dtype, self.array.shape
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        if len(state) == 1:
-            self.array = state[0]
-            return
         owner, number, inode, dtype, shape = state
         descriptor = -1
         with suppress(OSError):
