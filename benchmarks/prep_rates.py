@@ -35,7 +35,7 @@ from fastdata.images.stored import LMDBDataset
 
 HERE = Path(__file__).resolve().parent
 PSNR_DB = 30.0  # what the contestants' images must agree to
-PREP = "import sys; from fastdata import prep; prep(sys.argv[1], sys.argv[2], size={}, quality={}, workers={})"
+PREP = "from fastdata.entry import prep_main; prep_main()"
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -63,8 +63,8 @@ class Job:
 
 
 def prep_job(images: list[str], out: Path, workers: int, sizes: tuple[int, ...]) -> Job:
-    code = PREP.format([*sizes], QUALITY, workers)
-    return Job(images, out, [sys.executable, "-c", code, str(Path(images[0]).parent.parent), str(out / "s.fds")], sizes)
+    options = [*(f"--size={size}" for size in sizes), f"--quality={QUALITY}", f"--workers={workers}"]
+    return Job(images, out, [sys.executable, "-c", PREP, str(Path(images[0]).parent.parent), str(out / "s.fds"), *options], sizes)
 
 
 def peer_job(name: str, images: list[str], out: Path, workers: int, size: int) -> Job:

@@ -26,6 +26,7 @@ from fastdata._version import __version__
 from fastdata.errors import FastDataError, PrepError
 from fastdata.options import as_option, options_of
 from fastdata.remote.url import is_url, parse_bytes, parse_storage
+from fastdata.words import human_bytes, number_of
 
 if TYPE_CHECKING:
     from fastdata.prepare.finish import Summary
@@ -285,7 +286,6 @@ def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage
     from fastdata.report.sheet import draw_sheet
     from fastdata.store.info import info_lines, store_facts
     from fastdata.store.store import Store
-    from fastdata.words import number_of
 
     if size is not None and sheet is None:
         raise click.UsageError("--size needs --sheet: add --sheet, or leave --size out")
@@ -304,7 +304,6 @@ def report(store: str, out: str | None) -> None:
     """Write an HTML page about a STORE: samples, classes, sizes, rejects, and how it was made."""
     from fastdata.report.page import store_page
     from fastdata.store.files import write_atomic
-    from fastdata.words import human_bytes
 
     data = store_page(store).encode()
     target = Path(out or f"{Path(store).absolute().name.removesuffix('.fds')}-report.html")
@@ -321,7 +320,6 @@ def verify(store: str, quick: bool, storage: dict[str, Any] | None) -> None:
     from tqdm import tqdm
 
     from fastdata.store.store import verify
-    from fastdata.words import number_of
 
     if quick and is_url(store):
         raise click.UsageError(f"--quick looks at files, but {store} is a URL: leave --quick out, which reads every byte")
@@ -344,7 +342,6 @@ def merge(stores: tuple[str, ...], out: str) -> None:
     system can, and copied otherwise."""
     from fastdata.prepare.merge import merge
     from fastdata.store.store import Store
-    from fastdata.words import number_of
 
     made = merge(stores, out)
     click.echo(f"{out}: {number_of(len(Store(made, kind=None)), 'sample')} of {len(stores)} stores")
@@ -386,7 +383,6 @@ def export(store: str, out: str, to: str | None, storage: dict[str, Any] | None,
     from tqdm import tqdm
 
     from fastdata.store.export import export
-    from fastdata.words import number_of
 
     with tqdm(unit="img", disable=None) as bar, _located(store, storage) as place:
         count = export(place, out, to=to, tick=bar.update, **options)
