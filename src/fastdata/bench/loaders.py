@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from fastdata.bench.harness import Measure, running, stream
-from fastdata.codecs.pixels import CODECS, decode_record
+from fastdata.codecs.pixels import decode_record
 from fastdata.data.opening import described
 from fastdata.errors import FastDataError, StoreError
 from fastdata.images.crops import RandomResizedCrop
@@ -142,7 +142,7 @@ class ByHand(Dataset[tuple[torch.Tensor, Any]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         data, form = self.records.get(index), self.records.form
-        if CODECS[form.codec].jpegs:
+        if form.codec in ("jpeg", "original"):
             flags = cv2.IMREAD_GRAYSCALE if form.channels == 1 else cv2.IMREAD_COLOR_RGB
             image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
         else:
