@@ -100,7 +100,6 @@ def test_labels_of_every_source_are_one_dataset(tmp_path: Path, way: str, monkey
 
 
 def test_categories_that_do_not_occur_keep_their_number(tmp_path: Path) -> None:
-    """As pandas numbers them, so that a part of a DataFrame has the classes of the whole."""
     part = shuffled().astype({"label": pd.CategoricalDtype(["cow", "ant", "emu", "bee"])}).iloc[1:]
     for source, labels in (
         (part, {}),

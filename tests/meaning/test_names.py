@@ -92,21 +92,18 @@ def test_coco_may_separate_folders_as_windows_does(tmp_path: Path, bbox: Any, re
 @pytest.mark.parametrize("forms", [("NFD", "NFC"), ("NFC", "NFD")])
 def test_every_other_way_of_names(forms: tuple[str, str], tmp_path: Path) -> None:
     """Files of fields, folders in tables, members of tars and patterns join what differs in the form of Unicode only."""
-
-    def as_image(name: str, form: str) -> str:
-        return unicodedata.normalize(form, name)
-
+    normal = unicodedata.normalize
     data = [encode(picture(k, 8, 9), ".png") for k in range(3)]
-    images = write(tmp_path / as_image("ü", forms[0]) / "in", forms[0], ".png", data.__getitem__)
+    images = write(tmp_path / normal(forms[0], "ü") / "in", forms[0], ".png", data.__getitem__)
     for k, name in enumerate(NAMES):
-        (images / f"{as_image(name, forms[1])}.txt").write_text(f"of {k}")
+        (images / f"{normal(forms[1], name)}.txt").write_text(f"of {k}")
     options: dict[str, Any] = {"fields": "caption=txt", "workers": 1, "overwrite": True}
-    paths = [f"{as_image('ü', forms[1])}/in/{as_image(name, forms[1])}.png" for name in NAMES]
+    paths = [f"{normal(forms[1], 'ü')}/in/{normal(forms[1], name)}.png" for name in NAMES]
     (tmp_path / "t.csv").write_text("path\n" + "\n".join(paths), "utf-8")
     members = [(forms[0], "png", data), (forms[1], "txt", [b"of 0", b"of 1", b"of 2"]), (forms[1], "cls", [b"0", b"1", b"2"])]
-    named = [(f"{as_image(NAMES[k], form)}.{end}", body[k]) for k in range(3) for form, end, body in members]
+    named = [(f"{normal(form, NAMES[k])}.{end}", body[k]) for k in range(3) for form, end, body in members]
     write_tar(tmp_path / "t.tar", named)
-    pattern = {"label_from": f"({as_image('é', forms[1])}|zo.|plain)"}
+    pattern = {"label_from": f"({normal(forms[1], 'é')}|zo.|plain)"}
     for source, more, classes in (
         (images, pattern, ["plain", "zoë", "é"]),
         (tmp_path / "t.csv", {}, []),
@@ -116,7 +113,7 @@ def test_every_other_way_of_names(forms: tuple[str, str], tmp_path: Path) -> Non
         dataset = LMDBDataset(made.out, fields=("caption",))
         assert made.rejected == {} and list(dataset.classes) == classes
         for k in range(3):
-            name = as_image(Path(dataset.name(k)).stem, "NFC")
+            name = normal("NFC", Path(dataset.name(k)).stem)
             assert dataset.columns["caption"][k] == f"of {NAMES.index(name)}"
 
 

@@ -83,7 +83,6 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("model", UNKNOWN, ids=lambda model: type(model).__name__)
 def test_the_share_of_unknown_tokens_is_told(model: models.Model, tmp_path: Path) -> None:
-    """In the summary and by info, of documents and captions; nothing is said where there are none."""
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.save(str(tmp_path / "t.json"))

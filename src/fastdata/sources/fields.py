@@ -52,12 +52,7 @@ def field_error(field: Field | str, why: object) -> PrepError:
 
 
 def parse_fields(texts: Sequence[str]) -> list[Field]:
-    """Parse the values of `--fields`.
-
-    Each is NAME or NAME=ENDING, then perhaps :TYPE, :TYPE[] for lists, or :TYPE[SHAPE] for arrays. The type of boxes is xyxy, xywh
-    or cxcywh, that of keypoints xy, or xy[COUNT]. NAME may lead into objects, as in objects.bbox. Without a type, it is that of the
-    file: Arrow's, an array's, or text.
-    """
+    """Parse the values of `--fields`, as docs/annotations.md has them."""
     fields = list(map(_parse, texts))
     if twice := [name for name, count in Counter(field.column.name for field in fields).items() if count > 1]:
         raise field_error(twice[0], "this name is given twice; a column has one name and one type")

@@ -270,8 +270,7 @@ def _field(source: Any, name: str, index: int) -> Any:
     try:
         return json.loads(json.dumps(source[index][name], default=lambda value: value.tolist()))
     except Exception as error:
-        what = f"item {index} of source is no dict with this name and a value that JSON has"
-        raise PrepError(f"--fields {name}: {what}: {type(error).__name__}: {error}") from error
+        raise PrepError(f"--fields {name}: item {index} of source has no such value: {type(error).__name__}: {error}") from error
 
 
 # Reading, in any process
