@@ -35,10 +35,6 @@ def pairs() -> Pairs:
     return Pairs(zip(PIXELS, TARGETS, strict=True))
 
 
-def part(*indices: int) -> Subset[Any]:
-    return Subset(pairs(), indices)  # type: ignore[arg-type]
-
-
 def shuffled() -> pd.DataFrame:
     """A DataFrame whose index is in another order than its rows."""
     return pd.DataFrame({"image": FILES, "label": LABELS}, index=ORDER)

@@ -124,9 +124,8 @@ def test_classes_of_one_name_in_two_forms_are_one_class(tmp_path: Path) -> None:
         (tmp_path / "in" / name / f"{k}.png").write_bytes(encode(picture(k, 8, 9), ".png"))
     rows = [(f"{name}/{k}.png", name) for k, name in enumerate([*both, "a"])]
     (tmp_path / "in/t.csv").write_text("path,label\n" + "".join(f"{path},{name}\n" for path, name in rows), "utf-8")
-    sources = tmp_path / "in", tmp_path / "in/t.csv"
-    for k, (source, more) in enumerate([*((one, {}) for one in sources), (sources[0], {"label_from": "(.+)/"})]):
-        dataset = LMDBDataset(prep(source, tmp_path / f"{k}.fds", workers=1, **more).out)
+    for k, (source, more) in enumerate([("in", {}), ("in/t.csv", {}), ("in", {"label_from": "(.+)/"})]):
+        dataset = LMDBDataset(prep(tmp_path / source, tmp_path / f"{k}.fds", workers=1, **more).out)
         names = [unicodedata.normalize("NFC", dataset.classes[k]) for k in dataset.targets]
         assert len(dataset.classes) == 2 and sorted(names) == ["a", "é", "é"], more
     with pytest.raises(PrepError, match="has two numbers"):

@@ -105,6 +105,13 @@ def test_a_class_that_train_lacks_is_an_error_before_anything_is_made(tmp_path: 
     assert [Store(one.out).samples["label"].tolist() for one in made.splits.values()] == [[2, 1], [1, 0]]
 
 
+def test_rows_without_a_split_are_an_error(tmp_path: Path) -> None:
+    rows = [{"path": f"{k}.png", "label": k, "split": ["train", None][k]} for k in range(2)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(PrepError, match="beside them rows of split ''"):
+        fastdata.prep(tmp_path / "t.jsonl", tmp_path / "o.fds")
+
+
 def test_masks_of_splits_lie_in_folders_of_their_names(tmp_path: Path) -> None:
     put(tmp_path / "in", "train/0.png", "val/1.png")
     put(tmp_path / "masks", "train/0.png", "val/1.png", image=encode(picture(0, 12, 16)[..., 0] // 99, ".png"))

@@ -355,7 +355,7 @@ def _select_split(table: PathTable, wanted: str | None) -> PathTable:
 def _splits(table: PathTable) -> list[str]:
     """Return the split of each row; nothing, if there is no such column."""
     column = find_column([*table.columns], [SPLIT])
-    return [] if column is None else [sys.intern(str(cell)) for cell in [*table.columns.values()][column]]
+    return [] if column is None else [sys.intern("" if cell is None else str(cell)) for cell in [*table.columns.values()][column]]
 
 
 def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
