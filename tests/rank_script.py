@@ -234,6 +234,7 @@ def sharded(rank: int, size: int, precision: str) -> dict[str, Any]:
         "parts": all(isinstance(p, DTensor) for p in run.model.parameters()),
         "states": {name: state[name] for name in ("model", "ema")},
         "loss": loss,
+        "versions": [state[name]._metadata == net().state_dict()._metadata for name in ("model", "ema")],
         "skipped": [step_of(run).read_totals()[2], torch.equal(before, shards(run.model)), scale_of(run)],
     }
 

@@ -106,26 +106,6 @@ def test_global_batches_are_the_same_whatever_the_ranks(
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
-def test_another_size_of_the_batch_is_said() -> None:
-    """batch_size counts for each rank, so with other ranks the batches differ; each sample still comes once."""
-
-    def loader(rank: int, world: int) -> Loader:
-        return Loader(Sharded(60), 4, shuffle=True, num_workers=0, seed=11, rank=rank, world_size=world)
-
-    before = loader(0, 2)
-    batches = iter(before)
-    next(batches), next(batches)
-    seen = order_of(60, "full", 11, 0)[:16]
-    for rank in range(3):
-        after = loader(rank, 3)
-        with pytest.warns(
-            UserWarning, match="with 8 samples in a batch over all ranks, this loader has 12: give global_batch_size=8"
-        ):
-            after.load_state_dict(before.state_dict())
-        seen += [k for batch in after for k in batch.ids[: batch.valid].tolist()]
-    assert sorted(seen) == [*range(60)]
-
-
 def test_a_sampler_has_the_list_of_one_rank() -> None:
     def loader(rank: int, world: int, *, batches: bool) -> Loader:
         sampler = DistributedSampler(Sharded(20), world, rank)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fastdata import LMDBDataset, Loader, RandomResizedCrop
 from fastdata.errors import LoaderError
@@ -123,27 +123,6 @@ def test_whether_the_next_batch_is_there_is_known_exactly(tmp_path):
     found = [int(next(batches)) for _ in range(2)]
     assert found == [10, 11] and arrived(batches) is False, "the end is for the next one to find"
     assert next(batches, None) is None
-
-
-class Endless(IterableDataset[int]):
-    def __iter__(self) -> Any:
-        return iter(range(5))
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize("options", [{"in_order": True}, {"in_order": False}])
-def test_looking_changes_nothing_of_other_loaders(options):
-    for data, count in ((Endless(), 10), (TensorDataset(torch.arange(10)), 10)):
-        batches, found = iter(DataLoader(data, 1, num_workers=2, **options)), 0
-        while True:
-            arrived(batches)
-            try:
-                next(batches)
-            except StopIteration:
-                break
-            found += 1
-        assert found == count
     assert arrived(iter(DataLoader(TensorDataset(torch.arange(4)), 2))) is False, "made when it is asked for"
     assert arrived(iter([1])) is None
 

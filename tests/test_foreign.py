@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import random
 import sys
 import threading
@@ -23,7 +21,7 @@ from torch.utils.data import random_split as torch_split
 
 from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
 from fastdata.errors import LoaderError
-from stores import COUNT, sha, store
+from stores import sha, store
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -114,27 +112,19 @@ def test_what_does_not_go_together_and_what_a_sampler_gives_is_checked(options, 
 # torch's wrappers around our datasets
 
 
-def test_a_subset_of_torchs_keeps_the_fast_path_and_its_indices():
-    chosen = [5, 3, 40, 3]
-    with Loader(Subset(ours(), chosen), 4, num_workers=0, seed=1) as loader:
-        assert isinstance(loader.dataset, LMDBDataset)
-        (batch,) = loader
-    with Loader(ours().subset(chosen), 4, num_workers=0, seed=1) as loader:
-        assert sha(loader) == sha([batch])
-    assert batch.ids.tolist() == [0, 1, 2, 3] and batch[1].tolist() == ours().targets[chosen].tolist()
+def test_subsets_and_sums_of_torchs_keep_the_fast_path_and_its_indices():
+    chosen, other = [5, 3, 40, 3], LMDBDataset(store("jpeg"), size=64, crop=RandomResizedCrop(16), hflip=0.5)
+    twice = Subset(Subset(ours(), range(10, 30)), [3, 1])
+    for theirs, own in (
+        (Subset(ours(), chosen), ours().subset(chosen)),
+        (twice, ours().subset([13, 11])),
+        (ConcatDataset([ours(), Subset(other, range(7))]), ours() + other.subset(range(7))),
+    ):
+        with Loader(theirs, 7, num_workers=0, seed=1) as one, Loader(own, 7, num_workers=0, seed=1) as two:
+            assert type(one.dataset) is type(own) and sha(one) == sha(two)
     train, _ = torch_split(Subset(ours(), range(10, 30)), [12, 8], torch.Generator().manual_seed(1))
     with Loader(train, 12, num_workers=0) as loader:
         assert next(iter(loader))[1].tolist() == ours().targets[10:30][train.indices].tolist()
-
-
-def test_a_concatenation_of_torchs_keeps_the_fast_path():
-    other = LMDBDataset(store("jpeg"), size=64, crop=RandomResizedCrop(16), hflip=0.5)
-    both = ConcatDataset([ours(), Subset(other, range(7))])
-    with Loader(both, 7, num_workers=0, seed=1) as loader:
-        assert type(loader.dataset).__name__ == "ImageDataset" and len(loader.dataset) == COUNT + 7
-        found = sha(loader)
-    with Loader(ours() + other.subset(range(7)), 7, num_workers=0, seed=1) as loader:
-        assert sha(loader) == found
 
 
 def test_what_has_no_fast_path_stays_as_it_is():
@@ -153,25 +143,6 @@ def test_what_has_no_fast_path_stays_as_it_is():
     ):
         with Loader(dataset, 2, num_workers=0) as loader:
             assert loader.dataset is dataset and next(iter(loader)) is not None
-
-
-# ours in others' hands
-
-
-def test_an_idle_loader_can_be_pickled_and_a_running_one_says_why_not():
-    with Loader(ours(), 8, shuffle=True, seed=2, num_workers=1) as loader:
-        other = pickle.loads(pickle.dumps(loader))
-        with other:
-            want = sha(loader)
-            assert sha(other) == want
-        for spoil in (pickle.dumps, copy.deepcopy):
-            with pytest.raises(
-                TypeError, match=r"a running Loader .* cannot be pickled: pickle its state_dict\(\), or close\(\) it first"
-            ):
-                spoil(loader)
-        loader.close()
-        with pickle.loads(pickle.dumps(loader)) as third:
-            assert third.epoch == 1
 
 
 class Panic(BaseException):

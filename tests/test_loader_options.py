@@ -7,6 +7,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler, TensorDataset
 
+import fastdata
 import stores
 from corpora import store as corpus
 from fastdata import Augment, Batch, CenterCrop, GPUNormalize, LMDBDataset, Loader, MaskDataset, NextToken, TokenDataset
@@ -150,8 +152,9 @@ def test_a_sampler_that_gives_all_ranks_the_same_is_warned_of(sampler: Any, warn
         assert warns == any("gives each of the 2 ranks the same samples" in str(one.message) for one in caught)
 
 
-def test_the_epochs_of_a_sampler_that_does_not_tell_them_are_left_to_the_program() -> None:
-    class Told(Sampler[int]):
+@pytest.mark.parametrize("base", [Sampler, DistributedSampler])
+def test_the_epochs_of_a_sampler_that_does_not_tell_them_are_left_to_the_program(base: Any) -> None:
+    class Told(base):  # type: ignore[misc]  # whose `epoch`, if it has one, stays 0
         where = 0
 
         def set_epoch(self, epoch: int) -> None:
@@ -163,11 +166,45 @@ def test_the_epochs_of_a_sampler_that_does_not_tell_them_are_left_to_the_program
         def __len__(self) -> int:
             return 2
 
-    sampler = Told()
+    sampler = Told() if base is Sampler else Told(range(20), 1, 0)
     with Loader(TensorDataset(torch.arange(20)), 2, sampler=sampler, num_workers=0) as loader:
         for epoch in (5, 5, 9):
             sampler.set_epoch(epoch)
             assert [batch[0].tolist() for batch in loader] == [[epoch, epoch + 1]]
+
+
+class Counts:
+    """Counts its epochs by itself."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        return iter(range(self.epoch, self.epoch + 6))
+
+
+class Draws(Counts):
+    """Has a generator of its own, which is none of torch's."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(0)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.generator.permutation(20)[:6].tolist())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("sampler", [Counts, Draws])
+def test_a_sampler_is_asked_once_for_each_pass_as_by_torch(sampler: Any, workers: int) -> None:
+    data = TensorDataset(torch.arange(20))
+    theirs = DataLoader(data, 2, sampler=sampler())
+    with Loader(data, 2, sampler=sampler(), num_workers=workers) as ours:
+        for count in (3, 1, 2, 3):  # batches of each pass
+            found, wanted = ([batch[0].tolist() for batch in islice(one, count)] for one in (ours, theirs))
+            assert found == wanted
 
 
 def test_the_epoch_of_a_sampler_may_be_a_number_of_numpy() -> None:
@@ -181,8 +218,8 @@ RANKS = """
 import json, sys, time, warnings
 import torch
 import torch.distributed as dist
-from torch.utils.data import DistributedSampler, TensorDataset
-from fastdata import Loader
+from torch.utils.data import BatchSampler, DistributedSampler, Subset, TensorDataset, WeightedRandomSampler
+from fastdata import CenterCrop, LMDBDataset, Loader, TableDataset, TokenDataset
 from fastdata.errors import LoaderError
 from fastdata.loader import ranks
 
@@ -190,20 +227,72 @@ dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 dataset, odd = TensorDataset(torch.arange(20)), int(rank == size - 1)
 longer = TensorDataset(torch.arange(20 + 9 * odd))
-cases = {
-    "equal": (dataset, {"shuffle": True}),
+
+
+class Own:  # no sampler of torch's, and no subclass
+    def __init__(self, indices, **others):
+        self.indices = indices
+        self.__dict__.update(others)
+
+    def __len__(self):
+        return len(self.indices)
+
+    def __iter__(self):
+        return iter(self.indices)
+
+
+class Labelled(TensorDataset):
+    targets = [k % (3 + odd) for k in range(20)]
+
+
+def store(path, **options):
+    return LMDBDataset(path, crop=CenterCrop(16), **options)
+
+
+here, there, *tables, text, other_text = sys.argv[2:]
+same, other, half = [*range(20)], [*range(19), 0], [k % 20 for k in range(rank, rank + 20, size)]
+weights = WeightedRandomSampler([1.0] * 20, 20)
+lists, halves = [[0, 1, 2], [3, 4]], [half[:3], half[3:6]]
+right = {
     "sampler": (dataset, {"sampler": DistributedSampler(dataset)}),
+    "own, split": (dataset, {"sampler": Own(half)}),
+    "own, another": (dataset, {"sampler": Own(other if odd else same)}),
+    "lists, split": (dataset, {"batch_sampler": halves}),
+    "one sample": (TensorDataset(torch.arange(1)), {"sampler": DistributedSampler(TensorDataset(torch.arange(1)))}),
+    "a store": (store(here), {}),
+    "every own sample": (dataset, {"sampler": Own(same), "split": False}),
+    "given": (dataset, {"rank": rank, "world_size": size, "seed": odd}),
+    "every sample": (dataset, {"split": False, "seed": odd}),
+    "equal": (dataset, {"shuffle": True}),
+}
+the_same = {
+    "own": (dataset, {"sampler": Own(same)}),
+    "knows its rank": (dataset, {"sampler": Own(same, rank=rank, num_replicas=size)}),
+    "weights": (dataset, {"sampler": weights}),
+    "not told": (dataset, {"sampler": DistributedSampler(dataset, 1, 0)}),
+    "lists": (dataset, {"batch_sampler": lists}),
+    "own lists": (dataset, {"batch_sampler": Own(lists)}),
+    "sampler of lists": (dataset, {"batch_sampler": BatchSampler(Own(same), 3, False)}),
+}
+others = {
+    "another store": (store(there if odd else here), {}),
+    "another subset": (store(here).subset(other if odd else same), {}),
+    "another split": (Subset(dataset, other if odd else same), {}),
+    "another label map": (Labelled(torch.arange(20)), {}),
+    "another table": (TableDataset(tables[odd], target="y"), {}),
+    "other tokens": (TokenDataset(other_text if odd else text, 4), {}),
+}
+differ = {
     "seed": (dataset, {"shuffle": True, "seed": odd}),
     "shuffle": (dataset, {"shuffle": bool(odd)}),
     "num_samples": (longer, {}),
     "len": (dataset, {"sampler": range(20 + 9 * odd)}),
     "epoch": (dataset, {}),
-    "every sample": (dataset, {"split": False, "seed": odd}),
-    "given": (dataset, {"rank": rank, "world_size": size, "seed": odd}),
 }
 found = {}
-for name, (data, options) in cases.items():
-    loader = Loader(data, 3, num_workers=0, **options)
+for name, (data, options) in (right | the_same | others | differ).items():
+    options = {"batch_size": None if "batch_sampler" in options else 3, **options}
+    loader = Loader(data, num_workers=int(name == "weights"), **options)
     if name == "epoch":
         loader.set_epoch(odd)
     try:
@@ -211,6 +300,7 @@ for name, (data, options) in cases.items():
         list(loader)  # compared once
     except LoaderError as error:
         found[name] = str(error)
+found["names"] = [[*right], [*the_same], [*others], [*differ]]
 ranks.PATIENCE_S = 0.3
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -230,13 +320,26 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_that_differ_are_an_error_at_the_first_pass(size: int, tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(RANKS)
-    assert run_ranks(size, sys.executable, tmp_path / "ranks.py", tmp_path) == 0
+    (tmp_path / "1.csv").write_text("x,y\n1,0\n2,1\n")
+    (tmp_path / "2.csv").write_text("x,y\n1,0\n3,1\n")
+    texts = []
+    for k in range(2):
+        (tmp_path / f"{k}.txt").write_text("ab\n" * 20 + str(k))
+        texts.append(fastdata.prep(tmp_path / f"{k}.txt", tmp_path / f"{k}.fds", tokenizer="bytes", workers=1).out)
+    paths = stores.square(), stores.square("jpeg"), tmp_path / "1.csv", tmp_path / "2.csv", *texts
+    assert run_ranks(size, sys.executable, tmp_path / "ranks.py", tmp_path, *paths) == 0
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
+    right, the_same, others, differ = ranks[0]["names"]
+    for found in ranks:
+        assert not [name for name in right if isinstance(found[name], str)], found
+        assert all("gives each of the" in found[name] and "split=False" in found[name] for name in the_same), found
+        assert not [name for name in others if not str(found[name]).startswith("dataset is ")], found
+        assert all(found[name].startswith(f"{name} is ") and "the same on all" in found[name] for name in differ), found
     assert sorted(k for found in ranks for k in found["equal"]) == [*range(20)]
-    assert {k for found in ranks for k in found["sampler"]} == {*range(20)}
-    for name in ("seed", "shuffle", "num_samples", "len", "epoch"):
-        assert all(found[name].startswith(f"{name} is ") and "the same on all" in found[name] for found in ranks), ranks[0][name]
-    assert all(found["every sample"] == [*range(20)] for found in ranks) and ranks[0]["alone"] == 20
+    for name in ("sampler", "own, split"):
+        assert {k for found in ranks for k in found[name]} == {*range(20)}
+    for name in ("every sample", "every own sample"):
+        assert all(found[name] == [*range(20)] for found in ranks) and ranks[0]["alone"] == 20
     assert ranks[0]["given"] == [*range(0, 20, size)]
     assert len({found["late"] for found in ranks}) == 1 and not ranks[-1]["told"]
     assert (

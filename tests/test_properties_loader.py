@@ -6,9 +6,7 @@ itself.
 
 from __future__ import annotations
 
-import copy
 import importlib.util
-import io
 import json
 import pickle
 import random
@@ -355,27 +353,18 @@ ENGINES: dict[str, dict[str, Any]] = {
     "two workers, to a device": {"num_workers": 2, "prefetch_factor": 1, "device": "cpu", "device_prefetch": 3},
     "dali": {"num_workers": 1, "backend": "dali", "device": "cpu"},
 }
-QUICK = ("here", "here, to a device")
 
 
-def engines(kind: Kind, *, quick: bool) -> list[str]:
+def engines(kind: Kind) -> list[str]:
     """That read this kind; of tokens and tables all are the same one."""
-    return [*QUICK] if quick else [name for name in ENGINES if name != "dali" or (DALI and kind.dali)]
+    return [name for name in ENGINES if name != "dali" or (DALI and kind.dali)]
 
 
 CARRIERS: dict[str, Callable[[Any], Any]] = {
     "itself": lambda state: state,
-    "a deep copy": copy.deepcopy,
     "pickle": lambda state: pickle.loads(pickle.dumps(state)),
     "JSON": lambda state: json.loads(json.dumps(state)),
-    "torch.save": lambda state: torch.load(_saved(state), weights_only=True),
 }
-
-
-def _saved(state: Any) -> io.BytesIO:
-    torch.save(state, file := io.BytesIO())
-    file.seek(0)
-    return file
 
 
 @dataclass
@@ -485,9 +474,9 @@ def options_for(kind: Kind, draw: Any) -> Options:
     return replace(options, drop_last=fits and draw(st.booleans()))
 
 
-def elsewhere(run: Run, draw: Any, *, quick: bool) -> tuple[Options, str]:
+def elsewhere(run: Run, draw: Any) -> tuple[Options, str]:
     """Another Loader that may go on: with a sampler, the samples are this rank's own."""
-    old, engine = run.options, draw(st.sampled_from(engines(run.kind, quick=quick)))
+    old, engine = run.options, draw(st.sampled_from(engines(run.kind)))
     if old.sampler or draw(st.booleans()):
         return old, engine
     world = draw(st.sampled_from([1, 2, 3]))
@@ -498,11 +487,15 @@ def elsewhere(run: Run, draw: Any, *, quick: bool) -> tuple[Options, str]:
 ACTIONS = ("take", "take", "take", "all", "iterate", "leave", "epoch", "resume", "move", "move", "close")
 
 
-def interrupted(draw: Any, kind: Kind, *, quick: bool, most: int) -> None:
-    engine = draw(st.sampled_from(engines(kind, quick=quick)))
-    run = Run(kind, options_for(kind, draw), engine, draw(st.sampled_from(kind.wraps)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(KINDS))
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_run_with_any_engine_delivers_the_documented_batches(name: str, data: st.DataObject) -> None:
+    kind, draw = kind_of(name), data.draw
+    run = Run(kind, options_for(kind, draw), draw(st.sampled_from(engines(kind))), draw(st.sampled_from(kind.wraps)))
     try:
-        for action in draw(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=most)):
+        for action in draw(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=12)):
             if action == "take":
                 run.take(draw(st.integers(1, 4)))
             elif action == "all":
@@ -517,29 +510,12 @@ def interrupted(draw: Any, kind: Kind, *, quick: bool, most: int) -> None:
                 run.close()
             elif action in ("resume", "move"):
                 carrier = draw(st.sampled_from(sorted(CARRIERS)))
-                run.resume(carrier, elsewhere(run, draw, quick=quick) if action == "move" else None)
+                run.resume(carrier, elsewhere(run, draw) if action == "move" else None)
         run.take(2)
         for batch, arrays in run.kept[-20:]:
             run.equal(batch, arrays)  # a batch stays what it was
     finally:
         run.close()
-
-
-def check_runs(name: str, examples: int, *, quick: bool, most: int) -> None:
-    kind = kind_of(name)
-
-    @settings(max_examples=examples, deadline=None)
-    @given(st.data())
-    def runs(data: st.DataObject) -> None:
-        interrupted(data.draw, kind, quick=quick, most=most)
-
-    runs()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(KINDS))
-def test_any_run_with_any_engine_delivers_the_documented_batches(name: str) -> None:
-    check_runs(name, 25, quick=False, most=12)
 
 
 @pytest.mark.slow
@@ -548,7 +524,7 @@ def test_every_kind_is_read_in_full_with_workers_and_without(name: str) -> None:
     """What the properties draw by chance, once for each kind."""
     kind = kind_of(name)
     n = len(kind.make())
-    for engine in engines(kind, quick=False)[::2]:
+    for engine in engines(kind)[::2]:
         run = Run(kind, Options(n, max(5, n // 9), shuffle=True, seed=3), engine)
         try:
             run.take(n + 1)

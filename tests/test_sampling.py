@@ -12,7 +12,6 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRa
 
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomResizedCrop
-from fastdata.errors import LoaderError
 from fastdata.images.dataset import ImageDataset
 from stores import store
 
@@ -31,13 +30,6 @@ def test_a_concatenation_holds_the_samples_of_both_in_order() -> None:
         assert _same(both[k][0], part[local][0]) and both[k][1] == part[local][1] and both.name(k) == part.name(local)
     np.testing.assert_array_equal(both.targets, np.concatenate([first.targets, second.targets]))
     assert both.classes == first.classes
-
-
-def test_random_crops_of_a_concatenation_do_not_repeat() -> None:
-    one = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16)).subset([4])
-    with Loader(one + one, 2, num_workers=0) as loader:
-        images, _ = next(iter(loader))
-    assert not torch.equal(images[0], images[1]), "the same image at two places is two samples"
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
@@ -120,29 +112,6 @@ def test_a_torch_sampler_resumes_exactly_in_any_epoch(kind: str, stop: int) -> N
     assert rest
 
 
-def test_a_sampler_with_a_generator_of_its_own_says_that_it_cannot_resume() -> None:
-    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(16))
-
-    def loader() -> Loader:
-        return Loader(dataset, 12, sampler=RandomSampler(dataset, generator=torch.Generator()), num_workers=0)
-
-    one = loader()
-    next(iter(one))
-    with pytest.raises(ValueError, match="generator of its own"):
-        loader().load_state_dict(one.state_dict())
-    with pytest.raises(ValueError, match="sampler True, this loader has False"):
-        Loader(dataset, 12, num_workers=0).load_state_dict(one.state_dict())
-    with pytest.raises(ValueError, match="not the state of a Loader: it has no consumed"):
-        one.load_state_dict({"epoch": 1})
-
-
-@pytest.mark.parametrize("made", [None, np.zeros((16, 16), np.uint8), np.zeros((3, 16, 16), np.uint8)])
-def test_a_transform_must_return_pixels(made: object) -> None:
-    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(16), transform=lambda pixels: made)
-    with pytest.raises(LoaderError, match="transform returned "):
-        _ = dataset[0]
-
-
 def test_fast_decoding_is_simplejpeg_s_and_near_the_exact_one() -> None:
     path = store("jpeg")
     exact, fast = (LMDBDataset(path, size=64, crop=RandomResizedCrop(64, scale=(1, 1), fast=f)) for f in (False, True))
@@ -155,29 +124,20 @@ def test_fast_decoding_is_simplejpeg_s_and_near_the_exact_one() -> None:
 # ---------------------------------------------------------------------------------------------- indices and states that lie
 
 
-@pytest.mark.parametrize("how", ["sampler", "batch_sampler"])
-def test_negative_indices_of_samplers_count_from_the_end_as_in_torch(how: str) -> None:
+def test_indices_mean_what_they_mean_to_torch_s_datasets() -> None:
     data = LMDBDataset(store(), size=64, crop=CenterCrop(20))
     drawn: list[list[int]] = [[0, -1], [-len(data), 3]]
-    given: dict[str, Any] = (
-        {"batch_sampler": drawn} if how == "batch_sampler" else {"sampler": [k for batch in drawn for k in batch], "batch_size": 2}
-    )
-    with Loader(data, num_workers=0, **given) as loader:
-        found = list(loader)
-    for (images, labels), (torchs, wanted) in zip(found, DataLoader(data, **given), strict=True):
-        assert _same(images, torchs) and torch.equal(labels, wanted)
+    given: dict[str, Any]
+    for given in ({"batch_sampler": drawn}, {"sampler": sum(drawn, []), "batch_size": 2}):  # noqa: RUF017
+        with Loader(data, num_workers=0, **given) as loader:
+            for (images, labels), (torchs, wanted) in zip(loader, DataLoader(data, **given), strict=True):
+                assert _same(images, torchs) and torch.equal(labels, wanted)
+    for wrong in (42, -43, (1 << 63) - 1):
+        for given in ({"sampler": [1, wrong], "batch_size": 2}, {"batch_sampler": [[1], [wrong, 2]]}):
+            message = f"gave the index {wrong}, but the dataset has 42 samples"
+            with Loader(data, num_workers=0, **given) as loader, pytest.raises(IndexError, match=message):
+                list(loader)
 
-
-@pytest.mark.parametrize("wrong", [42, -43, (1 << 63) - 1])
-def test_indices_beyond_the_dataset_are_named(wrong: int) -> None:
-    data = LMDBDataset(store(), size=64, crop=CenterCrop(20))
-    message = f"gave the index {wrong}, but the dataset has 42 samples"
-    for given in ({"sampler": [1, wrong], "batch_size": 2}, {"batch_sampler": [[1], [wrong, 2]]}):
-        with Loader(data, num_workers=0, **given) as loader, pytest.raises(IndexError, match=message):
-            list(loader)
-
-
-def test_a_dataset_of_one_s_own_gives_its_indices_their_meaning() -> None:
     class Names(torch.utils.data.Dataset[int]):
         def __len__(self) -> int:
             return 3
@@ -189,19 +149,24 @@ def test_a_dataset_of_one_s_own_gives_its_indices_their_meaning() -> None:
         assert [batch.tolist() for batch in loader] == [[2_000_000, -10]]
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *[("consumed", value) for value in (-1, 43, 1.5, None)],
-        *[("epoch", value) for value in (-1, 1 << 32, 0.0)],
-    ],
-)
-def test_a_state_with_a_place_that_does_not_exist_is_refused_and_nothing_moves(key: str, value: Any) -> None:
+def test_a_state_that_does_not_fit_is_refused_and_nothing_moves() -> None:
     data = LMDBDataset(store(), size=64, crop=CenterCrop(20))
-    with Loader(data, 8, shuffle=True, num_workers=0) as loader:
-        next(iter(loader))
-        before = loader.state_dict()
-        with pytest.raises((TypeError, ValueError), match=f"{key} is {value}"):
-            loader.load_state_dict({**before, key: value})
+    options: dict[str, Any] = {"shuffle": True, "seed": 5, "num_workers": 0}
+    loader, generator = Loader(data, 8, **options), torch.Generator()
+    next(iter(loader))
+    before = loader.state_dict()
+    places = [*(("consumed", value) for value in (-1, 43, 1.5, None)), *(("epoch", value) for value in (-1, 1 << 32, 0.0))]
+    wrong = [({**before, key: value}, f"{key} is {value}") for key, value in places]
+    wrong += [(Loader(data, 8, **{**options, "seed": 6}).state_dict(), "taken with seed 6, this loader has 5: make them equal")]
+    wrong += [(Loader(data, 8, **{**options, "shuffle": False}).state_dict(), "taken with shuffle False, this loader has True")]
+    wrong += [(Loader(data.subset(range(7)), 7, **options).state_dict(), "taken with num_samples 7, this loader has 42")]
+    wrong += [({**before, "sampler": True}, "sampler True, this loader has False"), ({"epoch": 1}, "it has no consumed")]
+    for state, match in wrong:
+        with pytest.raises((TypeError, ValueError), match=match):
+            loader.load_state_dict(state)
         assert loader.state_dict() == before
-        loader.load_state_dict(before)
+    loader.load_state_dict(before)
+    one, two = (Loader(data, 12, sampler=RandomSampler(data, generator=generator), num_workers=0) for _ in range(2))
+    next(iter(one))
+    with pytest.raises(ValueError, match="generator of its own"):
+        two.load_state_dict(one.state_dict())

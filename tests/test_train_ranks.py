@@ -176,6 +176,7 @@ def test_fully_shard_trains_alike_and_has_plain_states(size, precision, close, s
         assert rank["parts"], "the weights are distributed"
         assert rank["loss"] == ranks[0]["loss"]
         assert rank["skipped"] == [1, True, scale]
+        assert all(rank["versions"]), "as in the state of a model that is not sharded"
     states = ranks[0]["states"]
     torch.testing.assert_close(states["model"], dict(model.state_dict()), rtol=close, atol=close)
     torch.testing.assert_close([*states["ema"].values()], average, rtol=close, atol=close)

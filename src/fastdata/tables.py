@@ -132,18 +132,23 @@ class TableDataset(RowsDataset):
         digest = xxhash.xxh3_128()
         for values in columns.values():
             digest.update(values.data)
+        self._digest = digest.hexdigest()
 
         def fill(rows: Array) -> None:
             for field, values in columns.items():
                 rows[field] = values
 
-        key = repr((described, wanted["target"], labels, digest.hexdigest())) if shared else None
+        key = repr((described, wanted["target"], labels, self._digest)) if shared else None
         count = len(next(iter(columns.values())))
         self._whole = _TableMemory(node_memory.once(key, count, row, fill, "leave columns out (drop=NAME)"), labels)
 
     @property
     def _all(self) -> _TableMemory:
         return self._whole
+
+    @property
+    def _sums(self) -> list[str]:
+        return [self._digest]
 
     @property
     def classes(self) -> list[str]:

@@ -25,7 +25,7 @@ from torchvision.transforms import v2
 from transformers.trainer_pt_utils import find_batch_size as transformers_find_batch_size
 from transformers.trainer_pt_utils import nested_detach
 
-from common import train_loader, val_loader
+from common import val_loader
 from fastdata import Batch
 
 
@@ -56,26 +56,10 @@ def test_its_attributes_stay(batch, name):
     assert made[1].tolist() == batch[1].tolist()
 
 
-REBUILT = {"Lightning": lambda batch: apply_to_collection(batch, torch.Tensor, torch.clone), "transformers": nested_detach}
-
-
-@pytest.mark.parametrize("name", REBUILT)
-def test_one_that_is_rebuilt_of_new_tensors_alone_says_nothing_rather_than_something_wrong(batch, name):
-    made = REBUILT[name](batch)
-    assert type(made) is Batch and (made.valid, made.ids, made.position) == (None, None, None)
-
-
-def test_its_rows_are_counted():
-    with train_loader(0) as loader:
-        for batch in loader:
-            rows = len(batch.ids)
-            assert extract_batch_size(batch) == find_batch_size(batch) == transformers_find_batch_size(batch) == rows
-
-
-def test_parts_and_sums_of_batches_have_the_rows_that_they_say(batch):
-    part = slice_tensors(batch, slice(4, 9))
-    assert torch.equal(part[1], batch[1][4:9]) and torch.equal(part[0], batch[0][4:9])
-    assert getattr(part, "ids", None) is None, "other rows than the batch's"
-    both = concatenate([batch, batch])
-    assert torch.equal(both[0], torch.cat([batch[0], batch[0]]))
-    assert getattr(both, "ids", None) is None or len(both.ids) == 32
+def test_others_rows_have_no_attributes_of_this_batch(batch):
+    for made in (apply_to_collection(batch, torch.Tensor, torch.clone), nested_detach(batch)):
+        assert type(made) is Batch and (made.valid, made.ids, made.position) == (None, None, None)
+    assert extract_batch_size(batch) == find_batch_size(batch) == transformers_find_batch_size(batch) == len(batch.ids)
+    part, both = slice_tensors(batch, slice(4, 9)), concatenate([batch, batch])
+    assert torch.equal(part[1], batch[1][4:9]) and torch.equal(both[0], torch.cat([batch[0], batch[0]]))
+    assert getattr(part, "ids", None) is None and (getattr(both, "ids", None) is None or len(both.ids) == 32)

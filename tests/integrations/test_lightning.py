@@ -91,41 +91,32 @@ def test_predictions_are_of_every_row_once_in_order(tmp_path):
     assert [k for batch in net.seen["predict"] for k in batch[0]] == list(range(COUNT))
 
 
-@pytest.mark.parametrize("limit", [3, 0.5])
-def test_limited_epochs_differ(tmp_path, epochs, limit):
-    net = Net()
-    with train_loader() as train:
-        trainer(tmp_path, limit_train_batches=limit).fit(net, train)
-    assert net.seen["train"] == [batch for epoch in epochs[0][:3] for batch in epoch[:3]]
+# Options of the Trainer, and which of the batches of the epochs 0 to 3 are trained on.
+RUNS = {
+    "limited": ({"limit_train_batches": 3}, lambda epochs: [epoch[:3] for epoch in epochs[:3]]),
+    "half": ({"limit_train_batches": 0.5}, lambda epochs: [epoch[:3] for epoch in epochs[:3]]),
+    "steps": ({"max_steps": 8, "max_epochs": -1}, lambda epochs: [epochs[0], epochs[1][:2]]),
+    "fast": ({"fast_dev_run": 2}, lambda epochs: [epochs[0][:2]]),
+    "made anew": ({"reload_dataloaders_every_n_epochs": 1}, lambda epochs: epochs[:3]),
+    "validation within": ({"val_check_interval": 0.5, "num_sanity_val_steps": 0}, lambda epochs: epochs[:3]),
+    "not distributed": ({"use_distributed_sampler": False}, lambda epochs: epochs[:3]),
+}
 
 
-def test_max_steps_and_fast_dev_run(tmp_path, epochs):
-    net = Net()
-    with train_loader() as train:
-        trainer(tmp_path, max_steps=8, max_epochs=-1).fit(net, train)
-    assert net.seen["train"] == flat(epochs[0])[:8]
-    net = Net()
-    with train_loader() as train, val_loader() as val:
-        trainer(tmp_path, fast_dev_run=2).fit(net, train, val)
-    assert net.seen["train"] == epochs[0][0][:2] and len(net.seen["val"]) == 2
-
-
-def test_loaders_that_are_made_anew_each_epoch_go_on_with_the_next(tmp_path, epochs):
+@pytest.mark.parametrize("name", RUNS)
+def test_every_way_to_run_trains_on_the_batches_of_its_epochs(tmp_path, epochs, name):
     class Remade(Net):
         def train_dataloader(self):
             return train_loader(0)
 
-    net = Remade()
-    trainer(tmp_path, reload_dataloaders_every_n_epochs=1).fit(net)
-    assert net.seen["train"] == flat(epochs[0][:3])
-
-
-def test_validation_in_the_middle_of_an_epoch_changes_nothing(tmp_path, epochs):
-    net = Net()
-    with train_loader() as train, val_loader(2) as val:
-        trainer(tmp_path, val_check_interval=0.5, num_sanity_val_steps=0).fit(net, train, val)
-    assert net.seen["train"] == flat(epochs[0][:3])
-    assert without_epochs(net.seen["val"]) == 6 * without_epochs(epochs[1])
+    options, expected = RUNS[name]
+    with train_loader() as train, val_loader(2) as val, val_loader() as other:
+        net = Remade() if name == "made anew" else Net()
+        loaders = [] if name == "made anew" else [train, [val, other]]
+        trainer(tmp_path, **options).fit(net, *loaders)
+    assert net.seen["train"] == flat(expected(epochs[0]))
+    if name == "validation within":
+        assert without_epochs(net.seen["val"]) == 12 * without_epochs(epochs[1])
 
 
 class Pairs(Net):

@@ -11,8 +11,16 @@ from pathlib import Path
 import pytest
 
 import fastdata
-from recipes import DOCUMENT, recipes
 from stores import sources
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "integrations.md"
+
+
+def recipes():
+    """The code of each section, by its heading; several blocks of one section are one script."""
+    sections = re.split(r"^## ", DOCUMENT.read_text(), flags=re.MULTILINE)[1:]
+    found = {each.splitlines()[0]: re.findall(r"^```python\n(.*?)^```", each, re.MULTILINE | re.DOTALL) for each in sections}
+    return {heading: "\n".join(blocks) for heading, blocks in found.items() if blocks}
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +33,8 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("heading", recipes())
 def test_it_runs(folder, heading):
-    command = [sys.executable, str(Path(__file__).with_name("recipes.py")), heading]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=400, check=False)
+    (folder / "recipe.py").write_text(recipes()[heading])
+    done = subprocess.run([sys.executable, "recipe.py"], cwd=folder, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 

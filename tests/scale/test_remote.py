@@ -26,6 +26,7 @@ import stores
 from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset
 from fastdata.cli import cli
 from fastdata.errors import FormatError, RemoteError, StoreError
+from fastdata.remote.bucket import Bucket
 from fastdata.store.files import file_sum
 from fastdata.store.manifest import read_manifest
 from faults import FAULTS, LIES, FaultServer, serving, storing
@@ -139,6 +140,26 @@ def test_s3(kind: str, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     other = stores.tokens() if kind != "tokens" else stores.arrays()
     with pytest.raises(RemoteError, match=r"s3://bucket/.*.fds holds another store"):
         fastdata.publish(other, url, storage=storage)
+
+
+@pytest.mark.usefixtures("credentials")
+@pytest.mark.parametrize("where", ["file", pytest.param("s3", marks=pytest.mark.scale)])
+def test_of_two_stores_published_to_one_url_at_once_one_is_refused(
+    where: str, many: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url, storage = f"file://{tmp_path}/one.fds", dict[str, Any]()
+    if where == "s3":
+        url, storage = "s3://bucket/one.fds", {"endpoint": request.getfixturevalue("moto"), "region": "us-east-1"}
+    refused = list[str]()
+
+    def meanwhile(size: int) -> None:
+        with pytest.raises(RemoteError, match="holds another store, or a part of one") as caught:
+            fastdata.publish(stores.arrays(), url, storage=storage)
+        refused.append(str(caught.value))
+
+    fastdata.publish(many, url, storage=storage, tick=meanwhile)
+    assert refused and command("verify", url, *(f"--storage={k}={v}" for k, v in storage.items())).returncode == 0
+    assert "publishing.json" not in dict(Bucket(url, storage).list())
 
 
 @pytest.mark.scale

@@ -99,6 +99,10 @@ class ArrayDataset(SlotDataset):
         return self._arrays
 
     @property
+    def _sums(self) -> list[str]:
+        return [self._arrays.store.manifest.xxh3_128]
+
+    @property
     def class_voxels(self) -> dict[int, int]:
         masks = self._arrays.store.manifest.section("masks")
         return masks.by_class if masks else {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from fastdata.data.choice import check_split, checked, disambiguate, part_of, places
 from fastdata.data.random import ROW_MASK
@@ -19,7 +21,8 @@ from fastdata.data.targets import to_tensors
 from fastdata.store.store import Place, Use
 from fastdata.system.shared_memory import SharedArray
 
-__all__ = ["Allocate", "Fixed", "RowsDataset", "SlotDataset", "Timing", "counted_of", "in_one_line", "shown"]
+__all__ = ["Allocate", "Fixed", "RowsDataset", "SlotDataset", "Timing"]
+__all__ += ["checksum", "counted_of", "in_one_line", "inside", "shown"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -81,6 +84,26 @@ def shown(path: Path | Place) -> str:
     return os.fspath(path.relative_to(here) if path.is_relative_to(here) and path != here else path)
 
 
+def inside(dataset: Any) -> Sequence[Any]:
+    """Return the datasets that one of torch's wraps."""
+    return [dataset.dataset] if isinstance(dataset, Subset) else dataset.datasets if isinstance(dataset, ConcatDataset) else []
+
+
+def checksum(dataset: Any) -> int:
+    """Return a number that is equal for equal samples, of what says cheaply which these are."""
+    total = zlib.crc32(repr(getattr(dataset, "identity", type(dataset).__name__)).encode())
+    for name in ("indices", "classes", "targets"):
+        try:
+            values = np.asarray(inspect.getattr_static(dataset, name, ()))  # no property, which might read all samples
+        except ValueError:  # lists of several lengths
+            continue
+        if values.dtype.kind in "biufU":
+            total = zlib.crc32(np.ascontiguousarray(values).data, total)
+    for each in inside(dataset):
+        total = zlib.crc32(str(checksum(each)).encode(), total)
+    return total
+
+
 class RowsDataset(Dataset[Any]):
     """Rows of a whole set: all of them, or those of a subset."""
 
@@ -112,6 +135,17 @@ class RowsDataset(Dataset[Any]):
             StoreError: the samples lie in no store.
         """
         return self._all.shards_of(self.rows(indices))  # type: ignore[no-any-return]
+
+    @property
+    def identity(self) -> Any:
+        """What is equal for datasets of the same samples: the checksums of what they read, and of the chosen rows."""
+        return self._sums, 0 if self._chosen is None else zlib.crc32(self._chosen.array.data)
+
+    @property
+    def _sums(self) -> list[str]:
+        """The checksums of the manifests of the stores that it reads, or what else tells one set from another."""
+        stores = self._all.stores.values()
+        return [store.manifest.xxh3_128 for store in stores] or [f"{zlib.crc32(self._all.targets.data):08x}"]
 
     @property
     def classes(self) -> list[str]:

@@ -45,6 +45,9 @@ class UserTransform:
         self.transform = transform
         objects = list(_objects(transform))
         self._call = _caller(transform, objects)
+        self.crops = [
+            type(found).__name__ for found in objects if not _comes_from(found, "fastdata") and "Crop" in type(found).__name__
+        ]
         self.seeders = [seeder for found in objects if (seeder := _seeder(found))]  # of generators of its own
 
     def __reduce__(self) -> Any:  # search again: in another process, a function has other globals

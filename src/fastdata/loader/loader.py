@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.data.dataset import Fixed, SlotDataset
+from fastdata.data.dataset import Fixed, SlotDataset, checksum
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch_transform import as_transforms
 from fastdata.loader.dali import Dali, check_dali
@@ -54,41 +54,38 @@ class Loader(Fixed, fixed=FIXED):
     Workers write images into shared memory. A batch stays unchanged for as long as this process holds it or a view of it (clone it
     before a fork). A consumer that holds more than three batches gets copies. `stats()` reports this memory, and who is waiting.
 
-    The order, the crops and the flips depend on (seed, epoch, sample), never on the number of workers or ranks, nor on an
-    interruption. As with torch's DataLoader, each `iter(loader)` begins a new epoch if the last one has delivered a batch, even if
-    that pass was not finished; `set_epoch`, also of a sampler of yours, and `load_state_dict` override this. The first pass
-    compares the ranks of torch.distributed, so all of them have to begin it, unless `split` is False or `rank` is given.
+    Order, crops and flips depend on (seed, epoch, sample), never on workers, ranks or interruptions. As with torch's DataLoader,
+    each `iter(loader)` begins a new epoch if the last one has delivered a batch; `set_epoch`, also of a sampler of yours, and
+    `load_state_dict` override this. The first pass compares the ranks of torch.distributed, so all of them have to begin it,
+    unless `split` is False or `rank` is given.
 
     Args:
         dataset: an LMDBDataset, a RAMDataset, or any map-style torch dataset. torch's Subset and ConcatDataset of fastdata's
             datasets are turned into fastdata's own, which are faster.
         batch_size: samples per batch and rank, as in torch.
-        global_batch_size: samples per batch over all ranks, instead of `batch_size`, to resume on another number of ranks. If they
-            do not divide it, some ranks repeat a sample in each batch, and `batch.valid` says so.
+        global_batch_size: samples per batch over all ranks, to resume on another number of them. If they do not divide it, some
+            ranks repeat a sample in each batch, and `batch.valid` says so.
         shuffle: draw a new order each epoch.
         order: "full" shuffles all samples together. "interleaved" uses few shards of the store at a time (docs/loader.md), for
             stores on slow disks and behind a cache. None: "interleaved" for a store behind a cache, else "full".
-        sampler: yields this rank's indices, as any torch Sampler. If it has `set_epoch` and `epoch`, as torch's have, the Loader
-            counts its epochs, and follows the epoch that the program sets there; else its epochs are left to the program. torch's
-            default generator is seeded by (seed, epoch) for it, and a generator of its own is left alone. Its list is drawn when a
-            pass begins.
+        sampler: yields this rank's indices, as any torch Sampler. If its `set_epoch` sets its `epoch`, the Loader counts them, and
+            follows the program that sets one; else they are left to the program. torch's default generator is seeded by (seed,
+            epoch) for it, and one of its own is left alone. Its list is drawn when a pass begins.
         batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler does; else as `sampler`.
         collate_fn: makes a batch of a list of items, for other datasets than fastdata's; None: torch's default_collate.
         batch_transform: a callable, or a list of them, for each batch on its device, in the stream of the consumer, with torch's
             generators: GPUNormalize and Augment get the images, NextToken the tokens, any other callable the batch.
-        num_workers: processes that make batches; 0: make them in this process; None: one for each core, shared with the other ranks
-            of this machine. Batches of tokens are always made in this process.
-        device: None for CPU tensors; "cuda" for batches on the GPU, copied while it computes, which are ordinary tensors of the
-            stream that is current when they are delivered.
+        num_workers: processes that make batches; 0: this process; None: one for each core, shared with the other ranks of this
+            machine. Batches of tokens are always made in this process.
+        device: None for CPU tensors; "cuda" for batches on the GPU, copied while it computes: tensors of the current stream.
         seed: 0 to 2^64 - 1.
         drop_last: leave out the last, smaller batch.
         prefetch_factor: batches that each worker makes ahead.
         device_prefetch: the most batches that are copied to the device ahead of the consumer; none is waited for.
         pin_memory: page-lock the batches; None: if the device is a GPU.
-        backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; order,
-            boxes and states are the same, pixels differ by a code or two.
-        schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, read this stored size and crop to this side;
-            None: the dataset's own.
+        backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; only pixels
+            differ, by a code or two.
+        schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, read this size and crop to this side.
         split: divide the samples among the ranks. False: deliver every sample, for instance to one rank that evaluates.
         rank, world_size: None: found at `len` and `iter`, from torch.distributed if it is initialized, else from the environment
             (RANK and WORLD_SIZE), else 0 of 1.
@@ -97,7 +94,8 @@ class Loader(Fixed, fixed=FIXED):
         ValueError: an argument is wrong.
         MissingExtraError: backend is "dali", and DALI is not installed.
         LoaderError: while iterating, a batch cannot be made, or a worker died; torch.distributed contradicts the environment,
-            or WORLD_SIZE is above 1 and nothing says which rank this is; ranks differ in seed, order, epoch or length.
+            or WORLD_SIZE is above 1 and nothing says which rank this is; ranks differ in data, seed, order, epoch or length, or
+            their samplers do not.
     """
 
     def __init__(
@@ -266,8 +264,7 @@ class Loader(Fixed, fixed=FIXED):
         return {"epoch": epoch + over, "consumed": 0 if over else consumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where a state was taken. The numbers of workers and ranks may differ; what determines the order may not. The
-        batches over all ranks stay the same if `global_batch_size` does.
+        """Continue where a state was taken. Workers and ranks may differ in number; `global_batch_size` keeps the batches the same.
 
         Raises:
             ValueError: seed, shuffle, order, the number of samples or the use of a sampler differ, or a sampler cannot be resumed.
@@ -292,9 +289,6 @@ class Loader(Fixed, fixed=FIXED):
         if progress.begun:
             progress.end_epoch()
             self._requests()
-        if not progress.compared:
-            self._sampling.ranks.compare({**self.state_dict(), "len": len(self)})
-            progress.compared = True
         if sampler is not None:
             sampler.expect(progress.epoch + 1)
             progress.in_flight = (-1, 0)  # the sampler may have changed between passes: draw its list again
@@ -303,8 +297,14 @@ class Loader(Fixed, fixed=FIXED):
         return progress.deliver(self._start, self._watched.changed)
 
     def _start(self) -> Engine:
-        """Return a new engine, which makes the batches."""
+        """Return a new engine, which makes the batches, once the ranks agree."""
         requests = self._requests()
+        ranks, sampler = self._sampling.ranks, self._sampling.user_sampler
+        if not self._progress.compared and ranks.comparable:
+            requests.rows()  # which draws the sampler's list
+            state = {**self.state_dict(), "len": len(self), "dataset": checksum(self.dataset)}
+            ranks.compare(state, None if sampler is None else sampler.drawn)
+        self._progress.compared = True
         engine: Engine
         if is_direct(self.dataset):
             engine = Direct(self.dataset, requests, pin=self.pin_memory)

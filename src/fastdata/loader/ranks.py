@@ -9,18 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import distributed as dist
 
 from fastdata.errors import LoaderError, warn_user
 from fastdata.loader.order import RankShard
 from fastdata.system.machine import available_cores
 
-__all__ = ["PATIENCE_S", "Ranks", "default_workers"]
+__all__ = ["PATIENCE_S", "SAME_SAMPLES", "Ranks", "default_workers"]
 
 PATIENCE_S = 30.0  # before the user is told what is waited for
 WAITS = (
     "waits for the other ranks at the first pass of a Loader: iterate over it on every rank, or give split=False to a Loader that "
     "some ranks use by themselves"
 )
+SAME_SAMPLES = "gives each of the {} ranks the same samples: use a DistributedSampler, or leave it out: the Loader splits them"
 
 
 @dataclass
@@ -33,10 +35,7 @@ class Ranks:
     blocks: bool = False
 
     def find(self) -> RankShard:
-        """Return what this process takes of each batch.
-
-        Rank and number of ranks come from the arguments, else from torch.distributed if it is initialized, else from the variables
-        RANK and WORLD_SIZE of the environment, as torchrun and Accelerate set them. The default is rank 0 of 1.
+        """Return what this process takes of each batch: by the arguments, torch.distributed, RANK and WORLD_SIZE, or all of it.
 
         Raises:
             ValueError: the arguments are out of range, or only one of them is given.
@@ -51,10 +50,9 @@ class Ranks:
             if not 0 <= rank < world_size:
                 raise ValueError(f"rank is {rank} of world_size {world_size}, but ranks count from 0")
             return RankShard(rank, world_size, self.blocks)
-        size = _number("WORLD_SIZE") or 1
-        number = _number("RANK")
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            found = RankShard(torch.distributed.get_rank(), torch.distributed.get_world_size(), self.blocks)
+        number, size = _number("RANK"), _number("WORLD_SIZE") or 1
+        if dist.is_available() and dist.is_initialized():
+            found = RankShard(dist.get_rank(), dist.get_world_size(), self.blocks)
             if "WORLD_SIZE" in os.environ and number is not None and (number, size) != (found.rank, found.world_size):
                 raise LoaderError(
                     f"torch.distributed says that this is rank {found.rank} of {found.world_size}, but RANK and WORLD_SIZE in the "
@@ -70,22 +68,23 @@ class Ranks:
             raise LoaderError(f"the environment says RANK {number} and WORLD_SIZE {size}, but ranks count from 0 to WORLD_SIZE - 1")
         return RankShard(number or 0, size, self.blocks)
 
-    def compare(self, state: Mapping[str, Any]) -> None:
-        """Check that all ranks of torch.distributed have the same order, epoch and length: each calls this with its state.
+    @property
+    def comparable(self) -> bool:
+        """Whether all ranks of torch.distributed share the samples."""
+        return self.split and self.rank is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
-        Raises:
-            LoaderError: they differ.
+    def compare(self, state: Mapping[str, Any], drawn: tuple[int, int] | None) -> None:
+        """Raise a LoaderError unless all ranks of torch.distributed have the same state, and a sampler drew different indices.
+
+        drawn: their number and checksum; None: there is no sampler of the user's.
         """
-        dist = torch.distributed
-        if not self.split or self.rank is not None or not dist.is_available() or not dist.is_initialized():
-            return
         states: list[Any] = [None] * dist.get_world_size()
         waiting = threading.Timer(PATIENCE_S, warn_user, [f"rank {dist.get_rank()} {WAITS}"])
         waiting.daemon = True
         waiting.start()
         try:
             group = None if "gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
-            dist.all_gather_object(states, state, group=group)
+            dist.all_gather_object(states, {**state, "drawn": drawn}, group=group)
         finally:
             waiting.cancel()
         if group is not None:
@@ -95,8 +94,11 @@ class Ranks:
             if len(set(values)) > 1:
                 raise LoaderError(
                     f"{name} is {', '.join(map(str, values))} on the ranks of torch.distributed, but has to be the same on all: "
-                    "give their Loaders the same arguments, or split=False for a Loader that some ranks use by themselves"
+                    "give their Loaders the same arguments, or split=False for a Loader that some ranks use by themselves "
+                    "(dataset: a checksum of its stores, subset, classes and targets)"
                 )
+        if drawn is not None and drawn[0] > 1 and all(each["drawn"] == drawn for each in states):
+            raise LoaderError(f"the sampler {SAME_SAMPLES.format(len(states))}. split=False lets each rank read all of them")
 
 
 def _number(name: str) -> int | None:

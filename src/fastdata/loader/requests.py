@@ -110,10 +110,12 @@ class Requests:
 
     def __iter__(self) -> Iterator[Request]:
         while True:
-            self.fill()
-            request = self._ready.popleft()
-            if self._schedule is not None:
-                self._schedule.draw(len(request.indices))
+            if self._sampler is None or self._ready or self._start < self.counts.epoch_stop:
+                self.fill()
+                request = self._ready.popleft()
+                if self._schedule is not None:
+                    self._schedule.draw(len(request.indices))
+            # else a sampler's next list is drawn when the pass begins; until then the last batch is made again, for nobody
             yield request if self.slots is None else request._replace(slot=self.slots.take())
 
     def take(self) -> list[Request]:

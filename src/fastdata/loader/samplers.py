@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import operator
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -35,11 +37,12 @@ class UserSampler:
         self._seed = seed
         self._among = among
         both = sampler, getattr(sampler, "sampler", None)
-        self._with_epoch = next((one for one in both if hasattr(one, "set_epoch") and hasattr(one, "epoch")), None)
+        self._with_epoch = next(filter(_tells_epoch, both), None)
         generators = (getattr(one, "generator", None) for one in both)
         self._generator = next((one for one in generators if isinstance(one, torch.Generator)), None)
         self._drawn = -1, torch.empty(0), torch.empty(0)  # the last epoch, and the generator's state before it and after it
         self._next_epoch = 0
+        self.drawn = 0, 0  # how many indices of the last epoch, and their checksum
 
     def epoch_set(self) -> int | None:
         """Return the epoch that the program has set on the sampler; None: it has set none, or the one that comes next."""
@@ -68,7 +71,8 @@ class UserSampler:
         if self._generator is not None:
             self._drawn = epoch, before, self._generator.get_state()
         self.expect(self._next_epoch)
-        drawn = np.concatenate(lists)
+        drawn = np.concatenate([np.empty(0, np.int64), *lists])
+        self.drawn = len(drawn), zlib.crc32(drawn.data)
         batches = np.stack([drawn, occurrences(drawn)])
         if not self._is_batch_sampler:
             if len(drawn) < stop:
@@ -104,11 +108,19 @@ class UserSampler:
         return np.where(found < 0, found + self._among, found)
 
 
-class EpochSampler(Sampler[int]):
-    """Passes the epoch on to a Loader, which computes the order itself.
+def _tells_epoch(sampler: Any) -> bool:
+    """Return whether a sampler's set_epoch sets its attribute `epoch`; others keep it elsewhere, for the program alone."""
+    if not (hasattr(sampler, "set_epoch") and hasattr(sampler, "epoch")):
+        return False
+    before, probe = sampler.epoch, copy.copy(sampler)
+    probe.set_epoch(SAMPLER_STREAM)
+    tells: bool = probe.epoch == SAMPLER_STREAM
+    probe.set_epoch(before or 0)  # of a sampler inside, which the copy shares
+    return tells
 
-    Lightning, timm and torch's examples call `loader.sampler.set_epoch(epoch)` when an epoch begins.
-    """
+
+class EpochSampler(Sampler[int]):
+    """Passes the epoch on to a Loader: Lightning, timm and torch's examples call `loader.sampler.set_epoch(epoch)`."""
 
     def __init__(self, loader: Any, length: Callable[[], int]) -> None:
         self.set_epoch = loader.set_epoch

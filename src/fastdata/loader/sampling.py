@@ -14,7 +14,7 @@ from fastdata.data.dataset import SlotDataset
 from fastdata.errors import warn_user
 from fastdata.loader.fetch import Size, sized
 from fastdata.loader.order import EpochOrder, LaneOrder, RankShard
-from fastdata.loader.ranks import Ranks
+from fastdata.loader.ranks import SAME_SAMPLES, Ranks
 from fastdata.loader.requests import Counts, Requests
 from fastdata.loader.samplers import UserSampler
 
@@ -60,12 +60,7 @@ def read_schedule(schedule: Mapping[int, Any] | None, dataset: Any) -> list[tupl
 
 @dataclass
 class Sampling:
-    """The arguments of a Loader that decide its batches.
-
-    Raises:
-        TypeError: `dataset` is not a map-style dataset, or the seed or a size is not a whole number.
-        ValueError: the seed or the order is wrong, or the samplers exclude other arguments, or lack a length.
-    """
+    """The arguments of a Loader that decide its batches. Raises ValueError and TypeError for those that are wrong."""
 
     dataset: Any
     batch_size: int | None
@@ -122,11 +117,9 @@ class Sampling:
         """Return the requests for the batches of a rank. Raises a ValueError if the arguments do not fit the number of ranks."""
         counts = self._count(shard)
         sampler = self.batch_sampler.sampler if type(self.batch_sampler) is BatchSampler else self.sampler
-        if shard.world_size > 1 and isinstance(sampler, PLAIN_SAMPLERS) and not KNOWN_RANK & {*dir(sampler)}:
-            warn_user(
-                f"a {type(sampler).__name__} gives each of the {shard.world_size} ranks the same samples: use a "
-                "DistributedSampler, or leave it out, and the Loader splits the samples"
-            )
+        unseen = shard.world_size > 1 and not self.ranks.comparable
+        if unseen and isinstance(sampler, PLAIN_SAMPLERS) and not KNOWN_RANK & {*dir(sampler)}:
+            warn_user(f"a {type(sampler).__name__} {SAME_SAMPLES.format(shard.world_size)}")
         if self.order == "interleaved" and self._lanes is None:
             self._lanes = LaneOrder.of(self.dataset, self.seed)
         order = self._lanes or EpochOrder(counts.num_samples, self.seed, self._shuffled)
@@ -176,11 +169,7 @@ class Sampling:
         }
 
     def check_state(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """Check that a loader whose state is `own` can continue from `state`. Warn if its batches will be others.
-
-        Raises:
-            TypeError, ValueError: it cannot.
-        """
+        """Raise a TypeError or a ValueError unless a loader whose state is `own` can continue from `state`."""
         if missing := sorted(set(own) - set(state) - {"lanes", "shards"}):
             raise ValueError(f"this is not the state of a Loader: it has no {', '.join(missing)}")
         for name in ("seed", "shuffle", "order", "num_samples", "sampler", "lanes", "shards"):
@@ -201,9 +190,8 @@ class Sampling:
                 f"the state was taken with {state['global_batch_size']} samples in a batch over all ranks, this loader has "
                 f"{own['global_batch_size']}: give global_batch_size={state['global_batch_size']} to continue with the same batches"
             )
-        samplers = (self.any_sampler, getattr(self.any_sampler, "sampler", None))
-        generator = any(getattr(one, "generator", None) is not None and not hasattr(one, "set_epoch") for one in samplers)
-        if generator and (state["epoch"] or state["consumed"]):
+        samplers = [one for one in (self.any_sampler, getattr(self.any_sampler, "sampler", None)) if not hasattr(one, "set_epoch")]
+        if any(getattr(one, "generator", None) is not None for one in samplers) and (state["epoch"] or state["consumed"]):
             raise ValueError(
                 "the sampler has a generator of its own, whose state was not saved: leave generator out, and the Loader seeds it"
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset
 
-from fastdata.data.dataset import SlotDataset
+from fastdata.data.dataset import SlotDataset, inside
 from fastdata.errors import LoaderError, warn_user
 from fastdata.loader.direct import is_direct
 from fastdata.tables import TableDataset
@@ -49,15 +49,11 @@ class WatchedDataset:
 
 def _settings(dataset: Any) -> list[Any]:
     """Return the view and the transform of a dataset, and of those that it wraps."""
-    inside = [dataset.dataset] if isinstance(dataset, Subset) else dataset.datasets if isinstance(dataset, ConcatDataset) else []
-    return [getattr(dataset, "views", None), getattr(dataset, "transform", None), *map(_settings, inside)]
+    return [getattr(dataset, "views", None), getattr(dataset, "transform", None), *map(_settings, inside(dataset))]
 
 
 def _unwrap(dataset: Any) -> Any:
-    """Turn torch's Subset or ConcatDataset of fastdata's datasets into one dataset of fastdata's, with the same indices.
-
-    Return other datasets as they are, and subclasses too, which may change the items.
-    """
+    """Return torch's Subset or ConcatDataset of fastdata's datasets as one of fastdata's; others, and subclasses, as they are."""
     if type(dataset) is Subset:
         whole = _unwrap(dataset.dataset)
         return whole.subset(dataset.indices) if isinstance(whole, SlotDataset | TableDataset) else dataset

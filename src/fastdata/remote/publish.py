@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import xxhash
 
@@ -18,6 +19,7 @@ from fastdata.store.store import Store
 __all__ = ["REQUESTS", "publish", "read_fingerprint"]
 
 REQUESTS = 8  # in flight
+CLAIM = "publishing.json"  # the manifest that is to come
 
 
 def publish(
@@ -25,7 +27,8 @@ def publish(
 ) -> None:
     """Copy a finished store to a URL, from which datasets read it through a cache.
 
-    Files that are there already with the same bytes are kept, so an interrupted copy is continued. A store is never overwritten.
+    Files that are there already with the same bytes are kept, so an interrupted copy is continued. A store is never overwritten,
+    nor mixed with another one that is published to the same URL meanwhile: an object says whose turn it is.
 
     Args:
         storage: options of the client: endpoint, region, and others; what is missing comes from the environment.
@@ -51,12 +54,20 @@ def publish(
             bucket.put(name, path, replace=True)
         return total.bytes
 
-    if read_fingerprint(bucket, MANIFEST) not in (None, manifest.fingerprint):
-        raise RemoteError(f"{url} holds another store: give a URL where nothing is, or delete what is there")
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        for size in pool.map(send, files):
-            tick(size)
-    bucket.put(MANIFEST, manifest.to_json(), replace=True)
+    body = manifest.to_json()
+    other = RemoteError(f"{url} holds another store, or a part of one: give a URL where nothing is, or delete what is there")
+    if not bucket.put(CLAIM, body) and bucket.read_twice(CLAIM) != body:
+        raise other
+    try:
+        if read_fingerprint(bucket, MANIFEST) not in (None, manifest.fingerprint):
+            raise other
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            for size in pool.map(send, files):
+                tick(size)
+        bucket.put(MANIFEST, body, replace=True)
+    finally:
+        with suppress(RemoteError):  # without the right to delete it stays, for the same store
+            bucket.delete([CLAIM])
 
 
 def read_fingerprint(bucket: Bucket, name: str) -> str | None:

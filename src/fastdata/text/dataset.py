@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import zlib
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,11 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def identity(self) -> Any:
+        """As of other datasets: what is equal for datasets of the same documents."""
+        return self._expected, zlib.crc32(self._bounds.data)
 
     @property
     def num_tokens(self) -> int:

@@ -84,8 +84,9 @@ class Schedule:
     def epoch_ended(self) -> None:
         """Set the rates of the next epoch, after the last `updated` of this one. Warn if none of this one was above 0."""
         if self._moves is False:
-            name = _name(self._scheduler)
-            warn_user(f"the learning rate was 0 for a whole epoch; the scheduler is {name}, stepped: {self.every}")
+            why = f"its scheduler is {_name(self._scheduler)}, stepped: {self.every}"
+            why = "it has no scheduler: give it an lr above 0" if self._scheduler is None else why
+            warn_user(f"the learning rate of the optimizer was 0 for a whole epoch; {why}")
         self._moves = None
         if self.of_torch and self.every == "epoch":
             self._scheduler.step()

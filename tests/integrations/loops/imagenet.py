@@ -1,7 +1,4 @@
-"""The loop of pytorch/examples' imagenet/main.py: ranks, a checkpoint of each epoch, --resume, validation.
-
-python imagenet.py original|fastdata ROOT OUT EPOCHS [RESUME]; ranks by the environment, as torchrun sets it.
-"""
+"""The loop of pytorch/examples' imagenet/main.py under torchrun: python imagenet.py original|fastdata ROOT OUT EPOCHS [RESUME]."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data.distributed import DistributedSampler
+from torch.utils.data import DistributedSampler, RandomSampler
 
 from data import SIDE, Folder, loader
 
@@ -21,35 +17,30 @@ from data import SIDE, Folder, loader
 def main(path: str, root: Path, out: Path, epochs: int, resume: str | None = None) -> None:
     ranks = int(os.environ["WORLD_SIZE"]) > 1
     torch.manual_seed(0)
-    model: nn.Module = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * (SIDE - 2) ** 2, 3)
-    )
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * (SIDE - 2) ** 2, 3)]
+    model: nn.Module = nn.Sequential(*layers)
     if ranks:
         torch.distributed.init_process_group("gloo")
-        model = DistributedDataParallel(model)
-    criterion = nn.CrossEntropyLoss()
+        model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.1)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    start_epoch = 0
-    if resume:
-        checkpoint = torch.load(resume)
-        start_epoch = checkpoint["epoch"]
-        for name, part in parts.items():
-            part.load_state_dict(checkpoint[name])
+    checkpoint = torch.load(resume) if resume else {"epoch": 0}
+    for name in parts.keys() & checkpoint.keys():
+        parts[name].load_state_dict(checkpoint[name])
     dataset = Folder(root / "images")
-    sampler = DistributedSampler(dataset) if ranks else torch.utils.data.RandomSampler(dataset, generator=torch.Generator())
+    sampler = DistributedSampler(dataset) if ranks else RandomSampler(dataset, generator=torch.Generator())
     train_loader = loader(path, root, 4, sampler=sampler)
     val_loader = loader(path, root, 8, **({} if path == "original" else {"split": False}))
     seen = []
-    for epoch in range(start_epoch, epochs):
+    for epoch in range(checkpoint["epoch"], epochs):
         if ranks:
             sampler.set_epoch(epoch)
         else:
             sampler.generator.manual_seed(epoch)
         model.train()
         for images, target in train_loader:
-            loss = criterion(model(images), target)
+            loss = nn.functional.cross_entropy(model(images), target)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

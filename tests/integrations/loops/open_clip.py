@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, RandomSampler
 
 from data import MEAN, SIDE, STD, Folder
-from fastdata import CenterCrop, GPUNormalize, Loader
-from fastdata import open as open_store
+from fastdata import CenterCrop, GPUNormalize, LMDBDataset, Loader
 
 LENGTH, ACCUM = 12, 2
 
@@ -28,11 +27,8 @@ class Pairs(Folder):
 def pairs(path: str, root: Path, sampler: RandomSampler) -> DataLoader | Loader:
     if path == "original":
         return DataLoader(Pairs(root / "images"), 4, sampler=sampler, drop_last=True)
-    dataset, normalize = open_store(root / "images.fds", crop=CenterCrop(SIDE), fields="caption"), GPUNormalize(MEAN, STD)
-
-    def as_pair(batch: Any) -> Any:
-        return normalize(batch[0]), batch[1].long()
-
+    dataset, normalize = LMDBDataset(root / "images.fds", crop=CenterCrop(SIDE), fields="caption"), GPUNormalize(MEAN, STD)
+    as_pair = [lambda batch: (normalize(batch[0]), batch[1].long())]
     return Loader(dataset, 4, sampler=sampler, drop_last=True, batch_transform=as_pair, num_workers=1)
 
 
@@ -58,8 +54,7 @@ def main(path: str, root: Path, epochs: int = 3) -> list[float]:
             loss = (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
             loss.backward()
             optimizer.step()
-            with torch.no_grad():
-                logit_scale.clamp_(0, 4.605)
+            logit_scale.data.clamp_(0, 4.605)
             held.clear()
             seen.append(loss.item())
     return seen
