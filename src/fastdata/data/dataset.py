@@ -7,6 +7,7 @@ import inspect
 import os
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,14 +92,14 @@ def inside(dataset: Any) -> Sequence[Any]:
 
 def checksum(dataset: Any) -> int:
     """Return a number that is equal for equal samples, of what says cheaply which these are."""
-    total = zlib.crc32(repr(getattr(dataset, "identity", type(dataset).__name__)).encode())
-    for name in ("indices", "classes", "targets"):
-        try:
-            values = np.asarray(inspect.getattr_static(dataset, name, ()))  # no property, which might read all samples
-        except ValueError:  # lists of several lengths
-            continue
-        if values.dtype.kind in "biufU":
-            total = zlib.crc32(np.ascontiguousarray(values).data, total)
+    classes, indices, targets = (inspect.getattr_static(dataset, name, None) for name in ("classes", "indices", "targets"))
+    names = classes if isinstance(classes, list | tuple) else ()  # a property might read all samples
+    total = zlib.crc32(repr((getattr(dataset, "identity", type(dataset).__name__), names)).encode())
+    for values in (indices, targets):
+        one = next(iter(values), None) if isinstance(values, list | tuple | range) else values
+        if isinstance(one, int | float | np.ndarray | np.number | torch.Tensor):
+            with suppress(TypeError, ValueError):  # lists of several lengths, or tensors of a GPU
+                total = zlib.crc32(np.ascontiguousarray(values).data, total)
     for each in inside(dataset):
         total = zlib.crc32(str(checksum(each)).encode(), total)
     return total

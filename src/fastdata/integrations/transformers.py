@@ -15,7 +15,8 @@ class LoaderMixin:
     A resumed run goes on with the next batch, and decodes none of those before it.
 
     Raises:
-        ValueError: per_device_train_batch_size or per_device_eval_batch_size, which losses are weighted by, is not the Loader's.
+        ValueError: per_device_train_batch_size or per_device_eval_batch_size, which losses are weighted by, is not the Loader's, or
+            an option asks for another order.
     """
 
     def to_inputs(self, batch: Any) -> dict[str, Any]:
@@ -28,6 +29,12 @@ class LoaderMixin:
         stage, rows = "train" if is_training else "eval", dataset.global_batch_size // dataset.part.world_size
         if (asked := getattr(self.args, f"{stage}_batch_size")) != rows:
             raise ValueError(f"per_device_{stage}_batch_size is {asked}, but the Loader has batches of {rows}: make them equal")
+        strategy, drops = getattr(self.args, "train_sampling_strategy", "random"), self.args.dataloader_drop_last
+        if (is_training and strategy != "random") or (drops and not dataset.drop_last):
+            raise ValueError(
+                f"train_sampling_strategy is {strategy!r} and dataloader_drop_last {drops}, but a Loader has an order of its own: "
+                "leave them out, and give it drop_last=True or a batch_sampler"
+            )
         return (_Training if is_training else _Inputs)(dataset, self)
 
     def prediction_step(self: Any, *args: Any, **options: Any) -> Any:

@@ -28,7 +28,7 @@ def states(model: nn.Module, *optimizers: Optimizer) -> list[dict[str, Any]]:
     """Return the state of a model, and of its optimizer if given. Sharded parameters are put together on rank 0."""
     if _is_sharded(model):
         parts: Any = sharded.get_state_dict(model, optimizers, options=FULL)
-        whole = OrderedDict[str, Any](parts[0])
+        whole: Any = OrderedDict(parts[0])
         whole._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]  # versions of modules, which torch leaves out
         return [whole, *parts[1:]][: 1 + len(optimizers)]
     return [model.state_dict(), *(optimizer.state_dict() for optimizer in optimizers)]
