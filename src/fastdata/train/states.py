@@ -29,7 +29,7 @@ def states(model: nn.Module, *optimizers: Optimizer) -> list[dict[str, Any]]:
     if _is_sharded(model):
         parts: Any = sharded.get_state_dict(model, optimizers, options=FULL)
         whole: Any = OrderedDict(parts[0])
-        whole._metadata = model.state_dict()._metadata  # versions of modules, which torch leaves out
+        whole._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]  # versions of modules, which torch leaves out
         return [whole, *parts[1:]][: 1 + len(optimizers)]
     return [model.state_dict(), *(optimizer.state_dict() for optimizer in optimizers)]
 
