@@ -54,8 +54,7 @@ class Window(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Pixels that contain a window, [H, W, C], or RGBA for RGB. The first is at (top, left) of the image; each merges `shrink` x
-    `shrink` pixels."""
+    """Pixels that contain a window, [H, W, C]. The first is at (top, left) of the image; each merges `shrink` x `shrink` pixels."""
 
     pixels: Array
     top: int = 0

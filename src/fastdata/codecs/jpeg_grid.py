@@ -158,7 +158,7 @@ def decode_jpeg_into(
     gray: bool,
     fast: bool = False,
 ) -> Array:
-    """Decode a JPEG as `decode_jpeg` does, but into existing memory, and perhaps at a smaller scale.
+    """Decode a JPEG to [H, W, 3 or 1] as `decode_jpeg` does, but into existing memory, and perhaps at a smaller scale.
 
     Args:
         scratch: returns flat uint8 memory of at least a number of bytes, as `decode_buffer` does.
@@ -166,17 +166,13 @@ def decode_jpeg_into(
         size: (height, width) at full size, or at 1/2, 1/4 or 1/8 of it, rounded up.
         fast: use a faster, less exact transform and upsampling of colours.
 
-    Returns:
-        [H, W, 1], or RGBA [H, W, 4] with a meaningless last channel, which is faster to decode and to resize than RGB
-        (benchmarks/LOG.md).
-
     Raises:
         CodecError: if the bytes are damaged, or have no such size.
     """
     height, width = size
-    shape = height, width, 1 if gray else 4
+    shape = height, width, 1 if gray else 3
     options = {"fastdct": fast, "fastupsample": fast, "min_height": height, "min_width": width}
-    pixels = _decode(data, "GRAY" if gray else "RGBA", scratch(math.prod(shape)), **options)
+    pixels = _decode(data, "GRAY" if gray else "RGB", scratch(math.prod(shape)), **options)
     if pixels.shape != shape:
         raise CodecError(f"a JPEG of {pixels.shape[1]} x {pixels.shape[0]} pixels, where {width} x {height} were expected")
     return pixels

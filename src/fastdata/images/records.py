@@ -95,7 +95,7 @@ class _Holdable(ABC):
         heights, widths = self.sides(np.array([index]))
         window = Window(0, 0, int(heights[0]), int(widths[0]))
         region = self._decode(index, self._read(index), window, decode_buffer)
-        return np.ascontiguousarray(region.pixels[:, :, : self.form.channels]).view(np.uint8).reshape(-1)
+        return np.ascontiguousarray(region.pixels).view(np.uint8).reshape(-1)
 
     @abstractmethod
     def sides(self, ids: Array) -> tuple[Array, Array]: ...

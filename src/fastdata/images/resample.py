@@ -26,9 +26,8 @@ KERNELS = {"bilinear": (bilinear, bilinear_averaged), "bicubic": (bicubic, bicub
 def resample(pixels: Array, box: Box, out: Array, *, antialias: bool, interpolation: str = "bilinear") -> None:
     """Resize the box (top, left, height, width) of `pixels`, [h, w, C], into `out`, [H, W, C], of the same dtype, uint8 or uint16.
 
-    `pixels` may be RGBA where `out` is RGB. With `antialias`, sides that shrink are averaged with a filter as wide as what they
-    skip. This is Pillow's BILINEAR or BICUBIC except for rounding, a code or rarely two: torch's uint8 kernels have Pillow's
-    arithmetic, vectorised.
+    With `antialias`, sides that shrink are averaged with a filter as wide as what they skip. This is Pillow's BILINEAR or BICUBIC
+    except for rounding, a code or rarely two: torch's uint8 kernels have Pillow's arithmetic, vectorised.
     """
     y, x, height, width = box
     top, left, bottom, right = math.floor(y), math.floor(x), math.ceil(y + height), math.ceil(x + width)
@@ -40,25 +39,12 @@ def resample(pixels: Array, box: Box, out: Array, *, antialias: bool, interpolat
         # no pixel beyond the box counts: whether there is one depends on what was decoded
         pixels = _shifted(pixels[top:bottom, left:right], y - top, x - left)[: math.ceil(height), : math.ceil(width)]
     if pixels.shape[:2] == (height, width) == out.shape[:2]:
-        _copy(pixels, out)
-        return
-    same = pixels.shape[2] == out.shape[2]
-    target = out if same else np.empty((*out.shape[:2], pixels.shape[2]), out.dtype)
-    if averaged or pixels.shape[:2] != (height, width):
-        _resize(pixels, (height, width), target, KERNELS[interpolation][averaged])
+        out[...] = pixels
+    elif averaged or pixels.shape[:2] != (height, width):
+        _resize(pixels, (height, width), out, KERNELS[interpolation][averaged])
     else:
         method = cv2.INTER_LINEAR if interpolation == "bilinear" else cv2.INTER_CUBIC
-        cv2.resize(pixels, target.shape[1::-1], dst=target, interpolation=method)
-    if not same:
-        _copy(target, out)
-
-
-def _copy(pixels: Array, out: Array) -> None:
-    """Copy pixels, without the last channel of RGBA if `out` has three."""
-    if pixels.shape[2] == out.shape[2]:
-        out[...] = pixels
-    elif pixels.size:
-        cv2.cvtColor(pixels, cv2.COLOR_RGBA2RGB, dst=out)
+        cv2.resize(pixels, out.shape[1::-1], dst=out, interpolation=method)
 
 
 def resample_part(
@@ -73,14 +59,14 @@ def resample_part(
     (height, width), channels = out.shape[:2], pixels.shape[2]
     if rate == (1, 1):
         top, left = start[0] - corner[0], start[1] - corner[1]
-        _copy(pixels[top : top + height, left : left + width], out)
+        out[...] = pixels[top : top + height, left : left + width]
         return
     # torch's kernel begins at the image's corner: what lies before `pixels` is never set, and changes nothing in `out`
     canvas: Array = np.empty((corner[0] + len(pixels), corner[1] + pixels.shape[1], channels), pixels.dtype)
     canvas[corner[0] :, corner[1] :] = pixels
     resized: Array = np.empty((start[0] + height, start[1] + width, channels), pixels.dtype)
     _resize(canvas, (len(resized) * rate[0], resized.shape[1] * rate[1]), resized, KERNELS[interpolation][True])
-    _copy(resized[start[0] :, start[1] :], out)
+    out[...] = resized[start[0] :, start[1] :]
 
 
 def _shifted(pixels: Array, down: float, across: float) -> Array:
