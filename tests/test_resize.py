@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdata.images.geometry import target_shapes
+from fastdata.images.geometry import layout
 from fastdata.images.prepare import resize
 from support import picture
 
@@ -60,12 +60,16 @@ SIDES = st.integers(1, 300) | st.integers(1, 65_500)
 
 @given(SIDES, SIDES, SIDES)
 def test_sides_are_those_of_torchvisions_resize(height: int, width: int, size: int) -> None:
-    sides, short, long = np.array([(height, width)]), min(height, width), max(height, width)
-    expected = (int(size * long / short), size) if width <= height else (size, int(size * long / short))
-    for mode in ("short", "crop"):
-        assert target_shapes(sides, size, mode, upscale=True).tolist() == [list(expected)]
-    assert target_shapes(sides, size, "long", upscale=True).tolist() == [[max(1, int(size * n / long)) for n in (height, width)]]
-    assert target_shapes(sides, size, "stretch", upscale=True).tolist() == [[size, size]]
+    def resized(mode: str, upscale: bool) -> list[int]:
+        shape, corner, stored = (found[0].tolist() for found in layout(np.array([(height, width)]), size, mode, upscale=upscale))
+        square = [min(*shape, size)] * 2 if mode == "crop" else shape
+        assert stored == square and corner == [(whole - side) // 2 for whole, side in zip(shape, square, strict=True)]
+        return shape
+
+    short, long = min(height, width), max(height, width)
+    expected = [int(size * long / short), size] if width <= height else [size, int(size * long / short)]
+    assert resized("short", True) == resized("crop", True) == expected
+    assert resized("long", True) == [max(1, int(size * n / long)) for n in (height, width)]
+    assert resized("stretch", True) == [size, size]
     for mode, side in (("short", short), ("crop", short), ("long", long)):
-        kept = target_shapes(sides, size, mode, upscale=False).tolist()
-        assert kept == (sides if size >= side else target_shapes(sides, size, mode, upscale=True)).tolist()
+        assert resized(mode, False) == ([height, width] if size >= side else resized(mode, True))

@@ -101,14 +101,6 @@ def _twice(rng: Random, data: bytes) -> bytes:
     return data[:to] + piece * rng.choice((1, 1, 1, 2, 40)) + data[to:]
 
 
-def _swap(rng: Random, data: bytes) -> bytes:
-    size = rng.choice((1, 4, 8, 512, 4096))
-    a, b = sorted((_place(rng, data), _place(rng, data)))
-    if b < a + size or b + size > len(data):
-        return data
-    return data[:a] + data[b : b + size] + data[a + size : b] + data[a : a + size] + data[b + size :]
-
-
 def _word(rng: Random, data: bytes) -> bytes:
     at = _place(rng, data)
     return data[:at] + rng.choice(WORDS) + data[at + rng.choice((0, 0, 1, 3)) :]
@@ -128,7 +120,7 @@ def _digits(rng: Random, data: bytes) -> bytes:
 
 
 CHANGES: tuple[Mutator, ...] = (
-    *(_bit, _bit, _byte, _byte, _integer, _integer, _integer, _cut, _without, _zeros, _twice, _swap, _word, _longer, _digits),
+    *(_bit, _bit, _byte, _byte, _integer, _integer, _integer, _cut, _without, _zeros, _twice, _word, _longer, _digits),
 )
 
 
@@ -257,23 +249,18 @@ def as_tar(rng: Random, data: bytes) -> bytes:
 
 
 def as_jpeg(rng: Random, data: bytes) -> bytes:
-    """Change a segment of a JPEG's header and its length; else damage the bytes."""
+    """Damage, remove or repeat a segment of a JPEG's header, mostly with the right length; else damage the bytes."""
     at, found = 2, []
     while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
-        found.append(at)
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        found.append(slice(at, at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")))
+        at = found[-1].stop
     if rng.random() < 0.4 or not found:
         return anything(rng, data)
-    at = rng.choice(found)
-    size = int.from_bytes(data[at + 2 : at + 4], "big")
-    body = anything(rng, data[at + 4 : at + 2 + size])
-    what = rng.random()
-    if what < 0.2:
-        return data[:at] + data[at + 2 + size :]
-    if what < 0.3:
-        return data[:at] + data[at : at + 2 + size] * 2 + data[at + 2 + size :]
-    length = len(body) + 2 if what < 0.9 else rng.choice((0, 1, 2, 65535))
-    return data[: at + 2] + (length & 0xFFFF).to_bytes(2, "big") + body + data[at + 2 + size :]
+    segment = rng.choice(found)
+    body = anything(rng, data[segment][4:])
+    length = len(body) + 2 if rng.random() < 0.9 else rng.choice((0, 1, 2, 65535))
+    changed = data[segment][:2] + (length & 0xFFFF).to_bytes(2, "big") + body
+    return data[: segment.start] + rng.choice((changed, changed, changed, b"", data[segment] * 2)) + data[segment.stop :]
 
 
 MUTATORS: dict[str, Mutator] = {

@@ -52,7 +52,7 @@ def row(layout: str, k: int) -> dict[str, Any]:
     return {"file_name": f"{k}.png", "boxes": given(layout, k), "category": CATEGORIES[k], "keypoints": POINTS[k]}
 
 
-def by_coco(root: Path, out: Path) -> Path:
+def by_coco(root: Path, out: Path, **options: Any) -> Path:
     annotations = [
         {"image_id": k, "bbox": box, "category_id": category, "keypoints": np.ravel(points).tolist()}
         for k in range(COUNT)
@@ -62,7 +62,7 @@ def by_coco(root: Path, out: Path) -> Path:
     categories = [{"id": k, "name": name, "keypoints": POINT_NAMES} for k, name in enumerate(NAMES)]
     body = {"images": images, "annotations": annotations, "categories": categories}
     (root / "a.json").write_text(json.dumps(body))
-    return prep(write_images(root / "in"), out, size=SIZE, coco=root / "a.json", workers=1).out
+    return prep(write_images(root / "in"), out, coco=root / "a.json", workers=1, **{"size": SIZE, **options}).out
 
 
 def by_yolo(root: Path, out: Path) -> Path:
@@ -119,9 +119,7 @@ def by_export(to: str) -> Callable[[Path, Path], Path]:
     def make(root: Path, out: Path) -> Path:
         """From a store of whole images, which is exported, read back and made small."""
         (root / "a").mkdir()
-        by_coco(root / "a", root / "first.fds")
-        store = prep(root / "a/in", root / "whole.fds", coco=root / "a/a.json", codec="png", workers=1).out
-        export(store, root / "x", to=to)
+        export(by_coco(root / "a", root / "whole.fds", size=None, codec="png"), root / "x", to=to)
         if to == "webdataset":
             fields = ("boxes=boxes.npy:xyxy", "category=category.npy:int64[]", "keypoints=keypoints.npy:xy[2]")
             return prep(root / "x", out, size=SIZE, fields=fields, label_column="none", workers=1).out

@@ -14,7 +14,7 @@ from fastdata.store.columns import Lists
 if TYPE_CHECKING:  # an export needs no torch
     from fastdata.images.view import Sample
 
-__all__ = ["Placement", "move_boxes", "move_columns", "move_keypoints", "placement", "target_shapes"]
+__all__ = ["Placement", "layout", "move_boxes", "move_columns", "move_keypoints", "placement"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,34 +39,33 @@ class Placement:
         return Placement(np.where(flips, -scale, scale), np.where(flips, sizes - shift, shift)), sizes
 
 
-def target_shapes(sides: Array, size: int | None, mode: str, *, upscale: bool) -> Array:
-    """Return the (height, width) to resize images of these sides to, int64 [n, 2]; for mode "crop", before cropping.
+def layout(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple[Array, Array, Array]:
+    """Return the (height, width) to resize images of these sides to, and the corner and the sides of what is stored of that.
+
+    All are int64 [n, 2].
 
     Args:
         size: what the side becomes that `mode`, the option `--resize`, names; the other is truncated, as in torchvision's Resize.
             None: every image keeps its sides.
         upscale: whether a smaller image is enlarged, or keeps its size ("stretch": each side by itself).
     """
-    sides = sides.astype(np.int64)
-    if size is None:
-        return sides
-    if mode == "stretch":
-        return np.full_like(sides, size) if upscale else np.minimum(sides, size)
-    side = (sides.max(axis=1) if mode == "long" else sides.min(axis=1))[:, None]
-    resized = np.maximum(1, size * sides // side)
-    return resized if upscale else np.where(side <= size, sides, resized)
+    resized = sides = sides.astype(np.int64)
+    if size is not None and mode == "stretch":
+        resized = np.full_like(sides, size) if upscale else np.minimum(sides, size)
+    elif size is not None:
+        side = (sides.max(axis=1) if mode == "long" else sides.min(axis=1))[:, None]
+        resized = np.maximum(1, size * sides // side)
+        resized = resized if upscale else np.where(side <= size, sides, resized)
+    stored = resized
+    if size is not None and mode == "crop":
+        stored = np.broadcast_to(np.minimum(resized.min(axis=1), size)[:, None], sides.shape)
+    return resized, (resized - stored) // 2, stored
 
 
 def placement(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple[Placement, Array]:
     """Return where points of files lie in the stored images, and the sizes of these, (height, width), int64 [n, 2]."""
-    shapes = target_shapes(sides, size, mode, upscale=upscale)
-    stored, corner = shapes, np.zeros_like(shapes)
-    if mode == "crop" and size is not None:
-        side = np.minimum(shapes.min(axis=1), size)[:, None]
-        corner = (shapes - side) // 2
-        stored = np.broadcast_to(side, shapes.shape)
-    scale = shapes / sides
-    return Placement(scale[:, ::-1], -corner[:, ::-1].astype(np.float64)), stored
+    resized, corner, stored = layout(sides, size, mode, upscale=upscale)
+    return Placement((resized / sides)[:, ::-1], -corner[:, ::-1].astype(np.float64)), stored
 
 
 def move_columns(

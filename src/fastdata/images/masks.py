@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 
 from fastdata.codecs.channels import split_alpha, to_channels
@@ -17,7 +16,7 @@ from fastdata.errors import CodecError, PrepError
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
 
-__all__ = ["Color", "MaskRecipe", "decode_mask", "is_binary", "mask_values", "read_palette", "resize_mask"]
+__all__ = ["Color", "MaskRecipe", "decode_mask", "is_binary", "mask_values", "read_palette"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
@@ -152,8 +151,3 @@ def _class_numbers(rgb: Array, colors: tuple[Color, ...]) -> Array:
 def _code(rgb: Array) -> Array:
     """Return a number for each colour, of 8 or 16 bits per channel."""
     return np.asarray(rgb.astype(np.int64) @ [1 << 32, 1 << 16, 1])
-
-
-def resize_mask(mask: Array, shape: tuple[int, int]) -> Array:
-    """Resize a mask: each new pixel takes the class at its centre, since classes cannot be averaged."""
-    return mask if mask.shape == shape else cv2.resize(mask, shape[::-1], interpolation=cv2.INTER_NEAREST_EXACT)

@@ -16,8 +16,8 @@ from fastdata.codecs.jpeg_file import JpegHeader
 from fastdata.codecs.pillow_files import extras
 from fastdata.codecs.pixels import JPEGS, encode_record
 from fastdata.errors import CodecError
-from fastdata.images.geometry import target_shapes
-from fastdata.images.masks import MaskRecipe, decode_mask, resize_mask
+from fastdata.images.geometry import layout
+from fastdata.images.masks import MaskRecipe, decode_mask
 from fastdata.images.sections import NamedImage
 from fastdata.store.manifest import IMAGE, MASK, Form
 
@@ -26,6 +26,7 @@ __all__ = ["ImageRecipe", "Record", "Room", "prepare_image", "resize"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Shape = tuple[int, int]
+Frame = list[Shape]  # the shape that an image is resized to, and the corner and the shape of what is stored: see `layout`
 Room = Callable[[int], AbstractContextManager[Any]]  # makes sure of so many bytes of memory
 NEARLY = 1.32  # ratio up to which a slight blur is as exact as two samples, and cheaper
 SPREAD = 14.0  # of the blur: least squares over photos, for ratios from 1.05 to 1.3
@@ -125,15 +126,15 @@ def prepare_image(
     """
     source = SourceImage(data, max_pixels=options.max_pixels)
     upright = np.array([(source.height, source.width)])
-    shapes: list[Shape] = [
-        tuple(target_shapes(upright, size, options.resize, upscale=options.upscale)[0].tolist()) for size in options.sizes
-    ]
+    layouts = [layout(upright, size, options.resize, upscale=options.upscale) for size in options.sizes]
+    frames: list[Frame] = [[tuple(part[0].tolist()) for part in one] for one in layouts]
+    shapes = [shape for shape, _, _ in frames]
     height, width = max(shapes, key=math.prod)
     if height * width > options.max_pixels:
         what = f"--size would make it {width} x {height} pixels, more than --max-pixels {options.max_pixels}: "
         raise CodecError(f"{what}give --no-upscale, or --resize long or stretch", "too-large")
     with room(_memory(source, options, shapes)):
-        records = _image_records(data, source, options, shapes, scratch)
+        records = _image_records(data, source, options, frames, scratch)
         for (_, recipe), (called, found) in zip(options.parts()[1:], companions, strict=True):
             try:
                 image, masks = SourceImage(found, max_pixels=options.max_pixels), isinstance(recipe, MaskRecipe)
@@ -141,9 +142,9 @@ def prepare_image(
                     what = f"{image.width} x {image.height} pixels, but the first image has {source.width} x {source.height}"
                     raise CodecError(what, "mask-size" if masks else "image-size")
                 if isinstance(recipe, MaskRecipe):
-                    records += _mask_records(decode_mask(found, recipe, options.max_pixels), options, shapes)
+                    records += _mask_records(decode_mask(found, recipe, options.max_pixels), frames)
                 else:
-                    records += _image_records(found, image, recipe, shapes, scratch)
+                    records += _image_records(found, image, recipe, frames, scratch)
             except CodecError as error:
                 raise CodecError(f"its {called}: {error}", error.reason) from None
     return records
@@ -163,44 +164,42 @@ def _least(shapes: list[Shape]) -> Shape:
 
 
 def _image_records(
-    data: bytes, source: SourceImage, options: ImageRecipe, shapes: list[Shape], scratch: Array | None
+    data: bytes, source: SourceImage, options: ImageRecipe, frames: list[Frame], scratch: Array | None
 ) -> list[Record]:
     """Return an image in each size, all from one decode."""
-    upright, image = (source.height, source.width), None
+    upright, image, shapes = (source.height, source.width), None, [shape for shape, _, _ in frames]
     if options.codec == "original" and upright in shapes and isinstance(source.header, JpegHeader):
         image = source.header.as_is(data, gray=options.gray)
     original = image is not None
     if image is None:
         image = source.decode(at_least=_least(shapes), gray=options.gray, bits=options.bits, scratch=scratch)
-    records: dict[int | None, Record] = {}
+    records: dict[int, Record] = {}
     larger = image  # the previous size, if at least twice this one: nearly as exact, with far fewer pixels to average
-    for size, shape in sorted(zip(options.sizes, shapes, strict=True), key=lambda pair: pair[1], reverse=True):
+    for k, shape in sorted(enumerate(shapes), key=lambda pair: pair[1], reverse=True):
         halved = 2 * shape[0] - 1 <= larger.shape[0] and 2 * shape[1] - 1 <= larger.shape[1]  # -1 allows for rounding
         resized = resize(larger if halved else image, shape)
         larger = resized if resized.size < image.size else image
-        resized = _framed(resized, options, size)
-        height, width = resized.shape[:2]
-        keeps = original and (height, width) == upright
-        record = data if keeps else encode_record(resized, options.codec, quality=options.quality)
-        records[size] = Record(record, height, width, upright, original=keeps)
-    return [records[size] for size in options.sizes]
+        stored = _stored(resized, frames[k])
+        keeps = original and stored.shape[:2] == upright
+        record = data if keeps else encode_record(stored, options.codec, quality=options.quality)
+        records[k] = Record(record, *frames[k][2], upright, original=keeps)
+    return [records[k] for k in range(len(frames))]
 
 
-def _mask_records(mask: Array, options: ImageRecipe, shapes: list[Shape]) -> list[Record]:
-    """Return a mask in each size."""
+def _mask_records(mask: Array, frames: list[Frame]) -> list[Record]:
+    """Return a mask in each size: each new pixel takes the class at its centre, since classes cannot be averaged."""
     classes = {k: count for k, count in enumerate(np.bincount(mask.reshape(-1)).tolist()) if count}
-    sized = [_framed(resize_mask(mask, shape), options, size) for size, shape in zip(options.sizes, shapes, strict=True)]
-    return [Record(encode_record(one, "rgb"), one.shape[0], one.shape[1], mask.shape, classes) for one in sized]
+    records = list[Record]()
+    for frame in frames:
+        stored = _stored(cv2.resize(mask, frame[0][::-1], interpolation=cv2.INTER_NEAREST_EXACT), frame)
+        records.append(Record(encode_record(stored, "rgb"), *frame[2], mask.shape, classes))
+    return records
 
 
-def _framed(resized: Array, options: ImageRecipe, size: int | None) -> Array:
-    """Return the part of a resized image or mask that is stored: with `--resize crop`, the largest centre square up to `size`."""
-    if options.resize != "crop" or size is None:
-        return resized
-    height, width = resized.shape[:2]
-    side = min(size, height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    return np.ascontiguousarray(resized[top : top + side, left : left + side])
+def _stored(resized: Array, frame: Frame) -> Array:
+    """Return the part of a resized image or mask that is stored."""
+    _, (top, left), (height, width) = frame
+    return np.ascontiguousarray(resized[top : top + height, left : left + width])
 
 
 def resize(image: Array, shape: Shape) -> Array:
