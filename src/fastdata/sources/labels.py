@@ -29,6 +29,7 @@ Type = Literal["folders", "values", "numbers"]
 
 MAX_CLASS = 65_534  # the largest class number that is kept
 CLASSES_PER_USED_CLASS = 10  # a class number may be so many times the count of those that occur
+BOOLEANS = ("False", "True")
 WHOLE, BELOW = re.compile(r"0|[1-9][0-9]*"), re.compile(r"-[1-9][0-9]*")
 
 
@@ -103,6 +104,8 @@ def _clean(value: Value, by: str) -> int | float | str | tuple[float | None, ...
     value = _plain(value, by)
     if isinstance(value, tuple) and any(isinstance(one, str) for one in value):
         raise _no_label(by, value)
+    if isinstance(value, bool):
+        return str(value)
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -112,7 +115,7 @@ def _plain(value: Value, by: str) -> Any:
         return sys.intern(str(value).strip()) or None
     value = value.tolist() if hasattr(value, "tolist") else value  # of numpy or torch
     if value is None or isinstance(value, int | float):
-        return int(value) if isinstance(value, bool) else value
+        return value
     if isinstance(value, list | tuple):
         return tuple(_plain(one, by) for one in value)
     if isinstance(value, date | time | timedelta | Decimal):
@@ -138,7 +141,8 @@ def _named(used: Iterable[object], names: Sequence[str], by: str) -> dict[object
     """Return the name of each label: itself as text; beside `names`, one of these, or that at its index."""
     found, known = dict[object, str](), set(names)
     for value in used:
-        index = int(str(value)) if names and value not in known and WHOLE.fullmatch(str(value)) else -1
+        text = str(BOOLEANS.index(value)) if value in BOOLEANS else str(value)
+        index = int(text) if names and value not in known and WHOLE.fullmatch(text) else -1
         if names and value not in known and not 0 <= index < len(names):
             raise PrepError(f"the label {value!r} has no name: {by} has {len(names)} classes, {', '.join(names[:5])} and so on")
         found[value] = str(value) if index < 0 else names[index]
@@ -148,6 +152,8 @@ def _named(used: Iterable[object], names: Sequence[str], by: str) -> dict[object
 def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str, ...]:
     """Return the names of all classes in their order. whole: class numbers stay what they are."""
     texts = named.values()
+    if whole and {*texts} <= {*BOOLEANS}:
+        return BOOLEANS
     if whole and all(map(WHOLE.fullmatch, texts)):
         count = max(map(int, texts)) + 1
         if count > min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named)):
