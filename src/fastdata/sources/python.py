@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ import xxhash
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.base import FUNCTION, Selection, function_of, make_list, open_once
-from fastdata.sources.inputs import LABELS, PATHS, Source, SourceList, choose_label
+from fastdata.sources.inputs import LABELS, PATHS, Source, SourceList, choose_label, not_stored
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.packed import Packed
 from fastdata.sources.tables import PathTable
@@ -59,6 +59,7 @@ class Items:
     classes: Sequence[str] = ()  # the names of the numbered classes, if they are known
     image_column: str = ""  # of each item; "": it has a usual name, or the item is the image
     label_column: str = ""
+    unread: dict[Any, None] = field(default_factory=dict)  # the names of other values of items
 
     def __len__(self) -> int:
         return len(self.source)
@@ -71,8 +72,9 @@ class Items:
             if key is None:
                 raise CodecError(f"item {index} of source has no image or img, only {', '.join(map(str, item))}", "unsupported")
             labels = [self.label_column] if self.label_column else LABELS
-            label = next((item[name] for name in labels if name in item), None)
-            return item if key in ("path", "bytes") else item[key], label
+            label = next((name for name in labels if name in item), None)
+            self.unread |= dict.fromkeys(name for name in item if name not in (key, label, "path", "bytes"))
+            return item if key in ("path", "bytes") else item[key], None if label is None else item[label]
         if not isinstance(item, tuple | list):
             return item, None
         if len(item) != 2:
@@ -118,7 +120,7 @@ def _view(source: Any, label_column: str, fields: Sequence[str] = ()) -> Items:
         cells = {name: _cells(source[name]) for name in names if name in (image, label, *fields)}
         rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
         labels, classes = (cells[label], _categories(source[label])) if label else ([None] * len(source), [])
-        return Items(rows, labels, classes, image, label)
+        return Items(rows, labels, classes, image, label, dict.fromkeys(name for name in names if name not in (image, label)))
     if kind.__name__ == "Series":
         source = _cells(source)
     if isinstance(source, Mapping):
@@ -262,7 +264,9 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
     chosen = replace(selection, label=selection.label or "label")
     columns = {"": Packed(f"item {k}" for k in range(count)), **cells}
     table = PathTable(Path("source"), columns, "", texts=False, schema={}) if cells else None
-    return replace(make_list(root, each, values, classes, by="source", selection=chosen), table=table)
+    others = [str(name) for name in items.unread if name not in selection.fields]
+    notes = (not_stored(others, "--fields stores values of items"),) if others else ()
+    return replace(make_list(root, each, values, classes, by="source", selection=chosen, notes=notes), table=table)
 
 
 def _field(source: Any, name: str, index: int) -> Any:
