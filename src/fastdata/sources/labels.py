@@ -46,11 +46,8 @@ def encode_labels(
 ) -> tuple[Labels, Encode]:
     """Return what labels mean, as docs/inputs.md says, and a function from a value to the label and the problem of its input.
 
-    Args:
-        values: the label of each input, or each label that occurs.
-        type: "folders": text is sorted as names whatever it is; "numbers": float32 targets.
-        names: of the classes that whole numbers stand for, which the source gives; or of the numbers of a target.
-        by: what the labels were read from, for messages.
+    type: "folders": text is sorted as names whatever it is; "numbers": float32 targets. names: of the classes that whole numbers
+    stand for, which the source gives; or of the numbers of a target. by: what the labels were read from, for messages.
     """
     by = by or "the source"
     if type == "numbers":

@@ -27,11 +27,7 @@ SHUFFLE_SEED = 0  # it determines the bytes of a store, so it must never change
 
 
 class Packed(Sequence[T]):
-    """A sequence of values that are held compressed. It can only grow. What it returns is not to be changed.
-
-    Args:
-        items: values that pickle, such as inputs. They are taken one at a time.
-    """
+    """A sequence of values that pickle, held compressed. It can only grow. What it returns is not to be changed."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._data = bytearray()
