@@ -11,21 +11,11 @@ import pytest
 import fastdata
 from corpora import as_bytes, jsonl, tokens
 from fastdata.errors import PrepError
-from fastdata.store.store import Store, verify
+from fastdata.store.store import Store
 from support import tree
-from test_text import TEXTS, write
+from test_text import TEXTS
 
 # Text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", [33, 1000])
-@pytest.mark.parametrize("kind", ["files", "lines", "crlf", "bom", "separator", "jsonl", "gz", "zst", "parquet"])
-def test_the_first_documents_of_every_source(kind: str, limit: int, tmp_path: Path) -> None:
-    options = write(kind, tmp_path / "in")
-    made = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", tokenizer="bytes", limit=limit, workers=1, **options)
-    assert np.array_equal(tokens(made.out), as_bytes(TEXTS[:limit]))
-    assert made.inputs == made.kept == min(limit, 60) and list(verify(made.out)) == []
 
 
 @pytest.mark.slow

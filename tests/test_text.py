@@ -77,8 +77,10 @@ def test_every_source_gives_the_same_tokens(kind: str, tmp_path: Path) -> None:
     assert (summary.inputs, summary.kept, summary.rejected, summary.tokens) == (60, 60, {}, len(as_bytes(TEXTS)))
     found = Store(tmp_path / "o.fds", "tokens")
     assert found.samples["tokens"].tolist() == [len(text.encode()) + 1 for text in TEXTS]
-    assert [found.names()[k] for k in found.samples["source"]] == [found.names()[0]] * 60 or kind == "files"
     assert list(verify(tmp_path / "o.fds")) == []
+    for limit in (33, 1000):
+        made = fastdata.prep(tmp_path / "in", tmp_path / f"{limit}.fds", tokenizer="bytes", limit=limit, workers=1, **options)
+        assert np.array_equal(tokens(made.out), as_bytes(TEXTS[:limit])) and made.inputs == made.kept == min(limit, 60)
 
 
 @pytest.mark.slow

@@ -225,14 +225,3 @@ def answered(case: Case) -> Any:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     assert found in (expected(published), expected(other)), "a mixture of stores"
-
-
-@target(published, cases=500)
-def served(case: Case) -> Any:
-    """A store in a bucket one of whose objects has other bytes. Nothing is written outside of the cache."""
-    folder = case.folder / "cache"
-    try:
-        return read_all(Answers(taken({**published(), case.name: case.data})), folder)
-    finally:
-        assert {path.name for path in case.folder.iterdir()} <= {"cache"}, "a file outside of the cache"
-        shutil.rmtree(folder, ignore_errors=True)
