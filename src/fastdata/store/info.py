@@ -49,8 +49,7 @@ def store_facts(store: Store) -> Facts:
         facts["images"] = manifest.images
     if masks := manifest.section("masks"):
         names = dict(enumerate(masks.names))
-        pixels = sorted((int(k), count) for k, count in masks.pixels.items())
-        facts["masks"] = [{"class": k, "name": names.get(k, ""), "pixels": count} for k, count in pixels]
+        facts["masks"] = [{"class": k, "name": names.get(k, ""), "pixels": count} for k, count in masks.by_class.items()]
     facts |= own
     return facts
 
