@@ -57,21 +57,6 @@ def rows_of(batches: Any) -> Array:
 # ------------------------------------------------------------------------------------------------------ modes by slices
 
 
-def test_random_rows_are_slices_and_depend_on_seed_epoch_and_row_alone() -> None:
-    everything = tokens(store())
-    dataset = TokenDataset(store(), 64)
-    assert len(dataset) == len(everything) // 64 and dataset.num_tokens == len(everything)
-    located = dataset.locate(np.arange(len(dataset)), seed=3, epoch=5)
-    rows = dataset.gather(located).numpy()
-    assert np.array_equal(rows, np.lib.stride_tricks.sliding_window_view(everything, 65)[located[:, 1]])
-    back = dataset.gather(dataset.locate(np.arange(len(dataset))[::-1], seed=3, epoch=5)).numpy()
-    assert np.array_equal(rows, back[::-1])
-    for other in ({"seed": 4, "epoch": 5}, {"seed": 3, "epoch": 6}, {"seed": 3 + (1 << 40), "epoch": 5}):
-        assert (dataset.locate(np.arange(len(dataset)), **other)[:, 1] == located[:, 1]).mean() < 0.05
-    again = dataset.locate(np.array([7, 7]), seed=3, epoch=5, repeats=np.array([0, 1]))
-    assert again[0, 1] == located[7, 1] != again[1, 1]
-
-
 def test_every_place_is_drawn_equally_often() -> None:
     """40 tokens have 8 rows of 32 inputs and a target; nanoGPT draws from as many."""
     dataset = TokenDataset(ready([np.arange(40)]), 32)
