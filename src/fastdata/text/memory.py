@@ -8,6 +8,7 @@ copied piece by piece.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from dataclasses import dataclass
@@ -138,7 +139,9 @@ class TokenMemory:
         base = int(addresses.min(initial=1 << 62))
         places = (addresses - base) // self.dtype.itemsize
         self._runs = Runs(np.append(0, np.cumsum(lengths)), places)
-        self._flat = _view_at(base, int((places + lengths).max(initial=0)), self.dtype) if parts else np.zeros(0, self.dtype)
+        nbytes = int((places + lengths).max(initial=0)) * self.dtype.itemsize
+        view = (ctypes.c_byte * nbytes).from_address(base) if nbytes else bytearray()
+        self._flat = np.frombuffer(view, self.dtype)
         self._process = os.getpid()
 
     @property
@@ -206,12 +209,3 @@ class RowCopier:
     def _one(self, places: Array, pin: bool) -> torch.Tensor:
         rows = torch.from_numpy(self._whole[places].view(self._flat.dtype).reshape(len(places), self._width))
         return rows.pin_memory() if pin else rows
-
-
-def _view_at(address: int, count: int, dtype: np.dtype[Any]) -> Array:
-    """View memory of this process as an array that does not own it."""
-
-    class Raw:
-        __array_interface__ = {"data": (address, False), "shape": (count,), "typestr": dtype.str, "version": 3}
-
-    return np.asarray(Raw())
