@@ -140,7 +140,7 @@ class TokenMemory:
         places = (addresses - base) // self.dtype.itemsize
         self._runs = Runs(np.append(0, np.cumsum(lengths)), places)
         nbytes = int((places + lengths).max(initial=0)) * self.dtype.itemsize
-        view = (ctypes.c_byte * nbytes).from_address(base) if nbytes else bytearray()
+        view: Any = (ctypes.c_byte * nbytes).from_address(base) if nbytes else bytearray()
         self._flat = np.frombuffer(view, self.dtype)
         self._process = os.getpid()
 
