@@ -166,7 +166,10 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_moves() -> None:
             loader.load_state_dict(state)
         assert loader.state_dict() == before
     loader.load_state_dict(before)
-    one, two = (Loader(data, 12, sampler=RandomSampler(data, generator=generator), num_workers=0) for _ in range(2))
-    next(iter(one))
-    with pytest.raises(ValueError, match="generator of its own"):
-        two.load_state_dict(one.state_dict())
+    numpy_s = RandomSampler(data)
+    numpy_s.rng = np.random.default_rng(0)  # type: ignore[attr-defined]
+    for sampler in (RandomSampler(data, generator=generator), numpy_s):
+        one, two = (Loader(data, 12, sampler=sampler, num_workers=0) for _ in range(2))
+        next(iter(one))
+        with pytest.raises(ValueError, match="generator of its own"):
+            two.load_state_dict(one.state_dict())

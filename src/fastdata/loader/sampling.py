@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from fastdata.data.dataset import SlotDataset
@@ -23,6 +25,7 @@ __all__ = ["Sampling", "whole"]
 ORDERS = (None, "full", "interleaved")
 LAST_EPOCH = (1 << 32) - 1  # that random numbers can tell apart
 PLAIN_SAMPLERS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, list, range)  # ignore ranks
+GENERATORS = torch.Generator, np.random.Generator, np.random.RandomState, random.Random
 KNOWN_RANK = {"rank", "num_replicas"}  # of a sampler that does not
 
 
@@ -42,11 +45,7 @@ def whole(name: str, value: Any, least: int = 0, most: float = float("inf")) -> 
 
 
 def read_schedule(schedule: Mapping[int, Any] | None, dataset: Any) -> list[tuple[int, Size]]:
-    """Return pairs of an epoch and the size from then on, of a user's {epoch: stored size, or (stored size, crop)}.
-
-    Raises:
-        ValueError: `schedule` has another form, or as `sized` does if the dataset lacks a size.
-    """
+    """Return pairs of an epoch and the size from then on, of a user's {epoch: stored size, or (stored size, crop)}, checked."""
     sizes = {0: Size()}
     for epoch, value in (schedule or {}).items():
         sizes[epoch] = Size(*value) if isinstance(value, tuple | list) and len(value) <= 2 else Size(value)
@@ -191,7 +190,8 @@ class Sampling:
                 f"{own['global_batch_size']}: give global_batch_size={state['global_batch_size']} to continue with the same batches"
             )
         samplers = [one for one in (self.any_sampler, getattr(self.any_sampler, "sampler", None)) if not hasattr(one, "set_epoch")]
-        if any(getattr(one, "generator", None) is not None for one in samplers) and (state["epoch"] or state["consumed"]):
+        owned = [value for one in samplers for value in getattr(one, "__dict__", {}).values() if isinstance(value, GENERATORS)]
+        if owned and (state["epoch"] or state["consumed"]):
             raise ValueError(
                 "the sampler has a generator of its own, whose state was not saved: leave generator out, and the Loader seeds it"
             )
