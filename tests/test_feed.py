@@ -7,17 +7,14 @@ import os
 import re
 import time
 import weakref
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 from fastdata import LMDBDataset, Loader, RandomResizedCrop
 from fastdata.errors import LoaderError
-from fastdata.loader.engine import DevicePrefetchEngine as Feed
-from fastdata.system.torch_private import arrived
 from stores import sha, store
 from support import engine_of, until, worker_processes
 
@@ -26,68 +23,8 @@ def augmented(**options: Any) -> LMDBDataset:
     return LMDBDataset(store("jpeg"), size=64, crop=RandomResizedCrop(16), hflip=0.5, **options)
 
 
-# The queue, over an engine that does as it is told
-
-
-class Engine:
-    """Gives numbers; `made` says how many of them it has without waiting."""
-
-    slots = None
-
-    def __init__(self, made: int = 1 << 30, bad: Any = None) -> None:
-        self.made, self.bad, self.given = made, bad or {}, list[int]()
-
-    def receive(self, generation: int) -> Any:
-        k = len(self.given)
-        self.given.append(k)
-        if k in self.bad:
-            raise self.bad[k]
-        return SimpleNamespace(request=SimpleNamespace(generation=generation)), (torch.tensor(k),)
-
-    def ready(self) -> bool:
-        return len(self.given) < self.made
-
-    def alive(self) -> bool:
-        return True
-
-    def died(self, error: BaseException) -> bool:
-        return "died" in str(error)
-
-
-def feed(engine: Any, depth: int = 2) -> Feed:
-    return Feed(engine, torch.device("cpu"), depth, pin=False)
-
-
-def number(subject: Feed, generation: int = 0) -> int:
-    return int(subject.receive(generation)[1][0])
-
-
-def test_a_batch_is_not_held_back_by_one_that_is_not_made():
-    engine = Engine(made=3)
-    subject = feed(engine, depth=5)
-    assert [number(subject) for _ in range(3)] == [0, 1, 2] and len(engine.given) == 3
-    assert not subject.ready()
-    assert number(subject) == 3 and len(engine.given) == 4, "the one that is asked for is waited for, no further one"
-    engine.made = 9
-    assert number(subject) == 4 and len(engine.given) == 9 and subject.ready()
-    assert [number(subject) for _ in range(4)] == [5, 6, 7, 8] and len(engine.given) == 9
-
-
-def test_another_generation_drops_batches_and_the_errors_of_batches_but_not_a_death():
-    subject = feed(Engine(bad={2: OSError("of an old batch")}))
-    assert number(subject, 0) == 0 and number(subject, 1) == 3 and number(subject, 1) == 4
-    assert number(subject, 2) == 7, "5 and 6 were of generation 1"
-    subject = feed(Engine(bad={1: RuntimeError("died")}))
-    assert number(subject, 0) == 0
-    with pytest.raises(RuntimeError, match="died"):
-        number(subject, 1)
-
-
-# What is there already, of torch's DataLoader
-
-
 class Slow(Dataset[int]):
-    """Sample 0 waits for a file."""
+    """Sample 3 waits for a file, and sample 9 is bad."""
 
     def __init__(self, flag: Any) -> None:
         self.flag = flag
@@ -96,38 +33,28 @@ class Slow(Dataset[int]):
         return 12
 
     def __getitem__(self, k: int) -> int:
-        while k == 0 and not self.flag.exists():
+        while k == 3 and not self.flag.exists():
             time.sleep(0.001)
         if k == 9:
             raise OSError("sample 9 is bad")
         return k
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_whether_the_next_batch_is_there_is_known_exactly(tmp_path):
-    flag = tmp_path / "go"
-    batches = iter(DataLoader(Slow(flag), 1, num_workers=2))
-    until(lambda: arrived(batches) is False and len(batches._task_info[1]) == 2, 60)  # another one is there, not the next
-    assert arrived(batches) is False
-    flag.touch()
-    until(lambda: arrived(batches))
-    found = []
-    with pytest.raises(OSError, match="sample 9 is bad"):
-        while True:
-            until(lambda: arrived(batches))
-            started = time.perf_counter()
-            found.append(int(next(batches)))
-            assert time.perf_counter() - started < 1
-    assert found == list(range(9)), "as without looking, in order, and an error in its place"
-    found = [int(next(batches)) for _ in range(2)]
-    assert found == [10, 11] and arrived(batches) is False, "the end is for the next one to find"
-    assert next(batches, None) is None
-    assert arrived(iter(DataLoader(TensorDataset(torch.arange(4)), 2))) is False, "made when it is asked for"
-    assert arrived(iter([1])) is None
-
-
-# The Loader
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_no_batch_is_held_back_by_a_later_one_or_its_error(device, tmp_path):
+    with Loader(Slow(tmp_path / "go"), 1, num_workers=2, device=device, device_prefetch=5) as loader:
+        batches = iter(loader)
+        assert [int(next(batches)) for _ in range(3)] == [0, 1, 2] and not engine_of(loader).ready()
+        (tmp_path / "go").touch()
+        until(lambda: engine_of(loader).ready())
+        assert [int(next(batches)) for _ in range(6)] == [3, 4, 5, 6, 7, 8]
+        with pytest.raises(OSError, match="sample 9 is bad"):
+            next(batches)
+        loader.set_epoch(0)
+        again = iter(loader)
+        assert [int(next(again)) for _ in range(2)] == [0, 1]
+        loader.set_epoch(0)  # what was made ahead is dropped, with its errors
+        assert [int(next(again)) for again in [iter(loader)] for _ in range(9)] == [*range(9)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
