@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
 from stores import CLASSES, SIZES, folder, sources, store
+from support import run
 
 sys.path.append(str(Path(__file__).parents[1] / "scale"))
 from faults import serving
@@ -55,6 +57,21 @@ def train_loader(workers: int = 2, seed: int = 3, batch_size: int = 8) -> Loader
 def val_loader(workers: int = 0, batch_size: int = 16) -> Loader:
     """The same images in order, with nothing random."""
     return Loader(LMDBDataset(store(), size=64, crop=CenterCrop(24)), batch_size, num_workers=workers)
+
+
+def launch(script: str, *arguments: Any, ranks: int = 1, env: dict[str, str] | None = None) -> None:
+    """Run a script of this folder, under torchrun if it has several ranks."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    own = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    done = run(
+        sys.executable,
+        *torchrun,
+        Path(__file__).with_name(script),
+        *arguments,
+        seconds=400,
+        env={**own, "OMP_NUM_THREADS": "1", **(env or {})},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def flat(lists: Any) -> list[Any]:

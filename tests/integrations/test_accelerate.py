@@ -6,22 +6,16 @@ What is looked at follows Accelerate's own tests/test_data_loader.py, and its sc
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from accelerate import Accelerator, skip_first_batches
 from accelerate.state import GradientState
 
-from common import placed, train_loader, val_loader
+from common import launch, placed, train_loader, val_loader
 from fastdata import Batch, LMDBDataset, Loader, RandomResizedCrop
 from fastdata.integrations.accelerate import AcceleratedLoader
 from stores import COUNT, once, sha
-
-SCRIPT = Path(__file__).with_name("accelerate_ranks.py")
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +30,8 @@ def run(request, tmp_path_factory):
     """What each of so many processes saw, and the store and the options of a Loader by hand."""
     folder = tmp_path_factory.mktemp("ranks")
     number, place = request.param.split()
-    launch = [] if number == "1" else ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", number]
     with placed(place) as (where, local, more, options):
-        command = [sys.executable, *launch, str(SCRIPT), where, str(folder)]
-        env = {**os.environ, "OMP_NUM_THREADS": "1", **more}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=env)
-    assert done.returncode == 0, done.stderr[-4000:]
+        launch("accelerate_ranks.py", where, folder, ranks=int(number), env=more)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(int(number))], local, options
 
 

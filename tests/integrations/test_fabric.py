@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from common import train_loader
+from common import launch, train_loader
 from fastdata import LMDBDataset, Loader, RandomResizedCrop
 from stores import COUNT, once, sha, store
-
-SCRIPT = Path(__file__).with_name("fabric_ranks.py")
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +37,7 @@ def test_a_checkpoint_keeps_the_loaders_place(tmp_path, epochs, done):
 
 
 def test_two_processes_see_each_row_once(tmp_path):
-    env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    command = [sys.executable, str(SCRIPT), str(store()), str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    launch("fabric_ranks.py", store(), tmp_path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, found in enumerate(ranks):
         dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))

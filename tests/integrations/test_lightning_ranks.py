@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from common import placed
+from common import launch, placed
 from fastdata import LMDBDataset, Loader, RandomResizedCrop
 from stores import COUNT, once
-
-SCRIPT = Path(__file__).with_name("lightning_ranks.py")
 
 
 @pytest.fixture(scope="module", params=["ddp local", "ddp merged", "ddp_fork remote"])
 def run(request, tmp_path_factory):
     """What the two ranks saw, and the store and the options of a Loader by hand."""
     folder = tmp_path_factory.mktemp("ranks")
-    env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     strategy, place = request.param.split()
     with placed(place) as (where, local, more, options):
-        command = [sys.executable, str(SCRIPT), where, str(folder), strategy]
-        done = subprocess.run(command, env=env | more, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+        launch("lightning_ranks.py", where, folder, strategy, env=more)
     fitted, predicted = ([json.loads((folder / f"{fn}-{k}.json").read_text()) for k in range(2)] for fn in ("fit", "predict"))
     return [{**seen, "predict": later["predict"]} for seen, later in zip(fitted, predicted, strict=True)], local, options
 

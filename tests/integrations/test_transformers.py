@@ -6,23 +6,18 @@ What is looked at follows transformers' own tests/trainer/test_trainer_data.py a
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from common import train_loader, val_loader
+from common import launch, train_loader, val_loader
 from fastdata import CenterCrop, LMDBDataset, Loader
 from fastdata.integrations.accelerate import AcceleratedLoader
 from fastdata.integrations.transformers import LoaderMixin
 from stores import COUNT, store
 
-SCRIPT = Path(__file__).with_name("transformers_ranks.py")
 EPOCHS = 3
 
 
@@ -139,16 +134,7 @@ def test_evaluation_weights_each_row_alike(tmp_path):
 
 
 def test_two_processes_see_each_row_once(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    done = subprocess.run(
-        [*command, str(store()), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    launch("transformers_ranks.py", store(), tmp_path, ranks=2)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, found in enumerate(ranks):
         dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
