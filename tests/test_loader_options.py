@@ -215,11 +215,11 @@ def test_the_epoch_of_a_sampler_may_be_a_number_of_numpy() -> None:
 
 
 RANKS = """
-import json, sys, time, warnings
+import json, sys, time, warnings, zlib
 import torch
 import torch.distributed as dist
 from torch.utils.data import BatchSampler, DistributedSampler, Subset, TensorDataset, WeightedRandomSampler
-from fastdata import CenterCrop, LMDBDataset, Loader, TableDataset, TokenDataset
+from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop, TableDataset, TokenDataset
 from fastdata.errors import LoaderError
 from fastdata.loader import ranks
 
@@ -300,6 +300,10 @@ for name, (data, options) in (right | the_same | others | differ).items():
         list(loader)  # compared once
     except LoaderError as error:
         found[name] = str(error)
+repeating = Own(same[:9], num_repeats=3, rank=rank, num_replicas=size)
+cropped = LMDBDataset(here, crop=RandomResizedCrop(8))
+batches = [*Loader(cropped, 3, sampler=repeating, num_workers=0)]
+found["looks"] = [zlib.crc32(image.numpy().tobytes()) for images, _ in batches for image in images.contiguous()]
 found["names"] = [[*right], [*the_same], [*others], [*differ]]
 ranks.PATIENCE_S = 0.3
 with warnings.catch_warnings(record=True) as caught:
@@ -341,6 +345,7 @@ def test_ranks_that_differ_are_an_error_at_the_first_pass(size: int, tmp_path: P
     for name in ("every sample", "every own sample"):
         assert all(found[name] == [*range(20)] for found in ranks) and ranks[0]["alone"] == 20
     assert ranks[0]["given"] == [*range(0, 20, size)]
+    assert len({look for found in ranks for look in found["looks"]}) == 9 * size, "a sample looks otherwise on each rank"
     assert len({found["late"] for found in ranks}) == 1 and not ranks[-1]["told"]
     assert (
         len(ranks[0]["told"]) == 1

@@ -151,7 +151,7 @@ def check_that_stores_do_not_mix(many: Path, url: str, storage: dict[str, Any]) 
         refused.append(caught)
 
     fastdata.publish(many, url, storage=storage, tick=meanwhile)
-    assert refused and command("verify", url, *(f"--storage={k}={v}" for k, v in storage.items())).returncode == 0
+    assert refused and command("verify", url, *(f"--storage={k}={v}" for k, v in storage.items())).exit_code == 0
     assert "publishing.json" not in dict(Bucket(url, storage).list())
 
 

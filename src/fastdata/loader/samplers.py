@@ -19,16 +19,14 @@ __all__ = ["EpochSampler", "SequentialEpochSampler", "UserSampler"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+REPEATS = "num_repeats", "repetitions"  # of DeiT's, timm's and torchvision's samplers, which repeat a sample on several ranks
 SAMPLER_STREAM = 1 << 62  # no sample has this number
 
 
 class UserSampler:
-    """What a user's sampler, or batch sampler, yields in each epoch.
+    """What a user's sampler of indices, or batch sampler of lists of them, yields in each epoch, by the Loader's seed.
 
-    Args:
-        sampler: yields indices, or lists of them if it is a batch sampler.
-        seed: of the Loader.
-        among: the number of samples that indices choose from; None: the dataset knows what they mean.
+    among: the number of samples that indices choose from; None: the dataset knows what they mean.
     """
 
     def __init__(self, sampler: Any, is_batch_sampler: bool, seed: int, among: int | None) -> None:
@@ -40,6 +38,8 @@ class UserSampler:
         self._with_epoch = next(filter(_tells_epoch, both), None)
         generators = (getattr(one, "generator", None) for one in both)
         self._generator = next((one for one in generators if isinstance(one, torch.Generator)), None)
+        repeats = next((one for one in both if any(getattr(one, name, 1) > 1 for name in REPEATS)), None)
+        self._replicas, self._rank = getattr(repeats, "num_replicas", 1), getattr(repeats, "rank", 0)
         self._drawn = -1, torch.empty(0), torch.empty(0)  # the last epoch, and the generator's state before it and after it
         self._next_epoch = 0
         self.drawn = 0, 0  # how many indices of the last epoch, and their checksum
@@ -72,8 +72,8 @@ class UserSampler:
             self._drawn = epoch, before, self._generator.get_state()
         self.expect(self._next_epoch)
         drawn = np.concatenate([np.empty(0, np.int64), *lists])
-        self.drawn = len(drawn), zlib.crc32(drawn.data)
-        batches = np.stack([drawn, occurrences(drawn)])
+        self.drawn = len(drawn) if self._replicas == 1 else 0, zlib.crc32(drawn.data)
+        batches = np.stack([drawn, occurrences(drawn) * self._replicas + self._rank])
         if not self._is_batch_sampler:
             if len(drawn) < stop:
                 raise LoaderError(f"the sampler ended after {len(drawn)} indices, but its len() is {len(self._sampler)}")
