@@ -38,12 +38,6 @@ def of_tokens(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
     return F.cross_entropy(model(inputs).transpose(1, 2), targets, reduction="none"), targets != -100
 
 
-def flat(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    """The same in one dimension."""
-    losses, mask = of_tokens(model, batch)
-    return losses.flatten(), mask.flatten()
-
-
 def sums(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
     inputs, targets = batch
     return F.cross_entropy(model(inputs).transpose(1, 2), targets, reduction="sum"), (targets != -100).sum()
@@ -82,10 +76,9 @@ def with_ignored() -> tuple[Tensor, Tensor]:
         (each, samples),
         (masked, with_ignored),
         (of_tokens, lambda: tokens(30)),
-        (flat, lambda: tokens(30)),
         (sums, lambda: tokens(30)),
     ],
-    ids=["losses", "mask", "tokens", "flat tokens", "sum and count"],
+    ids=["losses", "mask", "tokens", "sum and count"],
 )
 def test_accumulated_updates_are_those_of_torchs_mean_over_large_batches(loss_fn, whole):
     model, large = net(), cut(whole(), (10,) * 3)

@@ -10,7 +10,6 @@ import re
 import signal
 import stat
 import subprocess
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,22 +23,13 @@ from fastdata import Trainer
 from fastdata.errors import FastDataError
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.world import World
+from training import data, net, summed
 
-BATCH = (torch.arange(12.0).reshape(4, 3) / 12, torch.tensor([0, 1, 0, 1]))
-
-
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+BATCH, PLAIN = data(4, torch.float32), partial(torch.optim.SGD, lr=0.1)
 
 
-def loss(model: Any, batch: Any) -> Any:
-    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"), len(batch[1])
-
-
-def trainer(folder: Path | None, net: nn.Module | None = None, optimizer: Any = None, **options: Any) -> Trainer:
-    net = net or model()
-    return Trainer(net, loss, optimizer or partial(torch.optim.SGD, lr=0.1), dir=folder, **options)
+def trainer(folder: Path | None, model: nn.Module | None = None, optimizer: Any = PLAIN, **options: Any) -> Trainer:
+    return Trainer(model or net(torch.float32), summed, optimizer, dir=folder, **options)
 
 
 def files(folder: Path) -> list[str]:
@@ -63,23 +53,13 @@ def test_a_signal_during_the_last_evaluation_ends_the_process(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["eager", "compiled in place", "compiled", "recompute", "DataParallel"])
-def test_keys_are_those_of_the_plain_model(tmp_path: Path, kind: str) -> None:
-    net, options = model(), dict[str, Any]()
-    if kind == "compiled in place":
-        net.compile(backend="eager")
-    if kind == "recompute":
-        options = {"recompute": [nn.Linear]}
-    given: Any = (
-        torch.compile(net, backend="eager") if kind == "compiled" else nn.DataParallel(net) if kind == "DataParallel" else net
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = trainer(tmp_path, given, ema=0.9, **options)
-    made.fit([BATCH], epochs=1)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("wrap", [lambda net: net, nn.DataParallel, lambda net: torch.compile(net, backend="eager")])
+def test_keys_are_those_of_the_plain_model(tmp_path: Path, wrap: Any) -> None:
+    trainer(tmp_path, wrap(net(torch.float32)), ema=0.9).fit([BATCH], epochs=1)
     state = read(tmp_path, "update-00000001.pt")
-    assert list(state["model"]) == list(model().state_dict()) == list(state["ema"])
-    model().load_state_dict(state["model"])
+    assert list(state["model"]) == list(net().state_dict()) == list(state["ema"])
+    net().load_state_dict(state["model"])
 
 
 def test_a_rate_of_numpy_is_read_with_weights_only(tmp_path: Path) -> None:
@@ -108,11 +88,11 @@ def test_a_damaged_newest_file_is_passed_over(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_model_or_scheduler(tmp_path: Path) -> None:
     trainer(tmp_path).fit([BATCH], epochs=1)
-    for options in ({"net": nn.Linear(3, 2)}, {"scheduler": lambda update: 1.0}, {"precision": "fp16"}):
+    for options in ({"model": nn.Linear(6, 3)}, {"scheduler": lambda update: 1.0}, {"precision": "fp16"}):
         with pytest.raises(FastDataError, match="another model, optimizer, precision or scheduler") as raised:
             trainer(tmp_path, **options).fit([BATCH], epochs=1)
         assert str(tmp_path) in str(raised.value) and "For a new run, pass resume=False" in str(raised.value)
-    anew = trainer(tmp_path, net=nn.Linear(3, 2), resume=False)
+    anew = trainer(tmp_path, nn.Linear(6, 3), resume=False)
     anew.fit([BATCH], epochs=1)
     assert anew.update == 1
 
@@ -122,8 +102,7 @@ def test_a_full_disk_ends_a_run_with_what_to_do_and_the_last_checkpoint(tiny_dis
 
     def made() -> Trainer:
         torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(3, 50_000), nn.Linear(50_000, 2))
-        return Trainer(net, loss, partial(torch.optim.SGD, lr=0.1), dir=tiny_disk / "run", save_every=1, keep_last=1)
+        return trainer(tiny_disk / "run", nn.Sequential(nn.Linear(6, 30_000), nn.Linear(30_000, 3)), save_every=1, keep_last=1)
 
     second = tiny_disk / "run/checkpoints/update-00000002.pt"
     with pytest.raises(FastDataError) as raised:
@@ -191,11 +170,11 @@ class Migrated(nn.Linear):
 def test_versions_of_modules_are_kept(tmp_path: Path) -> None:
     def made() -> Trainer:
         torch.manual_seed(0)
-        return trainer(tmp_path, nn.Sequential(Migrated(3, 2)), ema=0.5)
+        return trainer(tmp_path, nn.Sequential(Migrated(6, 3)), ema=0.5)
 
     first = made()
     first.fit([BATCH], epochs=1)
-    again, loaded = made(), nn.Sequential(Migrated(3, 2))
+    again, loaded = made(), nn.Sequential(Migrated(6, 3))
     loaded.load_state_dict(read(tmp_path, "update-00000001.pt")["model"])
     for one in (again.model, loaded):
         torch.testing.assert_close(one.state_dict(), first.model.state_dict(), rtol=0, atol=0)

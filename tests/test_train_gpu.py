@@ -79,7 +79,7 @@ def test_a_wait_would_be_seen():
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_cudnn_benchmark_ends_after_three_shapes():
+def test_cudnn_benchmark_ends_after_six_shapes():
     before = torch.backends.cudnn.benchmark
     try:
         subject = trainer(loss_fn=lambda m, b: (m[0](b[0]).square().sum(), len(b[0])))
@@ -87,7 +87,7 @@ def test_cudnn_benchmark_ends_after_three_shapes():
         batches = [(torch.randn(rows, 3, side, side, device="cuda"),) for side in (8, 10, 12) for rows in (4, 3)]
         subject.fit(batches, epochs=1)
         assert torch.backends.cudnn.benchmark
-        with pytest.warns(UserWarning, match="more than 3 shapes"):
+        with pytest.warns(UserWarning, match="more than 6 shapes"):
             subject.fit([*batches, (torch.randn(4, 3, 14, 14, device="cuda"),)], epochs=2)
         assert not torch.backends.cudnn.benchmark
     finally:

@@ -168,12 +168,9 @@ def test_a_line_that_was_cut_off_spoils_no_other(tmp_path):
 @pytest.mark.parametrize(
     ("shapes", "stays"),
     [
-        ([(64, 3, 32, 32), (7, 3, 32, 32), (64, 3, 48, 48), (7, 3, 48, 48)] * 3, True),
-        ([(64, 3, side, side) for side in (32, 48, 64)] + [(7, 3, side, side) for side in (32, 48, 64)], True),
-        ([(64, 3, side, side) for side in (32, 48, 64, 80)], False),
-        ([(rows, 3, 32, 32) for rows in (64, 60, 56, 52, 48)], False),
+        ([(rows, 3, side, side) for side in (32, 48, 64) for rows in (64, 7)] * 2, True),
+        ([(64, 3, side, side) for side in range(32, 39)], False),
     ],
-    ids=["two sizes with short batches", "three sizes with short batches", "four sizes", "rows that always differ"],
 )
 def test_cudnn_measures_on_for_a_few_sizes_and_their_short_batches(shapes, stays):
     before = torch.backends.cudnn.benchmark

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import math
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -12,14 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
-from fastdata import Loader
 from fastdata.errors import FastDataError
 from fastdata.optim.rates import cosine
 from support import step_of
@@ -63,46 +59,6 @@ def test_accumulation_is_one_big_batch(make, loss_fn):
         (loss.sum() / (count.sum() if isinstance(count, torch.Tensor) else count)).backward()
         optimizer.step()
     assert (values(small) - values(big)).abs().max() < 1e-12 < (values(big) - values(net())).abs().max()
-
-
-class Unsized:
-    def __init__(self, batches: list[Any]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Any:
-        yield from self.batches
-
-
-def loader_of(kind: str, n: int, size: int, drop_last: bool) -> Any:
-    dataset = TensorDataset(*data(n))
-    if kind == "fastdata":
-        return Loader(dataset, size, shuffle=True, num_workers=0, drop_last=drop_last)
-    batches = DataLoader(dataset, size, drop_last=drop_last)
-    return batches if kind == "torch" else Unsized(list(batches))
-
-
-@pytest.mark.slow
-@given(st.sampled_from(["fastdata", "torch", "unsized"]), st.integers(1, 60), st.integers(1, 4), st.integers(1, 9), st.booleans())
-@settings(max_examples=80, deadline=None)
-def test_every_batch_is_in_one_update_and_windows_end_with_the_epoch(kind, n, size, accumulate, drop_last):
-    drop_last &= n >= size
-    batches = n // size if drop_last else math.ceil(n / size)
-    fresh, coefficients, model = [], [], net()
-
-    def watched(model, batch):
-        fresh.append([p.grad is None for p in model.parameters()])
-        coefficients.append(len(batch[1]))
-        return summed(model, batch)
-
-    run = trainer(model, MOMENTUM, watched, accumulate=accumulate)
-    loader = loader_of(kind, n, size, drop_last)
-    for epoch in range(1, 4):
-        assert len(list(run.steps(loader))) == math.ceil(batches / accumulate)
-        assert (run.epoch, run.update) == (epoch, epoch * math.ceil(batches / accumulate))
-    starts = [k % accumulate == 0 for k in range(batches)] * 3
-    assert fresh == [[start] * 4 for start in starts]
-    assert sum(coefficients) == 3 * (n // size * size if drop_last else n)
-    assert all(p.grad is None for p in model.parameters())
 
 
 @BOTH
@@ -186,8 +142,7 @@ FUSED = {
 
 
 @pytest.mark.parametrize("make", FUSED.values(), ids=FUSED)
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("bad", [0, 2])
+@pytest.mark.parametrize(("precision", "bad"), [("fp32", 2), ("bf16", 0), ("fp16", 0), ("fp16", 2)])
 def test_an_infinite_gradient_changes_nothing_and_is_counted(make, precision, bad):
     batches = cut(data(40, torch.float32), (8,) * 5)
     records: list[dict[str, Any]] = []
@@ -262,16 +217,18 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize(("make", "waits_for"), [*((FUSED[f"{name}, fused"], 0) for name in OPTIMIZERS), (MOMENTUM, 1)])
+@pytest.mark.parametrize(
+    ("make", "precision", "waits_for"),
+    [(FUSED["sgd, fused"], "bf16", 0), (FUSED["adamw, fused"], "fp16", 0), (MOMENTUM, "fp16", 1)],
+)
 def test_between_lines_of_the_log_the_host_waits_for_nothing(make, waits_for, precision):
-    counts, batches = list[int](), cut(data(160, torch.float32), (4,) * 40)
+    counts, batches = list[int](), cut(data(96, torch.float32), (4,) * 24)
     options = {"ema": 0.9, "clip_norm": 1.0, "precision": precision, "scheduler": cosine(20)}
     with Waits() as waits:
         run = trainer(net(torch.float32), make, of_tokens, accumulate=2, log_every=5, **options)
         for _ in run.steps(batches):
             counts.append(waits.count)
-    each = [b - a for a, b in pairwise(counts)]  # of updates 1 to 19; the first one may wait
+    each = [b - a for a, b in pairwise(counts)]  # of updates 2 to 12; the first one may wait
     quiet = [waited for update, waited in enumerate(each, 2) if update % 5]
     assert quiet == [waits_for] * len(quiet)
 

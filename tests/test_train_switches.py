@@ -41,9 +41,6 @@ def vision(dtype: torch.dtype = torch.float64) -> nn.Sequential:
         return nn.Sequential(Block(), Block(), nn.Flatten(), nn.Linear(192, 3)).to(dtype)
 
 
-# Gradients
-
-
 # Weights
 
 

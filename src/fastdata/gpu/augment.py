@@ -20,7 +20,7 @@ class Augment(nn.Module):
     """Applies augmentations of kornia to integer batches on their device.
 
     A sample's random numbers depend on (seed, epoch, id) only: not on its batch, its place in it, or the number of ranks. torch's
-    own generators stay unchanged. Other transforms, such as torchvision's, run in the workers: `LMDBDataset(..., transform=)`.
+    own generators stay unchanged.
 
     Kornia 0.9 or newer gets the whole batch as floats from 0 to 1, and draws for all samples at once. What it draws once per batch
     (the order of ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once per epoch. The result is rounded to
@@ -54,9 +54,8 @@ class Augment(nn.Module):
             )
         for module in modules:
             if any(kind.__name__.startswith(ACROSS) for kind in type(module).__mro__):
-                raise ValueError(
-                    f"{type(module).__name__} mixes samples, which would depend on their batch: apply it after Augment"
-                )
+                name = type(module).__name__
+                raise ValueError(f"{name} mixes samples, which would depend on their batch: apply it after Augment")
 
     @torch.no_grad()
     def forward(self, images: Any, ids: Any = None, epoch: int | None = None) -> Any:
@@ -114,18 +113,14 @@ class Augment(nn.Module):
             for module in self.transform.modules():
                 kinds = {kind.__name__ for kind in type(module).__mro__}
                 if "AugmentationBase2D" in kinds and not kinds & MOVES_MASKS:
-                    raise TypeError(
-                        f"{type(module).__name__} of kornia does not move masks: leave it out, or apply it without masks"
-                    )
+                    name = type(module).__name__
+                    raise TypeError(f"{name} of kornia does not move masks: leave it out, or apply it without masks")
             container: Any = self.transform
             if not isinstance(container, kornia.augmentation.AugmentationSequential):
                 parts: list[Any] = list(container) if type(container) is nn.Sequential else [container]
                 container = kornia.augmentation.AugmentationSequential(*parts)
             self._container.append(container)
         return self._container[0]
-
-    def extra_repr(self) -> str:
-        return f"seed={self.seed}"
 
 
 def _masks(batch: Any, images: Tensor) -> Tensor | None:
@@ -161,9 +156,8 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return float32 numbers with the shape and device of `out`, uniform in [0, 1) with 24 bits."""
         count, length = len(self._keys), len(out) if out.dim() else 1
         if length not in (1, count):
-            raise TypeError(
-                f"the transform draws {list(out.shape)} for {count} samples, which does not tell them apart: leave it out"
-            )
+            found = f"{list(out.shape)} for {count} samples"
+            raise TypeError(f"the transform draws {found}, which does not tell them apart: leave it out")
         rows = self._keys if length == count else self._common
         self._draws += 1
         rows = _mixed(rows + self._draws).to(out.device, non_blocking=True)

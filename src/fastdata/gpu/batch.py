@@ -33,8 +33,7 @@ class _WithRows:
         if rows is None:  # those of the batch that a tensor came in
             rows = next(filter(None, map(_ROWS.get, _tensors(self))), _Rows())
         else:
-            for tensor in _tensors(self):
-                _ROWS[tensor] = rows
+            _ROWS.update(dict.fromkeys(_tensors(self), rows))
         self.valid, self.ids, self.position = rows
 
     def like(self, items: Any) -> Any:

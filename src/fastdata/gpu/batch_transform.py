@@ -19,11 +19,7 @@ Transform = Callable[[Any], Any]
 
 
 def as_transforms(batch_transform: Transform | Sequence[Transform] | None) -> list[Transform]:
-    """Return the argument of a Loader as a list.
-
-    Raises:
-        TypeError: it is neither a callable nor a list of them.
-    """
+    """Return the argument of a Loader as a list."""
     found = batch_transform if isinstance(batch_transform, list | tuple) else [batch_transform]
     if batch_transform is None:
         return []

@@ -35,7 +35,7 @@ def drop_dead_bias(model: nn.Module) -> list[str]:
 
 
 def dead_biases(model: nn.Module) -> list[tuple[str, str]]:
-    """Return the names of (convolution, BatchNorm) that `drop_dead_bias` finds, without changing the model."""
+    """Return the names of (convolution, BatchNorm) that `drop_dead_bias` finds."""
     modules = dict(model.named_modules())
     kinds = {type(m) for m in modules.values() if type(m) in NORMS or m._parameters.get("bias") is not None}
     if kinds.isdisjoint(CONVS) or kinds.isdisjoint(NORMS) or any(vars(m).get(k) for m in modules.values() for k in CHANGED):

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def numbered(device: str | torch.device) -> torch.device:
-    """Return a device with its number: "cuda" is the GPU that is current now, whichever is current later."""
+    """Return a device with its number: "cuda" is the GPU that is current now."""
     device = torch.device(device)
     unnumbered = device.type == "cuda" and device.index is None and cuda.is_available()
     return torch.device("cuda", cuda.current_device()) if unnumbered else device
@@ -73,7 +73,7 @@ class Copier:
         self._under_way: deque[tuple[cuda.Event, list[Tensor], list[Tensor]]] = deque()
 
     def start(self, batch: Any) -> Copy:
-        """Start to copy a batch. Do not change it until the copy is done; its memory is kept until then."""
+        """Start to copy a batch, whose memory is kept, and must not change, until the copy is done."""
         self.reclaim()
         if self._side is None:
             return Copy(map_tensors(batch, lambda part: part.to(self.device, non_blocking=True)), [])

@@ -16,8 +16,8 @@ _OUTPUT = (torch.float32, torch.bfloat16, torch.float16)
 class GPUNormalize(nn.Module):
     """Computes ``y = (x / max_value - mean) / std`` for a uint8 or uint16 batch, on the batch's device.
 
-    On a GPU, one kernel reads the integers and writes the floats; nothing is copied and the host never waits. The arithmetic is
-    float32, rounded once to `dtype`; autocast does not change it. Nothing is learned: the output does not require grad.
+    On a GPU, one kernel reads the integers and writes the floats. The arithmetic is float32, rounded once to `dtype`; autocast does
+    not change it. The output does not require grad.
 
     Shapes: [C, H, W], [B, C, H, W] or a volume [B, C, D, H, W]. The output has the same shape and layout (contiguous,
     channels_last). Clips [B, T, C, H, W] would be taken for volumes: pass ``clips.flatten(0, 1)``.
@@ -55,24 +55,23 @@ class GPUNormalize(nn.Module):
         max_value: float | None = None,
     ) -> None:
         super().__init__()
-        self.mean = _numbers("mean", mean)
-        self.std = _numbers("std", std)
-        lengths = [len(v) for v in (self.mean, self.std) if isinstance(v, tuple)]
-        if len({*lengths}) > 1:
-            raise ValueError(f"mean has {lengths[0]} and std has {lengths[1]} numbers: pass one per channel in both")
-        if min(self.std if isinstance(self.std, tuple) else (self.std,)) <= 0:
+        self.mean, self.std = _numbers("mean", mean), _numbers("std", std)
+        channels = {len(self.mean), len(self.std)} - {1}
+        if len(channels) > 1:
+            raise ValueError(f"mean has {len(self.mean)} and std has {len(self.std)} numbers: pass one per channel in both")
+        if min(self.std) <= 0:
             raise ValueError(f"std must be above 0, found {self.std}: use 1.0 for a channel that is not to be scaled")
         if dtype not in _OUTPUT:
             raise ValueError(f"dtype must be torch.float32, torch.bfloat16 or torch.float16, found {dtype!r}: pass one of them")
         if max_value is not None and not 0 < max_value < math.inf:
             raise ValueError(f"max_value must be a number above 0, found {max_value}: pass 255, 4095, ..., or None")
         for name, value in (("mean", self.mean), ("std", self.std)) if max_value is None else ():
-            if max(value if isinstance(value, tuple) else (value,)) > 1:
+            if max(value) > 1:
                 raise ValueError(
                     f"{name} is {value}, but the pixels are scaled to 0 to 1 before: pass max_value=1 if mean and std are in codes "
                     "(0 to 255), or divide both by 255; pass max_value=255 to use these numbers as they are"
                 )
-        self.channels = lengths[0] if lengths else None
+        self.channels = max(channels, default=None)
         self.dtype = dtype
         self.max_value = max_value
         self._set_buffers(torch.device("cpu"))
@@ -87,7 +86,7 @@ class GPUNormalize(nn.Module):
             self.register_buffer(f"scale{bits}", scale.float().to(device), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GPUNormalize:
-        """Move as `fn` does (for `.to`, `.half`, `.to_empty`), but rebuild the buffers in float32 from the arguments."""
+        """Move as `fn` does, but rebuild the buffers in float32 from the arguments."""
         before = self.bias
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.bias is not before:
@@ -95,7 +94,6 @@ class GPUNormalize(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize one batch; see the class for shapes and dtypes."""
         self._check(x)
         bias, scale = self.bias, self.scale8 if x.dtype == torch.uint8 else self.scale16
         if x.dim() == 5:
@@ -126,11 +124,11 @@ class GPUNormalize(nn.Module):
         return f"mean={self.mean}, std={self.std}, dtype={self.dtype}, max_value={self.max_value}"
 
 
-def _numbers(name: str, value: float | Iterable[float]) -> float | tuple[float, ...]:
+def _numbers(name: str, value: float | Iterable[float]) -> tuple[float, ...]:
     try:
-        numbers = tuple(float(v) for v in value) if isinstance(value, Iterable) else float(value)
+        numbers = tuple(float(v) for v in (value if isinstance(value, Iterable) else [value]))
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be numbers, found {value!r}: pass one per channel, or one for all channels") from error
-    if numbers == () or not all(map(math.isfinite, numbers if isinstance(numbers, tuple) else (numbers,))):
+    if not numbers or not all(map(math.isfinite, numbers)):
         raise ValueError(f"{name} must be finite numbers, found {numbers}: pass one per channel, or one for all channels")
     return numbers

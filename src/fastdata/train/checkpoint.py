@@ -28,10 +28,10 @@ RUN_FILES = ("checkpoints/*.pt", "log.jsonl", "events.out.tfevents.*")  # that a
 
 
 class Checkpoints:
-    """The last few checkpoint files of one run.
+    """The last few checkpoint files of one run, complete if they are there.
 
-    A file is written under another name, synced, and renamed, so every `update-NNNNNNNN.pt` is complete. Rank 0 copies the state
-    while training waits, then writes the copy in a thread. The next save waits for that thread and raises its error.
+    Rank 0 copies the state while training waits, then writes the copy in a thread. The next save waits for that thread and raises
+    its error.
     """
 
     def __init__(self, folder: Path, world: World, *, keep_last: int) -> None:
@@ -110,9 +110,7 @@ class Checkpoints:
         try:
             return None if update is None else _read(self.path(update))
         except FileNotFoundError:
-            raise FastDataError(
-                f"rank 0 resumes from update {update}, whose file this rank does not see: share {self.folder}"
-            ) from None
+            raise FastDataError(f"rank 0 sees a checkpoint that this rank does not see: share {self.folder}") from None
 
     def _is_whole(self, update: int) -> bool:
         """Return whether a file can be read. torch.load compares no checksums, and takes what comes first for the beginning."""
@@ -120,11 +118,9 @@ class Checkpoints:
         try:
             with zipfile.ZipFile(path) as file:
                 parts = file.infolist()
-                damaged = [part.filename for part in parts if part.is_dir() or part.external_attr & FOLDER]
-                if damaged := [*damaged, *filter(None, [file.testzip()])]:
-                    raise FastDataError(f"{damaged[0]} is damaged")
-                if before := min((part.header_offset for part in parts), default=0):
-                    raise FastDataError(f"{before} bytes before its first part are damaged")
+                folders = [part for part in parts if part.is_dir() or part.external_attr & FOLDER]
+                if folders or file.testzip() or min((part.header_offset for part in parts), default=0):
+                    raise FastDataError("it is damaged")
             _read(path, mmap=True)  # leaves the tensors unread
         except Exception as error:  # noqa: BLE001  torch has no error of its own for damaged files
             warnings.warn(f"{path} cannot be read ({error}): resuming from an older one", stacklevel=3)

@@ -16,7 +16,7 @@ __all__ = ["CudnnBenchmark", "GraphCheck", "not_finite", "warn_of_statistics"]
 
 MARKED_UPDATE = 3  # the update whose graph is marked
 CHECKED_UPDATE = 5  # the update after which this graph must be gone
-MAX_SHAPES = 3
+MAX_SHAPES = 6
 
 
 class _Mark:
@@ -64,17 +64,17 @@ class GraphCheck:
 
 
 class CudnnBenchmark:
-    """Lets cuDNN measure its algorithms for each shape of input, until it has seen three, besides short batches of these."""
+    """Lets cuDNN measure its algorithms for each shape of input, until it has seen six: three sizes, with a short batch of each."""
 
     def __init__(self) -> None:
-        self._rows: dict[torch.Size, set[int]] = {}  # by size: the numbers of rows seen
+        self._shapes = set[torch.Size]()
         self._on = torch.backends.cudnn.benchmark = True
 
     def see(self, tensor: Tensor) -> None:
         """Take the first tensor of a batch."""
-        if self._on and len(tensor) not in (rows := self._rows.setdefault(tensor.shape[1:], set())):
-            rows.add(len(tensor))
-            if sum(max(len(seen) - 1, 1) for seen in self._rows.values()) > MAX_SHAPES:
+        if self._on:
+            self._shapes.add(tensor.shape)
+            if len(self._shapes) > MAX_SHAPES:
                 self._on = torch.backends.cudnn.benchmark = False
                 warn_user(f"inputs have more than {MAX_SHAPES} shapes: cudnn.benchmark is off from here on")
 

@@ -28,9 +28,6 @@ class Metrics:
     Attributes:
         functions: those that are functions of (outputs, batch).
         objects: those that are updated with all batches, like torchmetrics', and functions that return what with.
-
-    Raises:
-        TypeError: a metric is neither a function, nor an object with update, compute and reset, nor a pair.
     """
 
     def __init__(self, metrics: Mapping[str, Any]) -> None:
@@ -69,11 +66,7 @@ class _Recorded:
 
 
 def evaluate(model: nn.Module, loader: Any, loss_fn: Any, metrics: Metrics, compute: Compute) -> dict[str, float]:
-    """Return the mean loss and the metrics: sums over all ranks divided by the counts, and what metric objects compute.
-
-    Raises:
-        FastDataError: a rank had no batch for metric objects, or one does not sum over the ranks.
-    """
+    """Return the mean loss and the metrics: sums over all ranks divided by the counts, and what metric objects compute."""
     for metric, _ in metrics.objects.values():
         if hasattr(metric, "to"):
             metric.to(compute.device)

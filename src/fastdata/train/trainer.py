@@ -74,7 +74,7 @@ class Trainer:
             "update") or (scheduler, "epoch"), or for a plateau (scheduler, name of a metric), says otherwise.
         compile: True, or a mode of torch.compile. The model is compiled in place.
         channels_last: memory layout of 4-D batches and, without `parallelize`, of 4-D weights.
-        cudnn_benchmark: let cuDNN time its algorithms. It is switched off after three input shapes.
+        cudnn_benchmark: let cuDNN time its algorithms. It is switched off after six input shapes.
         recompute: classes of the model's modules that keep no activations and run again in the backward pass.
         ema: decay of an average of the weights. Evaluations then use the average.
         parallelize: a function, such as one that calls `fully_shard`, that lays the model over the ranks instead of
@@ -187,10 +187,6 @@ class Trainer:
         self._random: dict[str, Any] | None = None  # the generators' state that it gives
         self._resume(resume)
         self._saved = self._counters()
-
-    def __repr__(self) -> str:
-        parts = f"{type(self.model).__name__}, {type(self.optimizer).__name__}, {self.device}"
-        return f"Trainer({parts}, {self.epoch} epochs, {self.update} updates)"
 
     def fit(
         self,
@@ -345,7 +341,7 @@ class Trainer:
         return last_update
 
     def _decide(self, received: list[int]) -> None:
-        """Decide whether the run ends here. All ranks agree, because a signal or a callback may have reached only one."""
+        """Decide whether the run ends here, for all ranks, since a signal or a callback may have reached only one."""
         self._ending = self.world.largest(max([self._ending, STOP * self.stopping, *received]))
 
     def _exit(self) -> None:

@@ -103,9 +103,6 @@ class Compute:
         """Return the batch on the device without its filling rows, and its number of real rows, or None if it does not say.
 
         If no row is real, all stay, since every rank has to run the model.
-
-        Raises:
-            FastDataError: if rows have to go, and a tensor, a Ragged or a list of Python values does not have one row per sample.
         """
         if type(batch) in (tuple, list) and not self.channels_last and all(self._is_here(part) for part in batch):
             return batch, None
