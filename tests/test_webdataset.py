@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from fastdata.sources.tar import SAMPLE
 from fastdata.store.export import export
 from fastdata.store.store import Store
 from stores import deep, floats, folder, store, unlabelled, whole
-from support import Array, encode, picture
+from support import encode, picture
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")  # its reader's
 
@@ -79,22 +78,12 @@ def test_it_reads_our_16_bits_and_masks(tmp_path: Path) -> None:
 # Theirs, read by us
 
 
-@cache
-def theirs() -> tuple[Path, list[Array]]:
-    """Shards as ShardWriter makes them of arrays, 4 samples each."""
+def test_we_read_what_its_writer_writes(tmp_path: Path) -> None:
     root, images = folder(), [picture(k, 20 + k, 30) for k in range(10)]
     with wds.ShardWriter(f"{root}/train-%06d.tar", maxcount=4, verbose=0) as sink:
         for k, image in enumerate(images):
-            mask = image[:, :, 0] // 30
-            about = {"caption": "a picture", "number": k}
-            sink.write(
-                {"__key__": f"dir.a/{k:03d}", "png": image, "mask.png": mask, "cls": 3 - k % 3, "json": about, "txt": "words"}
-            )
-    return root, images
-
-
-def test_we_read_what_its_writer_writes(tmp_path: Path) -> None:
-    root, images = theirs()
+            labels = {"cls": 3 - k % 3, "json": {"caption": "a picture", "number": k}, "txt": "words"}
+            sink.write({"__key__": f"dir.a/{k:03d}", "png": image, "mask.png": image[:, :, 0] // 30, **labels})
     for source in (root, root / "train-{000000..000002}.tar"):
         made = prep(source, tmp_path / "o.fds", codec="rgb", workers=1)
         found = Store(made.out)
