@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import fastdata
@@ -21,7 +21,8 @@ import stores
 from fastdata import LMDBDataset, MaskDataset, RAMDataset
 from fastdata.errors import PrepError, StoreError
 from fastdata.store.store import Store, verify
-from support import MAIN, encode, kill_group, picture, plain, run, start, tree, until, write_pictures
+from support import MAIN, kill_group, plain, run, start, tree, until, write_pictures
+from test_digests import inputs
 
 
 def classes(root: Path, found: dict[str, int], *, seed: int = 0) -> Path:
@@ -73,83 +74,21 @@ def test_a_merged_store_has_what_both_stores_have(tmp_path: Path) -> None:
     assert {int(s) for s in Store(out).samples["source"]} == set(range(15))
 
 
-def masks(root: Path, first: int, count: int) -> dict[str, Any]:
-    for k in range(first, first + count):
-        for name, pixels in (("in", picture(k, 30, 40)), ("masks", np.full((30, 40), k % 3, np.uint8))):
-            (root / name).mkdir(parents=True, exist_ok=True)
-            (root / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
-    return {"source": root / "in", "masks": root / "masks", "size": [24, 16], "codec": "rgb"}
+PARTS: dict[str, tuple[str, dict[str, Any]]] = {  # sources of test_digests, and options
+    "masks": ("flat", {"masks": "masks", "size": [24, 16], "codec": "rgb"}),
+    "columns": ("described", {"fields": ("caption=txt", "embedding=npy"), "tokenize": "caption=bytes", "size": 32}),
+    "table": ("t.csv", {"fields": ("score:float32", "code:text"), "label_column": "label", "size": 32}),
+    "boxes": ("flat", {"coco": "coco.json", "size": 32}),
+    "text": ("text", {"tokenizer": "bytes"}),
+    "trained": ("text", {"train_bpe": 300}),
+    "arrays": ("arrays", {"masks": "array-masks", "chunk": 16}),
+}
 
 
-FIELDS = ("caption", "score:float32", "ids:int64[]", "embedding:float32[2]", "meta:json", "good:bool")
-
-
-def columns(root: Path, first: int, count: int) -> dict[str, Any]:
-    """Images with a table of values that say their number."""
-    write_pictures(root, count, seed=first)
-    rows = [
-        {
-            "path": f"{k - first:02d}.png",
-            "label": f"class {k % 3}",
-            "caption": f"number {k} ü",
-            "score": k / 4,
-            "ids": json.dumps(list(range(k % 4))),
-            "embedding": json.dumps([k, -0.5]),
-            "meta": json.dumps({"k": k}),
-            "good": k % 2 == 0,
-        }
-        for k in range(first, first + count)
-    ]
-    pd.DataFrame(rows).to_csv(root / "table.csv", index=False)
-    return {"source": root / "table.csv", "size": 32, "fields": FIELDS}
-
-
-def boxes(root: Path, first: int, count: int, numbers: Sequence[int] = (1, 3, 8)) -> dict[str, Any]:
-    """Images with one box each. numbers: those of the categories."""
-    write_pictures(root, count, seed=first)
-    found = [
-        {"id": k, "image_id": k, "category_id": numbers[(first + k) % 3], "bbox": [k, 2, 10, 12], "area": 120, "iscrowd": 0}
-        for k in range(count)
-    ]
-    body = {
-        "images": [{"id": k, "file_name": f"{k:02d}.png", "height": 48, "width": 64} for k in range(count)],
-        "annotations": found,
-        "categories": [{"id": k, "name": name} for k, name in zip(numbers, ("elk", "cat", "dog"), strict=True)],
-    }
-    (root.parent / f"{root.name}.json").write_text(json.dumps(body))
-    return {"source": root, "coco": root.parent / f"{root.name}.json", "size": 32}
-
-
-def text(root: Path, first: int, count: int) -> dict[str, Any]:
-    root.mkdir()
-    for k in range(first, first + count):
-        (root / f"{k}.txt").write_text("ab cd dada"[k % 4 :] * (k + 1))
-    return {"source": root, "tokenizer": "bytes"}
-
-
-def trained(root: Path, first: int, count: int) -> dict[str, Any]:
-    """The second store takes the tokenizer of the first, which it brings along."""
-    options = text(root, first, count)
-    return {**options, "tokenizer": root.parent / "0.fds"} if first else {"source": root, "train_bpe": 300}
-
-
-def ids(root: Path, first: int, count: int) -> dict[str, Any]:
-    root.mkdir()
-    np.arange(500 * first, 500 * (first + count), dtype="<u2").tofile(root / "a.bin")
-    return {"source": root, "end_token": "0"}
-
-
-def arrays(root: Path, first: int, count: int) -> dict[str, Any]:
-    for k in range(first, first + count):
-        array = np.random.default_rng(k).integers(0, 1000, (20 + k, 33, 18)).astype(np.int16)
-        for name, values in (("in", array), ("masks", (array % 5).astype(np.uint8))):
-            (root / name).mkdir(parents=True, exist_ok=True)
-            np.save(root / name / f"{k}.npy", values)
-    return {"source": root / "in", "masks": root / "masks", "chunk": 16}
-
-
-def prepared(out: Path, options: dict[str, Any]) -> Path:
-    return fastdata.prep(out=out, workers=1, **options).out
+def part(name: str, out: Path, **more: Any) -> Path:
+    source, options = PARTS[name]
+    placed = {key: inputs() / value if key in ("masks", "coco") else value for key, value in options.items()}
+    return fastdata.prep(inputs() / source, out, workers=1, **{**placed, **more}).out
 
 
 def contents(path: Path) -> list[Any]:
@@ -167,33 +106,37 @@ def contents(path: Path) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("make", [masks, columns, boxes, text, trained, ids, arrays])
-def test_a_merged_store_has_the_samples_of_its_parts(make: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    parts = [prepared(tmp_path / f"{k}.fds", make(tmp_path / f"{k}", *which)) for k, which in enumerate(((0, 3), (3, 4)))]
+@pytest.mark.parametrize("name", PARTS)
+def test_a_merged_store_has_the_samples_of_its_parts(name: str, tmp_path: Path) -> None:
+    """The second has the tokenizer of the first, if that was trained."""
+    first = part(name, tmp_path / "0.fds")
+    more: dict[str, Any] = {"tokenizer": first, "train_bpe": None} if name == "trained" else {}
+    parts = [first, part(name, tmp_path / "1.fds", limit=2, **more)]
     out = fastdata.merge(parts, tmp_path / "o.fds")
-    assert contents(out) == [sample for part in parts for sample in contents(part)]
+    assert contents(out) == [sample for one in parts for sample in contents(one)]
     stored = [Store(path, kind=None) for path in (*parts, out)]
     assert stored[2].names() == [*stored[0].names(), *stored[1].names()]
-    first = stored[0].manifest.num_samples
-    sources = stored[2].samples["source"]
-    assert (sources[:first] == stored[0].samples["source"]).all() and (np.diff(sources.astype(int)) >= 0).all()
-    if make is masks:
-        assert MaskDataset(out).class_pixels == {0: 3600, 1: 2400, 2: 2400}
+    count, sources = stored[0].manifest.num_samples, stored[2].samples["source"]
+    assert (sources[:count] == stored[0].samples["source"]).all() and (np.diff(sources.astype(int)) >= 0).all()
+    if name == "masks":
+        pixels = [Counter(MaskDataset(path).class_pixels) for path in (*parts, out)]
+        assert pixels[2] == pixels[0] + pixels[1]
     sound(out)
 
 
 def test_columns_masks_and_tokenizers_that_differ_are_refused(tmp_path: Path) -> None:
-    masked, plain_images = masks(tmp_path / "m", 0, 2), masks(tmp_path / "n", 0, 2)
-    del plain_images["masks"]
-    table, fewer = columns(tmp_path / "t", 0, 2), {**columns(tmp_path / "u", 0, 2), "fields": FIELDS[:3]}
-    cases = {
-        "mask": (masked, plain_images),
-        r"(?s)  columns .*Give the same options and --fields": (table, fewer),
-        "was prepared in another way": (boxes(tmp_path / "b", 0, 3), boxes(tmp_path / "c", 0, 3, (4, 9, 8))),
-        "tokenizer": (ids(tmp_path / "i", 0, 2), text(tmp_path / "w", 0, 2)),
+    other = json.loads((inputs() / "coco.json").read_text())
+    for one in (*other["categories"], *other["annotations"]):
+        one["id" if "name" in one else "category_id"] += 1
+    (tmp_path / "a.json").write_text(json.dumps(other))
+    cases: dict[str, tuple[str, dict[str, Any]]] = {
+        "mask": ("masks", {"masks": None}),
+        r"(?s)  columns .*Give the same options and --fields": ("columns", {"fields": ("caption=txt",)}),
+        "was prepared in another way": ("boxes", {"coco": tmp_path / "a.json"}),
+        "tokenizer": ("text", {"tokenizer": "chars"}),
     }
-    for k, (message, both) in enumerate(cases.items()):
-        made = [prepared(tmp_path / f"{k}{side}.fds", options) for side, options in enumerate(both)]
+    for message, (name, more) in cases.items():
+        made = [part(name, tmp_path / f"{name}{k}.fds", **options) for k, options in enumerate(({}, more))]
         with pytest.raises(PrepError, match=message):
             fastdata.merge(made, tmp_path / "o.fds")
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tarfile
-from collections import Counter
 from collections.abc import Callable, Iterator
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from fastdata.remote.bucket import Bucket
 from fastdata.sources.urls import UrlPath, reading_urls
 from faults import ERRORS, FaultStore, storing
 from support import encode, picture, run, tree, write_pictures
+from test_digests import inputs
 
 
 @pytest.fixture
@@ -66,62 +64,6 @@ def classes(root: Path) -> tuple[str, dict[str, Any]]:
     return "in", {"size": 24}
 
 
-def flat(root: Path) -> tuple[str, dict[str, Any]]:
-    """Images, labels in a table, captions next to them, and masks."""
-    names = [path.name for path in write_pictures(root / "in", 7)]
-    (root / "labels.csv").write_text("path,label\n" + "".join(f"{name},{k % 2}\n" for k, name in enumerate(names)))
-    (root / "masks").mkdir()
-    for k, name in enumerate(names[:-1]):
-        (root / "in" / name).with_suffix(".txt").write_text(f"caption of {name}")
-        (root / f"masks/{k:02d}_m.png").write_bytes(encode(np.full((48, 64), k, np.uint8), ".png"))
-    return "in", {"labels": "labels.csv", "fields": "caption=txt", "masks": "masks"}
-
-
-def path_table(root: Path) -> tuple[str, dict[str, Any]]:
-    """A table of paths, some of which are not there, with a field."""
-    names = [path.name for path in write_pictures(root / "pictures/deep", 6)]
-    rows = [f"deep/{name},c{k % 2},{k}" for k, name in enumerate([*names, "missing.png"])]
-    (root / "list.csv").write_text("\n".join(["path,label,score", *rows, "deep/../deep/00.png,c0,0"]))
-    return "list.csv", {"root": "pictures", "fields": "score:float32"}
-
-
-def yolo(root: Path) -> tuple[str, dict[str, Any]]:
-    write_pictures(root / "data/images", 3)
-    (root / "data/labels").mkdir()
-    for k in range(3):
-        (root / f"data/labels/{k:02d}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
-    (root / "data/data.yaml").write_text("names: [thing]\n")
-    return "data/images", {"yolo": "data/labels"}
-
-
-def tars(root: Path) -> tuple[str, dict[str, Any]]:
-    (root / "in").mkdir(parents=True)
-    for k in range(3):
-        with tarfile.open(root / f"in/s-{k}.tar", "w") as tar:
-            for j in range(4):
-                for ending, data in ((".jpg", encode(picture(j, 30, 40))), (".cls", b"%d" % j), (".txt", b"text %d" % j)):
-                    member = tarfile.TarInfo(f"{k}{j}{ending}")
-                    member.size = len(data)
-                    tar.addfile(member, BytesIO(data))
-    return "in/s-{0..2}.tar", {"fields": "caption=txt"}
-
-
-def parquet(root: Path) -> tuple[str, dict[str, Any]]:
-    (root / "in").mkdir()
-    for k in range(2):
-        images = [{"bytes": encode(picture(j, 30, 40)), "path": f"{j}.jpg"} for j in range(5)]
-        table = pyarrow.table({"image": images, "label": [j % 2 for j in range(5)], "score": [j / 2 for j in range(5)]})
-        pyarrow.parquet.write_table(table, root / f"in/part-{k}.parquet", row_group_size=2)
-    return "in/part-*.parquet", {"fields": "score"}
-
-
-def arrow(root: Path) -> tuple[str, dict[str, Any]]:
-    table = pyarrow.table({"image": [encode(picture(j, 30, 40)) for j in range(5)], "label": [j % 2 for j in range(5)]})
-    with pyarrow.OSFile(str(root / "x.arrow"), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
-        writer.write_table(table)
-    return "x.arrow", {}
-
-
 def text(root: Path) -> tuple[str, dict[str, Any]]:
     texts = corpora.sentences(60)
     (root / "in/deep").mkdir(parents=True)
@@ -143,10 +85,36 @@ def arrays(root: Path) -> tuple[str, dict[str, Any]]:
     return "in", {}
 
 
-KINDS: list[Callable[[Path], tuple[str, dict[str, Any]]]] = [
-    classes, flat, path_table, yolo, tars, parquet, arrow, text, arrays
-]  # fmt: skip
-PLACES = ("labels", "masks", "root", "yolo")  # options that name files
+Make = Callable[[Path], tuple[str, dict[str, Any]]]
+
+
+def known(source: str, **options: Any) -> Make:
+    """A source of test_digests."""
+
+    def make(root: Path) -> tuple[str, dict[str, Any]]:
+        shutil.copytree(inputs(), root, dirs_exist_ok=True)
+        return source, options
+
+    return make
+
+
+tars, arrow = known("tars/{00000,00001}.tar", fields="caption=txt"), known("images.arrow")
+path_table, parquet = known("t.csv", label_column="label", fields="score:float32"), known("images.parquet")
+KINDS: dict[str, Make] = {
+    "classes": classes,
+    "text": text,
+    "arrays": arrays,
+    "tars": tars,
+    "arrow": arrow,
+    "path table": path_table,
+    "parquet": parquet,
+    "masks": known("flat", masks="masks"),
+    "yolo": known("flat", yolo="yolo"),
+    "coco": known("flat", coco="coco.json"),
+    "labels": known("images", labels="beside.csv"),
+    "fields": known("described", fields=("caption=txt", "embedding=npy")),
+}
+PLACES = ("labels", "masks", "coco", "yolo")  # options that name files
 
 
 def prepared(base: str, source: str, options: dict[str, Any], out: Path) -> Any:
@@ -161,10 +129,10 @@ def same(one: Path, other: Path) -> None:
     assert [name for name in wanted if found[name] != wanted[name]] == []
 
 
-@pytest.mark.parametrize("make", KINDS)
-def test_the_store_is_that_of_the_local_source(make: Any, root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_store_is_that_of_the_local_source(kind: str, root: Path, bucket: FaultStore, tmp_path: Path) -> None:
     bucket.part = 5
-    source, options = make(root)
+    source, options = KINDS[kind](root)
     local = prepared(str(root), source, options, tmp_path / "local.fds")
     remote = prepared("s3://bucket", source, options, tmp_path / "remote.fds")
     same(remote.out, local.out)
@@ -223,8 +191,8 @@ def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(root: Path
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", **options).out
     shutil.rmtree(tmp_path / "home", ignore_errors=True)
-    bucket.always = {"in/": "403"}
-    with pytest.raises(StoreError, match=r"s3://bucket/in/.*: the credentials have expired"):
+    bucket.always = {"tars/": "403"}
+    with pytest.raises(StoreError, match=r"s3://bucket/tars/.*: the credentials have expired"):
         fastdata.prep_run(out, workers=1, progress=False)
     assert not (out / "manifest.json").exists()
     bucket.always = {}
@@ -245,14 +213,12 @@ def test_faults_that_pass(root: Path, bucket: FaultStore, tmp_path: Path) -> Non
 
 
 def test_a_tar_is_streamed_and_an_arrow_file_is_copied_once(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
-    for make, most in ((tars, 4), (arrow, 4)):
+    for make, more in ((tars, {}), (arrow, {"shard_samples": 2})):
         source, options = make(root)
         bucket.requests.clear()
-        prepared(
-            "s3://bucket", source, options | ({"shard_samples": 2} if make is arrow else {}), tmp_path / f"{make.__name__}.fds"
-        )
-        requests = Counter({name: count for name, count in bucket.requests.items() if name.endswith((".tar", ".arrow"))})
-        assert requests and max(requests.values()) <= most
+        prepared("s3://bucket", source, options | more, tmp_path / f"{len(more)}.fds")
+        requests = [count for name, count in bucket.requests.items() if name.endswith((".tar", ".arrow"))]
+        assert requests and max(requests) <= 4
 
 
 def test_over_https_there_are_no_folders(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
@@ -260,10 +226,10 @@ def test_over_https_there_are_no_folders(root: Path, bucket: FaultStore, tmp_pat
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     base = f"{bucket.url}/bucket"
     same(prepared(base, source, options, tmp_path / "a.fds").out, expected)
-    with pytest.raises(PrepError, match=r"/bucket/in does not exist; http:// does not list folders: give a tar"):
-        fastdata.prep(f"{base}/in", tmp_path / "b.fds")
-    with pytest.raises(PrepError, match=r"1 of 1 are not there: http://.*/s-\*.tar; http:// does not list folders"):
-        fastdata.prep(f"{base}/in/s-*.tar", tmp_path / "b.fds")
+    with pytest.raises(PrepError, match=r"/bucket/tars does not exist; http:// does not list folders: give a tar"):
+        fastdata.prep(f"{base}/tars", tmp_path / "b.fds")
+    with pytest.raises(PrepError, match=r"1 of 1 are not there: http://.*/0\*.tar; http:// does not list folders"):
+        fastdata.prep(f"{base}/tars/0*.tar", tmp_path / "b.fds")
     names = [path.name for path in write_pictures(root / "p", 5)]
     (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{base}/p/{name},x\n" for name in [*names, "no.png"]))
     summary = fastdata.prep(tmp_path / "list.csv", tmp_path / "c.fds", workers=1)
@@ -291,7 +257,6 @@ def test_the_right_to_read_named_objects_suffices(
 ) -> None:
     monkeypatch.setitem(ERRORS, "403", "AccessDenied")
     source, options = make(root)
-    source = source.replace("*", "0")
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     bucket.always = {"LIST": "403"}
     same(prepared("s3://bucket", source, options, tmp_path / "a.fds").out, expected)

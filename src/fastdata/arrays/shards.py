@@ -94,14 +94,14 @@ def _load(job: Job, source: ArraySource, skip: tuple[str, str] | None = None) ->
 
     Both may be mapped from their files. A reason and a detail hold no path: a store is the same anywhere.
     """
-    options: ArrayRecipe = job.options
+    options: ArrayRecipe = job.plan.options
     if skip is not None:
         return skip
     if source.problem:
         return reason_of(source.problem), detail_of(source.problem)
     masks, of_mask = list[Array](), False
     try:
-        path = to_path(job.roots[0]) / source.file
+        path = to_path(job.plan.roots[0]) / source.file
         values = read_array(path, source.key or options.key or None, options.max_bytes)
         _, sides = laid_out(values.shape, options.channels)
         if len(sides) != len(options.chunk):
@@ -109,7 +109,7 @@ def _load(job: Job, source: ArraySource, skip: tuple[str, str] | None = None) ->
             raise CodecError(f"its shape is {values.shape}: the store is of {len(options.chunk)} axes{channels}", "axes")
         check_values(values, options.dtype, rounded=options.rounded)
         if of_mask := bool(options.mask_bits):
-            mask_path = to_path(job.roots[1]) / source.companions[0].name
+            mask_path = to_path(job.plan.roots[1]) / source.companions[0].name
             mask = read_array(mask_path, None, options.max_bytes)
             if mask.shape != sides:
                 raise CodecError(f"it is {mask.shape}, its array {sides}", "size")
@@ -151,7 +151,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
             progress.add(done=size, rejected=1)
             continue
         count = 0
-        for chunks in _records(arrays, job.options):
+        for chunks in _records(arrays, job.plan.options):
             writers.append([chunk.tobytes() for chunk in chunks])
             count += 1
             for mask in chunks[1:]:
@@ -159,7 +159,7 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
                 classes.update({k: int(found[k]) for k in np.flatnonzero(found).tolist()})
         rows.append((number, list(arrays[0].shape), count))
         if ending_of(source.file) in NIFTI:
-            grids[grid_of(to_path(job.roots[0]) / source.file)] += 1
+            grids[grid_of(to_path(job.plan.roots[0]) / source.file)] += 1
         progress.add(done=size)
     return {"kept": len(rows), "rows": rows, "rejects": rejects, "classes": classes, "grids": grids}
 

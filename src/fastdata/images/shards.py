@@ -47,7 +47,7 @@ def _scratch() -> Array:
 def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
     """Prepare the images of a task in every size."""
     rows, rejects = list[list[Any]](), list[dict[str, Any]]()
-    classes, counts, originals = Counter[int](), Counter[str](), np.zeros(len(job.options.variants()), int)
+    classes, counts, originals = Counter[int](), Counter[str](), np.zeros(len(job.plan.options.variants()), int)
     for place, source in enumerate(_with_files(job, task, progress)):
         progress.at(place)
         own = Counter[str]()
@@ -70,10 +70,10 @@ def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> di
 
 def _with_files(job: Job, task: Task, progress: Progress) -> Iterable[Source]:
     """Return the sources of a task; those in object storage come when their bytes are here."""
-    roots = [to_path(root) for root in job.roots]
+    roots = [to_path(root) for root in job.plan.roots]
     if all(isinstance(root, Path) for root in roots) and not any("://" in source.name for source in task.sources):
         return task.sources
-    endings = [field.ending for field in job.fields if field.ending]
+    endings = [field.ending for field in job.plan.fields if field.ending]
 
     def wanted(numbered: tuple[int, Source]) -> Iterator[AnyPath]:
         place, source = numbered
@@ -110,24 +110,24 @@ def _prepared(
         raise CodecError(skip[1], skip[0])
     if source.problem:
         raise CodecError(detail_of(source.problem), reason_of(source.problem))
-    data, companions = read_source(job.roots[0], source), list[tuple[str, bytes]]()
-    names = [image.name for image in job.options.images[1:]] + ["mask"] * (job.options.mask is not None)
-    for name, root, companion in zip(names, job.roots[1:], source.companions, strict=True):
+    data, companions = read_source(job.plan.roots[0], source), list[tuple[str, bytes]]()
+    names = [image.name for image in job.plan.options.images[1:]] + ["mask"] * (job.plan.options.mask is not None)
+    for name, root, companion in zip(names, job.plan.roots[1:], source.companions, strict=True):
         called = f"{name} ({companion.name})"
         try:
             companions.append((called, read_source(root, companion)))
         except Exception as error:  # noqa: BLE001  as in `make_shard`
             reason, detail = reject_of(error)
             raise CodecError(f"its {called}: {detail}", reason) from None
-    if job.options.mask is not None:  # its records come first
+    if job.plan.options.mask is not None:  # its records come first
         companions.insert(0, ("mask", companions.pop()[1]))
-    if not source.place and not any(field.ending for field in job.fields):  # whose sizes are part of that of the source
+    if not source.place and not any(field.ending for field in job.plan.fields):  # whose sizes are part of that of the source
         found = len(data) + sum(len(body) for _, body in companions)
         if found != source.size:
             raise CodecError(f"{found} bytes, and {source.size} when it was listed", "changed")
-    records = prepare_image(data, job.options, scratch=_scratch(), companions=companions, room=room)
-    values = in_pixels(job.fields, read_fields(job.roots[0], source, job.fields), records[0].source, counts)
-    return records, encode_columns(job.columns, values, job.files, counts)
+    records = prepare_image(data, job.plan.options, scratch=_scratch(), companions=companions, room=room)
+    values = in_pixels(job.plan.fields, read_fields(job.plan.roots[0], source, job.plan.fields), records[0].source, counts)
+    return records, encode_columns(job.plan.columns, values, job.plan.files, counts)
 
 
 def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing import connection
 from pathlib import Path
 
@@ -34,10 +35,7 @@ Report = Callable[[int, int], None]  # takes the sums of a run: work done, input
 def job_of(work: Work, out: Path, workers: int) -> Job:
     """Return what a number of workers have to know to make shards in a folder."""
     share = free_memory() // (2 * workers)  # the other half is for one large input at a time
-    shared = {
-        name: getattr(work.plan, name) for name in ("roots", "options", "fingerprint", "columns", "fields", "files", "stamps")
-    }
-    return Job(out=str(out), mark=unique(), storage=work.storage, share=share, **shared)
+    return Job(replace(work.plan, sources=(), bounds=(), amounts=()), out, unique(), work.storage, share)
 
 
 class _Pool:

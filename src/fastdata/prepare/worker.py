@@ -24,12 +24,11 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import LACKS_MEMORY, CodecError, PrepError, RemoteError, StoreError, lacking, may_pass
+from fastdata.prepare.plan import Plan
 from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, STATUS_BYTES
 from fastdata.remote.url import Storage
 from fastdata.sources.base import release
-from fastdata.sources.inputs import Field
 from fastdata.sources.urls import stamps_of, to_path, use_client
-from fastdata.store.column import Column
 from fastdata.store.columns import save_values
 from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
 from fastdata.store.writer import ShardWriter
@@ -46,16 +45,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """What the tasks of a run share, much of it as in the plan."""
+    """What the tasks of a run share."""
 
-    roots: tuple[str, ...]
-    out: str
-    options: Any
-    fingerprint: str
-    columns: tuple[Column, ...]
-    fields: tuple[Field, ...]
-    files: dict[str, bytes]
-    stamps: dict[str, tuple[int, str]]
+    plan: Plan  # without its sources
+    out: Path
     mark: str  # a part of the names of temporary files that no other run uses
     storage: Storage
     share: int  # bytes of memory that a worker may take at any time; for an input that takes more, it waits for its turn
@@ -113,7 +106,7 @@ class Writers:
         self._job = job
         self._shard = shard
         self._rows = list[Sequence[Any]]()
-        self._writers = {name: ShardWriter(self._temporary(name)) for name, _, _ in job.options.variants()}
+        self._writers = {name: ShardWriter(self._temporary(name)) for name, _, _ in job.plan.options.variants()}
         self.indices = dict[str, Array]()
 
     def _temporary(self, name: str) -> Path:
@@ -131,9 +124,9 @@ class Writers:
         for name, writer in self._writers.items():
             total, self.indices[name] = writer.finish()
             found[name] = self._temporary(name), total
-        if self._job.columns:
+        if self._job.plan.columns:
             path = self._temporary(COLUMNS)
-            found[COLUMNS] = path, save_values(self._job.columns, self._rows, path)
+            found[COLUMNS] = path, save_values(self._job.plan.columns, self._rows, path)
         return found
 
     def __enter__(self) -> Writers:
@@ -190,7 +183,7 @@ def make_shard(job: Job, task: Task, progress: Progress) -> Made:
     while True:
         try:
             with Writers(job, task.shard) as writers:
-                table = kinds.find(job.options.kind).module("shards").make_shard(job, task, writers, progress)
+                table = kinds.find(job.plan.options.kind).module("shards").make_shard(job, task, writers, progress)
                 progress.at(-1)
                 _check_unchanged(job, task)
                 files = writers.finish()
@@ -203,15 +196,15 @@ def make_shard(job: Job, task: Task, progress: Progress) -> Made:
             time.sleep(pauses_s.pop(0))
     sums = {name: [total.bytes, total.xxh3_128] for name, (_, total) in files.items()}
     indices = {name: base64.b64encode(rows.tobytes()).decode() for name, rows in writers.indices.items()}
-    body = {"fingerprint": job.fingerprint, "files": sums, "indices": indices, **table}
+    body = {"fingerprint": job.plan.fingerprint, "files": sums, "indices": indices, **table}
     return Made(task.shard, files, json.dumps(body).encode())
 
 
 def _check_unchanged(job: Job, task: Task) -> None:
     """Raise a PrepError if a file of which inputs are parts was replaced after these were listed."""
-    root, names = to_path(job.roots[0]), [*dict.fromkeys(source.container for source in task.sources if source.container)]
+    root, names = to_path(job.plan.roots[0]), [*dict.fromkeys(source.container for source in task.sources if source.container)]
     for name, stamp in zip(names, stamps_of([root / name for name in names]), strict=True):
-        if stamp != tuple(job.stamps[name]):
+        if stamp != tuple(job.plan.stamps[name]):
             raise PrepError(f"{root / name} was replaced after its inputs were listed: start again with --overwrite")
 
 

@@ -87,8 +87,8 @@ class _Shard:
     """
 
     def __init__(self, job: Job, task: Task, writers: Writers, progress: Progress) -> None:
-        self._options: TokenRecipe = job.options
-        self._root, self._files = to_path(job.roots[0]), job.files
+        self._options: TokenRecipe = job.plan.options
+        self._root, self._files = to_path(job.plan.roots[0]), job.plan.files
         self._skip, self._writers, self._progress = task.skip, writers, progress
         spec = self._options.tokenizer
         self._unknown = load(spec, self._files[spec.file]).unknown if spec.engine == "tokenizers" else None
