@@ -108,17 +108,6 @@ def test_who_has_the_old_store_open_gets_its_samples_or_an_error(pair: Pair, kin
     assert _values(pair.reader(out)) == pair.new_values
 
 
-@pytest.mark.parametrize("options", [{"size": 16}, {"shard_samples": 6}])
-def test_a_shard_that_is_gone_or_has_another_size_is_one_of_a_store_that_was_replaced(
-    options: dict[str, int], images: Pair, tmp_path: Path
-) -> None:
-    out = images.copied(tmp_path)
-    unread = LMDBDataset(out)
-    fastdata.prep(images.new, out, overwrite=True, **{**images.options, **options})
-    with pytest.raises(StoreError, match=REPLACED):
-        unread[0]
-
-
 _watchers: list[Callable[[], None]] = []
 _hooked = False
 

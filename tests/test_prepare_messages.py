@@ -24,15 +24,12 @@ from support import MAIN, PREP, encode, picture, run, write_pictures
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"size": 0}, "{size} is 0, but sizes must be different numbers from 1 to 65500"),
     ({"quality": 101}, "{quality} is 101, but must be from 1 to 100"),
-    ({"bits": 9}, "{bits} is 9, but must be one of 8, 16"),
     ({"mask_bits": 16}, "{mask_bits} and {palette} are about masks: give {masks} too"),
     ({"train_bpe": 5}, "{train_bpe} is 5, but must be 257 or more: 256 bytes and an end token"),
     ({"tokenizer": "bytes", "size": 8}, "{size} is about images"),
     ({"chunk": 4}, "{chunk} is about arrays"),
-    ({"kind": "arrays", "max_bytes": 0}, "{max_bytes} is 0, but must be positive"),
     ({"label_from": "x"}, "{label_from} 'x' has 0 groups"),
     ({"limit": 0}, "{limit} is 0, but must be positive"),
-    ({"workers": 0}, "{workers} is 0, but must be positive"),
     ({"split": "val"}, "{split} val is about a table of paths"),
 ]
 

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -327,8 +328,7 @@ class _Sources(Sequence[Any]):
 
     def __init__(self, out: Path, saved: Plan, classes: Sequence[type[Any]]) -> None:
         self._out, self._saved, self._classes = out, saved, classes
-        self._shard: int | None = None
-        self._read: list[Any] = []
+        self._read = lru_cache(maxsize=1)(self._load)
 
     def __len__(self) -> int:
         return self._saved.bounds[-1]
@@ -338,9 +338,7 @@ class _Sources(Sequence[Any]):
         if isinstance(found, range):
             return tuple(map(self.__getitem__, found))
         shard = bisect.bisect_right(self._saved.bounds, found) - 1
-        if shard != self._shard:
-            self._shard, self._read = shard, self._load(shard)
-        return self._read[found - self._saved.bounds[shard]]
+        return self._read(shard)[found - self._saved.bounds[shard]]
 
     def _load(self, shard: int) -> list[Any]:
         rows = json.loads(_checked(_sources_path(self._out, self._saved, shard), self._saved.sources[shard]))

@@ -121,8 +121,7 @@ class Client:
 
     def size_of_object(self, url: str) -> int:
         """Return the size of an object. Raise FileNotFoundError if there is none."""
-        size = self.size(url)
-        if size in (None, FOLDER):
+        if (size := self.size(url)) in (None, FOLDER):
             raise _no_object(url)
         return size or 0
 
@@ -292,9 +291,7 @@ class UrlPath(PurePosixPath):
     def look(self) -> tuple[int, str]:
         """Return the size in bytes and ""; or -1 and why it cannot be used. The answers are those of `sources.inputs.look`."""
         size = _client().size(str(self))
-        if size is None:
-            return -1, "missing"
-        return (-1, "not-a-file") if size == FOLDER else (size, "")
+        return (-1, "missing") if size is None else (-1, "not-a-file") if size == FOLDER else (size, "")
 
     def scan(self) -> list[UrlPath]:
         """Return what a folder holds, sorted by name."""
@@ -336,12 +333,11 @@ def state_of(path: AnyPath) -> Any:
 
 def stamps_of(paths: Sequence[AnyPath]) -> list[tuple[int, str]]:
     """Return the size of each file, and what else changes when it is replaced: its time, or of an object the ETag."""
-    client, objects = _client(), [path for path in paths if isinstance(path, UrlPath)]
-    if objects:
+    client = _client()
+    if objects := [str(path) for path in paths if isinstance(path, UrlPath)]:
         with client.waiting():
-            return [*client.pool.map(client.stamp, map(str, objects))]
-    found = [path.stat() for path in paths]
-    return [(info.st_size, str(info.st_mtime_ns)) for info in found]
+            return [*client.pool.map(client.stamp, objects)]
+    return [(info.st_size, str(info.st_mtime_ns)) for info in (path.stat() for path in paths)]
 
 
 def seekable(path: AnyPath) -> Any:
