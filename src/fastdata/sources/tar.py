@@ -164,10 +164,7 @@ def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[st
             continue
         file.seek(member.offset)
         data = file.read(member.size)
-        if ending == ".cls":
-            value, names = data.decode("utf-8-sig", "surrogateescape").strip(), list[str]()
-        else:
-            value, names = _in_json(data)
+        value, names = _in_json(data) if ending == ".json" else (data.decode("utf-8-sig", "surrogateescape").strip(), [])
         if value not in (None, ""):
             return value, names, ending
     return None, [], ""
