@@ -18,13 +18,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import LACKS_MEMORY, CodecError, PrepError, RemoteError, StoreError, lacking, may_pass
-from fastdata.prepare.plan import Plan
 from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, STATUS_BYTES
 from fastdata.remote.url import Storage
 from fastdata.sources.base import release
@@ -33,6 +32,9 @@ from fastdata.store.columns import save_values
 from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
 from fastdata.store.writer import ShardWriter
 from fastdata.system.children import end_with
+
+if TYPE_CHECKING:
+    from fastdata.prepare.plan import Plan  # which each worker would pay for when it starts
 
 __all__ = ["Job", "Made", "Progress", "Task", "Writers", "main", "make_shard", "publish_shard", "reject_of"]
 __all__ += ["shard_place", "shard_table"]
