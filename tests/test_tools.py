@@ -83,8 +83,7 @@ def test_the_checker_takes_a_new_store_and_sees_a_changed_byte(store: Path) -> N
 def test_a_store_with_masks_is_too() -> None:
     arrays = [test_arrays.made(case, masks=True)[0] for case in ("volumes", "colours", "swapped", "many")]
     for path in (test_masks.masked(size=(50, 30)), *arrays):
-        code, said = _check(path)
-        assert (code, "as docs/format.md says" in said) == (0, True), said
+        assert _check(path)[0] == 0
 
 
 def test_the_tests_of_the_guarantees_exist() -> None:

@@ -406,7 +406,7 @@ BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1), help="Images p
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; the text goes to stderr.")
 def bench(store: str, as_json: bool, **options: Any) -> None:
     """Measure images/s of the Loader on STORE, next to a plain DataLoader and this machine's decode limit."""
-    from fastdata.bench.command import run_bench
+    from fastdata.bench.loaders import run_bench
 
     result = run_bench(store, echo=partial(click.echo, err=as_json), **options)
     if as_json:

@@ -40,7 +40,6 @@ TOTAL_S = 15.0  # what the seconds below add up to, about, without those of prep
 RATE_S, PARTS_S = 1.5, 2.5
 TURNS, TURN_S = 5, 0.45  # of a loader and the Loader of prepared images
 MAX_BATCH = 32  # samples of a batch whose parts are measured
-PARTS = {"waiting": "waiting for storage", "transform": "transform, other"}  # titles that are not the name
 MEANING = {
     "storage": "the loop waits for the disk, or whatever else samples are read from",
     "CPU": "the loop waits for batches, which cost CPU time to make",
@@ -83,8 +82,8 @@ class Diagnosis:
 
     @property
     def limit(self) -> str:
-        """What is the slowest alone: "storage"; "CPU", which makes batches; "loader", which is one of these, if the parts are
-        unknown; or "model", with the copy to its device."""
+        """What is the slowest alone: "storage"; "CPU", which makes batches; "loader", one of these, if the parts are unknown; or
+        "model", with the copy to its device."""
         if 1 / self.rates[self.workers] < (self.step_s or 0.0):
             return "model"
         waiting = self.parts.get("waiting", 0.0)
@@ -99,8 +98,7 @@ class Diagnosis:
 
 
 def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None = None, seconds: float = TOTAL_S) -> Diagnosis:
-    """Measure the loader alone, with several numbers of workers, the parts of a sample, the copy of a batch to the device with
-    a step of the model on it, and the loader and the step together.
+    """Measure the loader with several numbers of workers, the parts of a sample, a step with the copy of its batch, and both.
 
     Samples are drawn at random, in new workers and at the end in this process. A step really trains: it draws random numbers,
     updates statistics and, if it steps an optimizer, weights. So give it a model that can be thrown away.
@@ -131,11 +129,10 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"doctor measures a DataLoader, a Loader or another iterable of batches, found a {type(loader).__name__}")
     unit, cores = seconds / TOTAL_S, available_cores()
-    known = isinstance(loader, Loader | DataLoader)
-    dataset: Any = loader.dataset if known else None
+    dataset: Any = loader.dataset if isinstance(loader, Loader | DataLoader) else None
     device = torch.device(device or getattr(loader, "device", None) or ("cuda" if torch.cuda.is_available() else "cpu"))
     train = _training(step, device)
-    remade = known and not is_direct(dataset)
+    remade = dataset is not None and not is_direct(dataset)
     workers = loader.num_workers if remade else 0
     with _running(loader, workers) as batches:
         batch = next(batches)
@@ -170,7 +167,7 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
         prepared, kept = prepare(size, workers, device=device if device.type == "cuda" else None), copier.start(batch).take()
         alone["prepared"] = partial(turn, lambda workers: running(prepared), counts)
         both["prepared"] = partial(turn, lambda workers: running(prepared), partial(steps, fixed=kept))
-    both["step"] = partial(turn, lambda workers: nullcontext(repeat(batch)), partial(steps, wait=True))
+    both["step"] = partial(turn, lambda _: nullcontext(repeat(batch)), partial(steps, wait=True), workers=1)  # to warm up by three
     found = {f"{name} alone": row for name, row in compare(alone).items()}
     found |= {} if train is None else compare(both)
     if workers:  # last, when no workers are forked any more, which would share open files
@@ -294,7 +291,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     yield f"limit      {found.limit}: {MEANING[found.limit]}"
     if whole := sum(found.parts.values()):
         yield ""
-        rows = [[PARTS.get(name, name), f"{1e3 * s:.3f}", f"{s / whole:.0%}"] for name, s in found.parts.items()]
+        rows = [[name, f"{1e3 * s:.3f}", f"{s / whole:.0%}"] for name, s in found.parts.items()]
         yield from table(["part of a sample, in one process", "ms", "share"], rows)
     yield ""
     names = {number: f"{number}{'  <- yours' * (number == found.workers)}" for number in found.rates}

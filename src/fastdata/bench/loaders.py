@@ -10,8 +10,10 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import os
 import random
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +24,11 @@ import cv2
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from tqdm import tqdm
 
-from fastdata.bench.harness import Measure, running, stream
+from fastdata.bench.harness import Measure, Run, interleave, running, stream, summarize, table, tree_pss
 from fastdata.codecs.pixels import decode_record
-from fastdata.data.opening import described
+from fastdata.data.opening import RAMDataset, described
 from fastdata.errors import FastDataError, StoreError
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.records import StoreImages
@@ -35,9 +38,10 @@ from fastdata.loader.loader import Loader
 from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.store.manifest import read_current
+from fastdata.system.machine import available_cores, free_memory
 from fastdata.words import number_of
 
-__all__ = ["BATCH", "CROP", "NORMAL", "Contestant", "ImageFiles", "Task", "decode_limit", "find_task", "random_box"]
+__all__ = ["BATCH", "CROP", "NORMAL", "Contestant", "ImageFiles", "Task", "decode_limit", "find_task", "random_box", "run_bench"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 HFLIP = 0.5
@@ -157,8 +161,8 @@ class ByHand(Dataset[tuple[torch.Tensor, Any]]):
 
 
 class ImageFiles(Dataset[tuple[torch.Tensor, int]]):
-    """The images of a SOURCE, as torchvision's ImageFolder with RandomResizedCrop, RandomHorizontalFlip, ToTensor and Normalize
-    makes them: float32 [3, crop, crop]. An image that cannot be read is black."""
+    """The images of a SOURCE as torchvision's ImageFolder and its usual transforms make them: float32 [3, crop, crop]. One that
+    cannot be read is black."""
 
     def __init__(self, source: str, crop: int) -> None:
         found = list_sources(source)
@@ -196,3 +200,72 @@ def random_box(height: int, width: int) -> tuple[int, int, int, int]:
             return random.randint(0, height - h), random.randint(0, width - w), h, w
     w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
     return (height - h) // 2, (width - w) // 2, h, w
+
+
+# The command
+
+
+def run_bench(
+    store: str | os.PathLike[str],
+    *,
+    echo: Callable[[str], object] = print,
+    size: int | None = None,
+    crop: int | None = None,
+    batch_size: int | None = None,
+    workers: Sequence[int] = (),
+    seconds: float = 3.0,
+    repeats: int = 5,
+) -> dict[str, Any]:
+    """Measure as `fastdata bench --help` says, and print a table, line by line, with `echo`.
+
+    Returns plain values: store, settings and results (one dict per contestant, of which the first is the limit).
+    """
+    task, cores = find_task(os.fspath(store), size, crop, batch_size), available_cores()
+    counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
+    dataset = task.dataset()
+    records = dataset._images.store.index(dataset._images.variant).lengths
+    limit = Contestant(f"decode limit, {cores} bare processes", "limit", cores, partial(decode_limit, task, cores))
+    contestants = [limit, *(Contestant.ours(task, dataset, count) for count in counts), Contestant.by_hand(task, cores)]
+    if records.sum() < 0.5 * free_memory():  # a copy in memory is affordable
+        in_memory = task.dataset(partial(RAMDataset, masks=False))
+        contestants.append(Contestant.ours(task, in_memory, cores, "RAM"))
+    image_bytes = float(records.mean())
+    settings = {"crop": task.crop, "batch_size": task.batch_size, "seconds": seconds, "repeats": repeats}
+    results = _results(contestants, seconds, repeats)
+    for line in ["", *_lines(results, image_bytes)]:
+        echo(line)
+    about = {"name": Path(store).name, "images": len(dataset), "image_bytes": image_bytes}
+    return {"store": about, "settings": settings, "results": results}
+
+
+def _results(contestants: Sequence[Contestant], seconds: float, repeats: int) -> list[dict[str, Any]]:
+    """Let all contestants take turns. Each starts for its turn and ends after it, outside the timed region."""
+    found = dict[str, dict[str, Any]]()
+    bar = tqdm(total=len(contestants) * (repeats + 1), disable=None, leave=False)
+
+    def measure(one: Contestant, seconds: float) -> Run:
+        started = time.perf_counter()
+        with one.start() as timed:
+            first_ms = 1e3 * (time.perf_counter() - started)
+            run, memory = timed(seconds), tree_pss()
+        bar.update()
+        found[one.name] = {"kind": one.kind, "workers": one.workers, "first_batch_ms": first_ms, "pss_bytes": memory}
+        return run
+
+    with bar:
+        turns = interleave({one.name: partial(measure, one) for one in contestants}, seconds=seconds, repeats=repeats)
+    return [{**row, **found[row["name"]]} for row in summarize(turns, contestants[0].name)]
+
+
+def _lines(results: Sequence[Mapping[str, Any]], image_bytes: float) -> list[str]:
+    """Return the table. Rates are shares of the limit in the same round, times the limit, since clock rates change meanwhile."""
+    rows = []
+    for row in results:
+        ratio, memory = row["ratio"], row["pss_bytes"]
+        images_per_s = ratio["median"] * results[0]["images_per_s"]["median"]
+        cells = [row["name"], f"{ratio['median']:.2f}"]
+        cells += ["" if row["kind"] == "limit" else f"{ratio['min']:.2f} - {ratio['max']:.2f}", f"{images_per_s:,.0f}"]
+        cells += [f"{images_per_s * image_bytes / 1e6:.1f}", f"{row['cpu_ms_per_image']:.2f}", f"{row['first_batch_ms']:.0f}"]
+        rows.append([*cells, "?" if memory is None else f"{memory / 1e6:,.0f}"])
+    headers = ["", "of the limit", "min - max", "images/s", "MB/s in", "CPU ms/image", "first batch, ms", "memory, MB"]
+    return table(headers, rows)
