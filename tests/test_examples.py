@@ -38,17 +38,13 @@ def imported(name: str) -> Any:
 
 @pytest.mark.slow
 def test_the_tour_makes_what_it_names_and_learns(tmp_path: Path) -> None:
-    folder, done = tmp_path, run(sys.executable, ROOT / "examples/demo.py", *SHORT, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(list((folder / "demo/digits").rglob("*.png"))) == 1797
-    assert "1797 of 1797 images kept" in done.stdout
-    assert "16 of 16 images kept" in done.stdout
-    for name in ("demo/digits.png", "demo/digits.html"):
-        assert name in done.stdout.split("Done.")[1]
-    assert cv2.imread(str(folder / "demo/digits.png")).shape[0] > 100
+    done = run(sys.executable, ROOT / "examples/demo.py", *SHORT, cwd=tmp_path)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stdout + done.stderr
+    for said in ("1797 of 1797 images kept", "16 of 16 images kept", "demo/digits.png", "demo/digits.html"):
+        assert said in done.stdout
+    assert cv2.imread(str(tmp_path / "demo/digits.png")).shape[0] > 100
     for store in ("demo/digits.fds", "demo/photos.fds"):
-        assert (folder / store / "manifest.json").is_file()
+        assert (tmp_path / store / "manifest.json").is_file()
     commands = re.findall(r"^\$ (.*)$", done.stdout, re.MULTILINE)
     assert [c.split(" demo")[0] for c in commands] == [
         "fastdata-prep", "fastdata-prep", "fastdata verify", "fastdata info", "fastdata report", "fastdata bench",

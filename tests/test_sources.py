@@ -179,7 +179,7 @@ def test_a_file_that_goes_away_after_it_was_listed(tmp_path: Path) -> None:
 def test_a_source_without_images_is_an_error(tmp_path: Path, name: str) -> None:
     _put(tmp_path / "file.txt", b"text")
     _put(tmp_path / "empty/notes.txt", b"text")
-    with pytest.raises(PrepError, match=r"does not exist|neither a folder nor|no images in .*1 other file is there \(.txt 1\)"):
+    with pytest.raises(PrepError, match=r"does not exist|neither a folder nor|no images in .*1 other file there \(.txt 1\)"):
         prep(tmp_path / name, tmp_path / "o.fds")
 
 

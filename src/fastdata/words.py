@@ -4,8 +4,6 @@ from __future__ import annotations
 
 __all__ = ["human_bytes", "number_of", "was"]
 
-VERBS = {"is": "are", "has": "have", "was": "were"}
-
 
 def human_bytes(size: float) -> str:
     """Format a size in decimal units, such as "21.3 MB"."""
@@ -16,10 +14,9 @@ def human_bytes(size: float) -> str:
     return f"{size:.1f} TB"
 
 
-def number_of(count: int, what: str, verb: str = "") -> str:
-    """Format a number of things, such as "1 image" or "3 classes". verb: "is", "has" or "was", which follows: "3 classes have"."""
-    things = f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith(('s', 'x')) else 's'}"
-    return f"{things} {verb if count == 1 else VERBS[verb]}" if verb else things
+def number_of(count: int, what: str) -> str:
+    """Format a number of things, such as "1 image" or "3 classes"."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith(('s', 'x')) else 's'}"
 
 
 def was(count: int) -> str:

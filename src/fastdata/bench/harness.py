@@ -136,12 +136,12 @@ def tree_pss(root: int | None = None) -> int | None:
     return total
 
 
-def settle(step_s: float = 0.03, limit_s: float = 5.0) -> None:
-    """Wait until the descendants of this process are idle: work that one contestant does ahead must not slow the next."""
-    end = time.monotonic() + limit_s
+def settle() -> None:
+    """Wait, at most 5 s, until the descendants of this process are idle: what one contestant does ahead must not slow the next."""
+    end = time.monotonic() + 5
     before, now = -1.0, tree_cpu_s(tree()[1:])
     while now != before and time.monotonic() < end:
-        time.sleep(step_s)
+        time.sleep(0.03)
         before, now = now, tree_cpu_s(tree()[1:])
 
 

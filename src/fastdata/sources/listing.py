@@ -90,5 +90,5 @@ def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields:
 def others(inputs: SourceList) -> str:
     """Describe the skipped files, for a message that there are no inputs."""
     listed = ", ".join(f"{name} {count}" for name, count in inputs.skipped.most_common(5))
-    parts = [f"{number_of(inputs.skipped.total(), 'other file', 'is')} there ({listed})"] if listed else []
+    parts = [f"{number_of(inputs.skipped.total(), 'other file')} there ({listed})"] if listed else []
     return "".join(f"; {part}" for part in [*parts, *inputs.notes])
