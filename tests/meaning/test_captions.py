@@ -147,7 +147,6 @@ def test_the_values_of_a_sample_in_every_way(tmp_path: Path, way: str) -> None:
 
 
 def test_objects_of_dicts_are_columns(tmp_path: Path) -> None:
-    """As Hugging Face's datasets have them, and of arrays; what is no dict, or lacks a value, is an error that names the item."""
     boxes = [np.arange(4.0 * k).reshape(-1, 4) % 5 + [0, 0, 5, 5] for k in range(4)]
     items = [{"image": picture(k, 20, 30), "objects": {"bbox": boxes[k], "kind": np.arange(k)}} for k in range(4)]
     columns = LMDBDataset(

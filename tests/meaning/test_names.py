@@ -142,7 +142,6 @@ def test_numbers_are_no_words_that_all_names_add(image: str, mask: str, tmp_path
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_masks_of_cityscapes(count: int, tmp_path: Path) -> None:
-    """What all images add to the shared name is found as what all masks add is."""
     for k in range(count):
         for folder, end, data in (("i", "leftImg8bit", picture(k, 20, 30)), ("m", "gtFine_labelIds", (MASK + k) % 5)):
             path = tmp_path / folder / "aachen" / f"aachen_{k:06d}_000019_{end}.png"

@@ -92,9 +92,8 @@ def test_the_share_of_unknown_tokens_is_told(model: models.Model, tmp_path: Path
             (tmp_path / name / f"{k}.txt").write_text(text, "utf-8")
             (tmp_path / name / f"{k}.png").write_bytes(encode(picture(k, 8, 9), ".png"))
         as_text = prep(tmp_path / name, tmp_path / f"{name}-t.fds", tokenizer=tmp_path / "t.json", workers=1)
-        captions = {"fields": "c=txt", "tokenize": f"c={tmp_path}/t.json"}
-        as_captions = prep(tmp_path / name, tmp_path / f"{name}-c.fds", **captions, workers=1)
-        count = sum(map(len, texts))
+        told, count = f"c={tmp_path}/t.json", sum(map(len, texts))
+        as_captions = prep(tmp_path / name, tmp_path / f"{name}-c.fds", fields="c=txt", tokenize=told, workers=1)
         for made, of, total in ((as_text, "", count + len(texts)), (as_captions, " of c", count)):
             wanted = [f"{100 * unknown / total:.3g}% of the tokens{of} are unknown"] * bool(unknown)
             assert [note.partition(":")[0] for note in made.notes if "unknown" in note] == wanted
