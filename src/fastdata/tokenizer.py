@@ -248,9 +248,8 @@ def characters_in(data: bytes) -> list[str]:
     return characters
 
 
-def unknown_note(name: str, share: float, column: str = "") -> str:
+def unknown_note(name: str, share: float, of: str = "") -> str:
     """Return a note on the share of tokens that stand for text that a tokenizer has no token for."""
-    of = f" of {column}" if column else ""
     return f"{100 * share:.3g}% of the tokens{of} are unknown: {name} has no token for that text, which is lost"
 
 

@@ -177,7 +177,7 @@ def _notes(plan: Plan, counts: Counter[str], classes: Counter[int]) -> Iterator[
         if column.tokens is not None and (count := counts[f"cut {column.name}"]):
             yield f"{number_of(count, 'text')} of {column.name} {was(count)} cut to {column.shape[0]} tokens"
         if column.tokens is not None and (count := counts[f"unknown {column.name}"]):
-            yield unknown_note(column.tokens.tokenizer.name, count / counts[f"tokens {column.name}"], column.name)
+            yield unknown_note(column.tokens.tokenizer.name, count / counts[f"tokens {column.name}"], f" of {column.name}")
     if plan.options.mask is not None and (total := classes.total()):
         names = dict(enumerate(plan.options.mask.names))
         shares = [f"{names.get(k, k)} {classes[k] / total:.1%}" for k in sorted(classes)]
