@@ -430,7 +430,7 @@ def test_a_common_file_that_ends_early_is_called_truncated(name: str) -> None:
     assert {read(data[: int(len(data) * part)], 8) for part in (0.3, 0.5, 0.75, 0.95)} == {"truncated"}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     name=st.sampled_from(sorted(FORMS)),
     height=st.integers(8, 40),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,9 +9,7 @@ from hypothesis import strategies as st
 
 from fastdata.images.geometry import layout
 from fastdata.images.prepare import resize
-from support import picture
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from support import Array, picture
 
 
 def _weights(before: int, after: int) -> Array:
