@@ -423,27 +423,20 @@ def _narrowest(values: Array) -> str:
     if values.dtype.kind in "iu":
         low, high = int(values.min(initial=0)), int(values.max(initial=0))
         return next(name for name in INTEGERS if np.iinfo(name).min <= low and high <= np.iinfo(name).max)
-
-    def exact(dtype: str) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.array_equal(values.astype(dtype), values, equal_nan=True)  # a cast keeps the sign of zero
-
-    return next(name for name in FLOATS if exact(name))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return next(name for name in FLOATS if np.array_equal(values.astype(name), values, equal_nan=True))  # -0.0 stays -0.0
 
 
 def _quoted(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
 
 
-_Table = tuple[str, list[TableColumn], dict[str, Array]]
-
-
-def _read(source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[str, TableColumn]) -> _Table:
+def _read(
+    source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[str, TableColumn]
+) -> tuple[str, list[TableColumn], dict[str, Array]]:
     """Return the name of a source, what its columns hold, and the values of these and of masks, in the rows that have a target.
 
-    Args:
-        wanted: the names that the arguments target, category and drop give.
-        classes: columns of another table.
+    wanted: the names that the arguments target, category and drop give. classes: columns of another table.
     """
     parts = _open(source, {*wanted["category"], *wanted["drop"]})
     name = parts[0].name if len(parts) == 1 else f"{len(parts)} files"
