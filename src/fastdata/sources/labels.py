@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,10 +55,7 @@ def encode_labels(
         if classes is not None:
             raise PrepError("--classes numbers classes, but --regression asks for numbers to predict: give one of them")
         return _encode_numbers(values, names, by)
-
-    def clean(value: Value) -> Any:
-        return _clean(value, by)
-
+    clean = partial(_clean, by)
     used = dict.fromkeys(map(clean, values))
     used.pop(None, None)
     if odd := [value for value in used if isinstance(value, float | tuple)]:
@@ -96,8 +94,10 @@ def encode_labels(
     return Labels("class", order), encode
 
 
-def _clean(value: Value, by: str) -> int | float | str | tuple[float | None, ...] | None:
+def _clean(by: str, value: Value) -> int | float | str | tuple[float | None, ...] | None:
     """Return what stands for a class; None for what means that there is no label."""
+    if type(value) is str:  # of most inputs
+        return sys.intern(value.strip()) or None
     value = _plain(value, by)
     if isinstance(value, tuple) and any(isinstance(one, str) for one in value):
         raise _no_label(by, value)
