@@ -59,18 +59,12 @@ def val_loader(workers: int = 0, batch_size: int = 16) -> Loader:
     return Loader(LMDBDataset(store(), size=64, crop=CenterCrop(24)), batch_size, num_workers=workers)
 
 
-def launch(script: str, *arguments: Any, ranks: int = 1, env: dict[str, str] | None = None) -> None:
-    """Run a script of this folder, under torchrun if it has several ranks."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+def launch(client: str, *arguments: Any, ranks: int = 1, env: dict[str, str] | None = None) -> None:
+    """Run client_ranks.py, under torchrun if there are several ranks."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks] if ranks > 1 else []
+    command += [Path(__file__).with_name("client_ranks.py"), client, *arguments]
     own = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    done = run(
-        sys.executable,
-        *torchrun,
-        Path(__file__).with_name(script),
-        *arguments,
-        seconds=400,
-        env={**own, "OMP_NUM_THREADS": "1", **(env or {})},
-    )
+    done = run(sys.executable, *command, seconds=400, env={**own, "OMP_NUM_THREADS": "1", **(env or {})})
     assert done.returncode == 0, done.stderr[-4000:]
 
 

@@ -31,7 +31,7 @@ def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     number, place = request.param.split()
     with placed(place) as (where, local, more, options):
-        launch("accelerate_ranks.py", where, folder, ranks=int(number), env=more)
+        launch("accelerate", where, folder, ranks=int(number), env=more)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(int(number))], local, options
 
 

@@ -37,7 +37,7 @@ def test_a_checkpoint_keeps_the_loaders_place(tmp_path, epochs, done):
 
 
 def test_two_processes_see_each_row_once(tmp_path):
-    launch("fabric_ranks.py", store(), tmp_path)
+    launch("fabric", store(), tmp_path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, found in enumerate(ranks):
         dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))

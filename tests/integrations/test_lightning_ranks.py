@@ -17,7 +17,7 @@ def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     strategy, place = request.param.split()
     with placed(place) as (where, local, more, options):
-        launch("lightning_ranks.py", where, folder, strategy, env=more)
+        launch("lightning", where, folder, strategy, env=more)
     fitted, predicted = ([json.loads((folder / f"{fn}-{k}.json").read_text()) for k in range(2)] for fn in ("fit", "predict"))
     return [{**seen, "predict": later["predict"]} for seen, later in zip(fitted, predicted, strict=True)], local, options
 

@@ -134,7 +134,7 @@ def test_evaluation_weights_each_row_alike(tmp_path):
 
 
 def test_two_processes_see_each_row_once(tmp_path):
-    launch("transformers_ranks.py", store(), tmp_path, ranks=2)
+    launch("transformers", store(), tmp_path, ranks=2)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, found in enumerate(ranks):
         dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
