@@ -1,7 +1,7 @@
 """One process of a client's, or one of several: what a Loader gives to its loop.
 
-python client_ranks.py CLIENT STORE FOLDER [STRATEGY], under torchrun or alone: each rank writes what it saw into FOLDER. Loaders are
-made before Fabric starts a second process. Of Lightning's strategies "ddp" runs the script again there; "ddp_fork", for notebooks, forks.
+python client_ranks.py CLIENT STORE FOLDER [STRATEGY], under torchrun or alone: each rank writes what it saw into FOLDER. Loaders
+are made before Fabric starts a second process. Lightning's "ddp" runs the script again there; "ddp_fork", for notebooks, forks.
 """
 
 from __future__ import annotations
