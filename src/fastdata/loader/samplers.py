@@ -38,7 +38,7 @@ class UserSampler:
         self._with_epoch = next(filter(_tells_epoch, both), None)
         generators = (getattr(one, "generator", None) for one in both)
         self._generator = next((one for one in generators if isinstance(one, torch.Generator)), None)
-        repeats = next((one for one in both if any(getattr(one, name, 1) > 1 for name in REPEATS)), None)
+        repeats = next((one for one in both if any((getattr(one, name, 1) or 1) > 1 for name in REPEATS)), None)
         self._replicas, self._rank = getattr(repeats, "num_replicas", 1), getattr(repeats, "rank", 0)
         self._drawn = -1, torch.empty(0), torch.empty(0)  # the last epoch, and the generator's state before it and after it
         self._next_epoch = 0
