@@ -41,7 +41,6 @@ class FaultServer:
         rate: bytes a second of each connection; 0: as fast as possible.
         stall_s: how long an answer stalls before the connection ends.
         requests, nbytes: GETs and bytes of each path.
-        whole: answers with all bytes of it.
         made: the faults that were made.
     """
 
@@ -56,7 +55,6 @@ class FaultServer:
         self.stall_s = STALL_S
         self.requests: Counter[str] = Counter()
         self.nbytes: Counter[str] = Counter()
-        self.whole: Counter[str] = Counter()
         self.made: Counter[str] = Counter()
         self._random = random.Random(seed)
         self._lock = threading.Lock()
@@ -180,7 +178,6 @@ class FaultServer:
         self._send(connection, body)
         with self._lock:
             self.nbytes[path] += len(body)
-            self.whole[path] += len(body) == size
         if fault == "stall":
             self._closed.wait(self.stall_s)
         return fault not in ("cut", "stall")
