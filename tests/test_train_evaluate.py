@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from fastdata import Loader
 from fastdata.errors import FastDataError
 from training import cut, data, net, trainer, values
 
@@ -33,6 +34,8 @@ def test_modes_are_restored_and_each_batch_runs_once():
     out = net()(x)
     top1 = (out.argmax(1) == y).double().mean().item()
     assert results == pytest.approx({"loss": F.cross_entropy(out, y).item(), "top1": top1, "again": top1}, abs=1e-12)
+    torch.testing.assert_close(run.predict(cut((x, y), (4, 6))), out, rtol=0, atol=0)
+    assert [m.training for m in model.modules()] == before
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -50,9 +53,22 @@ def test_the_precision_is_that_of_training_and_stays_inside_also_when_it_breaks(
         run.evaluate(batches)
     assert not torch.is_autocast_enabled("cpu") and caught
     assert seen == [{"bf16": torch.bfloat16, "fp16": torch.float16}[precision]] and model.training
+    found = run.predict(batches)
+    with torch.autocast("cpu", seen[0]), torch.no_grad():
+        wanted = torch.cat([model(x) for x, _ in batches]).float()
+    assert found.dtype == torch.float32 and torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("use", ["fit", "evaluate"])
+def test_predictions_come_in_the_order_of_the_set_whatever_the_loader_does():
+    x, y = data(17)
+    with Loader(TensorDataset(x, y), 4, shuffle=True, num_workers=0, seed=3) as loader:
+        run = trainer(net(), MOMENTUM)
+        torch.testing.assert_close(run.predict(loader), net()(x).detach(), rtol=0, atol=1e-14)
+        classes = run.predict(loader, lambda model, batch: model(batch[0]).argmax(1))
+    assert torch.equal(classes, net()(x).argmax(1))
+
+
+@pytest.mark.parametrize("use", ["fit", "evaluate", "predict"])
 def test_a_loader_that_gives_nothing_to_evaluate_is_an_error(use):
     once_only = (batch for batch in cut(data(8), (4, 4)))
     run = trainer(net(), MOMENTUM)
@@ -100,6 +116,7 @@ def test_evaluating_changes_no_weight(tmp_path, shuffle):
         model, rows = net().append(nn.Dropout(0.5)), TensorDataset(*data(18))
         run = trainer(model, MOMENTUM, dir=tmp_path / name, callbacks={"step": lambda run: run.update == at})
         run.fit(DataLoader(rows, 4, shuffle=True), DataLoader(rows, 4, shuffle=shuffle) if val else None, epochs=3, eval_every=2)
+        run.predict(DataLoader(rows, 4))
         return values(model)
 
     trained("evaluated", True, at=7)

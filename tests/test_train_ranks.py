@@ -218,6 +218,8 @@ def check_metric_objects_compute_what_they_do_on_one_rank_or_an_error_says_why_n
 
 
 def check_evaluation_counts_each_sample_once(rank: int, size: int) -> None:
+    """Predictions come in the order of the set, on every rank."""
+
     def right(outputs: Tensor, batch: Batch) -> Any:
         return (outputs.argmax(1) == batch[1]).sum(), len(batch[1])
 
@@ -227,6 +229,11 @@ def check_evaluation_counts_each_sample_once(rank: int, size: int) -> None:
         out = net()(x).detach()
         top1 = (out.argmax(1) == y).sum().item() / n
         assert run.evaluate(loader(n)) == pytest.approx({"loss": F.cross_entropy(out, y).item(), "top1": top1}, abs=1e-12)
+        with Loader(TensorDataset(x, y), 4, num_workers=0, shuffle=True) as shuffled:
+            for batches in (loader(n), shuffled):
+                torch.testing.assert_close(run.predict(batches), out, rtol=0, atol=1e-12)
+    with pytest.raises(FastDataError, match="needs batches with .ids"):
+        run.predict(cut(data(8), (4, 4)))
 
 
 def check_evaluation_has_the_statistics_that_a_checkpoint_has(rank: int, size: int) -> None:
@@ -294,13 +301,13 @@ def test_ranks_do_what_one_process_does(tmp_path, size):
             one.wait()
 
 
-@pytest.mark.parametrize("use", ["fit", "evaluate"])
+@pytest.mark.parametrize("use", ["fit", "evaluate", "predict"])
 def test_a_loader_of_one_of_two_ranks_is_refused_by_one_process(use):
     """Half of the samples would be left out."""
     with Loader(TensorDataset(*data(8)), 4, num_workers=0, rank=0, world_size=2) as loader:
         run = trainer(net(), MOMENTUM)
         with pytest.raises(FastDataError, match="samples of rank 0 of 2, but this is rank 0 of 1"):
-            run.fit(loader, epochs=1) if use == "fit" else run.evaluate(loader)
+            run.fit(loader, epochs=1) if use == "fit" else getattr(run, use)(loader)
 
 
 if __name__ == "__main__":

@@ -233,6 +233,27 @@ def test_between_lines_of_the_log_the_host_waits_for_nothing(make, waits_for, pr
     assert quiet == [waits_for] * len(quiet)
 
 
+class Bag(nn.Module):
+    """Rows of an embedding, whose gradient is sparse or not."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bag, self.out = nn.EmbeddingBag(9, 6, sparse=sparse, dtype=torch.float64), nn.Linear(6, 3, dtype=torch.float64)
+
+    def forward(self, rows: Any) -> Any:
+        return self.out(self.bag((rows * 2).long() % 9))
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.05])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_sparse_gradients_are_those_of_a_dense_embedding(clip_norm, accumulate):
+    dense, sparse = Bag(False), Bag(True)
+    for model in (dense, sparse):
+        trainer(model, partial(SGD, lr=0.1), clip_norm=clip_norm, accumulate=accumulate).fit(cut(data(20), (4,) * 5), epochs=2)
+    assert (values(sparse) - values(dense)).abs().max() < 1e-12 < (values(dense) - values(Bag(False))).abs().max()
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_an_update_without_gradients_is_no_error(precision):
     model = net(torch.float32)

@@ -1,9 +1,9 @@
-"""Losses and metrics over a whole set. Each sample counts once, however many ranks share the set."""
+"""Losses, metrics and outputs over a whole set. Each sample counts once, however many ranks share the set."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from fastdata.train.losses import losses_of
 from fastdata.train.states import random_state, restore_random
 from fastdata.train.world import Compute, World
 
-__all__ = ["Metrics", "evaluate"]
+__all__ = ["Metrics", "evaluate", "predict"]
 
 METHODS = ("update", "compute", "reset")
 
@@ -153,6 +153,24 @@ def _flatten(found: dict[str, float], name: str, value: Any) -> None:
             _flatten(found, f"{name}/{key}", part)
     else:
         found[name] = float(value)
+
+
+def predict(model: nn.Module, loader: Any, forward: Callable[[Any, Any], Tensor], compute: Compute) -> Tensor:
+    """Return the outputs on the CPU, one row per sample, on every rank: in the order of `ids` if batches have them."""
+    ids, outputs = list[Any](), list[Tensor]()
+    with _evaluating(model, compute):
+        for batch, valid in _batches(loader, compute):
+            with compute.autocast():
+                output = forward(model, batch)
+            if valid != 0:
+                outputs.append(_wide(output).cpu())
+                ids.extend(() if getattr(batch, "ids", None) is None else batch.ids)
+    parts = compute.world.gather((ids, torch.cat(outputs) if outputs else None))
+    rows = torch.cat([part for _, part in parts if part is not None])
+    numbers = torch.tensor([number for found, _ in parts for number in found], dtype=torch.int64)
+    if compute.world.size > 1 and len(numbers) != len(rows):
+        raise FastDataError("predict on several ranks needs batches with .ids, to put them in order: use fastdata's Loader")
+    return rows[numbers.argsort(stable=True)] if len(numbers) else rows
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from fastdata.train.world import Compute
 __all__ = ["Step"]
 
 EMPTY = nullcontext()
+CLIP_EPSILON = 1e-6  # as torch's clip_grads_with_norm_ has it
 
 
 class Totals(NamedTuple):
@@ -80,6 +81,7 @@ class Step:
     def begin(self) -> None:
         """Drop old gradients, and micro-batches of an update that was not finished, for instance after an error."""
         self._weights = list(self.model.parameters())  # Module.zero_grad would collect them at every update
+        self._has_sparse = any(getattr(module, "sparse", False) for module in self.model.modules())
         self._trained = [p for group in self._optimizer.param_groups for p in group["params"]]
         self._clear()
 
@@ -146,7 +148,7 @@ class Step:
     def _finish_gradient(self) -> Tensor:
         """Unscale, divide and clip the gradient. Returns 1 if it is not finite on any rank, else 0, float32 [] on the device."""
         self.scaler.unscale_(self._optimizer)
-        grads = [p.grad for p in self._trained if p.grad is not None]
+        grads = self._gradients()
         if len(self._losses) > 1 and grads:
             factor = self._unit / self._sum_of_counts()
             for group in [grads] if self._alike else [[grad] for grad in grads]:
@@ -167,8 +169,20 @@ class Step:
             for flag in flags.values():
                 flag.copy_(skip)  # so that all ranks change their scale alike
         if self._clip_norm is not None and norm is not None:
-            clip_grads_with_norm_(self._trained, self._clip_norm, norm)
+            if self._has_sparse:
+                torch._foreach_mul_(grads, (self._clip_norm / (norm + CLIP_EPSILON)).clamp(max=1.0))
+            else:
+                clip_grads_with_norm_(self._trained, self._clip_norm, norm)
         return skip
+
+    def _gradients(self) -> list[Tensor]:
+        """Return the gradients; of sparse ones, as embeddings have, the values."""
+        if self._has_sparse:
+            for p in self._trained:
+                if p.grad is not None and p.grad.is_sparse:
+                    p.grad = p.grad.coalesce()
+        found = [p.grad for p in self._trained if p.grad is not None]
+        return [grad._values() if grad.is_sparse else grad for grad in found] if self._has_sparse else found
 
     def _step(self, skip: Tensor) -> None:
         optimizer: Any = self._optimizer

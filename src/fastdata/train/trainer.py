@@ -21,7 +21,7 @@ from fastdata.optim.rates import Curve
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.checks import CudnnBenchmark, GraphCheck, not_finite, warn_of_statistics
 from fastdata.train.epoch import Epoch, check_rank, first_tensor
-from fastdata.train.evaluate import Metrics, evaluate
+from fastdata.train.evaluate import Metrics, evaluate, predict
 from fastdata.train.layout import build_optimizer, device_for, lay_out
 from fastdata.train.log import RECORDED, Counts, Log, Means, Progress
 from fastdata.train.profiler import WARMUP, profiled
@@ -366,6 +366,15 @@ class Trainer:
             return {**results, **self._means.read(self.world)}
         finally:
             self._means = before
+
+    def predict(self, loader: Iterable[Any], forward: Callable[[Any, Any], Tensor] | None = None) -> Tensor:
+        """Return the model's outputs, float [samples, ...] on the CPU, in the order of the set, on every rank.
+
+        Args:
+            forward: ``forward(model, batch)``. None: ``model(batch)``, or ``model(batch[0])`` if the batch is a tuple or list.
+        """
+        call = forward or (lambda model, batch: model(batch[0] if isinstance(batch, tuple | list) else batch))
+        return predict(self.ema.model if self.ema else self.model, loader, call, self._compute)
 
     def validate(self, val: Iterable[Any] | None) -> dict[str, float]:
         """Evaluate, unless this was done after this update, and pass the results to the schedule, the log and the callback."""
