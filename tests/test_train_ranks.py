@@ -232,7 +232,7 @@ def check_evaluation_counts_each_sample_once(rank: int, size: int) -> None:
         with Loader(TensorDataset(x, y), 4, num_workers=0, shuffle=True) as shuffled:
             for batches in (loader(n), shuffled):
                 torch.testing.assert_close(run.predict(batches), out, rtol=0, atol=1e-12)
-    with pytest.raises(FastDataError, match="needs batches with .ids"):
+    with pytest.raises(FastDataError, match=r"needs batches with \.ids"):
         run.predict(cut(data(8), (4, 4)))
 
 
