@@ -165,6 +165,28 @@ def test_shards_are_copied_where_there_are_no_links(
     sound(merged)
 
 
+def test_links_are_followed(pool: dict[tuple[str, ...], Path], tmp_path: Path) -> None:
+    """A store may be a folder of symbolic links, or behind one: the merged store has the files themselves."""
+    one, two = pool[("a",)], shutil.copytree(pool[("e",)], tmp_path / "two.fds")
+    linked = tmp_path / "linked.fds"
+    for path in sorted(one.rglob("*")):
+        if path.is_file():
+            (linked / path.relative_to(one)).parent.mkdir(parents=True, exist_ok=True)
+            (linked / path.relative_to(one)).symlink_to(path)
+    (tmp_path / "behind.fds").symlink_to(two)
+    merged = fastdata.merge([linked, tmp_path / "behind.fds"], tmp_path / "m.fds")
+    shards = sorted(merged.glob("*/*.mdb"))
+    assert shards and not any(path.is_symlink() for path in merged.rglob("*"))
+    files = [path for store in (one, two) for path in sorted(store.glob("*/*.mdb"))]
+    assert all(new.samefile(old) for new, old in zip(shards, files, strict=True))
+    want = samples(merged)
+    shutil.rmtree(linked)
+    (tmp_path / "behind.fds").unlink()
+    shutil.rmtree(two)
+    assert samples(merged) == want
+    sound(merged)
+
+
 @pytest.mark.parametrize("codec", ["jpeg", "png", "original"])
 def test_a_sample_and_its_bytes_are_taken_out(codec: str, tmp_path: Path) -> None:
     """As docs/scale.md says: also where the sources are gone, the samples that stay keep their pixels."""
