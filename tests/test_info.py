@@ -69,7 +69,7 @@ def test_the_memory_that_a_store_would_take() -> None:
 def test_every_kind(make: str, kind: str, count: int) -> None:
     path = getattr(stores, make)()
     found, text = facts(path), said(path)
-    assert (found["path"], found["kind"], found["samples"], found["format"]) == (str(path), kind, count, "1.0-rc")
+    assert (found["path"], found["kind"], found["samples"], found["format"]) == (str(path), kind, count, "1.0")
     assert found["options"] == Store(path, kind=None).manifest.options
     assert not [part for part in ("{", "[", "'", "None", "True", "False") if part in text], text
     expected = {

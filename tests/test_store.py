@@ -73,7 +73,7 @@ def test_today_s_code_writes_the_golden_bytes(tmp_path: Path) -> None:
 def test_the_golden_store_opens_and_is_whole() -> None:
     store = Store(GOLDEN)
     assert list(verify(GOLDEN)) == [] and list(verify(GOLDEN, quick=True)) == []
-    assert (len(store), store.manifest.version, store.manifest.labels.names) == (20, "1.0-rc", ("ant hill", "zebra"))
+    assert (len(store), store.manifest.version, store.manifest.labels.names) == (20, "1.0", ("ant hill", "zebra"))
     assert [(r["name"], r["reason"]) for r in store.rejects()] == [("zebra/empty.png", "empty"), ("zebra/text.jpg", "not-an-image")]
     assert "zebra/new\nline-02.ppm" in store.names() and "zebra/b\udcff-04.ppm" in store.names()
 
@@ -104,9 +104,9 @@ def _scratch_copy() -> Path:
         (b"null", "damaged"),
         (b"\xff\xfe", "damaged"),
         (b"[" * 100_000, "damaged"),
-        (b'{"format": "other", "version": "1.0-rc"}', 'not "fastdata"'),
-        (b'{"format": "fastdata", "version": "1.0"}', "format version 1.0, this fastdata reads 1.0-rc: prepare the store again"),
-        (b'{"format": "fastdata", "version": "1.0-rc"}', "damaged.*missing required field `kind`"),
+        (b'{"format": "other", "version": "1.0"}', 'not "fastdata"'),
+        (b'{"format": "fastdata", "version": "2.0"}', "format version 2.0, this fastdata reads 1.0: prepare the store again"),
+        (b'{"format": "fastdata", "version": "1.0"}', "damaged.*missing required field `kind`"),
     ],
 )
 def test_manifests_that_are_none(text: bytes, message: str) -> None:

@@ -25,7 +25,7 @@ from PIL import Image
 
 def check(root: Path) -> Iterator[str]:
     manifest = json.loads((root / "manifest.json").read_text())
-    if manifest["format"] != "fastdata" or manifest["version"] != "1.0-rc":
+    if manifest["format"] != "fastdata" or manifest["version"] != "1.0":
         yield f"format {manifest['format']} {manifest['version']}"
         return
     for name, total in manifest["files"].items():

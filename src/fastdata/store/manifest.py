@@ -36,7 +36,7 @@ from fastdata.store.files import (
 __all__ = ["IMAGE", "MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant"]
 __all__ += ["parse_manifest", "read_current", "read_manifest", "sample_columns"]
 
-FORMAT, VERSION = "fastdata", "1.0-rc"
+FORMAT, VERSION = "fastdata", "1.0"
 MASK = "mask-"  # the prefix of the names of variants that hold masks
 IMAGE = "image-"  # the prefix of the names of variants that hold another image of each sample; then come its name and "-"
 
