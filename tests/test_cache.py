@@ -13,7 +13,7 @@ import pytest
 
 from fastdata.errors import StoreError
 from fastdata.remote.cache import RemoteFile, ShardCache, map_number
-from fastdata.remote.downloader import Downloader, Schedule
+from fastdata.remote.downloader import Downloader, ReadSchedule
 from fastdata.remote.url import is_url, parse_bytes
 
 
@@ -139,7 +139,7 @@ def test_the_next_use_is_that_of_the_loader_that_comes_to_it_first(tmp_path: Pat
     for name, now, uses in (("x", 100, {a: ([0, 300], [50, 310]), b: ([90], [120])}), ("y", 0, {a: ([20], [30])})):
         (tmp_path / name).write_bytes(np.int64(now).tobytes())
         known = {path: (None, path.name, *stretches) for path, stretches in uses.items()}
-        downloader._schedules[name] = Schedule((0, 0), map_number(tmp_path / name), known)
+        downloader._schedules[name] = ReadSchedule((0, 0), map_number(tmp_path / name), known)
     assert [downloader._next_use(path) for path in (a, b, tmp_path)] == [20.0, 0.0, float("inf")]
     assert [path for _, path, _, _ in downloader._uses()] == [a, b]
     del downloader._schedules["y"]

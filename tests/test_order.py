@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import reference
 from fastdata.loader.fetch import Size
 from fastdata.loader.order import ROUNDS, EpochOrder, RankShard, permute
-from fastdata.loader.requests import Counts, Requests
+from fastdata.loader.requests import Requests, SampleCounts
 
 
 def whole_order(n, seed, epoch):
@@ -58,7 +58,7 @@ def batches(n, world, batch, *, shuffle=True, epoch_start=(0, 0), epochs=1, bloc
     """For each rank the list of its requests of one epoch, or more."""
     found = []
     for rank in range(world):
-        requests = Requests(EpochOrder(n, 7, shuffle), RankShard(rank, world, blocks), Counts(n, batch, n), [(0, Size())])
+        requests = Requests(EpochOrder(n, 7, shuffle), RankShard(rank, world, blocks), SampleCounts(n, batch, n), [(0, Size())])
         requests.restart(*epoch_start)
         found.append(list(islice(requests, epochs * -(-n // batch))))
     return found

@@ -13,13 +13,13 @@ from typing import Any
 from contestant import Spec
 
 from fastdata import CenterCrop, LMDBDataset, RandomResizedCrop
-from fastdata.bench.loaders import Task, decode_limit
+from fastdata.bench.loaders import Workload, decode_limit
 
 SECONDS = 1.0  # of a measurement: it has no epochs
 
 
 @dataclass(frozen=True)
-class BareTask(Task):
+class BareTask(Workload):
     """The same work as the contestants': no flip, and centre crops for evaluation."""
 
     train: bool = True

@@ -15,15 +15,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from fastdata import Augment, GPUNormalize, LMDBDataset, Loader, Prefetcher, RandomResizedCrop
 from fastdata.bench.harness import tree_pss
-from fastdata.bench.loaders import Contestant, Task
+from fastdata.bench.loaders import Contestant, Workload
 from fastdata.system.machine import available_cores
 from fastdata.system.torch_private import end_kept_workers
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
-def task(setting: Setting) -> Task:
-    return Task(str(setting.store("photos-256", size=256)), 256, 224, setting.some(32, 8))
+def task(setting: Setting) -> Workload:
+    return Workload(str(setting.store("photos-256", size=256)), 256, 224, setting.some(32, 8))
 
 
 def pss() -> float:

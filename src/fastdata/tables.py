@@ -254,7 +254,7 @@ def _labels(columns: Sequence[TableColumn]) -> Labels:
 # Sources: files or a DataFrame, whose columns are arrays of Arrow
 
 
-class _Part(NamedTuple):
+class _Table(NamedTuple):
     """A file, or a DataFrame. read: returns a column by its name."""
 
     name: str
@@ -274,13 +274,13 @@ def _reading(what: str) -> Iterator[None]:
         raise StoreError(f"{what} cannot be read as a table: {first:.300}") from error
 
 
-def _open(source: Any, untyped: Container[str]) -> list[_Part]:
+def _open(source: Any, untyped: Container[str]) -> list[_Table]:
     """Return the parts of a source. untyped: the columns of a CSV that stay text."""
     pa, is_pandas = import_pyarrow(), hasattr(source, "iloc") and hasattr(source, "columns")
     if is_pandas or hasattr(source, "__arrow_c_stream__"):
         with _reading("the DataFrame"):
             table = pa.Table.from_pandas(source, preserve_index=False) if is_pandas else pa.table(source)
-        return [_Part("the DataFrame", table.schema, table.column)]
+        return [_Table("the DataFrame", table.schema, table.column)]
     if not isinstance(source, str | os.PathLike | list | tuple) or not source:
         raise TypeError(f"source is a {type(source).__name__}, but must be a file, a list of files, or a DataFrame")
     parts = []
@@ -293,10 +293,10 @@ def _open(source: Any, untyped: Container[str]) -> list[_Part]:
                 opened = partial(pa.parquet.ParquetFile, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
                 schema = opened(path).schema_arrow
                 file = opened(path, read_dictionary=[field.name for field in schema if is_text(field.type)])
-                parts.append(_Part(shown(path), schema, lambda name, file=file: file.read([name]).column(name)))  # type: ignore[misc]
+                parts.append(_Table(shown(path), schema, lambda name, file=file: file.read([name]).column(name)))  # type: ignore[misc]
             else:
                 table = read_arrow(path) if ending in ARROWS else _read_csv(path, untyped)
-                parts.append(_Part(shown(path), table.schema, table.column))
+                parts.append(_Table(shown(path), table.schema, table.column))
     return parts
 
 
@@ -484,7 +484,7 @@ def _read(
     return name, columns, arrays
 
 
-def _values(name: str, parts: Sequence[_Part], *, names: bool, other: TableColumn | None) -> tuple[TableColumn, Array, Array]:
+def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColumn | None) -> tuple[TableColumn, Array, Array]:
     """Read a column of all parts: what it holds, its values, and where they are missing.
 
     names: whether its values are names, whatever they look like. other: a column of another table, whose names are numbered.

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from fastdata.errors import CodecError, FastDataError, PrepError, needs
 
-__all__ = ["FILES", "Engine", "Spec", "character_file", "characters_in", "find_tokenizer", "load", "unknown_note"]
+__all__ = ["FILES", "Spec", "TokenizerEngine", "character_file", "characters_in", "find_tokenizer", "load", "unknown_note"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -24,7 +24,7 @@ ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
 
 
-class Engine:
+class TokenizerEngine:
     """A loaded tokenizer, which by itself puts no special tokens around a text."""
 
     vocab_size: int  # all ids are below it
@@ -67,7 +67,7 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True):
         return FILES.get(self.engine, "")
 
 
-class _Bytes(Engine):
+class _Bytes(TokenizerEngine):
     """One token for each byte of UTF-8, and one for the end."""
 
     vocab_size = 257
@@ -80,7 +80,7 @@ class _Bytes(Engine):
         return bytes(k for k in ids if k < 256).decode(errors="replace")
 
 
-class _Characters(Engine):
+class _Characters(TokenizerEngine):
     """One token for each character of a list."""
 
     def __init__(self, data: bytes) -> None:
@@ -117,7 +117,7 @@ def _failing(kind: Callable[[str], FastDataError], message: str) -> Iterator[Non
         raise kind(f"{message}: {error}") from None
 
 
-class _HuggingFace(Engine):
+class _HuggingFace(TokenizerEngine):
     def __init__(self, name: str, data: bytes) -> None:
         with needs("tokenizers"):
             import tokenizers
@@ -178,7 +178,7 @@ class _HuggingFace(Engine):
         return self._ids.get(token)
 
 
-class _Tiktoken(Engine):
+class _Tiktoken(TokenizerEngine):
     def __init__(self, name: str) -> None:
         with needs("tiktoken"):
             import tiktoken
@@ -254,7 +254,7 @@ def unknown_note(name: str, share: float, of: str = "") -> str:
 
 
 @cache
-def load(spec: Spec, data: bytes) -> Engine:
+def load(spec: Spec, data: bytes) -> TokenizerEngine:
     """Load a tokenizer, once in each process. data: of its file. Raise a PrepError if there is none, or the file is damaged."""
     if spec.engine == "bytes":
         return _Bytes()

@@ -12,7 +12,7 @@ import numpy as np
 
 from fastdata.data.in_memory import InMemoryRecords
 from fastdata.errors import FormatError
-from fastdata.store.store import Place, Store, Use
+from fastdata.store.store import Store, StoreLocation, Use
 
 __all__ = ["StoreArrays", "touched"]
 
@@ -119,10 +119,10 @@ class StoreArrays:
                 ) from None
             part[every + target] = values[every + wanted]
 
-    def __getstate__(self) -> tuple[Path | Place, bool, str, InMemoryRecords | None]:
+    def __getstate__(self) -> tuple[Path | StoreLocation, bool, str, InMemoryRecords | None]:
         return self.store.place, self.mask, self.store.manifest.xxh3_128, self.records
 
-    def __setstate__(self, state: tuple[Path | Place, bool, str, InMemoryRecords | None]) -> None:
+    def __setstate__(self, state: tuple[Path | StoreLocation, bool, str, InMemoryRecords | None]) -> None:
         path, mask, expected, in_memory = state
         self.__init__(path, mask=mask, expected=expected)  # type: ignore[misc]
         self.records = in_memory

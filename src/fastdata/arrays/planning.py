@@ -15,7 +15,7 @@ from fastdata.kinds import StrPath
 from fastdata.prepare.plan import Plan, make_plan
 from fastdata.sources.folder import list_folder, walk_files
 from fastdata.sources.inputs import Source, SourceList, detail_of, label_notes, look
-from fastdata.sources.listing import labelled, others
+from fastdata.sources.listing import labelled, skipped_files
 from fastdata.sources.pairs import with_files
 from fastdata.sources.tables import is_path_table, list_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
@@ -23,7 +23,7 @@ from fastdata.store.manifest import NUMBERS, Labels
 
 __all__ = ["plan_source"]
 
-LEAST = 1, 1 << 20  # samples and bytes of a shard
+MIN_SHARD = 1, 1 << 20  # samples and bytes of a shard
 MAX_BYTES = 1 << 32  # of an array, unless the user says otherwise
 LISTED = frozenset((*ENDINGS, ".gz"))  # os.path.splitext returns .gz for .nii.gz
 
@@ -56,7 +56,7 @@ def plan_source(source: StrPath, out: Path, options: ArrayOptions, limit: int | 
         order=options.order or "listed",
         shard_samples=options.shard_samples,
     )
-    plan = make_plan(found, recipe, limit, least=LEAST, companions=() if masks is None else (masks,))
+    plan = make_plan(found, recipe, limit, least=MIN_SHARD, companions=() if masks is None else (masks,))
     notes = label_notes(replace(found, sources=plan.sources), masks=masks is not None, meant=options.no_labels)
     return replace(plan, notes=(*notes, *found.notes))
 
@@ -75,7 +75,7 @@ def _list_arrays(path: AnyPath, options: ArrayOptions) -> SourceList:
     arrays = [array for file in files.sources for array in _arrays_of(files.root, file, options.key)]
     found = labelled(replace(files, sources=arrays), path, options)
     if not found.sources:
-        raise PrepError(f"no arrays in {path}{others(found)}; files of arrays end in .npy, .npz, .nii or .nii.gz")
+        raise PrepError(f"no arrays in {path}{skipped_files(found)}; files of arrays end in .npy, .npz, .nii or .nii.gz")
     if options.masks is None:
         return found
     return with_files(

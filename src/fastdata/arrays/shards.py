@@ -17,7 +17,7 @@ from fastdata.errors import CodecError
 from fastdata.images.sections import Masks
 from fastdata.kinds import Tables
 from fastdata.prepare.plan import Plan
-from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
+from fastdata.prepare.worker import Job, ProgressReport, ShardTask, Writers, reject_of
 from fastdata.sources.inputs import Source, detail_of, reason_of
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import MASK, Form
@@ -137,7 +137,7 @@ def _records(arrays: list[Array], options: ArrayRecipe) -> Iterator[list[Array]]
         yield [chunk, *(mask[box].astype(f"<u{options.mask_bits // 8}", order="C") for mask in masks)]
 
 
-def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
+def make_shard(job: Job, task: ShardTask, writers: Writers, progress: ProgressReport) -> dict[str, Any]:
     """Store the arrays of a task. A row is the number of the input, its shape, and the number of its chunks."""
     rows: list[tuple[int, list[int], int]] = []
     rejects: list[dict[str, Any]] = []

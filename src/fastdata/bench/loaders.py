@@ -41,7 +41,18 @@ from fastdata.store.manifest import read_current
 from fastdata.system.machine import available_cores, free_memory
 from fastdata.words import number_of
 
-__all__ = ["BATCH", "CROP", "NORMAL", "Contestant", "ImageFiles", "Task", "decode_limit", "find_task", "random_box", "run_bench"]
+__all__ = [
+    "BATCH",
+    "CROP",
+    "NORMAL",
+    "Contestant",
+    "ImageFiles",
+    "Workload",
+    "decode_limit",
+    "find_task",
+    "random_box",
+    "run_bench",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 HFLIP = 0.5
@@ -51,7 +62,7 @@ AHEAD = 2  # batches that each worker makes ahead: torch's default, and ours
 
 
 @dataclass(frozen=True)
-class Task:
+class Workload:
     """The work of every contestant, on the first image of each sample. size: the stored size; crop: side of the output."""
 
     path: str
@@ -64,7 +75,7 @@ class Task:
         return kind(self.path, size=self.size, crop=RandomResizedCrop(self.crop), hflip=HFLIP, images=first)
 
 
-def find_task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Task:
+def find_task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Workload:
     """Return the task for a store, with defaults that fit the images.
 
     Raises:
@@ -77,7 +88,7 @@ def find_task(path: str, size: int | None, crop: int | None, batch_size: int | N
     if not len(images):
         raise StoreError(f"{path} has no images to measure with")
     side = int(np.median(np.minimum(*images.sides(np.arange(len(images))))))
-    return Task(path, size, crop or min(CROP, side), min(batch_size or BATCH, len(images)))
+    return Workload(path, size, crop or min(CROP, side), min(batch_size or BATCH, len(images)))
 
 
 class Contestant(NamedTuple):
@@ -89,13 +100,13 @@ class Contestant(NamedTuple):
     start: Callable[[], AbstractContextManager[Measure]]
 
     @classmethod
-    def ours(cls, task: Task, dataset: Any, workers: int, store: str = "LMDB") -> Contestant:
+    def ours(cls, task: Workload, dataset: Any, workers: int, store: str = "LMDB") -> Contestant:
         """Return fastdata's Loader over a dataset."""
         make = partial(Loader, dataset, task.batch_size, shuffle=True, num_workers=workers, prefetch_factor=AHEAD)
         return cls(f"Loader, {store}, {number_of(workers, 'worker')}", "ours", workers, partial(streamed, make))
 
     @classmethod
-    def by_hand(cls, task: Task, workers: int, ahead: int = AHEAD) -> Contestant:
+    def by_hand(cls, task: Workload, workers: int, ahead: int = AHEAD) -> Contestant:
         """Return torch's DataLoader over the hand-written dataset."""
         make = partial(DataLoader[Any], ByHand(task), task.batch_size, shuffle=True, num_workers=workers)
         if workers:
@@ -116,7 +127,7 @@ def streamed(make: Callable[[], Any], count: Callable[[Any], int] = lambda batch
 class _Bare(IterableDataset[int]):
     """The numbers of images that each worker reads, decodes, crops, resizes and flips of its share, without end."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Workload) -> None:
         self.dataset, self.batch_size = task.dataset(), task.batch_size
 
     def __iter__(self) -> Iterator[int]:
@@ -128,7 +139,7 @@ class _Bare(IterableDataset[int]):
                 yield len(self.dataset.read_batch(rows[k : k + self.batch_size], seed=0, epoch=epoch)[0])
 
 
-def decode_limit(task: Task, processes: int) -> AbstractContextManager[Measure]:
+def decode_limit(task: Workload, processes: int) -> AbstractContextManager[Measure]:
     """Start processes that make images, and hand over no more than how many; yield what measures them."""
     options: Any = {"num_workers": processes, "prefetch_factor": AHEAD, "worker_init_fn": quiet_worker}
     return streamed(partial(DataLoader[Any], _Bare(task), None, **options), int)
@@ -137,7 +148,7 @@ def decode_limit(task: Task, processes: int) -> AbstractContextManager[Measure]:
 class ByHand(Dataset[tuple[torch.Tensor, Any]]):
     """A hand-written dataset: decodes with cv2, crops and flips at random, and returns a tensor [C, H, W]."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Workload) -> None:
         self.records = StoreImages(task.path, task.size)
         self.crop = task.crop
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fastdata.codecs.jpeg_grid import MAX_SIDE, decode_jpeg_into, read_index, scan_start
 
-__all__ = ["LEAST_SHRUNK", "Cells", "JpegBatch", "Region", "Window", "find_cells", "join_cells", "jpeg_batches"]
+__all__ = ["MIN_SHRUNK_SIDE", "Cells", "JpegBatch", "Region", "Window", "find_cells", "join_cells", "jpeg_batches"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
@@ -24,7 +24,7 @@ SOI = b"\xff\xd8"
 SOF0, EOI, DRI = 0xC0, 0xD9, 0xDD
 MARGIN = 1  # pixel: interpolated colours depend on the next sample, half of which lies right next to the box
 NARROW = 5  # libjpeg upsamples images narrower than this in another way
-LEAST_SHRUNK = 8  # pixels: in smaller images, two scales give the same size
+MIN_SHRUNK_SIDE = 8  # pixels: in smaller images, two scales give the same size
 MAX_BATCH_PIXELS = 500_000  # more would be evicted from the cache before they are used
 MAX_GRIDS = 4096  # cached headers, about 1 kB each
 RESTARTS = (0xD0 + np.arange(8)).astype(np.uint8)
@@ -204,7 +204,7 @@ def jpeg_batches(
         if cells is None:
             alone.append(place)
             continue
-        shrink = window.shrink if max(cells.height, cells.width) > LEAST_SHRUNK else 1
+        shrink = window.shrink if max(cells.height, cells.width) > MIN_SHRUNK_SIDE else 1
         kind = (cells.head, cells.width, shrink, window.fast, place if cells.bounded else None)
         batch, room = open_batches.get(kind, (None, 0))
         if batch is None or cells.end > room:

@@ -12,7 +12,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from fastdata.codecs.jpeg_crop import LEAST_SHRUNK, Region, Window, jpeg_batches
+from fastdata.codecs.jpeg_crop import MIN_SHRUNK_SIDE, Region, Window, jpeg_batches
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, jpeg_size
 from fastdata.errors import CodecError
 from fastdata.store.manifest import Form
@@ -79,7 +79,7 @@ def decode_window(data: Data, form: Form, height: int, width: int, window: Windo
         ((_, region),) = batches[0].decode(batches[0].join(), gray=gray, scratch=scratch)
         return region
     _check_size(data, form.codec, height, width)
-    shrink = window.shrink if max(height, width) > LEAST_SHRUNK else 1
+    shrink = window.shrink if max(height, width) > MIN_SHRUNK_SIDE else 1
     size = -(-height // shrink), -(-width // shrink)
     return Region(decode_jpeg_into(scratch, data, size, gray=gray, fast=window.fast), shrink=shrink)
 

@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from fastdata.data.choice import check_split, checked, disambiguate, part_of, places
 from fastdata.data.random import ROW_MASK
 from fastdata.data.targets import to_tensors
-from fastdata.store.store import Place, Use
+from fastdata.store.store import StoreLocation, Use
 from fastdata.system.shared_memory import SharedArray
 
 __all__ = ["Allocate", "Fixed", "RowsDataset", "SlotDataset", "Timing"]
@@ -74,9 +74,9 @@ def counted_of(count: int, whole: int, what: str) -> str:
     return f"{count:,} {what}" if count == whole else f"{count:,} of {whole:,} {what}"
 
 
-def shown(path: Path | Place) -> str:
+def shown(path: Path | StoreLocation) -> str:
     """Return a path relative to the working folder if it lies inside, or a URL."""
-    if isinstance(path, Place):
+    if isinstance(path, StoreLocation):
         return str(path)
     try:
         here = Path.cwd()

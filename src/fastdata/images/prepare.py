@@ -28,7 +28,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
 Frame = list[Shape]  # the shape that an image is resized to, and the corner and the shape of what is stored: see `layout`
 Room = Callable[[int], AbstractContextManager[Any]]  # makes sure of so many bytes of memory
-NEARLY = 1.32  # ratio up to which a slight blur is as exact as two samples, and cheaper
+MAX_BLUR_RATIO = 1.32  # ratio up to which a slight blur is as exact as two samples, and cheaper
 SPREAD = 14.0  # of the blur: least squares over photos, for ratios from 1.05 to 1.3
 OTHERS_BYTES = 48  # the most for a pixel of a mask or a further image while it is decoded
 
@@ -222,7 +222,7 @@ def _average(image: Array, shape: Shape) -> Array:
     factors = image.shape[0] / shape[0], image.shape[1] / shape[1]
     if not 1 < min(factors) <= max(factors) < 2:
         return cv2.resize(image, shape[::-1], interpolation=cv2.INTER_AREA)
-    if max(factors) > NEARLY:
+    if max(factors) > MAX_BLUR_RATIO:
         twice = cv2.resize(image, (2 * shape[1], 2 * shape[0]), interpolation=cv2.INTER_LINEAR)
         return cv2.resize(twice, shape[::-1], interpolation=cv2.INTER_AREA)
     down, across = (np.array([a, 1 - 2 * a, a], np.float32) for a in ((f * f - 1) / SPREAD for f in factors))

@@ -23,7 +23,7 @@ __all__ = ["EncodedBatch", "render_batch", "render_masks"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LEAST_BYTES = 1 << 21  # of scratch memory: holds the largest batch of JPEGs
+MIN_SCRATCH_BYTES = 1 << 21  # of scratch memory: holds the largest batch of JPEGs
 
 # A window joins a part if decoding the part with it costs less than decoding it alone: see benchmarks/LOG.md, "Views".
 START = 16_000  # pixels that could be decoded in the time that each decode takes to start
@@ -181,7 +181,7 @@ class _Scratch:
 
     def __call__(self, size: int) -> Array:
         if self.memory.size < size:
-            self.memory = decode_buffer(max(size, LEAST_BYTES))
+            self.memory = decode_buffer(max(size, MIN_SCRATCH_BYTES))
         return self.memory
 
 

@@ -17,7 +17,7 @@ from fastdata.loader.fetch import Reply
 from fastdata.loader.requests import Requests
 from fastdata.loader.workers import WHY_DIED
 
-__all__ = ["Progress", "Stats"]
+__all__ = ["LoaderPosition", "Stats"]
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Stats:
 
 
 @dataclass(eq=False)
-class Progress:
+class LoaderPosition:
     """Where a Loader stands, and the engine that runs, if any. Engines outlive passes: the next epoch is made ahead.
 
     Attributes:
@@ -82,7 +82,7 @@ class Progress:
     engine: Engine | None = None
     stats: Stats = field(default_factory=Stats)
 
-    def copy(self) -> Progress:
+    def copy(self) -> LoaderPosition:
         """Return this position, with nothing that runs."""
         if self.engine is not None:
             raise TypeError("a running Loader has workers, which cannot be pickled: pickle its state_dict(), or close() it first")
@@ -179,7 +179,7 @@ def _with_rows(data: Any, valid: int, ids: Any, position: tuple[int, int]) -> An
     return data
 
 
-_running = WeakSet[Progress]()  # those that have started an engine
+_running = WeakSet[LoaderPosition]()  # those that have started an engine
 _parents_engines = list[Engine | None]()  # kept in a forked child: freeing them would end the parent's workers
 
 

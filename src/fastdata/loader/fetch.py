@@ -22,7 +22,7 @@ from torch.utils.data import default_collate, get_worker_info
 from fastdata.data.dataset import SlotDataset, Timing
 from fastdata.data.random import isolated_global_rngs, repeated, seeds_for_user_code
 from fastdata.errors import LoaderError
-from fastdata.loader.slots import ALIGN, Place, Span
+from fastdata.loader.slots import ALIGN, SlotMemory, Span
 from fastdata.system.torch_private import ExceptionWrapper, shared_storage
 
 __all__ = ["Fetch", "Reply", "Request", "Size", "as_is", "quiet_worker", "ready_to_fork", "sized"]
@@ -108,7 +108,9 @@ class Fetch(torch.utils.data.Dataset[Any]):
         collate: makes a batch of a list of items, for other datasets.
     """
 
-    def __init__(self, dataset: Any, place: Place | None = None, collate: Callable[[list[Any]], Any] = default_collate) -> None:
+    def __init__(
+        self, dataset: Any, place: SlotMemory | None = None, collate: Callable[[list[Any]], Any] = default_collate
+    ) -> None:
         self._dataset = dataset
         self._place = place
         self._collate = collate

@@ -17,7 +17,7 @@ from fastdata.gpu.batch_transform import as_transforms
 from fastdata.loader.dali import Dali, check_dali
 from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import DevicePrefetchEngine, Engine
-from fastdata.loader.epoch import Progress, Stats
+from fastdata.loader.epoch import LoaderPosition, Stats
 from fastdata.loader.order import RankShard
 from fastdata.loader.ranks import Ranks, default_workers
 from fastdata.loader.requests import Requests
@@ -165,7 +165,7 @@ class Loader(Fixed, fixed=FIXED):
         self.order = self._sampling.order
         if backend == "dali":
             check_dali(dataset)
-        self._progress = Progress(transforms=as_transforms(batch_transform))
+        self._progress = LoaderPosition(transforms=as_transforms(batch_transform))
         with suppress(LoaderError):  # the rank may become known only later
             self._requests()
 

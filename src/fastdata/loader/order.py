@@ -21,11 +21,11 @@ __all__ = ["EpochOrder", "LaneOrder", "RankShard", "number_of_lanes"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ROUNDS = 12
-LEAST_BITS = 8  # with fewer bits the rounds have too few functions to choose from
+MIN_FEISTEL_BITS = 8  # with fewer bits the rounds have too few functions to choose from
 ORDER_STREAM = 0xFFFFFFFF  # a counter word that separates these keys from the samples' random numbers
 LANES = (8, 16, 24, 48, 96, 192, 384, 960)  # divisible by many numbers of ranks
-LEAST_SHARDS = 8  # for each lane
-LEAST_SHARD_BITS = 4  # in a small shard, fewer bits would leave too few permutations, more would cost time
+MIN_SHARDS_PER_LANE = 8  # for each lane
+MIN_SHARD_BITS = 4  # in a small shard, fewer bits would leave too few permutations, more would cost time
 CHUNK = 1 << 22  # samples whose shards are looked up at once
 KEPT = 2  # epochs that are laid out at a time: the current one and the next
 
@@ -92,13 +92,13 @@ class EpochOrder:
         """Return the samples at these places of an epoch, int64."""
         if not self.shuffle:
             return np.asarray(places, np.int64)
-        bits = max(LEAST_BITS, (self.n - 1).bit_length())
+        bits = max(MIN_FEISTEL_BITS, (self.n - 1).bit_length())
         return permute(places, self.n, bits, order_keys(self.seed, epoch))
 
 
 def number_of_lanes(shards: int) -> int:
     """Return the number of lanes for so many shards: the largest that leaves each lane 8 shards, and at least 8 lanes."""
-    return max(lanes for lanes in LANES if lanes * LEAST_SHARDS <= max(shards, LANES[0] * LEAST_SHARDS))
+    return max(lanes for lanes in LANES if lanes * MIN_SHARDS_PER_LANE <= max(shards, LANES[0] * MIN_SHARDS_PER_LANE))
 
 
 class _Layout(NamedTuple):
@@ -131,7 +131,7 @@ class LaneOrder:
         self._samples = samples
         self._firsts = np.cumsum(self.counts) - self.counts
         bits = np.frexp(self.counts - 1)[1]  # of counts - 1
-        self._bits = np.maximum(bits, LEAST_SHARD_BITS).astype(np.int64)
+        self._bits = np.maximum(bits, MIN_SHARD_BITS).astype(np.int64)
         self._layouts: dict[int, _Layout] = {}
 
     @classmethod

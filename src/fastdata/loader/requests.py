@@ -16,14 +16,14 @@ from fastdata.loader.samplers import UserSampler
 from fastdata.loader.slots import Slots
 from fastdata.remote.prefetch import ScheduleWriter
 
-__all__ = ["Counts", "Requests"]
+__all__ = ["Requests", "SampleCounts"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 AHEAD = 16_384  # samples whose order is computed at once, to spread numpy's cost per call over many batches
 
 
-class Counts(NamedTuple):
+class SampleCounts(NamedTuple):
     """The samples of an epoch, the samples of a global batch, and where the epoch ends. With a batch sampler: batches."""
 
     num_samples: int
@@ -50,7 +50,7 @@ class Requests:
         self,
         order: EpochOrder | LaneOrder,
         shard: RankShard,
-        counts: Counts,
+        counts: SampleCounts,
         sizes: Sequence[tuple[int, Size]],
         sampler: UserSampler | None = None,
     ) -> None:

@@ -17,7 +17,7 @@ from fastdata.errors import warn_user
 from fastdata.loader.fetch import Size, sized
 from fastdata.loader.order import EpochOrder, LaneOrder, RankShard
 from fastdata.loader.ranks import SAME_SAMPLES, Ranks
-from fastdata.loader.requests import Counts, Requests
+from fastdata.loader.requests import Requests, SampleCounts
 from fastdata.loader.samplers import UserSampler
 
 __all__ = ["Sampling", "whole"]
@@ -126,13 +126,13 @@ class Sampling:
         requests.announce(self.dataset)
         return requests
 
-    def _count(self, shard: RankShard) -> Counts:
+    def _count(self, shard: RankShard) -> SampleCounts:
         """Return the counts; with a sampler, for this rank alone; with a batch sampler, in batches."""
         ranks, sampler = shard.world_size, self.sampler
         if self.batch_sampler is not None:
             if len(self.batch_sampler) == 0:
                 raise ValueError("batch_sampler has no batches")
-            return Counts(len(self.batch_sampler), 1, len(self.batch_sampler))
+            return SampleCounts(len(self.batch_sampler), 1, len(self.batch_sampler))
         if (self.batch_size is None) == (self.global_batch_size is None):
             raise ValueError("give batch_size (per rank) or global_batch_size (over all ranks), one of them")
         total = self.global_batch_size or (self.batch_size or 0) * ranks
@@ -152,7 +152,7 @@ class Sampling:
         stop = num_samples - num_samples % total if self.drop_last else num_samples
         if stop == 0:
             raise ValueError(f"the dataset has {num_samples} samples, fewer than one batch of {total}")
-        return Counts(num_samples, total, stop)
+        return SampleCounts(num_samples, total, stop)
 
     def state(self, requests: Requests) -> dict[str, Any]:
         """Return what a state says of the order and the batches."""

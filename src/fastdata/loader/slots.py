@@ -21,7 +21,7 @@ import torch
 from fastdata.errors import warn_user
 from fastdata.system.shared_memory import SharedArray
 
-__all__ = ["ALIGN", "HELD", "Place", "Slots", "Span"]
+__all__ = ["ALIGN", "HELD", "SlotMemory", "Slots", "Span"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -41,7 +41,7 @@ class Span(NamedTuple):
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
 
-class Place:
+class SlotMemory:
     """The slots' memory, which workers write batches into."""
 
     def __init__(self, count: int, size: int) -> None:
@@ -71,7 +71,7 @@ class Slots:
     def __init__(self, in_flight: int, size: int, *, held: int = HELD) -> None:
         self.in_flight = in_flight
         self.count = in_flight + held + 1  # one more for the request that precedes handing out
-        self.place = Place(self.count, size)
+        self.place = SlotMemory(self.count, size)
         self._free = deque(range(self.count))
         self.reclaim: Callable[[Callable[[], bool]], None] = lambda enough: None
         self.copies = 0

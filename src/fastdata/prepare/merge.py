@@ -26,7 +26,7 @@ __all__ = ["merge"]
 Array = np.ndarray[Any, np.dtype[Any]]
 StrPath = str | os.PathLike[str]
 AT_ONCE = 1 << 16  # samples of a column in memory at once
-UNSEEN = {"order", "shard_samples", "binary", "trained_on", "libraries", "rounded"}  # options that records do not show
+INVISIBLE_OPTIONS = {"order", "shard_samples", "binary", "trained_on", "libraries", "rounded"}  # options that records do not show
 
 
 def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
@@ -84,7 +84,7 @@ def _seen(options: Any, within: str = "") -> Any:
     """Return a manifest's options without those that records do not show."""
     if not isinstance(options, dict):
         return options
-    unseen = UNSEEN | ({"name"} if within == "tokenizer" else set())
+    unseen = INVISIBLE_OPTIONS | ({"name"} if within == "tokenizer" else set())
     return {name: _seen(value, name) for name, value in options.items() if name not in unseen}
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.plan import Work
 from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, Worker, take
-from fastdata.prepare.worker import Job, Made, Task, publish_shard
+from fastdata.prepare.worker import Job, ShardResult, ShardTask, publish_shard
 from fastdata.store.files import WORK, unique
 from fastdata.system.machine import available_cores, free_memory
 
@@ -87,7 +87,7 @@ class _Pool:
         for worker in self._workers:
             if worker.task is None and self._todo and len(self._published) < BACKLOG * self._count:
                 shard, plan = self._todo.popleft(), self._work.plan
-                worker.start(Task(shard, plan.bounds[shard], plan.shard(shard), self._skip.get(shard, {})))
+                worker.start(ShardTask(shard, plan.bounds[shard], plan.shard(shard), self._skip.get(shard, {})))
         busy = [worker.pipe for worker in self._workers if worker.task]
         if busy:
             connection.wait(busy, timeout=TICK_S)
@@ -108,7 +108,7 @@ class _Pool:
                 kind, value = worker.pipe.recv()
                 if kind == "failed":
                     raise StoreError(f"a worker could not go on: {value}\nWhat is finished is kept; run the same command again.")
-                made: Made = value
+                made: ShardResult = value
                 worker.task = None
                 self._published.append(self._publisher.submit(publish_shard, self._work.out, made))
         except (EOFError, ConnectionError):

@@ -36,7 +36,7 @@ from fastdata.system.children import end_with
 if TYPE_CHECKING:
     from fastdata.prepare.plan import Plan  # which each worker would pay for when it starts
 
-__all__ = ["Job", "Made", "Progress", "Task", "Writers", "main", "make_shard", "publish_shard", "reject_of"]
+__all__ = ["Job", "ProgressReport", "ShardResult", "ShardTask", "Writers", "main", "make_shard", "publish_shard", "reject_of"]
 __all__ += ["shard_place", "shard_table"]
 
 PAUSES_S = 0.5, 2.0, 8.0  # before a shard is made again whose inputs could not be read
@@ -57,7 +57,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Task:
+class ShardTask:
     """A shard: its inputs, the index of the first, and the places to leave out because they crash workers, with the reason."""
 
     shard: int
@@ -67,7 +67,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Made:
+class ShardResult:
     """The files of a shard, by the names of variants and of columns, not published yet; their checksums; the bytes of its table."""
 
     shard: int
@@ -75,7 +75,7 @@ class Made:
     table: bytes
 
 
-class Progress:
+class ProgressReport:
     """Reports to the parent through shared memory. A place is what is left out if it crashes workers: an image, or documents."""
 
     def __init__(self, status: Any) -> None:
@@ -166,12 +166,12 @@ def main(connection: int, status: int, alive: int) -> None:
     """Serve tasks until the parent hangs up. alive: a pipe whose other end is the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     end_with(alive)
-    progress = Progress(memoryview(mmap.mmap(status, STATUS_BYTES)).cast("q"))
+    progress = ProgressReport(memoryview(mmap.mmap(status, STATUS_BYTES)).cast("q"))
     with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent closed the connection or died
         job: Job = parent.recv()
         use_client(job.storage, progress.waiting)
         while True:
-            task: Task = parent.recv()
+            task: ShardTask = parent.recv()
             try:
                 parent.send(("done", make_shard(job, task, progress)))
             except Exception as error:  # noqa: BLE001  the parent raises it and stops the run
@@ -179,7 +179,7 @@ def main(connection: int, status: int, alive: int) -> None:
                 parent.send(("failed", str(error) if known else lacking(error) or traceback.format_exc()))
 
 
-def make_shard(job: Job, task: Task, progress: Progress) -> Made:
+def make_shard(job: Job, task: ShardTask, progress: ProgressReport) -> ShardResult:
     """Make the files of a shard; again, if inputs cannot be read for a reason that may pass."""
     pauses_s = [*PAUSES_S]
     while True:
@@ -199,10 +199,10 @@ def make_shard(job: Job, task: Task, progress: Progress) -> Made:
     sums = {name: [total.bytes, total.xxh3_128] for name, (_, total) in files.items()}
     indices = {name: base64.b64encode(rows.tobytes()).decode() for name, rows in writers.indices.items()}
     body = {"fingerprint": job.plan.fingerprint, "files": sums, "indices": indices, **table}
-    return Made(task.shard, files, json.dumps(body).encode())
+    return ShardResult(task.shard, files, json.dumps(body).encode())
 
 
-def _check_unchanged(job: Job, task: Task) -> None:
+def _check_unchanged(job: Job, task: ShardTask) -> None:
     """Raise a PrepError if a file of which inputs are parts was replaced after these were listed."""
     root, names = to_path(job.plan.roots[0]), [*dict.fromkeys(source.container for source in task.sources if source.container)]
     for name, stamp in zip(names, stamps_of([root / name for name in names]), strict=True):
@@ -210,7 +210,7 @@ def _check_unchanged(job: Job, task: Task) -> None:
             raise PrepError(f"{root / name} was replaced after its inputs were listed: start again with --overwrite")
 
 
-def publish_shard(out: Path, made: Made) -> None:
+def publish_shard(out: Path, made: ShardResult) -> None:
     """Publish the files of a shard, then its table, which marks it as complete."""
     for name, (path, _) in made.files.items():
         publish(path, shard_place(out, name, made.shard))

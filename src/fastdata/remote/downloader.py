@@ -24,7 +24,7 @@ from fastdata.errors import FastDataError, RemoteError, StoreError, lacking
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.cache import CLOCK, ERROR, READER, REQUEST, SCHEDULE, RemoteFile, ShardCache, map_number, write_whole
 
-__all__ = ["Schedule", "fill", "main"]
+__all__ = ["ReadSchedule", "fill", "main"]
 
 RANGES = 16  # requests in flight
 WAITS = 256  # threads for files that readers wait for,
@@ -51,7 +51,7 @@ class Reader(NamedTuple):
     limit: int | None
 
 
-class Schedule(NamedTuple):
+class ReadSchedule(NamedTuple):
     """What one Loader will read of one store.
 
     stamp: of the file that says so, the inode and the time.
@@ -87,7 +87,7 @@ class Downloader:
         self._readers: dict[str, Reader] = {}
         self._asked = set[str]()  # requests that are known
         self._buckets: dict[str, Bucket] = {}
-        self._schedules: dict[str, Schedule] = {}  # by file; never changed, since threads read it, but replaced
+        self._schedules: dict[str, ReadSchedule] = {}  # by file; never changed, since threads read it, but replaced
         self._coming: list[tuple[float, Path, Bucket, RemoteFile]] = []  # what the schedules have next, in reverse
         self._fetching: list[Future[None]] = []
         self._look = self._full = self._lives = 0.0  # when schedules, room for what they have, and readers are looked at again
@@ -174,7 +174,7 @@ class Downloader:
         for file, firsts, lasts in json.loads(path.read_bytes()):
             known = RemoteFile(*file)
             uses[self._cache.folder / known.path] = bucket, known, firsts, lasts
-        self._schedules = {**self._schedules, path.name: Schedule(stamp, map_number(path.with_suffix(CLOCK), 0), uses)}
+        self._schedules = {**self._schedules, path.name: ReadSchedule(stamp, map_number(path.with_suffix(CLOCK), 0), uses)}
         self._look = 0.0
 
     def _next_use(self, path: Path) -> float:

@@ -28,7 +28,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Chunks = Callable[[int, int], tuple[Array, int, int]]
 
 SAMPLES_MORE = 1 << 16  # scheduled before the first batch, and each time that more batches are made
-MOST_SAMPLES = 1 << 20  # scheduled ahead
+MAX_SCHEDULED_SAMPLES = 1 << 20  # scheduled ahead
 GAPS_PER_CHUNK = 4  # at most, between the uses of a shard
 
 
@@ -57,7 +57,7 @@ class ScheduleWriter:
         All workers read so many samples `at_once`. A StoreError says that the cache is too small for that.
         """
         self._at_once, is_new = at_once, not self._scheduled
-        until = min(self._scheduled + SAMPLES_MORE, self._drawn + MOST_SAMPLES)
+        until = min(self._scheduled + SAMPLES_MORE, self._drawn + MAX_SCHEDULED_SAMPLES)
         while self._scheduled < until and self._at[0] <= epoch + 1:
             ids, *after = self._chunk(*self._at)
             if not len(ids):

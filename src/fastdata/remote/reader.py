@@ -22,7 +22,7 @@ from fastdata.remote.url import Storage, is_url, local_path, parse_bytes, scheme
 from fastdata.store.files import MANIFEST, FileSum, file_sum, shard_file, sum_of
 from fastdata.store.manifest import Manifest, Variant, parse_manifest, read_manifest
 from fastdata.store.reader import RecordIndex, ShardReader, raise_file_limit
-from fastdata.store.store import Place
+from fastdata.store.store import StoreLocation
 
 __all__ = ["CachedReader", "RemoteStore", "locate"]
 
@@ -31,7 +31,7 @@ StrPath = str | os.PathLike[str]
 TRIES = 20  # to map a shard before it is evicted again
 
 
-class RemoteStore(Place):
+class RemoteStore(StoreLocation):
     """A store in object storage, of which a cache holds all but the shards, and shards when they are needed.
 
     limit: the most bytes of shards in the cache; None: what the disk has.

@@ -15,7 +15,7 @@ import numpy as np
 
 from fastdata.report.sheet import fitted
 from fastdata.store.info import info_lines, store_facts
-from fastdata.store.preview import Counts, counts_of, previews
+from fastdata.store.preview import CountTable, counts_of, previews
 from fastdata.store.store import Store
 
 __all__ = ["store_page"]
@@ -59,7 +59,7 @@ def _address(pixels: Array) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}"
 
 
-def _distributions(store: Store) -> Iterator[Counts]:
+def _distributions(store: Store) -> Iterator[CountTable]:
     """Yield the distribution of every number that is stored with the samples, and of the bytes of records."""
     labels = store.manifest.labels
     for k, name in enumerate(labels.names if labels.kind == "vector" else ()):
@@ -72,7 +72,7 @@ def _distributions(store: Store) -> Iterator[Counts]:
         yield from _binned(f"{variant.name}: bytes of a record", store.index(variant).lengths)
 
 
-def _binned(title: str, values: Array) -> Iterator[Counts]:
+def _binned(title: str, values: Array) -> Iterator[CountTable]:
     finite = values[np.isfinite(values)] if values.any() else values[:0]  # without the axes that arrays do not have
     found, counts = np.unique(finite, return_counts=True)
     if len(found) > BINS:
@@ -81,4 +81,4 @@ def _binned(title: str, values: Array) -> Iterator[Counts]:
     else:
         names = [f"{value:.7g}" for value in found.tolist()]
     if names:
-        yield Counts(title, [(name, count, None) for name, count in zip(names, counts.tolist(), strict=True)])
+        yield CountTable(title, [(name, count, None) for name, count in zip(names, counts.tolist(), strict=True)])

@@ -57,7 +57,7 @@ class _Annotation(Struct):
     segmentation: Any = None
 
 
-class _File(Struct):
+class _CocoFile(Struct):
     images: list[_Image]
     annotations: list[_Annotation] = []
     categories: list[_Category] = []
@@ -82,7 +82,7 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     table names the inputs: then what it does not name is left out.
     """
     try:
-        file = msgspec.convert(json.loads(read_bytes(path)), _File)  # which takes NaN, unlike msgspec.json
+        file = msgspec.convert(json.loads(read_bytes(path)), _CocoFile)  # which takes NaN, unlike msgspec.json
     except (OSError, ValueError, RecursionError) as error:
         raise PrepError(f"--coco {path} cannot be read as COCO's JSON: {error}") from None
     annotations = defaultdict[int, list[_Annotation]](list)
@@ -114,7 +114,7 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     return with_annotations(inputs, fields, sources, _coco_notes(file, absent, sum(map(len, annotations.values())), empty))
 
 
-def _fields(file: _File) -> list[Field]:
+def _fields(file: _CocoFile) -> list[Field]:
     """Return the fields for what the annotations hold."""
     columns, names = [Column("image_id", "int64"), SOURCE_SIZE], tuple(one.name for one in file.categories)
     if any(one.bbox is not UNSET for one in file.annotations):
@@ -150,7 +150,7 @@ def _values(fields: Sequence[Field], image: _Image, annotations: Sequence[_Annot
     return [values[field.column.name] for field in fields]
 
 
-def _coco_notes(file: _File, absent: Sequence[str], unlisted: int, empty: int) -> Iterator[str]:
+def _coco_notes(file: _CocoFile, absent: Sequence[str], unlisted: int, empty: int) -> Iterator[str]:
     if absent:
         yield f"--coco has {number_of(len(absent), 'more image')}, which SOURCE does not name: {listed(absent)}"
     if unlisted:

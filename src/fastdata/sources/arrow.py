@@ -129,7 +129,7 @@ def read_arrow(path: AnyPath) -> Any:
     return table
 
 
-class _File:
+class _ArrowFile:
     """A Parquet file, or a memory-mapped one of Arrow.
 
     Cells of Parquet are read forward, a few rows at a time: a row group may be larger than memory.
@@ -196,7 +196,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
     """List the rows of files, with the names of the files that they were made from."""
 
     def table(path: AnyPath, name: str, selection: Selection) -> Table:
-        file, kind = open_once(path, _File), ENDINGS[path.suffix.lower()]
+        file, kind = open_once(path, _ArrowFile), ENDINGS[path.suffix.lower()]
         columns, sizes = _columns(file.schema, path, selection), even_sizes(path, len(file))
         paths = file.column(columns.image, "path") if columns.has_path else [None] * len(file)
         bases = [PurePosixPath(one).name if isinstance(one, str) else "" for one in paths]
@@ -212,7 +212,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
 def cell(path: AnyPath, name: str, row: int) -> Any:
     """Return the value of a column in a row. Raise CodecError if it is damaged."""
     try:
-        file = open_once(path, _File)
+        file = open_once(path, _ArrowFile)
     except (ValueError, import_pyarrow().ArrowException) as error:  # it was whole when it was listed
         raise unreadable(path, error) from error
     return file.cell(name, row)
@@ -235,7 +235,7 @@ def read(path: AnyPath, column: str, row: int) -> bytes:
 
 def column(path: AnyPath, name: str) -> Column:
     """Return the column of the store that suits one of the file. Raise ValueError if there is none."""
-    schema = open_once(path, _File).schema
+    schema = open_once(path, _ArrowFile).schema
     if name not in schema.names:
         raise ValueError(f"{path} has no such column; it has {', '.join(schema.names)}")
     return column_of(name, schema.field(name).type, _class_names(schema, name))

@@ -16,7 +16,7 @@ from fastdata.sources.tables import is_path_table, list_table, with_columns, wit
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.words import number_of
 
-__all__ = ["labelled", "list_sources", "others"]
+__all__ = ["labelled", "list_sources", "skipped_files"]
 
 TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})
 
@@ -55,7 +55,8 @@ def list_sources(
     if not inputs.sources:
         hint = _text_hint(inputs.skipped)
         raise PrepError(
-            f"no images in {source}{others(inputs)}; image files end in .jpg, .png, .webp and so on, or have no extension{hint}"
+            f"no images in {source}{skipped_files(inputs)}; "
+            f"image files end in .jpg, .png, .webp and so on, or have no extension{hint}"
         )
     return inputs
 
@@ -87,7 +88,7 @@ def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields:
     return inputs
 
 
-def others(inputs: SourceList) -> str:
+def skipped_files(inputs: SourceList) -> str:
     """Describe the skipped files, for a message that there are no inputs."""
     listed = ", ".join(f"{name} {count}" for name, count in inputs.skipped.most_common(5))
     parts = [f"{number_of(inputs.skipped.total(), 'other file')} there ({listed})"] if listed else []

@@ -26,7 +26,7 @@ NUMBERS = "bool int int8 int16 int32 int64 uint8 uint16 uint32 uint64 float floa
 PAIR_LABEL = "1"  # the other half of a pair
 
 
-class _File(NamedTuple):
+class _StreamedFile(NamedTuple):
     name: str
     samples: int
     columns: dict[str, str]  # the encoding of each cell of a sample
@@ -45,7 +45,7 @@ def read_index(path: AnyPath) -> dict[str, Any]:
         return {}
 
 
-def _files(path: AnyPath) -> Iterator[_File]:
+def _files(path: AnyPath) -> Iterator[_StreamedFile]:
     index = read_index(path)
     for shard in index.get("shards", ()):
         if (shard["format"], shard["version"]) != ("mds", 2):
@@ -54,7 +54,7 @@ def _files(path: AnyPath) -> Iterator[_File]:
         sizes = [-1 if size is None else int(size) for size in shard["column_sizes"]]
         if shard["zip_data"] and not (path / shard["raw_data"]["basename"]).exists():
             raise PrepError(f"{path} is compressed: decompress it, as reading all of StreamingDataset(local={str(path)!r}) does")
-        yield _File(shard["raw_data"]["basename"], int(shard["samples"]), dict(columns), sizes)
+        yield _StreamedFile(shard["raw_data"]["basename"], int(shard["samples"]), dict(columns), sizes)
     for chunk in index.get("chunks", ()):
         config = index["config"]
         if config.get("compression") or config.get("encryption"):
@@ -63,7 +63,7 @@ def _files(path: AnyPath) -> Iterator[_File]:
         keys = json.loads(spec["context"]) if spec["type"] == "builtins.dict" else ()
         names = keys if len(keys) == len(encodings) else range(len(encodings))  # those of a tuple, or of what is nested
         columns = zip(map(str, names), map(str, encodings), strict=True)
-        yield _File(chunk["filename"], int(chunk["chunk_size"]), dict(columns), [-1] * len(encodings))
+        yield _StreamedFile(chunk["filename"], int(chunk["chunk_size"]), dict(columns), [-1] * len(encodings))
 
 
 def list_inputs(root: AnyPath, paths: list[AnyPath], selection: Selection) -> SourceList:
@@ -79,7 +79,7 @@ def list_inputs(root: AnyPath, paths: list[AnyPath], selection: Selection) -> So
     return list_tables(lambda one, archive, chosen: _table(one, archive, files[one], chosen), root, [*files], selection)
 
 
-def _table(path: AnyPath, archive: str, file: _File, selection: Selection) -> Table:
+def _table(path: AnyPath, archive: str, file: _StreamedFile, selection: Selection) -> Table:
     columns = file.columns
     images = [name for name in columns if columns[name] in IMAGES] or [name for name in columns if columns[name] in FILES]
     images = [name for name in images if name in ("image", "img")] or images
@@ -103,7 +103,7 @@ def _table(path: AnyPath, archive: str, file: _File, selection: Selection) -> Ta
     return ArchiveColumns(images[0], label, others), inputs, labels or [None] * len(inputs)
 
 
-def _samples(path: AnyPath, file: _File) -> Iterator[dict[str, tuple[int, memoryview]]]:
+def _samples(path: AnyPath, file: _StreamedFile) -> Iterator[dict[str, tuple[int, memoryview]]]:
     """Yield the offset and the bytes of each cell of a sample. Raise ValueError if the file is not as long as it says."""
     if look(path)[1] == "not-a-file":
         raise ValueError("it is no ordinary file")

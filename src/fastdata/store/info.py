@@ -113,9 +113,9 @@ def info_lines(store: Store) -> Iterator[str]:
         rows = value if isinstance(value, list) and value and isinstance(value[0], dict) else []
         if rows and (len(rows[0]) > 2 or "bytes" in rows[0]):
             for (_, first), *rest in (one.items() for one in rows):
-                yield f"  {name} {_plain(first)}: {_told(dict(rest))}"
+                yield f"  {name} {_plain(first)}: {_format_facts(dict(rest))}"
             continue
-        text = _listed(rows) if rows else _told(value) if isinstance(value, dict) else _plain(value)
+        text = _listed(rows) if rows else _format_facts(value) if isinstance(value, dict) else _plain(value)
         if text not in ("", "0"):
             yield f"  {name.replace('_', ' ')}: {text}"
 
@@ -127,7 +127,7 @@ def _listed(rows: list[Facts]) -> str:
     return ", ".join(names[:MAX_LISTED]) + more
 
 
-def _told(values: Facts) -> str:
+def _format_facts(values: Facts) -> str:
     """Return the names and values that are set."""
     found = {name: text for name, text in plain_values(values).items() if text not in ("", "none", "no")}
     return ", ".join(f"{name} {human_bytes(int(text)) if name.endswith('bytes') else text}" for name, text in found.items())

@@ -14,7 +14,7 @@ import numpy as np
 from fastdata.store.info import Facts
 from fastdata.store.store import Store
 
-__all__ = ["Counts", "Preview", "box_color", "class_colors", "counts_of", "label_text", "previews"]
+__all__ = ["CountTable", "Preview", "box_color", "class_colors", "counts_of", "label_text", "previews"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, ...]
@@ -31,7 +31,7 @@ class Preview:
 
 
 @dataclass(frozen=True)
-class Counts:
+class CountTable:
     """What a store counts, such as the samples of each class: (name, number, colour in pictures or None) of each."""
 
     title: str
@@ -52,7 +52,7 @@ def label_text(store: Store, row: int) -> str:
     return ", ".join(f"{name} {v:.4g}" for name, v in zip(labels.names, label, strict=True)) if labels.kind == "vector" else ""
 
 
-def counts_of(facts: Facts) -> Iterator[Counts]:
+def counts_of(facts: Facts) -> Iterator[CountTable]:
     """Yield what the facts of a store count, the largest numbers first."""
     found: dict[str, list[tuple[str, int, Color | None]]] = {
         "samples of each class": [(one["name"], one["samples"], None) for one in facts["labels"].get("classes", ())],
@@ -66,7 +66,7 @@ def counts_of(facts: Facts) -> Iterator[Counts]:
     }
     for title, rows in found.items():
         if rows:
-            yield Counts(title, sorted(rows, key=lambda row: -row[1]))
+            yield CountTable(title, sorted(rows, key=lambda row: -row[1]))
 
 
 @cache

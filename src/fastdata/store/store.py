@@ -17,12 +17,12 @@ from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, Stamp, check
 from fastdata.store.manifest import Manifest, Variant, read_current
 from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
 
-__all__ = ["Place", "Store", "Use", "verify"]
+__all__ = ["Store", "StoreLocation", "Use", "verify"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Place(os.PathLike[str]):
+class StoreLocation(os.PathLike[str]):
     """Where a store is, if its shards are elsewhere: the path is that of a folder with all its other files."""
 
     def require(self, manifest: Manifest, variant: Variant) -> None:
@@ -39,7 +39,7 @@ class Place(os.PathLike[str]):
 class Use(NamedTuple):
     """The shards of samples of a store at a place: indices of samples, int64 [n], and the shard of each, int64 [n]."""
 
-    place: Place
+    place: StoreLocation
     variant: str
     samples: Array
     shards: Array
@@ -58,13 +58,13 @@ class Store:
     """A finished store.
 
     Args:
-        path: the folder, or a Place.
+        path: the folder, or a StoreLocation.
         kind: the kind of data it must hold; None: any.
         expected: the xxh3-128 of the manifest that it had when it was opened before; None: any.
 
     Attributes:
         path: the folder that its files are in, absolute.
-        place: what opens it again: the folder, or the Place that was given. Its text goes into messages.
+        place: what opens it again: the folder, or the StoreLocation that was given. Its text goes into messages.
         samples: one row for each sample (docs/format.md), memory-mapped read-only.
         stamp: what tells whether the store has been replaced since.
 
@@ -74,7 +74,7 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str], kind: str | None = "images", *, expected: str | None = None) -> None:
-        self.place: Path | Place = path if isinstance(path, Place) else Path(path).absolute()
+        self.place: Path | StoreLocation = path if isinstance(path, StoreLocation) else Path(path).absolute()
         while True:  # until no other store takes its place meanwhile
             self.path, self.manifest = read_current(Path(path).absolute())
             if expected not in (None, self.manifest.xxh3_128):
@@ -96,7 +96,7 @@ class Store:
         if kind not in (None, manifest.kind):
             raise StoreError(f"{self.place} holds {manifest.kind}, not {kind}; open it with fastdata.open")
         files = {self.path / name: total for name, total in manifest.files.items()}
-        if not isinstance(self.place, Place):
+        if not isinstance(self.place, StoreLocation):
             files |= {self.shard(variant, k): total for variant in manifest.variants for k, total in enumerate(variant.shards)}
         for path, total in files.items():
             check_size(path, total.bytes)
@@ -140,7 +140,7 @@ class Store:
     def uses(self, variant: Variant, rows: Array, held: int = 0) -> list[Use]:
         """Return which shards of a variant samples lie in, if the store is remote. held: the first samples, which are in memory."""
         samples = np.flatnonzero(rows >= held)
-        if not isinstance(self.place, Place) or not len(samples):
+        if not isinstance(self.place, StoreLocation) or not len(samples):
             return []
         return [Use(self.place, variant.name, samples, self.shards_of(rows[samples]))]
 
@@ -151,7 +151,7 @@ class Store:
     def reader(self, variant: Variant, *, check: bool = False) -> ShardReader:
         """Open the records of a variant. check: as for ShardReader."""
         index = self.index(variant)
-        if isinstance(self.place, Place):
+        if isinstance(self.place, StoreLocation):
             return self.place.reader(variant, index, check=check)
         paths, sizes = [self.shard(variant, k) for k in range(len(variant.shards))], [shard.bytes for shard in variant.shards]
         return ShardReader(index, LocalShards(paths, sizes, f"run fastdata verify {self.place}", self.stamp), check=check)
@@ -187,7 +187,7 @@ class Store:
 
 
 def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Callable[[int], None] = lambda size: None) -> Iterator[str]:
-    """Check that a store, a folder or a Place, has the bytes that were written, and yield a line for each file that has not.
+    """Check that a store (a folder or a StoreLocation) has the bytes that were written; yield a line for each file that has not.
 
     quick: do not read the bytes of the shards. tick: called with the size in bytes of each shard that is done.
     """
@@ -196,7 +196,7 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Callable[
     except FastDataError as error:
         yield str(error)
         return
-    place = path if isinstance(path, Place) else None  # whose tables were compared with their checksums when they came
+    place = path if isinstance(path, StoreLocation) else None  # whose tables were compared with their checksums when they came
     for name, total in manifest.files.items() if place is None else ():
         yield from _problems(check_sum, root / name, total)
     for variant in manifest.variants:

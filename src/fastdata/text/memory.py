@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fastdata.data.in_memory import InMemoryRecords, how_many
-from fastdata.store.store import Place, Store
+from fastdata.store.store import Store, StoreLocation
 
 __all__ = ["RowCopier", "Runs", "TokenMemory"]
 
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 GRAIN = 32_768  # at::internal::GRAIN_SIZE: below this many elements torch uses one thread
 STRETCH_BITS = 14  # log2 of the number of stretches that a stream is divided into for lookups
-FEW = 4  # if more runs than this begin in one stretch, a binary search is faster
+MAX_RUNS_TO_SCAN = 4  # if more runs than this begin in one stretch, a binary search is faster
 PROBE = 256  # calls between two trials of the slower way
 FRESH = 0.1  # weight of the last call in the running mean
 
@@ -71,7 +71,7 @@ class Runs:
     def _runs_of(self, starts: Array) -> Array:
         """Return the number of the run that holds each start."""
         bits, first, most = self._stretches
-        if most > FEW:
+        if most > MAX_RUNS_TO_SCAN:
             return np.asarray(np.searchsorted(self.starts[:-1], starts, "right") - 1)
         inside = np.minimum(starts, len(self) - 1)
         run: Array = first[inside >> bits]
@@ -104,7 +104,7 @@ class TokenMemory:
     def __init__(self, store: Store) -> None:
         variant = store.manifest.variants[0]
         self.dtype = np.dtype(variant.form.dtype)
-        if isinstance(store.place, Place):
+        if isinstance(store.place, StoreLocation):
             store.place.require(store.manifest, variant)
         self._reader = store.reader(variant)
         self.records: InMemoryRecords | None = None
@@ -194,15 +194,15 @@ class RowCopier:
         """Return the rows at `places`, int64, which must all exist."""
         self._flat.take(places)  # touch all rows first: these reads wait for memory together, those of a copy one by one
         if len(places) * self._width <= GRAIN or torch.get_num_threads() == 1:
-            return self._several(places, pin)
+            return self._gather_rows(places, pin)
         self._calls += 1
         several = (self._cost[1] < self._cost[0]) != (self._calls % PROBE == 0)
         started = time.perf_counter()
-        rows = self._several(places, pin) if several else self._one(places, pin)
+        rows = self._gather_rows(places, pin) if several else self._one(places, pin)
         self._cost[several] += ((time.perf_counter() - started) / len(places) - self._cost[several]) * FRESH
         return rows
 
-    def _several(self, places: Array, pin: bool) -> torch.Tensor:
+    def _gather_rows(self, places: Array, pin: bool) -> torch.Tensor:
         rows = torch.empty((len(places), self._width), dtype=self._view.dtype, pin_memory=pin, device="cpu")
         return torch.index_select(self._view, 0, torch.from_numpy(places), out=rows)
 

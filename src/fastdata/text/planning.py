@@ -27,7 +27,7 @@ from fastdata.store.manifest import Labels
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, format_of, open_parquet, read_documents, read_tokens
 from fastdata.text.kind import COMPANION, TokenOptions
 from fastdata.text.shards import TokenRecipe
-from fastdata.tokenizer import FILES, Engine, Spec, character_file, find_tokenizer, load
+from fastdata.tokenizer import FILES, Spec, TokenizerEngine, character_file, find_tokenizer, load
 from fastdata.words import number_of
 
 __all__ = ["list_text", "plan_source"]
@@ -135,7 +135,7 @@ def plan_source(source: StrPath, out: Path, options: TokenOptions, limit: int | 
     return freeze(recipe, Labels("none"), tuple(found.pieces), bounds, roots=(found.root,), notes=found.notes, **more)
 
 
-def _end_id(engine: Engine | None, name: str, vocab_size: int, end_token: str | None) -> int | None:
+def _end_id(engine: TokenizerEngine | None, name: str, vocab_size: int, end_token: str | None) -> int | None:
     """Return the id that follows each document, or None. engine: None: the tokens came without a tokenizer."""
     if end_token == "none" or (end_token is None and engine is None):
         return None

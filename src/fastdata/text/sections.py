@@ -14,7 +14,7 @@ from fastdata.errors import FormatError
 from fastdata.store.files import Count, Entry
 from fastdata.store.manifest import Form, Manifest
 from fastdata.store.store import Store
-from fastdata.tokenizer import Engine, Spec, load
+from fastdata.tokenizer import Spec, TokenizerEngine, load
 
 __all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "TYPES", "Tokens", "check", "merge", "reads", "samples_dtype"]
 
@@ -38,7 +38,7 @@ class Tokens(Entry, frozen=True, omit_defaults=True):
     counts: tuple[Count, ...]  # of the tokens in each shard
     unknown: Count = 0  # tokens, of text that the tokenizer has none for
 
-    def load_tokenizer(self, folder: Path) -> Engine:
+    def load_tokenizer(self, folder: Path) -> TokenizerEngine:
         """Load the tokenizer of a store in this folder."""
         spec = Spec(self.engine, self.name, self.sha256)
         return load(spec, (folder / spec.file).read_bytes() if spec.file else b"")

@@ -13,12 +13,12 @@ import numpy as np
 from fastdata.errors import CodecError
 from fastdata.kinds import Tables
 from fastdata.prepare.plan import Plan
-from fastdata.prepare.worker import Job, Progress, Task, Writers, reject_of
+from fastdata.prepare.worker import Job, ProgressReport, ShardTask, Writers, reject_of
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, format_of, read_documents, read_tokens
 from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
-from fastdata.tokenizer import Engine, Spec, load, unknown_note
+from fastdata.tokenizer import Spec, TokenizerEngine, load, unknown_note
 
 __all__ = ["TokenRecipe", "make_shard", "tables"]
 
@@ -59,7 +59,7 @@ class TokenRecipe:
 PLAN_TYPES = TokenRecipe, (Piece, Head)
 
 
-def make_shard(job: Job, task: Task, writers: Writers, progress: Progress) -> dict[str, Any]:
+def make_shard(job: Job, task: ShardTask, writers: Writers, progress: ProgressReport) -> dict[str, Any]:
     """Tokenize the pieces of a task, one after another."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
     shard = _Shard(job, task, writers, progress)
@@ -86,7 +86,7 @@ class _Shard:
         largest, total, unknown, records: the largest token, and how many tokens, unknown ones and records there are.
     """
 
-    def __init__(self, job: Job, task: Task, writers: Writers, progress: Progress) -> None:
+    def __init__(self, job: Job, task: ShardTask, writers: Writers, progress: ProgressReport) -> None:
         self._options: TokenRecipe = job.plan.options
         self._root, self._files = to_path(job.plan.roots[0]), job.plan.files
         self._skip, self._writers, self._progress = task.skip, writers, progress
@@ -188,14 +188,14 @@ def _batches(found: Iterable[Found]) -> Iterator[list[Found]]:
         yield batch
 
 
-def _encoded(engine: Engine, batch: list[Found], skip: tuple[str, str] | None) -> Iterator[tuple[int | None, Ids]]:
+def _encoded(engine: TokenizerEngine, batch: list[Found], skip: tuple[str, str] | None) -> Iterator[tuple[int | None, Ids]]:
     """Yield the ids of each document, or the reason and detail why there are none."""
     encoded = iter(_ids(engine, [text for _, text in batch if isinstance(text, str)])) if skip is None else repeat(skip)
     for at, text in batch:
         yield at, next(encoded) if isinstance(text, str) else reject_of(text)
 
 
-def _ids(engine: Engine, texts: Sequence[str]) -> Sequence[Ids]:
+def _ids(engine: TokenizerEngine, texts: Sequence[str]) -> Sequence[Ids]:
     """Encode texts; one by one if that fails for all at once."""
     try:
         return engine.encode(texts) if texts else []

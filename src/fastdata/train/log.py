@@ -16,13 +16,13 @@ from tqdm import tqdm
 from fastdata.errors import warn_user
 from fastdata.train.world import World
 
-__all__ = ["RECORDED", "Counts", "Log", "Means", "Progress"]
+__all__ = ["RECORDED", "Log", "Means", "ProgressDisplay", "RunTotals"]
 
 RECORDED = ("loss", "kind", "update", "epoch", "time", "lr", "skipped", "wait", "samples_per_s", "samples_per_s_without_waiting")
 LINE_S = 60.0  # most time between two lines where there is no progress bar
 
 
-class Counts(dict[str, float]):
+class RunTotals(dict[str, float]):
     """Sums since a run began: the times of this rank, and numbers of all ranks. A record is about what came after a mark."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Log:
         self._board = None
 
 
-class Progress:
+class ProgressDisplay:
     """A progress bar on a terminal, one line per epoch, and one per minute where there is no terminal. Rank 0 has it `shown`."""
 
     def __init__(self, *, shown: bool) -> None:

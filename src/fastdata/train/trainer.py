@@ -23,7 +23,7 @@ from fastdata.train.checks import CudnnBenchmark, GraphCheck, not_finite, warn_o
 from fastdata.train.epoch import Epoch, check_rank, first_tensor
 from fastdata.train.evaluate import Metrics, evaluate, predict
 from fastdata.train.layout import build_optimizer, device_for, lay_out
-from fastdata.train.log import RECORDED, Counts, Log, Means, Progress
+from fastdata.train.log import RECORDED, Log, Means, ProgressDisplay, RunTotals
 from fastdata.train.profiler import WARMUP, profiled
 from fastdata.train.schedule import Schedule, SchedulerLike
 from fastdata.train.signals import Interrupted, noted_signals
@@ -176,8 +176,8 @@ class Trainer:
         folder = None if profile else self.dir  # a profile is no run to resume
         self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", self.world, keep_last=keep_last)
         self._log = Log(folder if self._main else None)
-        self._progress = Progress(shown=self._main)
-        self._counts = Counts()
+        self._progress = ProgressDisplay(shown=self._main)
+        self._counts = RunTotals()
         self._line_mark = self._epoch_mark = self._counts.mark()
         self._means = Means()
         self._muted = False  # the batch only fills up what other ranks have
