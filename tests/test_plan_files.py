@@ -22,14 +22,14 @@ from fastdata.errors import PrepError
 from fastdata.images.masks import MaskRecipe
 from fastdata.images.prepare import ImageRecipe
 from fastdata.prepare.build_plan import build_plan
-from fastdata.prepare.plan import Work, load_plan, make_plan, save_plan
+from fastdata.prepare.plan import PrepareRun, load_plan, make_plan, save_plan
 from fastdata.sources.inputs import Source, SourceList
 from fastdata.sources.packed import Packed
 from fastdata.store.manifest import Labels
 from support import MAIN, PEAK_MEMORY, encode, picture, run
 
 
-def _work(count: int, out: Path) -> Work:
+def _work(count: int, out: Path) -> PrepareRun:
     sources = [
         Source(f"{k}.npy", (k / 7, 1.0), k, "", ("tar", f"{k}.npz", 7), (None, [1], "t", [7, k]), (Source("m", -1, k),))
         if k % 3
@@ -42,10 +42,10 @@ def _work(count: int, out: Path) -> Work:
     recipe = ImageRecipe(sizes=(32, None), mask=MaskRecipe(8, ((1, 2, 3),), ("x",)))
     plan = make_plan(found, recipe, files={"t.json": b"\0\xff"}, companions=(out.parent / "masks",))
     (out / "work").mkdir(parents=True)
-    return Work(replace(plan, skipped={".txt": 2}, notes=("a note",)), out)
+    return PrepareRun(replace(plan, skipped={".txt": 2}, notes=("a note",)), out)
 
 
-def _check(before: Work, after: Work) -> None:
+def _check(before: PrepareRun, after: PrepareRun) -> None:
     old, new = before.plan, after.plan
     assert {**vars(old), "sources": [*old.sources]} == {**vars(new), "sources": [*new.sources]}
 

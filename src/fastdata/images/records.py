@@ -31,7 +31,7 @@ __all__ = ["ConcatImages", "FileImages", "Images", "StoreImages"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Scratch = Callable[[int], Array]
-Held = tuple[InMemoryRecords, bool]  # records in memory, and whether they are pixels
+CachedRecords = tuple[InMemoryRecords, bool]  # records in memory, and whether they are pixels
 
 
 # Images by number. Pickles are a few bytes; files are opened on first use, in the process that uses them.
@@ -149,7 +149,7 @@ class StoreImages(_Holdable):
         image: str = "",
         expected: str | None = None,
         check: str | None = "first",
-        held: dict[str, Held] | None = None,
+        held: dict[str, CachedRecords] | None = None,
     ) -> None:
         if check not in (None, "first"):
             raise ValueError(f"check is {check!r}, but must be 'first' or None")

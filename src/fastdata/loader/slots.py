@@ -21,12 +21,12 @@ import torch
 from fastdata.errors import warn_user
 from fastdata.system.shared_memory import SharedArray
 
-__all__ = ["ALIGN", "HELD", "SlotMemory", "Slots", "Span"]
+__all__ = ["ALIGN", "MAX_HELD_BATCHES", "SlotMemory", "Slots", "Span"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGN = 64  # bytes to which the second array of a batch is aligned
-HELD = 3  # batches that a consumer may hold without a copy: the new one, the last one until its name is rebound, and a spare
+MAX_HELD_BATCHES = 3  # by a consumer, without a copy: the new one, the last one until its name is rebound, and a spare
 
 
 class Span(NamedTuple):
@@ -68,7 +68,7 @@ class Slots:
         reclaim: releases batches that were copied to a device, and waits for copies until a condition holds. Set by the copier.
     """
 
-    def __init__(self, in_flight: int, size: int, *, held: int = HELD) -> None:
+    def __init__(self, in_flight: int, size: int, *, held: int = MAX_HELD_BATCHES) -> None:
         self.in_flight = in_flight
         self.count = in_flight + held + 1  # one more for the request that precedes handing out
         self.place = SlotMemory(self.count, size)

@@ -23,7 +23,7 @@ from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork, sized
 from fastdata.loader.ranks import PATIENCE_S
 from fastdata.loader.requests import Requests
-from fastdata.loader.slots import ALIGN, HELD, Slots
+from fastdata.loader.slots import ALIGN, MAX_HELD_BATCHES, Slots
 from fastdata.system.children import end_with_parent
 from fastdata.system.torch_private import arrived, default_device, end_workers, is_timeout, kill_workers, workers_of
 
@@ -121,7 +121,7 @@ class Workers(Engine):
             largest = max(sized(dataset, size).sample_bytes() for _, size in requests.sizes)
             size = requests.rows() * largest + ALIGN * (dataset.arrays_per_batch - 1)
             ahead = 0 if device is None else loader.device_prefetch
-            self.slots = Slots(max(1, count * loader.prefetch_factor), size, held=HELD + ahead)
+            self.slots = Slots(max(1, count * loader.prefetch_factor), size, held=MAX_HELD_BATCHES + ahead)
         self._pin = loader.pin_memory and not on_gpu and torch.cuda.is_available()
         requests.slots = self.slots
         requests.fill()  # raise a sampler's error before there are workers

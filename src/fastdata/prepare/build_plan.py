@@ -15,7 +15,7 @@ from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.kinds import Modality
 from fastdata.options import as_option, build, options_of
-from fastdata.prepare.plan import Plan, Work
+from fastdata.prepare.plan import Plan, PrepareRun
 from fastdata.remote.url import Storage, is_url, local_path, scheme
 from fastdata.sources.base import locate
 from fastdata.sources.inputs import SplitsError
@@ -38,7 +38,7 @@ def build_plan(
     *,
     limit: int | None = None,
     **arguments: Any,
-) -> Work:
+) -> PrepareRun:
     """Decide what `prep` would do with these arguments."""
     check_positive(limit=limit)
     if (place := to_path(source)).is_dir() and is_store(place):
@@ -53,7 +53,7 @@ def build_plan(
     if is_url(out) and "order" in options_of(kind.options) and options.order is None:
         options = replace(options, order="shuffled")  # it is read in lanes, which mix sorted inputs badly
     plan: Plan = kind.module("planning").plan_source(source, target, options, limit)
-    return Work(plan, target, dict(storage or {}), url=str(out) if is_url(out) else "")
+    return PrepareRun(plan, target, dict(storage or {}), url=str(out) if is_url(out) else "")
 
 
 def place_of(out: Any) -> Any:
@@ -123,7 +123,7 @@ def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, spl
     return target.absolute()
 
 
-def plan_stores(plan: Callable[..., Work], source: Any, out: Any, options: Mapping[str, Any]) -> dict[str, Work]:
+def plan_stores(plan: Callable[..., PrepareRun], source: Any, out: Any, options: Mapping[str, Any]) -> dict[str, PrepareRun]:
     """Return the plan of a source by "", or those of its splits by their names, train first, before anything is written.
 
     plan: makes a plan of `source`, `out` and `options`. OUT photos.fds becomes photos-train.fds and so on.
@@ -133,7 +133,7 @@ def plan_stores(plan: Callable[..., Work], source: Any, out: Any, options: Mappi
     except SplitsError as found:
         if found.beside or any(options.get(name) for name in OF_ONE_SPLIT) or options.get("tokenizer") == CHARS:
             raise
-        works = dict[str, Work]()
+        works = dict[str, PrepareRun]()
         base = (found.stem if out is None else os.fspath(out).rstrip("/")).removesuffix(".fds")
         classes: dict[str, Any] = {}  # those of the first split, if none are given
         for name, path in found.splits.items():

@@ -15,7 +15,7 @@ import numpy as np
 
 from fastdata import kinds
 from fastdata.errors import PrepError
-from fastdata.prepare.plan import Plan, Work
+from fastdata.prepare.plan import Plan, PrepareRun
 from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.sources.inputs import nothing_kept, tried_path
 from fastdata.sources.urls import to_path
@@ -171,7 +171,7 @@ def summarize(
     )
 
 
-def finished_shards(work: Work, shards: Sequence[int]) -> dict[int, tuple[int, int]]:
+def finished_shards(work: PrepareRun, shards: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Return those shards that are finished, made by this plan and with files of the recorded sizes: how many inputs were kept, and
     rejected.
 
@@ -191,7 +191,7 @@ def _table(out: Path, shard: int) -> dict[str, Any]:
     return json.loads(shard_table(out, shard).read_bytes())  # type: ignore[no-any-return]
 
 
-class _Tables:
+class _ShardTables:
     """The tables of all shards, which are read each time that they are iterated: together they may not fit into memory."""
 
     def __init__(self, out: Path, count: int) -> None:
@@ -201,7 +201,7 @@ class _Tables:
         return (_table(self._out, shard) for shard in range(self._count))
 
 
-def finish(work: Work) -> tuple[str, ...]:
+def finish(work: PrepareRun) -> tuple[str, ...]:
     """Make a store from finished shards: write its tables, then the manifest. The work folder stays. Return notes to the user."""
     plan, out, kind = work.plan, work.out, work.kind
     finished = finished_shards(work, range(plan.num_shards))
@@ -210,7 +210,7 @@ def finish(work: Work) -> tuple[str, ...]:
             f"{work.store} lacks {len(missing)} of {plan.num_shards} shards, the first {missing[0]}: run the lost tasks again, or "
             f"make all that is missing here with fastdata-prep run {work.store}"
         )
-    shards: Any = _Tables(out, plan.num_shards)
+    shards: Any = _ShardTables(out, plan.num_shards)
     rejects, sums, indices = list[dict[str, Any]](), dict[str, list[FileSum]](), dict[str, list[bytes]]()
     for shard in shards:
         rejects += shard["rejects"]

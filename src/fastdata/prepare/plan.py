@@ -32,7 +32,7 @@ from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 from fastdata.store.info import plain_values
 from fastdata.store.manifest import Labels, Manifest, read_manifest
 
-__all__ = ["Plan", "Work", "check_host", "difference", "differing", "freeze", "load_plan", "make_plan"]
+__all__ = ["Plan", "PrepareRun", "check_host", "difference", "differing", "freeze", "load_plan", "make_plan"]
 __all__ += ["plan_folder", "plan_path", "save_plan", "saved_plan"]
 
 SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
@@ -97,7 +97,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Work:
+class PrepareRun:
     """A plan and where its store is made."""
 
     plan: Plan
@@ -199,7 +199,7 @@ def version_of(library: str) -> str:
         return "none"
 
 
-def check_host(work: Work, *, inputs: bool = True) -> None:
+def check_host(work: PrepareRun, *, inputs: bool = True) -> None:
     """Raise a PrepError if this machine would make other bytes than the plan means, or the inputs are not there.
 
     inputs: whether they are read here; if not, only the versions of libraries count, which write the tables of the store.
@@ -277,12 +277,12 @@ def save_plan(plan: Plan, out: Path) -> None:
     write_atomic(plan_path(out), json.dumps(signed, sort_keys=True).encode())
 
 
-def load_plan(out: Path, storage: Storage | None = None) -> Work:
+def load_plan(out: Path, storage: Storage | None = None) -> PrepareRun:
     """Read the plan of a store that is being made, or of one that is to replace it. Sources are read when they are asked for."""
     folder = plan_folder(out)
     plan, sums = _read(folder)
     plan = replace(plan, files={name: _checked(folder / name, total) for name, total in sums.items()})
-    return Work(plan, folder, storage or {}, None if folder == out else out)
+    return PrepareRun(plan, folder, storage or {}, None if folder == out else out)
 
 
 def saved_plan(out: Path) -> Plan | None:

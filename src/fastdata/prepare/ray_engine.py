@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import FastDataError, PrepError, StoreError, needs
-from fastdata.prepare.plan import Work
+from fastdata.prepare.plan import PrepareRun
 from fastdata.prepare.run import Report
 
 __all__ = ["run_on_ray"]
@@ -22,7 +22,7 @@ ANSWER_S = 30
 
 
 def run_on_ray(
-    shards: Sequence[int], report: Report, *, work: Work, prep_run: Callable[..., Any], workers: int | None, timeout_s: float
+    shards: Sequence[int], report: Report, *, work: PrepareRun, prep_run: Callable[..., Any], workers: int | None, timeout_s: float
 ) -> None:
     """Make some shards of a plan on a Ray cluster. Tasks of lost nodes are run again.
 

@@ -15,7 +15,7 @@ from multiprocessing import connection
 from pathlib import Path
 
 from fastdata.errors import PrepError, StoreError
-from fastdata.prepare.plan import Work
+from fastdata.prepare.plan import PrepareRun
 from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, Worker, take
 from fastdata.prepare.worker import Job, ShardResult, ShardTask, publish_shard
 from fastdata.store.files import WORK, unique
@@ -32,7 +32,7 @@ BACKLOG = 2  # finished shards for each worker that may wait to be published, be
 Report = Callable[[int, int], None]  # takes the sums of a run: work done, inputs rejected
 
 
-def job_of(work: Work, out: Path, workers: int) -> Job:
+def job_of(work: PrepareRun, out: Path, workers: int) -> Job:
     """Return what a number of workers have to know to make shards in a folder."""
     share = free_memory() // (2 * workers)  # the other half is for one large input at a time
     return Job(replace(work.plan, sources=(), bounds=(), amounts=()), out, unique(), work.storage, share)
@@ -44,7 +44,7 @@ class _Pool:
     A thread publishes shards: flushing one to disk takes a while, in which its worker makes the next one.
     """
 
-    def __init__(self, work: Work, *, workers: int, timeout_s: float) -> None:
+    def __init__(self, work: PrepareRun, *, workers: int, timeout_s: float) -> None:
         self._work = work
         self._job = job_of(work, work.out, workers)
         self._count = workers
@@ -135,7 +135,7 @@ class _Pool:
         return self._retired[number] + sum(worker.status[number] for worker in self._workers)
 
 
-def run_shards(shards: Sequence[int], report: Report, *, work: Work, workers: int | None, timeout_s: float) -> None:
+def run_shards(shards: Sequence[int], report: Report, *, work: PrepareRun, workers: int | None, timeout_s: float) -> None:
     """Make some shards of a plan on this machine.
 
     Args:

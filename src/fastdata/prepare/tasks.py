@@ -25,7 +25,7 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.build_plan import build_plan, check_positive, on_disk, plan_stores
 from fastdata.prepare.finish import PlanSummary, Summary, TaskSummary, finish, finished_shards, skipped_note, summarize
 from fastdata.prepare.folder import claimed, is_settled, replace_store, settle
-from fastdata.prepare.plan import Work, check_host, difference, load_plan, plan_folder, plan_path, save_plan, saved_plan
+from fastdata.prepare.plan import PrepareRun, check_host, difference, load_plan, plan_folder, plan_path, save_plan, saved_plan
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
 from fastdata.prepare.worker import shard_place, shard_table
@@ -100,7 +100,7 @@ def prep(
         on_disk(out, "nodes of Ray make a store")
     run = partial(run_on_ray, prep_run=prep_run) if engine == "ray" else run_shards
 
-    def make(work: Work) -> Summary:
+    def make(work: PrepareRun) -> Summary:
         started = time.monotonic()
         if work.url and overwrite:
             raise ValueError(f"--overwrite replaces a store on a disk, but OUT {work.url} is in object storage: give a new name")
@@ -153,7 +153,7 @@ def prep_plan(
     return PlanSummary(work.out, len(plan.sources), plan.num_shards, finished, notes)
 
 
-def lay_plan(work: Work, overwrite: bool) -> Work | None:
+def lay_plan(work: PrepareRun, overwrite: bool) -> PrepareRun | None:
     """Write a plan into OUT, remove what killed runs have left there, and return the plan; None: its store is finished."""
     settle(work.out)
     if (work.out / MANIFEST).exists():
@@ -181,7 +181,7 @@ def lay_plan(work: Work, overwrite: bool) -> Work | None:
     return load_plan(work.store, work.storage)
 
 
-def _check_same(work: Work, changed: str) -> None:
+def _check_same(work: PrepareRun, changed: str) -> None:
     """Raise a PrepError if something differs from what is in OUT."""
     if changed:
         raise PrepError(
@@ -237,7 +237,7 @@ def prep_run(
         return TaskSummary(len(shards))
 
 
-def _load_unfinished(folder: Path, storage: Storage | None = None) -> Work | None:
+def _load_unfinished(folder: Path, storage: Storage | None = None) -> PrepareRun | None:
     """Return the plan of OUT; None: its store is finished, and the plan is gone."""
     if not plan_path(plan_folder(folder)).exists() and ((folder / MANIFEST).exists() or not is_settled(folder)):
         return None
@@ -245,7 +245,7 @@ def _load_unfinished(folder: Path, storage: Storage | None = None) -> Work | Non
 
 
 @contextmanager
-def _unless_finished(work: Work) -> Iterator[None]:
+def _unless_finished(work: PrepareRun) -> Iterator[None]:
     """Suppress errors that come from another process having finished the store, and removed the work folder."""
     try:
         yield
@@ -257,7 +257,7 @@ def _unless_finished(work: Work) -> Iterator[None]:
 
 
 def _make_missing(
-    work: Work, shards: Sequence[int], engine: Callable[..., None], timeout_s: float, show: bool
+    work: PrepareRun, shards: Sequence[int], engine: Callable[..., None], timeout_s: float, show: bool
 ) -> dict[int, tuple[int, int]]:
     """Make those of some shards that are not finished, by `run_shards` or its like, and return those that were.
 
@@ -302,7 +302,7 @@ def prep_finish(out: StrPath) -> Summary:
     return summarize(folder, store.manifest, store.rejects())
 
 
-def _finish_store(work: Work, resumed: int | None, started: float) -> Summary:
+def _finish_store(work: PrepareRun, resumed: int | None, started: float) -> Summary:
     """Make the store of finished shards, and describe it. resumed: the number of inputs that earlier runs had finished."""
     notes = () if work.is_stored() else finish(work)
     store, seconds = Store(work.out, kind=None), time.monotonic() - started
@@ -314,7 +314,7 @@ def _finish_store(work: Work, resumed: int | None, started: float) -> Summary:
     return summary
 
 
-def _at_url(work: Work) -> Summary | None:
+def _at_url(work: PrepareRun) -> Summary | None:
     """Return the summary of a store that is at its URL already; None: nothing is there. Raise a PrepError if something else is."""
     bucket = Bucket(work.url, work.storage, create=True)
     stored = read_fingerprint(bucket, MANIFEST)

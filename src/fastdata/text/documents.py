@@ -38,7 +38,7 @@ FORMATS = {".txt": "txt", ".text": "txt", ".md": "txt", ".jsonl": "jsonl", ".ndj
 PACKED = {".gz": "gzip", ".zst": "zstd"}
 
 Found = tuple[int | None, str | CodecError]  # the byte or row where a document begins, and its text or why it cannot be used
-Part = tuple[int, bytes | CodecError]  # the same before it is decoded
+RawDocument = tuple[int, bytes | CodecError]  # the same before it is decoded
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _zstd(file: IO[bytes]) -> Iterator[bytes]:
         raise CodecError("its last frame is cut short", "truncated")
 
 
-def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int) -> Iterator[Part]:
+def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int) -> Iterator[RawDocument]:
     """Yield the parts between separators that are not blank, and where each begins; without a separator, all as one part."""
     # lost: bytes of the first part that were dropped
     at, lost, data, overlap = (
