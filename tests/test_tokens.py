@@ -224,10 +224,10 @@ def test_rows_of_many_batches_at_once_are_slices_also_where_they_cross_runs(bloc
     assert np.array_equal(rows_of(batches), np.stack([stream[start : start + block + 1] for start in located[:, 1]]))
 
 
-def test_one_thread_copies_the_same_rows_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_copies_the_same_rows_as_gather_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     data = np.random.default_rng(0).integers(0, 1 << 32, 5000, np.uint32)
     copier, ways = RowCopier(data, 1001), set[str]()
-    for way in ("_one", "_several"):
+    for way in ("_one", "_gather_rows"):
         made = getattr(copier, way)
         monkeypatch.setattr(copier, way, lambda *a, made=made, way=way: ways.add(way) or made(*a))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
@@ -235,7 +235,7 @@ def test_one_thread_copies_the_same_rows_as_several(monkeypatch: pytest.MonkeyPa
         places = np.random.default_rng(seed).integers(0, 4000, 100)
         rows = copier(places, pin=False)
         assert np.array_equal(rows, np.lib.stride_tricks.sliding_window_view(data, 1001)[places]) and rows.dtype == torch.uint32
-    assert ways == {"_one", "_several"}
+    assert ways == {"_one", "_gather_rows"}
 
 
 @pytest.mark.slow
