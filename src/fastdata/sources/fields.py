@@ -79,7 +79,7 @@ def _parse(text: str) -> Field:
 
 
 def give_type(field: Field) -> str:
-    return f"give their type, such as {field}:float32, {field}:int64[] for lists, or {field}:json, or {field}:text"
+    return f"give their type: {field}:float32, {field}:xyxy for boxes, {field}:int64[] for lists, {field}:json or {field}:text"
 
 
 def nested(value: Any, path: Sequence[str]) -> Any:
