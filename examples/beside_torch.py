@@ -46,7 +46,8 @@ class Photos(Dataset[tuple[Tensor, int]]):
         if self.training:
             image = np.pad(image, ((4, 4), (4, 4), (0, 0)))
             top, left, flip = (int(torch.randint(n, ())) for n in (9, 9, 2))
-            image = image[top : top + SIDE, left : left + SIDE, :: -1 if flip else 1]
+            image = image[top : top + SIDE, left : left + SIDE]
+            image = image[:, ::-1] if flip else image
         tensor = torch.from_numpy(image.copy()).permute(2, 0, 1).float() / 255
         return (tensor - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None], target
 
