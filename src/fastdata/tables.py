@@ -441,6 +441,8 @@ def _read(
     parts = _open(source, {*wanted["category"], *wanted["drop"]})
     name = parts[0].name if len(parts) == 1 else f"{len(parts)} files"
     names = parts[0].schema.names
+    if not names:
+        raise StoreError(f"{name} has no columns")
     for part in parts:
         if len({*names}) < len(names) or sorted(part.schema.names) != sorted(names):
             raise StoreError(

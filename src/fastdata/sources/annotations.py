@@ -143,11 +143,19 @@ def _values(fields: Sequence[Field], image: _Image, annotations: Sequence[_Annot
         "boxes": [one.bbox for one in instances],
         "category": [categories[one.category_id] for one in instances],
         "area": [one.bbox[2] * one.bbox[3] if one.area is UNSET else one.area for one in instances],
-        "crowd": [bool(int(one.iscrowd or 0)) for one in instances],
+        "crowd": [_is_crowd(one) for one in instances],
         "keypoints": [one.keypoints or no_points for one in instances],
         "captions": [str(one.caption) for one in annotations if one.caption is not UNSET],
     }
     return [values[field.column.name] for field in fields]
+
+
+def _is_crowd(one: _Annotation) -> bool:
+    if one.iscrowd in (None, 0, "0"):
+        return False
+    if one.iscrowd in (1, "1"):
+        return True
+    raise ValueError(f"annotation {one.id}: iscrowd is {one.iscrowd!r:.60}, not 0 or 1")
 
 
 def _coco_notes(file: _CocoFile, absent: Sequence[str], unlisted: int, empty: int) -> Iterator[str]:
