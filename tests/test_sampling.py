@@ -149,27 +149,6 @@ def test_indices_mean_what_they_mean_to_torch_s_datasets() -> None:
         assert [batch.tolist() for batch in loader] == [[2_000_000, -10]]
 
 
-@pytest.mark.parametrize("wrong", [42, -43, (1 << 63) - 1])
-def test_indices_beyond_the_dataset_are_named(wrong: int) -> None:
-    data = LMDBDataset(store(), size=64, crop=CenterCrop(20))
-    message = f"gave the index {wrong}, but the dataset has 42 samples"
-    for given in ({"sampler": [1, wrong], "batch_size": 2}, {"batch_sampler": [[1], [wrong, 2]]}):
-        with Loader(data, num_workers=0, **given) as loader, pytest.raises(IndexError, match=message):
-            list(loader)
-
-
-def test_a_dataset_of_one_s_own_gives_its_indices_their_meaning() -> None:
-    class Names(torch.utils.data.Dataset[int]):
-        def __len__(self) -> int:
-            return 3
-
-        def __getitem__(self, index: int) -> int:
-            return index * 2
-
-    with Loader(Names(), 2, sampler=[1_000_000, -5], num_workers=0) as loader:
-        assert [batch.tolist() for batch in loader] == [[2_000_000, -10]]
-
-
 def test_a_state_that_does_not_fit_is_refused_and_nothing_moves() -> None:
     data = LMDBDataset(store(), size=64, crop=CenterCrop(20))
     options: dict[str, Any] = {"shuffle": True, "seed": 5, "num_workers": 0}

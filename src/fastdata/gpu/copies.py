@@ -13,7 +13,7 @@ from torch import Tensor, cuda
 from fastdata.gpu.batch import Batch, MappingBatch
 from fastdata.gpu.ragged import Ragged
 
-__all__ = ["Ahead", "Copier", "Copy", "group_adjacent", "map_tensors", "numbered"]
+__all__ = ["Copier", "Copy", "CopyQueue", "group_adjacent", "map_tensors", "numbered"]
 
 BATCHES = (Batch, MappingBatch)
 GAP = 64  # bytes: tensors with a smaller gap between them are copied together
@@ -135,7 +135,7 @@ class Copier:
         self.reclaim(lambda: False)
 
 
-class Ahead(Generic[T]):
+class CopyQueue(Generic[T]):
     """A queue of up to `depth` items that are drawn ahead. No item waits for a later one; an error comes after those before it."""
 
     def __init__(self, depth: int) -> None:

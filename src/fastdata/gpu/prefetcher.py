@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastdata.gpu.copies import Ahead, Copier, Copy
+from fastdata.gpu.copies import Copier, Copy, CopyQueue
 from fastdata.system.torch_private import arrived
 
 __all__ = ["Prefetcher", "places", "set_epoch"]
@@ -62,7 +62,7 @@ class Prefetcher:
         return self._deliver(iter(self.loader))
 
     def _deliver(self, batches: Iterator[Any]) -> Iterator[Any]:
-        ahead = Ahead[Copy](self.depth)
+        ahead = CopyQueue[Copy](self.depth)
         copier = self._copier = self._copier or Copier(self.device)
         try:
             while True:

@@ -282,7 +282,7 @@ class ImageDataset(SlotDataset):
         known = {name: values.column for name, values in self._images.columns.items() if values.column.tokens is not None}
         chosen = [*known] if column is None else [name for name in known if name == column]
         if len(chosen) != 1:
-            raise StoreError(f"{self._images.place} has the columns of tokens {', '.join(known) or 'none'}: name one of them")
+            raise StoreError(f"{self._images.location} has the columns of tokens {', '.join(known) or 'none'}: name one of them")
         return decode_tokens(next(iter(self._images.stores)), known[chosen[0]], np.asarray(tokens).reshape(-1).tolist())
 
     def __add__(self, other: Any) -> Any:
@@ -346,4 +346,4 @@ class ImageDataset(SlotDataset):
         flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
         name = getattr(self.transform, "__name__", type(self.transform).__name__)
         transform = "" if self.transform is None else f"transform={name}"
-        return in_one_line(self, count, images, classes, self._images.form.codec, crop, *flips, transform, self._images.place)
+        return in_one_line(self, count, images, classes, self._images.form.codec, crop, *flips, transform, self._images.location)

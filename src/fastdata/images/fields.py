@@ -59,7 +59,7 @@ class Fields:
         columns = {name: values.column for name, values in columns_of(images).items()}
         if missing := [name for name in wanted if name not in columns]:
             hint = "" if images.columns else "; fastdata-prep stores columns with --fields, annotations with --coco or --yolo"
-            raise StoreError(f"{images.place} has no field {missing[0]}; it has {', '.join(columns)}{hint}")
+            raise StoreError(f"{images.location} has no field {missing[0]}; it has {', '.join(columns)}{hint}")
         if not 0 <= min_visible <= 1:
             raise ValueError(f"min_visible is {min_visible}, but a share lies between 0 and 1")
         groups = {columns[name].group for name in wanted} - {None}
@@ -67,8 +67,8 @@ class Fields:
         read = tuple(columns[name] for name in dict.fromkeys([*wanted, *boxes]))
         if min_visible and not any(column.geometry == "xyxy" for column in read):
             raise ValueError(
-                f"min_visible is {min_visible}, but {', '.join(wanted)} of {images.place} have no boxes: fastdata-prep stores them "
-                "with --coco or --yolo, or of a table with --fields NAME:xyxy (or xywh, cxcywh)"
+                f"min_visible is {min_visible}, but {', '.join(wanted)} of {images.location} have no boxes: fastdata-prep "
+                "stores them with --coco or --yolo, or of a table with --fields NAME:xyxy (or xywh, cxcywh)"
             )
         return cls(wanted, isinstance(names, str), min_visible, read)
 

@@ -173,7 +173,7 @@ class StoreImages(_Holdable):
         return {self.store.path: self.store}
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return shown(self.store.place)
 
     def __len__(self) -> int:
@@ -213,7 +213,7 @@ class StoreImages(_Holdable):
         try:
             return decode_window(data, self.form, int(self._height[index]), int(self._width[index]), window, scratch)
         except CodecError as error:
-            raise FormatError(f"sample {index} of {self.place}: {error}; {self._reader.advice(index)}") from None
+            raise FormatError(f"sample {index} of {self.location}: {error}; {self._reader.advice(index)}") from None
 
     def name(self, index: int) -> str:
         if self._names is None:
@@ -275,7 +275,7 @@ class FileImages(_Listed, _Holdable):
         return self._sides.array[:, 2]
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return "image files"
 
     def _read(self, index: int) -> memoryview:
@@ -397,8 +397,8 @@ class ConcatImages(_Listed):
         return all(images.indexed for images in self._sources)
 
     @property
-    def place(self) -> str:
-        places = list(dict.fromkeys(images.place for images in self._sources))
+    def location(self) -> str:
+        places = list(dict.fromkeys(images.location for images in self._sources))
         return " + ".join(places) if len(places) < 4 else f"{len(places)} stores"
 
     def name(self, index: int) -> str:

@@ -37,15 +37,15 @@ class Direct(Engine):
         self._requests = requests
         self._pin = pin and torch.cuda.is_available()
         self._generation = -1
-        self._batches = self._made()
+        self._batches = self._make_batches()
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
         if generation != self._generation:
             self._generation = generation
-            self._batches = self._made()
+            self._batches = self._make_batches()
         return next(self._batches)
 
-    def _made(self) -> Iterator[tuple[Reply, Any]]:
+    def _make_batches(self) -> Iterator[tuple[Reply, Any]]:
         """Yield batches without end. To spread the cost of a call, locate the rows of many batches and gather several at once."""
         while True:
             started = time.perf_counter()
@@ -67,7 +67,7 @@ class Direct(Engine):
         return True
 
     def close(self) -> None:
-        self._batches = self._made()
+        self._batches = self._make_batches()
 
 
 def _groups(requests: list[Request], at_once: int) -> Iterator[list[Request]]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fastdata.gpu.copies import Ahead, Copier, Copy
+from fastdata.gpu.copies import Copier, Copy, CopyQueue
 from fastdata.loader.fetch import Reply
 from fastdata.loader.slots import Slots
 
@@ -50,7 +50,7 @@ class DevicePrefetchEngine(Engine):
         self._engine = engine
         self._generation = -1
         self._copier = Copier(device, pin=pin)
-        self._ahead = Ahead[tuple[Reply, Copy]](depth)
+        self._ahead = CopyQueue[tuple[Reply, Copy]](depth)
         if self.slots is not None:
             self.slots.reclaim = self._copier.reclaim
         weakref.finalize(self, self._copier.close).atexit = False  # before the slots being copied lose their page lock

@@ -291,7 +291,7 @@ class Trainer:
     def _begin_epoch(self, train: Any) -> Epoch:
         self._restore_random()
         check_rank(train, self.world)
-        self._pass = epoch = Epoch(train, self.epoch, self._place(train), self.world)
+        self._pass = epoch = Epoch(train, self.epoch, self._position(train), self.world)
         self._resumed = None
         total = None if epoch.total is None else math.ceil(epoch.total / self.accumulate)
         self._progress.begin(self.epoch + 1, epoch.used // self.accumulate, total)
@@ -301,7 +301,7 @@ class Trainer:
         self._step.begin()
         return epoch
 
-    def _place(self, train: Any) -> Mapping[str, Any] | None:
+    def _position(self, train: Any) -> Mapping[str, Any] | None:
         """Return where to continue in an epoch: where the last pass over this loader was left, or where a state was taken."""
         if self._pass is not None and self._pass.is_left(train):
             return self._pass.state()
@@ -334,7 +334,7 @@ class Trainer:
         """Return the number of updates of the whole run, including those before a resume; math.inf if it is not known."""
         with suppress(TypeError):  # a DataLoader may have a len() that raises
             batches = len(train)
-            place = self._place(train)
+            place = self._position(train)
             first = math.ceil((batches - (int(place["used"]) if place else 0)) / self.accumulate)  # rest of the current epoch
             left = (last_epoch - self.epoch - 1) * math.ceil(batches / self.accumulate) + first
             return min(last_update, self.update + max(left, 0))
