@@ -167,6 +167,17 @@ def test_a_file_url_is_the_folder_that_it_names(photos: Path, tmp_path: Path) ->
     assert made.out == tmp_path / "a#2.fds" and tree(made.out) == tree(tmp_path / "b.fds")
 
 
+def test_a_run_that_was_killed_while_it_published_is_continued(photos: Path, expected: Tree, server: FaultStore) -> None:
+    bucket = Bucket(URL, create=True)
+    for left in (["publishing.json"], ["publishing.json", "128/shard-00003.mdb"], ["publishing.json", *expected]):
+        for name in left:
+            bucket.put(name, expected["manifest.json" if name == "publishing.json" else name], replace=True)
+        assert fastdata.prep(photos, URL, size=128, workers=2).kept == 120
+        same(objects(server), expected)
+        if "manifest.json" not in left:
+            bucket.delete(list(expected))
+
+
 @pytest.mark.slow
 def test_kill_9_at_random_moments(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
     rng, kills = random.Random(3), 0

@@ -16,7 +16,7 @@ from fastdata.remote.url import Storage, is_url
 from fastdata.store.files import MANIFEST, FileSum, check_sum, shard_file
 from fastdata.store.store import Store
 
-__all__ = ["REQUESTS", "publish", "read_fingerprint"]
+__all__ = ["CLAIM", "REQUESTS", "publish", "read_fingerprint", "release"]
 
 REQUESTS = 8  # in flight
 CLAIM = "publishing.json"  # the manifest that is to come
@@ -67,6 +67,13 @@ def publish(
         bucket.put(MANIFEST, body, replace=True)
     finally:
         with suppress(RemoteError):  # without the right to delete it stays, for the same store
+            bucket.delete([CLAIM])
+
+
+def release(bucket: Bucket, body: bytes) -> None:
+    """Delete the claim of a finished store, which a process that was killed at its very end has left. body: its manifest."""
+    with suppress(RemoteError):
+        if bucket.read_twice(CLAIM) == body:
             bucket.delete([CLAIM])
 
 
