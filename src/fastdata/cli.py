@@ -31,8 +31,6 @@ from fastdata.words import human_bytes, number_of
 if TYPE_CHECKING:
     from fastdata.prepare.finish import Summary
 
-__all__ = ["cli", "prep", "run"]
-
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 KINDS = [kinds.find(name) for name in kinds.NAMES]
 FORMATS = "; ".join(f"{kind.name}: {', '.join(kind.exports)}" for kind in KINDS)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["main", "prep_main"]
-
 
 def main(command: str = "cli", name: str = "fastdata") -> None:
     """Run the `fastdata` command.

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["NAMES", "Modality", "Tables", "find"]
-
 Array = Any  # numpy's, which is not imported here: `--help` has to be fast
 StrPath = str | os.PathLike[str]
 

@@ -13,8 +13,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from fastdata.errors import FastDataError
 
-__all__ = ["as_arguments", "as_option", "build", "option", "options_of"]
-
 OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 COMMAND = "fastdata-prep "  # a line that contains it is a command, and is not translated
 

@@ -31,8 +31,6 @@ from fastdata.store.manifest import Labels
 from fastdata.system import node_memory
 from fastdata.system.shared_memory import SharedArray
 
-__all__ = ["TableColumn", "TableDataset"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Names = str | Sequence[str]
 

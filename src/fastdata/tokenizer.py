@@ -15,8 +15,6 @@ from msgspec import Struct
 
 from fastdata.errors import CodecError, FastDataError, PrepError, needs
 
-__all__ = ["FILES", "Spec", "TokenizerEngine", "character_file", "characters_in", "find_tokenizer", "load", "unknown_note"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FILES = {"tokenizers": "tokenizer.json", "chars": "characters.json"}  # inside a store

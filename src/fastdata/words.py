@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["human_bytes", "number_of", "was"]
-
 
 def human_bytes(size: float) -> str:
     """Format a size in decimal units, such as "21.3 MB"."""

@@ -14,8 +14,6 @@ from fastdata.data.in_memory import InMemoryRecords
 from fastdata.errors import FormatError
 from fastdata.store.store import Store, StoreLocation, Use
 
-__all__ = ["StoreArrays", "touched"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]

@@ -22,8 +22,6 @@ from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 from fastdata.store.store import Use
 
-__all__ = ["ArrayDataset", "RAMArrays"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Boxes = tuple[Array, Array, Array]
 

@@ -12,8 +12,6 @@ from fastdata.arrays.chunked import StoreArrays
 from fastdata.store.export import write_folders
 from fastdata.store.store import Store
 
-__all__ = ["export"]
-
 ENDING = re.compile(r"\.(npy|npz|nii|nii\.gz)$", re.IGNORECASE)  # names in .npz files may have other dots
 
 

@@ -16,9 +16,6 @@ from fastdata.errors import CodecError, FastDataError
 from fastdata.sources.inputs import Source
 from fastdata.sources.urls import AnyPath
 
-__all__ = ["ENDINGS", "NIFTI", "ArraySource", "check_geometry", "check_values", "ending_of", "grid_of", "npz_names", "read_array"]
-__all__ += ["stem_of"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 NIFTI = (".nii", ".nii.gz")

@@ -10,8 +10,6 @@ from fastdata.kinds import Modality, StrPath
 from fastdata.options import option
 from fastdata.sources.options import LabelOptions, PairOptions, SizeOptions
 
-__all__ = ["KIND", "ArrayModality", "ArrayOptions"]
-
 
 @dataclass(frozen=True)
 class ArrayOptions(SizeOptions, PairOptions, LabelOptions):

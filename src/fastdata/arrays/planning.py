@@ -19,9 +19,8 @@ from fastdata.sources.listing import labelled, skipped_files
 from fastdata.sources.pairs import with_files
 from fastdata.sources.tables import is_path_table, list_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
-from fastdata.store.manifest import NUMBERS, Labels
-
-__all__ = ["plan_source"]
+from fastdata.store.column import NUMBERS
+from fastdata.store.manifest import Labels
 
 MIN_SHARD = 1, 1 << 20  # samples and bytes of a shard
 MAX_BYTES = 1 << 32  # of an array, unless the user says otherwise

@@ -12,8 +12,6 @@ from fastdata.arrays.chunked import StoreArrays
 from fastdata.store.preview import Preview, class_colors, label_text
 from fastdata.store.store import Store
 
-__all__ = ["facts", "previews"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_SIDE = 2048  # values read along each side

@@ -9,11 +9,10 @@ import numpy as np
 
 from fastdata.errors import FormatError
 from fastdata.images.sections import Masks, join_masks
+from fastdata.store.column import NUMBERS
 from fastdata.store.files import SAMPLES, Count, Entry
-from fastdata.store.manifest import MASK, NUMBERS, Form, Variant, sample_columns
+from fastdata.store.manifest import MASK, Form, Variant, sample_columns
 from fastdata.store.store import Store
-
-__all__ = ["MAX_AXES", "TYPES", "Arrays", "check", "merge", "reads", "samples_dtype"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -22,8 +22,6 @@ from fastdata.sources.inputs import Source, detail_of, reason_of
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import MASK, Form
 
-__all__ = ["ArrayRecipe", "boxes", "default_chunk", "laid_out", "make_shard", "tables"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CHUNK_BYTES = 1 << 20  # most bytes of a chunk, all channels included

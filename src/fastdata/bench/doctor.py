@@ -34,8 +34,6 @@ from fastdata.system.machine import available_cores
 from fastdata.system.torch_private import pytree
 from fastdata.words import number_of
 
-__all__ = ["Diagnosis", "doctor", "examine"]
-
 TOTAL_S = 15.0  # what the seconds below add up to, about, without those of prepared images
 RATE_S, PARTS_S = 1.5, 2.5
 TURNS, TURN_S = 5, 0.45  # of a loader and the Loader of prepared images

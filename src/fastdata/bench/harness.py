@@ -16,8 +16,6 @@ from fastdata.errors import FastDataError
 from fastdata.loader.loader import Loader
 from fastdata.system.torch_private import end_kept_workers
 
-__all__ = ["Measure", "Run", "interleave", "running", "settle", "stream", "summarize", "table", "tree", "tree_cpu_s", "tree_pss"]
-
 
 class Run(NamedTuple):
     """One measurement. seconds: wall clock; cpu_s: CPU time of all processes involved."""

@@ -41,19 +41,6 @@ from fastdata.store.manifest import read_current
 from fastdata.system.machine import available_cores, free_memory
 from fastdata.words import number_of
 
-__all__ = [
-    "BATCH",
-    "CROP",
-    "NORMAL",
-    "Contestant",
-    "ImageFiles",
-    "Workload",
-    "decode_limit",
-    "find_task",
-    "random_box",
-    "run_bench",
-]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 HFLIP = 0.5
 NORMAL = 0.45, 0.225  # mean and standard deviation of colours, about

@@ -20,8 +20,6 @@ import torch
 
 from fastdata.data.dataset import Timing
 
-__all__ = ["measure_parts"]
-
 QUEUED = Path("/proc/thread-self/schedstat")
 KNOWN = {  # what reads, decodes and resizes images for most people, if it is imported
     "fastdata.bench.loaders:read_source": "read",

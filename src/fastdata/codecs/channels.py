@@ -15,8 +15,6 @@ import numpy as np
 
 from fastdata.errors import CodecError
 
-__all__ = ["FIXED_BYTES", "Header", "cmyk_to_rgb", "flatten", "split_alpha", "to_bits", "to_channels", "unsupported", "upright"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 TILE = 1 << 16  # pixels that are processed at a time

@@ -22,8 +22,6 @@ from fastdata.codecs.png_file import read_png
 from fastdata.codecs.tiff_file import read_tiff
 from fastdata.errors import CodecError
 
-__all__ = ["SourceImage"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 READERS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], Header]], ...] = (

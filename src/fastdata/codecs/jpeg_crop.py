@@ -15,8 +15,6 @@ import numpy as np
 
 from fastdata.codecs.jpeg_grid import MAX_SIDE, decode_jpeg_into, read_index, scan_start
 
-__all__ = ["MIN_SHRUNK_SIDE", "Cells", "JpegBatch", "Region", "Window", "find_cells", "join_cells", "jpeg_batches"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
 

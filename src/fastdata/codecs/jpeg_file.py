@@ -22,8 +22,6 @@ from fastdata.codecs.jpeg_grid import decode_buffer, decode_jpeg
 from fastdata.codecs.pillow_files import exif_orientation
 from fastdata.errors import CodecError
 
-__all__ = ["JpegHeader", "read_jpeg"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SOI, EOI, SOS, APP0, APP1, APP2 = 0xD8, 0xD9, 0xDA, 0xE0, 0xE1, 0xE2

@@ -17,9 +17,6 @@ import simplejpeg
 
 from fastdata.errors import CodecError
 
-__all__ = ["decode_buffer", "decode_jpeg", "decode_jpeg_into", "encode_jpeg"]
-__all__ += ["jpeg_size", "read_index", "restart_interval", "scan_start"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 INDEX_MARKER = 0xE9  # APP9: hardly used elsewhere

@@ -25,8 +25,6 @@ import numpy as np
 from fastdata.codecs.channels import Header, cmyk_to_rgb, unsupported
 from fastdata.errors import CodecError
 
-__all__ = ["ORIENTATION", "PillowHeader", "exif_orientation", "extra", "extras", "read_pillow", "strict"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 EXTRAS = ("imagecodecs", "pillow-heif", "pillow-jxl-plugin", "tifffile")

@@ -17,8 +17,6 @@ from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg
 from fastdata.errors import CodecError
 from fastdata.store.manifest import Form
 
-__all__ = ["EXTENSIONS", "JPEGS", "Region", "Window", "decode_record", "decode_window", "encode_record"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Data = bytes | memoryview
 

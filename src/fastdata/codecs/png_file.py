@@ -14,8 +14,6 @@ from fastdata.codecs.channels import Header, unsupported
 from fastdata.codecs.pillow_files import exif_orientation
 from fastdata.errors import CodecError
 
-__all__ = ["PngHeader", "read_png"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"

@@ -17,8 +17,6 @@ from fastdata.codecs.channels import Header, unsupported
 from fastdata.codecs.pillow_files import ORIENTATION, PillowHeader, extra, strict
 from fastdata.errors import CodecError
 
-__all__ = ["read_tiff"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259, 262

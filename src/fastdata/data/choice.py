@@ -9,8 +9,6 @@ import numpy as np
 
 from fastdata.data.random import ROW_BITS, ROW_MASK, SPLIT_EPOCH, occurrences, uniforms
 
-__all__ = ["check_split", "checked", "disambiguate", "part_of", "places"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

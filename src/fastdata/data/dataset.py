@@ -22,9 +22,6 @@ from fastdata.data.targets import to_tensors
 from fastdata.store.store import StoreLocation, Use
 from fastdata.system.shared_memory import SharedArray
 
-__all__ = ["Allocate", "Fixed", "RowsDataset", "SlotDataset", "Timing"]
-__all__ += ["checksum", "counted_of", "in_one_line", "inside", "shown"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 

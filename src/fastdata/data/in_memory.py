@@ -14,8 +14,6 @@ from fastdata.system import node_memory
 from fastdata.system.machine import available_cores
 from fastdata.system.shared_memory import SharedArray
 
-__all__ = ["LESS", "InMemoryRecords", "how_many", "progress_bar"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LESS = "give max_bytes to keep the rest on disk, or read all from disk"  # if there is no memory for records

@@ -11,8 +11,6 @@ from fastdata import kinds
 from fastdata.remote.reader import locate
 from fastdata.store.manifest import Manifest, read_current
 
-__all__ = ["RAMDataset", "StrPath", "described", "open"]
-
 StrPath = str | os.PathLike[str]
 
 

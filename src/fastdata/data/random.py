@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-__all__ = ["isolated_global_rngs", "philox", "seeds_for_user_code", "uniforms"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ROW_BITS, REPEAT_BITS = 40, 52

@@ -13,8 +13,6 @@ from fastdata.gpu.ragged import Ragged
 from fastdata.store.columns import Lists
 from fastdata.system.torch_private import default_collate_fn_map
 
-__all__ = ["Item", "to_tensors"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -17,8 +17,6 @@ from torch import nn
 
 from fastdata.errors import LoaderError
 
-__all__ = ["UserTransform"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Seeder = Callable[[int], Any]
 

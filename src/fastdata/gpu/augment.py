@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Augment"]
-
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
 MOVES_MASKS = {"GeometricAugmentationBase2D", "IntensityAugmentationBase2D"}  # kornia's; the second need not move them
 DRAWN = ("rand", "randn", "randperm")  # the operators that kornia draws with

@@ -11,8 +11,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fastdata.gpu.ragged import Ragged
 from fastdata.system.torch_private import pytree
 
-__all__ = ["Batch", "MappingBatch"]
-
 
 class _Rows(NamedTuple):
     """A batch's attributes about its rows."""

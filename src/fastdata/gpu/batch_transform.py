@@ -13,8 +13,6 @@ from fastdata.gpu.next_token import NextToken
 from fastdata.gpu.normalize import GPUNormalize
 from fastdata.system.torch_private import pytree
 
-__all__ = ["as_transforms", "transform_batch"]
-
 Transform = Callable[[Any], Any]
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from torch import cuda, fx, nn, random
 
-__all__ = ["dead_biases", "drop_dead_bias"]
-
 CONVS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 NORMS = {nn.BatchNorm1d: {3}, nn.BatchNorm2d: {4}, nn.BatchNorm3d: {5}, nn.SyncBatchNorm: {3, 4, 5}}  # axes of the input
 CHANGED = "forward", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"

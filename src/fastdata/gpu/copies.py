@@ -13,8 +13,6 @@ from torch import Tensor, cuda
 from fastdata.gpu.batch import Batch, MappingBatch
 from fastdata.gpu.ragged import Ragged
 
-__all__ = ["Copier", "Copy", "CopyQueue", "group_adjacent", "map_tensors", "numbered"]
-
 BATCHES = (Batch, MappingBatch)
 GAP = 64  # bytes: tensors with a smaller gap between them are copied together
 T = TypeVar("T")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["NextToken"]
-
 NONE = {torch.uint16: 0xFFFF, torch.uint32: 0xFFFFFFFF}
 
 

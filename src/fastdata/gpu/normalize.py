@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GPUNormalize"]
-
 _OUTPUT = (torch.float32, torch.bfloat16, torch.float16)
 
 

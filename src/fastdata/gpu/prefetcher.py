@@ -10,8 +10,6 @@ import torch
 from fastdata.gpu.copies import Copier, Copy, CopyQueue
 from fastdata.system.torch_private import arrived
 
-__all__ = ["Prefetcher", "places", "set_epoch"]
-
 
 def places(loader: Any) -> tuple[Any, ...]:
     """Return the loader and its parts that may have an epoch or a random generator."""

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from fastdata.system.torch_private import pytree
 
-__all__ = ["Ragged"]
-
 
 class Ragged:
     """A batch of lists whose lengths differ, such as the boxes of each image.

@@ -13,8 +13,6 @@ import numpy as np
 
 from fastdata.errors import LoaderError
 
-__all__ = ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "RandomScaleCrop", "Resize"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Size = int | tuple[int, ...]
 

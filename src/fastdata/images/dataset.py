@@ -22,8 +22,6 @@ from fastdata.images.tokens import decode_tokens
 from fastdata.images.view import AnyCrop, Sample, Transform, View, plan_views
 from fastdata.store.store import Use
 
-__all__ = ["ImageDataset"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -26,8 +26,6 @@ from fastdata.store.reader import ShardReader
 from fastdata.store.store import Store
 from fastdata.words import number_of
 
-__all__ = ["export", "read_columns", "read_pixels"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ENDING = re.compile(r"(?<=[^/])\.[^./]+$")  # of the file that an image was made of

@@ -15,8 +15,6 @@ from fastdata.images.records import Images
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.columns import Lists
 
-__all__ = ["Columns", "Fields", "Values", "as_item", "columns_of"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Move = Callable[[], tuple[Placement, Array]]

@@ -14,8 +14,6 @@ from fastdata.store.columns import Lists
 if TYPE_CHECKING:  # an export needs no torch
     from fastdata.images.view import Sample
 
-__all__ = ["Placement", "layout", "move_boxes", "move_columns", "move_keypoints", "placement"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 AREA = "area"  # the column with the areas of instances

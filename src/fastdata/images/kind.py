@@ -8,8 +8,6 @@ from typing import Any
 from fastdata.images.options import ImageOptions
 from fastdata.kinds import Modality, StrPath
 
-__all__ = ["KIND", "ImageModality"]
-
 
 class ImageModality(Modality):
     """Photos and other pictures, each with a label, a class mask, or neither."""

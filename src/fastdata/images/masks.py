@@ -16,8 +16,6 @@ from fastdata.errors import CodecError, PrepError
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
 
-__all__ = ["Color", "MaskRecipe", "decode_mask", "is_binary", "mask_values", "read_palette"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
 

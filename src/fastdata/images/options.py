@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from fastdata.options import option
 from fastdata.sources.options import LabelOptions, PairOptions, StrPath
 
-__all__ = ["CODECS", "ImageOptions"]
-
 CODECS = "jpeg", "original", "rgb", "png"
 
 

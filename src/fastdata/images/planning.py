@@ -24,8 +24,6 @@ from fastdata.sources.options import StrPath
 from fastdata.sources.pairs import image_folders, with_files
 from fastdata.sources.urls import AnyPath, to_path
 
-__all__ = ["plan_source"]
-
 PROBED_MASKS = 32
 IMAGE = re.compile(rf"([A-Za-z0-9_]{{1,100}})=(.+?)(?::({'|'.join(CODECS)}))?(?::(8|16))?(:gray)?")
 IMAGE_FORM = "NAME=WHERE[:CODEC][:BITS][:gray], such as left=left or depth=depth:png:16:gray"

@@ -21,8 +21,6 @@ from fastdata.images.masks import MaskRecipe, decode_mask
 from fastdata.images.sections import NamedImage
 from fastdata.store.manifest import IMAGE, MASK, Form
 
-__all__ = ["ImageRecipe", "Record", "Room", "prepare_image", "resize"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Shape = tuple[int, int]

@@ -16,8 +16,6 @@ from fastdata.store.preview import Preview, box_color, class_colors, label_text
 from fastdata.store.store import Store
 from fastdata.tokenizer import load
 
-__all__ = ["facts", "previews"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FINE = 100  # a line is one pixel wide in an image of this side

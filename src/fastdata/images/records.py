@@ -14,8 +14,9 @@ import numpy as np
 from msgspec import structs
 
 from fastdata.codecs.decode import SourceImage
+from fastdata.codecs.jpeg_crop import Region, Window
 from fastdata.codecs.jpeg_grid import decode_buffer
-from fastdata.codecs.pixels import JPEGS, Region, Window, decode_window
+from fastdata.codecs.pixels import JPEGS, decode_window
 from fastdata.data.dataset import shown
 from fastdata.data.in_memory import InMemoryRecords, progress_bar
 from fastdata.errors import CodecError, FormatError, StoreError, lacking
@@ -25,8 +26,6 @@ from fastdata.store.columns import ColumnReader, Lists
 from fastdata.store.manifest import Form, Labels
 from fastdata.store.store import Store, Use
 from fastdata.system.shared_memory import SharedArray
-
-__all__ = ["ConcatImages", "FileImages", "Images", "StoreImages"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

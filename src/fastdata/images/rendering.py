@@ -11,15 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.codecs.jpeg_crop import JpegBatch, jpeg_batches
+from fastdata.codecs.jpeg_crop import JpegBatch, Region, Window, jpeg_batches
 from fastdata.codecs.jpeg_grid import decode_buffer
-from fastdata.codecs.pixels import Region, Window
 from fastdata.data.dataset import Allocate, Timing
 from fastdata.errors import CodecError, LoaderError
 from fastdata.images.records import Images
 from fastdata.images.view import Sample, View, shorten
-
-__all__ = ["EncodedBatch", "render_batch", "render_masks"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -15,8 +15,6 @@ import torch
 
 from fastdata.system.torch_private import bicubic, bicubic_averaged, bilinear, bilinear_averaged
 
-__all__ = ["resample", "resample_part"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Box = tuple[float, float, float, float]
 

@@ -15,8 +15,6 @@ from fastdata.store.files import Count, Entry
 from fastdata.store.manifest import Form, Labels, Manifest, sample_columns
 from fastdata.store.store import Store
 
-__all__ = ["TYPES", "Masks", "NamedImage", "check", "join_masks", "merge", "reads", "rows_dtype", "samples_dtype"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 VOID = 255  # in public 8-bit data sets, the class of pixels that are not to be learnt

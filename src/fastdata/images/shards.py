@@ -29,8 +29,6 @@ from fastdata.system.machine import room
 from fastdata.tokenizer import unknown_note
 from fastdata.words import number_of, was
 
-__all__ = ["make_shard", "tables"]
-
 PLAN_TYPES = ImageRecipe, (Source,)
 SCRATCH_BYTES = 1 << 26
 

@@ -19,8 +19,6 @@ from fastdata.images.view import AnyCrop, Transform, View
 from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 
-__all__ = ["LMDBDataset", "MaskDataset", "RAMImages"]
-
 
 def _open_images(
     path: StrPath, size: int | None, chosen: str | Sequence[str] | None, check: str | None

@@ -14,8 +14,6 @@ from fastdata.errors import CodecError, PrepError
 from fastdata.store.column import Column, ColumnTokens
 from fastdata.tokenizer import find_tokenizer, load
 
-__all__ = ["decode_tokens", "encode_columns", "with_tokens"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 TOKENIZE = re.compile(r"(?P<name>[^=]+)=(?P<tokenizer>.+?)(:(?P<length>[0-9]+))?")

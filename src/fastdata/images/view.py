@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from fastdata.codecs.pixels import Region, Window
+from fastdata.codecs.jpeg_crop import Region, Window
 from fastdata.data.transforms import UserTransform
 from fastdata.errors import LoaderError
 from fastdata.images.crops import Crop
 from fastdata.images.resample import resample, resample_part
-
-__all__ = ["AnyCrop", "Sample", "Transform", "View", "plan_views", "shorten"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]

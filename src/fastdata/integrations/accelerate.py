@@ -9,8 +9,6 @@ from torch.utils.data import IterableDataset
 from fastdata.loader.fetch import as_is
 from fastdata.loader.loader import Loader
 
-__all__ = ["AcceleratedLoader"]
-
 
 class AcceleratedLoader:
     """What `accelerator.prepare` makes of a DataLoader, made of a Loader; `prepare` leaves it as it is.

@@ -6,8 +6,6 @@ from typing import Any
 from fastdata.integrations.accelerate import AcceleratedLoader
 from fastdata.loader.loader import Loader
 
-__all__ = ["LoaderMixin"]
-
 
 class LoaderMixin:
     """Let the datasets of a Trainer be Loaders: `class ImageTrainer(LoaderMixin, Trainer)`.

@@ -20,7 +20,6 @@ from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request
 from fastdata.loader.requests import Requests
 
-__all__ = ["Dali", "check_dali"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 HARDWARE_SHARE = 0.9  # of a batch, for the JPEG decoders of data centre GPUs; threads take the rest (benchmarks/LOG.md)

@@ -13,8 +13,6 @@ from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Reply, Request
 from fastdata.loader.requests import Requests
 
-__all__ = ["Direct", "is_direct"]
-
 
 def is_direct(dataset: Any) -> bool:
     """Return whether a dataset finds the rows of many batches at once (`locate`) and copies those of one batch (`gather`)."""

@@ -11,8 +11,6 @@ from fastdata.gpu.copies import Copier, Copy, CopyQueue
 from fastdata.loader.fetch import Reply
 from fastdata.loader.slots import Slots
 
-__all__ = ["DevicePrefetchEngine", "Engine"]
-
 
 class Engine(Protocol):
     """Makes batches in the order of its `Requests`, until an error or `close` ends it. Bodies suit one without worker processes."""

@@ -17,8 +17,6 @@ from fastdata.loader.fetch import Reply
 from fastdata.loader.requests import Requests
 from fastdata.loader.workers import WHY_DIED
 
-__all__ = ["LoaderPosition", "Stats"]
-
 
 @dataclass
 class Stats:

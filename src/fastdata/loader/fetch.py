@@ -25,8 +25,6 @@ from fastdata.errors import LoaderError
 from fastdata.loader.slots import ALIGN, SlotMemory, Span
 from fastdata.system.torch_private import ExceptionWrapper, shared_storage
 
-__all__ = ["Fetch", "Reply", "Request", "Size", "as_is", "quiet_worker", "ready_to_fork", "sized"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -26,9 +26,6 @@ from fastdata.loader.sampling import Sampling, whole
 from fastdata.loader.unwrap import WatchedDataset
 from fastdata.loader.workers import Workers
 
-__all__ = ["Loader"]
-
-
 OF_TORCH: dict[str, tuple[Any, str]] = {  # arguments of its DataLoader: the default, and what to do instead of another value
     "persistent_workers": (False, "workers always stay until close()"),
     "worker_init_fn": (None, "samples are seeded one by one; open files in the dataset, when they are first read"),

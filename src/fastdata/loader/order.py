@@ -16,8 +16,6 @@ import numpy as np
 
 from fastdata.data.random import philox
 
-__all__ = ["EpochOrder", "LaneOrder", "RankShard", "number_of_lanes"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ROUNDS = 12

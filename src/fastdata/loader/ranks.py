@@ -15,8 +15,6 @@ from fastdata.errors import LoaderError, warn_user
 from fastdata.loader.order import RankShard
 from fastdata.system.machine import available_cores
 
-__all__ = ["PATIENCE_S", "SAME_SAMPLES", "Ranks", "default_workers"]
-
 PATIENCE_S = 30.0  # before the user is told what is waited for
 WAITS = (
     "waits for the other ranks at the first pass of a Loader: iterate over it on every rank, or give split=False to a Loader that "

@@ -16,8 +16,6 @@ from fastdata.loader.samplers import UserSampler
 from fastdata.loader.slots import Slots
 from fastdata.remote.prefetch import ScheduleWriter
 
-__all__ = ["Requests", "SampleCounts"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 AHEAD = 16_384  # samples whose order is computed at once, to spread numpy's cost per call over many batches

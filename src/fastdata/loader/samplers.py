@@ -15,8 +15,6 @@ from torch.utils.data import Sampler, SequentialSampler
 from fastdata.data.random import isolated_global_rngs, occurrences, seeds_for_user_code
 from fastdata.errors import LoaderError
 
-__all__ = ["EpochSampler", "SequentialEpochSampler", "UserSampler"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 REPEATS = "num_repeats", "repetitions"  # of DeiT's, timm's and torchvision's samplers, which repeat a sample on several ranks

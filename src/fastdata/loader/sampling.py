@@ -20,8 +20,6 @@ from fastdata.loader.ranks import SAME_SAMPLES, Ranks
 from fastdata.loader.requests import Requests, SampleCounts
 from fastdata.loader.samplers import UserSampler
 
-__all__ = ["Sampling", "whole"]
-
 ORDERS = (None, "full", "interleaved")
 LAST_EPOCH = (1 << 32) - 1  # that random numbers can tell apart
 PLAIN_SAMPLERS = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, list, range)  # ignore ranks

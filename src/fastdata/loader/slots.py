@@ -21,8 +21,6 @@ import torch
 from fastdata.errors import warn_user
 from fastdata.system.shared_memory import SharedArray
 
-__all__ = ["ALIGN", "MAX_HELD_BATCHES", "SlotMemory", "Slots", "Span"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGN = 64  # bytes to which the second array of a batch is aligned

@@ -14,8 +14,6 @@ from fastdata.errors import LoaderError, warn_user
 from fastdata.loader.direct import is_direct
 from fastdata.tables import TableDataset
 
-__all__ = ["WatchedDataset"]
-
 
 class WatchedDataset:
     """The dataset of a Loader, which it notices another transform of.

@@ -27,8 +27,6 @@ from fastdata.loader.slots import ALIGN, MAX_HELD_BATCHES, Slots
 from fastdata.system.children import end_with_parent
 from fastdata.system.torch_private import arrived, default_device, end_workers, is_timeout, kill_workers, workers_of
 
-__all__ = ["WHY_DIED", "Workers", "begin_worker"]
-
 PRELOAD = ["__main__", "fastdata.loader.preload"]
 WHY_DIED = (
     "if memory ran out, use fewer workers; where the start method is spawn or forkserver, a script needs "

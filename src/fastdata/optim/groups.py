@@ -9,8 +9,6 @@ from torch import nn
 
 from fastdata.system.torch_private import NormBase
 
-__all__ = ["decay_groups"]
-
 NORMS = (NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 

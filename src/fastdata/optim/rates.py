@@ -14,8 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-__all__ = ["Curve", "cosine", "linear", "onecycle", "scale_lr"]
-
 
 class Curve:
     """A factor of the rate that spans all updates of a run.

@@ -24,8 +24,6 @@ from fastdata.sources.options import StrPath
 from fastdata.sources.urls import to_path
 from fastdata.store.files import is_store
 
-__all__ = ["build_plan", "check_positive", "choose_kind", "on_disk", "plan_stores"]
-
 BESIDE = ("masks", "yolo")  # options that name a folder with the files of each input; one below it has those of a split
 CHARS = "chars"  # a tokenizer that has the characters of its text
 OF_ONE_SPLIT = ("labels", "coco", "images", "train_bpe")  # options that cannot be divided

@@ -25,8 +25,6 @@ from fastdata.store.manifest import Manifest, Variant
 from fastdata.store.reader import INDEX_ROW
 from fastdata.words import human_bytes, number_of
 
-__all__ = ["PlanSummary", "Summary", "TaskSummary", "finish", "finished_shards", "first_reject", "skipped_note", "summarize"]
-
 
 @dataclass(frozen=True)
 class Summary:

@@ -19,8 +19,6 @@ from fastdata.errors import PrepError, StoreError, lacking
 from fastdata.prepare.plan import plan_folder, plan_path
 from fastdata.store.files import LOCK, MANIFEST, NEXT, WORK, clear, is_store, link, own_files, sync
 
-__all__ = ["claimed", "is_settled", "replace_store", "settle"]
-
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems that have none, such as Lustre without "flock"
 
 

@@ -7,8 +7,6 @@ from fastdata import kinds
 from fastdata.options import as_arguments, options_of
 from fastdata.prepare import tasks
 
-__all__ = ["prep", "prep_finish", "prep_plan", "prep_run"]
-
 
 def _with_options() -> tuple[inspect.Signature, str]:
     """Return the signature of prep with the options of every kind, and its docstring with their help."""

@@ -21,8 +21,6 @@ from fastdata.store.files import MANIFEST, clear, index_file, is_store, link, sh
 from fastdata.store.manifest import Labels, Manifest, Variant
 from fastdata.store.store import Store
 
-__all__ = ["merge"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 StrPath = str | os.PathLike[str]
 AT_ONCE = 1 << 16  # samples of a column in memory at once

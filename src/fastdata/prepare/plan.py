@@ -32,9 +32,6 @@ from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 from fastdata.store.info import plain_values
 from fastdata.store.manifest import Labels, Manifest, read_manifest
 
-__all__ = ["Plan", "PrepareRun", "check_host", "difference", "differing", "freeze", "load_plan", "make_plan"]
-__all__ += ["plan_folder", "plan_path", "save_plan", "saved_plan"]
-
 SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
 SHARD_BYTES = 2 << 30  # of input; about the maximum
 BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end

@@ -13,8 +13,6 @@ from fastdata.errors import FastDataError, PrepError, StoreError, needs
 from fastdata.prepare.plan import PrepareRun
 from fastdata.prepare.run import Report
 
-__all__ = ["run_on_ray"]
-
 RETRIES = 10  # of a task whose node or process was lost
 TASKS_PER_CPU = 16  # of the cluster, so that all are busy to the end
 MAX_TASK_SHARDS = 8  # a worker makes the next shard while the last one is flushed

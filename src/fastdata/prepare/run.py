@@ -21,8 +21,6 @@ from fastdata.prepare.worker import Job, ShardResult, ShardTask, publish_shard
 from fastdata.store.files import WORK, unique
 from fastdata.system.machine import available_cores, free_memory
 
-__all__ = ["Report", "job_of", "run_shards"]
-
 TICK_S = 0.1
 LONGEST_TICK_S = 1.0
 STRIKES = 2  # workers that an input may cost before it is left out: one may die by chance, such as from the OOM killer

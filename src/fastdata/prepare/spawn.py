@@ -14,8 +14,6 @@ from typing import Any
 from fastdata.system.children import start_python
 from fastdata.system.machine import available_cores
 
-__all__ = ["DONE", "EXTRA_S", "PLACE", "REJECTED", "STATUS_BYTES", "Worker", "spares", "take"]
-
 # What the status of a worker has, as int64: its place in its shard (-1: none), its sums so far, seconds beyond the timeout
 PLACE, DONE, REJECTED, EXTRA_S = range(4)
 STATUS_BYTES = 32

@@ -39,8 +39,6 @@ from fastdata.store.files import COLUMNS, MANIFEST, NEXT, REJECTS, WORK, clear, 
 from fastdata.store.manifest import parse_manifest, read_manifest
 from fastdata.store.store import Store
 
-__all__ = ["prep", "prep_finish", "prep_plan", "prep_run"]
-
 ENGINES = "local", "ray"
 LINE_S = 5.0  # between lines of progress in a log
 

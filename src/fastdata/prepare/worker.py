@@ -36,9 +36,6 @@ from fastdata.system.children import end_with
 if TYPE_CHECKING:
     from fastdata.prepare.plan import Plan  # which each worker would pay for when it starts
 
-__all__ = ["Job", "ProgressReport", "ShardResult", "ShardTask", "Writers", "main", "make_shard", "publish_shard", "reject_of"]
-__all__ += ["shard_place", "shard_table"]
-
 PAUSES_S = 0.5, 2.0, 8.0  # before a shard is made again whose inputs could not be read
 ORDINARY_BYTES = 256 << 20  # of memory, which an image of 50 megapixels takes
 

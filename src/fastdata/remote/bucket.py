@@ -23,8 +23,6 @@ import xxhash
 from fastdata.errors import RemoteError, lacking, needs
 from fastdata.remote.url import Storage, local_path, scheme, split_url
 
-__all__ = ["RANGE", "Bucket"]
-
 RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
 AHEAD = 4  # requests of one download in flight
 PART = 8 << 20  # of a multipart upload

@@ -42,8 +42,6 @@ from typing import NamedTuple
 
 from fastdata.errors import StoreError, lacking
 
-__all__ = ["CLOCK", "ERROR", "EVICTIONS", "READER", "REQUEST", "SCHEDULE", "RemoteFile", "ShardCache", "map_number", "write_whole"]
-
 READER, REQUEST, ERROR, SCHEDULE, CLOCK = ".reader", ".request", ".error", ".schedule", ".clock"
 
 MARK = "CACHEDIR.TAG"

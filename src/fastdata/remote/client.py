@@ -22,8 +22,6 @@ from fastdata.remote.cache import ERROR, READER, REQUEST, RemoteFile, write_whol
 from fastdata.store.files import MANIFEST, unique
 from fastdata.store.reader import raise_file_limit
 
-__all__ = ["Session", "remove_files"]
-
 DOWNLOADER, LOG = "downloader", "log"
 CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_", "FASTDATA_")  # variables that make clients differ
 LOG_BYTES = 1 << 20

@@ -24,8 +24,6 @@ from fastdata.errors import FastDataError, RemoteError, StoreError, lacking
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.cache import CLOCK, ERROR, READER, REQUEST, SCHEDULE, RemoteFile, ShardCache, map_number, write_whole
 
-__all__ = ["ReadSchedule", "fill", "main"]
-
 RANGES = 16  # requests in flight
 WAITS = 256  # threads for files that readers wait for,
 WANTED_AT_ONCE = 8  # of which so many download

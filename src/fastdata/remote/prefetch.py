@@ -22,8 +22,6 @@ from fastdata.remote.client import remove_files
 from fastdata.remote.reader import RemoteStore
 from fastdata.store.store import Use
 
-__all__ = ["ScheduleWriter"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Chunks = Callable[[int, int], tuple[Array, int, int]]
 

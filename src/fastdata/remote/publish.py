@@ -16,8 +16,6 @@ from fastdata.remote.url import Storage, is_url
 from fastdata.store.files import MANIFEST, FileSum, check_sum, shard_file
 from fastdata.store.store import Store
 
-__all__ = ["CLAIM", "REQUESTS", "publish", "read_fingerprint", "release"]
-
 REQUESTS = 8  # in flight
 CLAIM = "publishing.json"  # the manifest that is to come
 

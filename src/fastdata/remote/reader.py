@@ -24,8 +24,6 @@ from fastdata.store.manifest import Manifest, Variant, parse_manifest, read_mani
 from fastdata.store.reader import RecordIndex, ShardReader, raise_file_limit
 from fastdata.store.store import StoreLocation
 
-__all__ = ["CachedReader", "RemoteStore", "locate"]
-
 StrPath = str | os.PathLike[str]
 
 TRIES = 20  # to map a shard before it is evicted again

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["SCHEMES", "Storage", "is_url", "local_path", "parse_bytes", "parse_storage", "scheme"]
-__all__ += ["split_url"]
-
 Storage = Mapping[str, Any]
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "https", "http", "file")

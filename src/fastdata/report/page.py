@@ -18,8 +18,6 @@ from fastdata.store.info import info_lines, store_facts
 from fastdata.store.preview import CountTable, counts_of, previews
 from fastdata.store.store import Store
 
-__all__ = ["store_page"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SAMPLES, SIDE = 96, 256  # pictures, and pixels of the longer side of each

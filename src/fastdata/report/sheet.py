@@ -12,8 +12,6 @@ from fastdata.store.store import Store
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["draw_sheet", "fitted"]
-
 TILE, GAP, LINE, TITLE = 144, 8, 18, 56  # pixels: a picture, a margin, a line of text, the height of the title
 ACROSS = 8  # pictures
 SAMPLES, TEXT_LINES = 48, 2

@@ -24,9 +24,6 @@ from fastdata.sources.urls import AnyPath
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column, mirror_order
 from fastdata.words import number_of, was
 
-__all__ = ["with_coco", "with_yolo"]
-
-
 # COCO: https://cocodataset.org/#format-data
 
 

@@ -19,8 +19,6 @@ from fastdata.sources.inputs import Source, SourceList, choose_label
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.column import NUMBERS, Column
 
-__all__ = ["cell", "column", "column_of", "image_columns", "import_pyarrow", "is_text", "list_inputs", "read", "read_arrow"]
-
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 END_OF_STREAM = bytes([255] * 4 + [0] * 4)
 BATCH_ROWS = 16  # of Parquet that are in memory at once

@@ -27,10 +27,6 @@ from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, join, look_at_all, state_of, to_path
 from fastdata.store.manifest import Labels
 
-__all__ = ["FUNCTION", "INDEX", "ArchiveColumns", "Selection", "Table", "damaged_file", "even_sizes", "expand"]
-__all__ += ["function_of", "list_archives", "list_tables", "locate", "make_list", "open_once"]
-__all__ += ["pointer_of", "read_range", "read_source", "release", "unreadable"]
-
 ENDINGS = {".tar": "tar", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".python": "python"}
 ENDINGS |= dict.fromkeys((".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst"), "tar")  # refused with advice
 INDEX = "index.json"  # of a dataset of MosaicML Streaming or LitData

@@ -31,9 +31,6 @@ from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
 
-__all__ = ["field_error", "field_files", "fit", "give_type", "nested", "parse_fields", "parse_text", "read_fields", "with_fields"]
-__all__ += ["with_groups"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FIELD = re.compile(

@@ -18,8 +18,6 @@ from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.manifest import Labels
 from fastdata.words import number_of
 
-__all__ = ["Walk", "list_entries", "list_folder", "some_names", "walk_files", "walk_images"]
-
 Entry = os.DirEntry[str] | UrlPath
 
 

@@ -23,11 +23,6 @@ from fastdata.store.column import Column
 from fastdata.store.manifest import Labels
 from fastdata.words import number_of
 
-__all__ = ["ABSENT", "EXTENSIONS", "FOLDERS", "INDEX_COLUMN", "LABELS", "PATHS", "SPLITS", "Field", "Label", "Place", "Source"]
-__all__ += ["SourceList", "SplitsError", "as_spelled", "choose_label", "detail_of", "find_column", "have_commas", "is_image"]
-__all__ += ["is_number", "label_notes", "nfc", "path_key"]
-__all__ += ["listed", "look", "not_stored", "nothing_kept", "parse_json", "read_bytes", "reason_of", "to_float", "tried_path"]
-
 EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .avifs .heic "
     ".heif .hif .jxl "

@@ -17,9 +17,6 @@ from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
 from fastdata.store.manifest import Labels
 from fastdata.words import number_of, was
 
-__all__ = ["LAYOUTS", "annotated", "as_instances", "box_notes", "in_pixels", "instance_column"]
-__all__ += ["with_annotations", "with_meanings"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LAYOUTS = ("xyxy", "xywh", "cxcywh", "xy")  # x1, y1, x2, y2; x1, y1, width, height; the same from the centre; x, y, visibility

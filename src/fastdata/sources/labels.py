@@ -21,9 +21,6 @@ from fastdata.sources.options import NO_LABELS, StrPath
 from fastdata.sources.packed import Packed
 from fastdata.store.manifest import Labels, read_current
 
-__all__ = ["Encode", "NoClassesError", "Type", "UnknownClassError", "Value", "encode_labels", "read_classes", "with_folder_classes"]
-__all__ += ["with_labels", "with_pattern"]
-
 Value = Any  # as a source has it: a number, text, numbers in a list or array, or None: the input has no label
 Encode = Callable[[Value], tuple[Label, str]]  # returns the label and the problem of the input
 Type = Literal["folders", "values", "numbers"]

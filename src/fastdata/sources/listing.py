@@ -16,8 +16,6 @@ from fastdata.sources.tables import is_path_table, list_table, with_columns, wit
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.words import number_of
 
-__all__ = ["labelled", "list_sources", "skipped_files"]
-
 TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 from fastdata.options import option
 
-__all__ = ["NO_LABELS", "LabelOptions", "PairOptions", "SizeOptions", "StrPath"]
-
 NO_LABELS = "none"  # as the name of a label column
 ORDERS = ("listed", "shuffled")
 StrPath = str | os.PathLike[str]

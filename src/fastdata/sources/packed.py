@@ -16,8 +16,6 @@ import xxhash
 
 from fastdata.errors import PrepError
 
-__all__ = ["Packed", "shuffled", "trimmed"]
-
 T = TypeVar("T")
 P = TypeVar("P", bound="Packed[Any]")
 Array = np.ndarray[Any, np.dtype[np.int64]]

@@ -17,8 +17,6 @@ from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, to_path
 from fastdata.words import number_of
 
-__all__ = ["FileIndex", "image_folders", "refuse_mask_folders", "stem_of", "with_companion", "with_files"]
-
 IMAGES = re.compile(r"^(images?|imgs?|jpegimages|leftimg8bit)([_-]?\w{2,5})?$", re.IGNORECASE)
 WORDS = re.compile(r"(_[a-z][a-z0-9]*)*\Z", re.IGNORECASE)  # at the end of a name; not its number
 MASKS = re.compile(r"mask|annot|label|segm|ground.?truth|^gt", re.IGNORECASE)

@@ -36,8 +36,6 @@ from fastdata.sources.packed import Packed
 from fastdata.sources.tables import PathTable
 from fastdata.sources.urls import AnyPath, waiting
 
-__all__ = ["list_inputs", "read", "share"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SHARED = "sequence.python"  # the file that stands for a sequence of this process

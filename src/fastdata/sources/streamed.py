@@ -19,8 +19,6 @@ from fastdata.sources.base import INDEX, ArchiveColumns, Selection, Table, list_
 from fastdata.sources.inputs import Source, SourceList, choose_label, look, read_bytes
 from fastdata.sources.urls import AnyPath
 
-__all__ = ["list_inputs", "read", "read_index"]
-
 IMAGES, FILES = ("jpeg", "png"), ("bytes", "file")  # encodings of images, and of files, which are images if no column is one
 NUMBERS = "bool int int8 int16 int32 int64 uint8 uint16 uint32 uint64 float float16 float32 float64".split()
 PAIR_LABEL = "1"  # the other half of a pair

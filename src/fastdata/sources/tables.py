@@ -49,9 +49,6 @@ from fastdata.sources.urls import AnyPath, join, look_at_all, seekable, to_path
 from fastdata.store.manifest import Labels
 from fastdata.words import number_of
 
-__all__ = ["ENCODING_BYTES", "PathTable", "delimiter_of", "is_path_table", "list_table", "name_encoding", "not_utf8"]
-__all__ += ["read_rows", "with_columns", "with_table"]
-
 JSONL = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 ENCODING_BYTES = 1024  # of the beginning of a file that tell its encoding

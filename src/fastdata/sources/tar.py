@@ -20,8 +20,6 @@ from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_companion
 from fastdata.sources.urls import AnyPath
 
-__all__ = ["CLASSES", "MASK", "list_inputs", "read"]
-
 CLASSES = "classes.json"  # next to the shards: the names of the numbered classes
 MASK = ".mask.png"  # the ending of a sample's mask
 

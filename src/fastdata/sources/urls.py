@@ -26,9 +26,6 @@ from fastdata.errors import RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.url import SCHEMES, Storage, is_url, local_path, scheme, split_url
 
-__all__ = ["AnyPath", "UrlPath", "explain_missing", "join", "look_at_all", "read_ahead", "reading_urls", "seekable"]
-__all__ += ["stamps_of", "state_of", "to_path", "use_client", "waiting"]
-
 FOLDER = -1  # the size of a folder
 WITHOUT_LISTS = "http", "https"
 REQUESTS = 32  # in flight

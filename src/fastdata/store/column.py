@@ -11,8 +11,6 @@ import numpy as np
 from fastdata.store.files import COLUMNS, Count, Entry
 from fastdata.tokenizer import Spec
 
-__all__ = ["INSTANCES", "NUMBERS", "SOURCE_SIZE", "TEXTS", "Column", "ColumnTokens", "mirror_order"]
-
 NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # that torch has
 TEXTS = ("text", "bytes", "json")
 GEOMETRIES = {"xyxy": (4,), "xy": (3,)}  # the last axis of values

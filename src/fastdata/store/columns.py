@@ -13,8 +13,6 @@ from fastdata.errors import FormatError
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.files import FileSum, file_sum, load_npy, publish, sync, unique, write_npy
 
-__all__ = ["ColumnReader", "Lists", "join_columns", "save_values", "write_column"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -12,8 +12,6 @@ from fastdata.errors import StoreError
 from fastdata.options import as_option
 from fastdata.store.store import Store
 
-__all__ = ["export", "write_folders"]
-
 OPTIONS = {"shard_size": "webdataset", "val_fraction": "nanogpt"}  # and the format that each belongs to
 
 

@@ -21,11 +21,6 @@ from msgspec import Meta, Struct
 
 from fastdata.errors import FormatError, StoreError, damaged, lacking
 
-__all__ = ["COLUMNS", "LOCK", "MANIFEST", "NAMES", "NEXT", "PLAN", "REJECTS", "SAMPLES", "WORK", "Count", "Entry", "FileSum"]
-__all__ += ["Stamp", "check_size", "check_sum", "clear", "file_sum", "index_file", "is_own"]
-__all__ += ["is_store", "is_variant", "link", "load_npy", "own_files", "publish", "shard_file"]
-__all__ += ["sum_of", "sync", "unique", "write_atomic", "write_npy", "write_tables"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MANIFEST = "manifest.json"

@@ -14,8 +14,6 @@ from fastdata.store.store import Store
 from fastdata.system.machine import free_memory
 from fastdata.words import human_bytes, number_of
 
-__all__ = ["Facts", "info_lines", "plain_values", "store_facts"]
-
 Facts = dict[str, Any]
 
 MAX_LISTED = 20  # classes

@@ -16,7 +16,7 @@ from msgspec import Meta, convert, structs, to_builtins
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, lacking
-from fastdata.store.column import NUMBERS, SOURCE_SIZE, Column
+from fastdata.store.column import SOURCE_SIZE, Column
 from fastdata.store.files import (
     MANIFEST,
     NAMES,
@@ -32,9 +32,6 @@ from fastdata.store.files import (
     is_variant,
     sum_of,
 )
-
-__all__ = ["IMAGE", "MASK", "NUMBERS", "Form", "Labels", "Manifest", "Variant"]
-__all__ += ["parse_manifest", "read_current", "read_manifest", "sample_columns"]
 
 FORMAT, VERSION = "fastdata", "1.0"
 MASK = "mask-"  # the prefix of the names of variants that hold masks

@@ -14,8 +14,6 @@ import numpy as np
 from fastdata.store.info import Facts
 from fastdata.store.store import Store
 
-__all__ = ["CountTable", "Preview", "box_color", "class_colors", "counts_of", "label_text", "previews"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, ...]
 

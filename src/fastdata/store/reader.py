@@ -18,8 +18,6 @@ import xxhash
 from fastdata.errors import FormatError, StoreError, lacking
 from fastdata.store.files import FileSum, Stamp, check_size, check_sum, load_npy
 
-__all__ = ["INDEX_ROW", "LocalShards", "RecordIndex", "ShardReader", "raise_file_limit"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 INDEX_ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("xxh3", "<u8")])  # xxh3-64 of the record

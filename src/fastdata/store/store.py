@@ -17,8 +17,6 @@ from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, Stamp, check
 from fastdata.store.manifest import Manifest, Variant, read_current
 from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
 
-__all__ = ["Store", "StoreLocation", "Use", "verify"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

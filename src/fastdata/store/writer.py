@@ -20,8 +20,6 @@ from fastdata.errors import StoreError, lacking
 from fastdata.store.files import FileSum, file_sum
 from fastdata.store.reader import INDEX_ROW
 
-__all__ = ["ShardWriter"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAP_BYTES = 1 << 40  # address space, not disk. It is stored in the file, so it must never change

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["end_with", "end_with_parent", "start_python", "uninterrupted"]
-
 MAIN = "import sys; sys.path.remove(''); from {} import {} as main; main(*map(int, sys.argv[1:]))"
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from fastdata.errors import MachineError
 
-__all__ = ["available_cores", "free_memory", "room"]
-
 CGROUP, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 

@@ -33,8 +33,6 @@ from fastdata.errors import StoreError
 from fastdata.system.machine import free_memory
 from fastdata.system.shared_memory import SharedArray
 
-__all__ = ["NodeArray", "once"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FORMAT = 1  # of names and memory: a version of fastdata that changes them counts up, so that it never attaches to others

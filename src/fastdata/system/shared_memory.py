@@ -13,8 +13,6 @@ import numpy as np
 
 from fastdata.errors import StoreError, lacking
 
-__all__ = ["SharedArray"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -23,8 +23,6 @@ from fastdata.system.shared_memory import SharedArray
 from fastdata.text.memory import RowCopier, Runs, TokenMemory
 from fastdata.text.sections import Tokens
 
-__all__ = ["RAMTokens", "TokenDataset"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MODES = ("random", "sequential", "document")

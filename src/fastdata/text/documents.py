@@ -23,8 +23,6 @@ from fastdata.sources.inputs import ABSENT, detail_of
 from fastdata.sources.tables import ENCODING_BYTES, name_encoding, not_utf8
 from fastdata.sources.urls import AnyPath, seekable
 
-__all__ = ["DOCUMENT_BYTES", "Cutting", "Head", "Piece", "format_of", "open_parquet", "read_documents", "read_tokens"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK = 1 << 20

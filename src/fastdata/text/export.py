@@ -12,8 +12,6 @@ from fastdata.errors import StoreError
 from fastdata.store.store import Store
 from fastdata.tokenizer import FILES, characters_in
 
-__all__ = ["export"]
-
 VAL_FRACTION = 0.1  # as in nanoGPT's shakespeare_char
 
 

@@ -10,8 +10,6 @@ from fastdata.kinds import Modality, StrPath
 from fastdata.options import option
 from fastdata.sources.options import SizeOptions
 
-__all__ = ["KIND", "TokenModality", "TokenOptions"]
-
 COMPANION = "meta.pkl"  # a file next to tokens
 
 

@@ -21,8 +21,6 @@ import torch
 from fastdata.data.in_memory import InMemoryRecords, how_many
 from fastdata.store.store import Store, StoreLocation
 
-__all__ = ["RowCopier", "Runs", "TokenMemory"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 GRAIN = 32_768  # at::internal::GRAIN_SIZE: below this many elements torch uses one thread

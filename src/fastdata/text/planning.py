@@ -30,8 +30,6 @@ from fastdata.text.shards import TokenRecipe
 from fastdata.tokenizer import FILES, Spec, TokenizerEngine, character_file, find_tokenizer, load
 from fastdata.words import number_of
 
-__all__ = ["list_text", "plan_source"]
-
 END = "<|endoftext|>"
 ANY_ID = 1 << 16  # above what uint16 holds
 BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end

@@ -13,8 +13,6 @@ from fastdata.store.store import Store
 from fastdata.text.sections import RECORD_BYTES, Tokens
 from fastdata.words import number_of
 
-__all__ = ["facts", "previews"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FIRST = 200  # tokens of a document that are shown

@@ -16,8 +16,6 @@ from fastdata.store.manifest import Form, Manifest
 from fastdata.store.store import Store
 from fastdata.tokenizer import Spec, TokenizerEngine, load
 
-__all__ = ["RECORD_BYTES", "SAMPLES_DTYPE", "TYPES", "Tokens", "check", "merge", "reads", "samples_dtype"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

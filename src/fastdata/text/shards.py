@@ -20,8 +20,6 @@ from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece,
 from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
 from fastdata.tokenizer import Spec, TokenizerEngine, load, unknown_note
 
-__all__ = ["TokenRecipe", "make_shard", "tables"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Ids = Array | tuple[str, str]  # of a document; or the reason and detail why there are none
 

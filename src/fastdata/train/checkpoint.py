@@ -20,8 +20,6 @@ from fastdata.errors import FastDataError
 from fastdata.store.files import publish, sync
 from fastdata.train.world import World
 
-__all__ = ["Checkpoints"]
-
 NAME = re.compile(r"update-(\d{8,})\.pt")
 FOLDER = 0x10  # the bit of a part's attributes for which torch.load leaves its tensor as the memory happens to be, without an error
 RUN_FILES = ("checkpoints/*.pt", "log.jsonl", "events.out.tfevents.*")  # that a run writes into its folder

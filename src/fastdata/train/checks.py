@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from fastdata.errors import FastDataError, warn_user
 
-__all__ = ["CudnnBenchmark", "GraphCheck", "not_finite", "warn_of_statistics"]
-
 MARKED_UPDATE = 3  # the update whose graph is marked
 CHECKED_UPDATE = 5  # the update after which this graph must be gone
 MAX_SHAPES = 6

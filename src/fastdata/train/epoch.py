@@ -14,8 +14,6 @@ from fastdata.system.torch_private import has_iterator, let_have_iterator
 from fastdata.train.states import random_state, restore_random
 from fastdata.train.world import World
 
-__all__ = ["NO_BATCHES", "Epoch", "check_rank", "first_tensor"]
-
 END = object()
 NO_BATCHES = (
     "with drop_last it leaves out a set that is smaller than a batch; a generator can be read only once: pass an iterable that "

@@ -17,8 +17,6 @@ from fastdata.train.losses import losses_of
 from fastdata.train.states import random_state, restore_random
 from fastdata.train.world import Compute, World
 
-__all__ = ["Metrics", "evaluate", "predict"]
-
 METHODS = ("update", "compute", "reset")
 
 

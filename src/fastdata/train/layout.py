@@ -18,8 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from fastdata.gpu.bias import dead_biases
 from fastdata.train.world import World
 
-__all__ = ["EMA", "build_optimizer", "device_for", "lay_out"]
-
 
 class EMA:
     """Does ``average += (1 - decay) * (weights - average)`` after each update that was not skipped; counters are copied."""

@@ -16,8 +16,6 @@ from tqdm import tqdm
 from fastdata.errors import warn_user
 from fastdata.train.world import World
 
-__all__ = ["RECORDED", "Log", "Means", "ProgressDisplay", "RunTotals"]
-
 RECORDED = ("loss", "kind", "update", "epoch", "time", "lr", "skipped", "wait", "samples_per_s", "samples_per_s_without_waiting")
 LINE_S = 60.0  # most time between two lines where there is no progress bar
 

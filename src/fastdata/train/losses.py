@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Losses", "check_values", "losses_of"]
-
 EXPECTED = (
     'return one loss for each sample or token, such as cross_entropy(model(x), y, reduction="none"), or (losses, mask) where '
     "some don't count, or (loss_sum, count)"

@@ -9,8 +9,6 @@ from pathlib import Path
 import torch
 from torch.profiler import profile, schedule
 
-__all__ = ["WARMUP", "profiled"]
-
 WARMUP = 3
 
 

@@ -15,8 +15,6 @@ from fastdata.errors import warn_user
 from fastdata.optim.rates import Curve, need
 from fastdata.system.torch_private import has_stepped
 
-__all__ = ["Schedule", "SchedulerLike"]
-
 SchedulerLike: TypeAlias = Callable[[int], float] | LRScheduler | tuple[LRScheduler, str] | None
 
 

@@ -14,8 +14,6 @@ from torch.distributed.checkpoint import state_dict as sharded
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-__all__ = ["apply_options", "load_states", "options_of", "random_state", "restore_random", "states"]
-
 FULL = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
 SET_BY_SCHEDULERS = ("lr", "momentum", "betas", "max_lr", "min_lr", "base_momentum", "max_momentum")
 

@@ -19,8 +19,6 @@ from fastdata.train.layout import EMA
 from fastdata.train.losses import check_values, losses_of
 from fastdata.train.world import Compute
 
-__all__ = ["Step"]
-
 EMPTY = nullcontext()
 CLIP_EPSILON = 1e-6  # as torch's clip_grads_with_norm_ has it
 

@@ -31,8 +31,6 @@ from fastdata.train.states import apply_options, load_states, options_of, random
 from fastdata.train.step import Step
 from fastdata.train.world import PRECISIONS, Compute, World
 
-__all__ = ["TERMINATED", "Trainer"]
-
 CALLBACKS = ("step", "epoch", "eval", "save", "log")
 FORMAT = 3  # of a state
 COUNTERS = ("update", "epoch", "epoch_open", "validated")

@@ -17,8 +17,6 @@ from fastdata.gpu.copies import map_tensors
 from fastdata.gpu.ragged import Ragged
 from fastdata.system.torch_private import pytree
 
-__all__ = ["PRECISIONS", "Compute", "World"]
-
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
