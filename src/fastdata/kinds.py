@@ -7,13 +7,13 @@ KIND in the module `kind` of its package; this and the other modules of the pack
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastdata.types import StrPath
+
 Array = Any  # numpy's, which is not imported here: `--help` has to be fast
-StrPath = str | os.PathLike[str]
 
 _MODULES = {
     "images": "fastdata.images.kind",

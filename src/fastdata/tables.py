@@ -30,8 +30,8 @@ from fastdata.sources.tables import delimiter_of, read_rows
 from fastdata.store.manifest import Labels
 from fastdata.system import node_memory
 from fastdata.system.shared_memory import SharedArray
+from fastdata.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Names = str | Sequence[str]
 
 PARQUETS, ARROWS, TEXTS = (".parquet", ".pq"), (".arrow", ".feather", ".ipc"), (".csv", ".tsv")

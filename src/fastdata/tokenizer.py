@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from fastdata.errors import CodecError, FastDataError, PrepError, needs
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 FILES = {"tokenizers": "tokenizer.json", "chars": "characters.json"}  # inside a store
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")  # a tokenizer.json does not name its end token

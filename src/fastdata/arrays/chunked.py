@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fastdata.data.in_memory import InMemoryRecords
 from fastdata.errors import FormatError
 from fastdata.store.store import Store, StoreLocation, Use
+from fastdata.types import Array, StrPath
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
 
@@ -29,7 +27,7 @@ class StoreArrays:
         records: the first chunks, copied into memory; None: all are on disk.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, mask: bool = False, expected: str | None = None) -> None:
+    def __init__(self, path: StrPath, *, mask: bool = False, expected: str | None = None) -> None:
         self.store = Store(path, "arrays", expected=expected)
         self.mask = mask
         variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")

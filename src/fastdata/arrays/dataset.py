@@ -14,15 +14,15 @@ from fastdata.arrays.chunked import StoreArrays
 from fastdata.data.choice import checked
 from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_one_line, shown
 from fastdata.data.in_memory import how_many
-from fastdata.data.opening import RAMDataset, StrPath
+from fastdata.data.opening import RAMDataset
 from fastdata.data.random import ROW_MASK, repeated, uniforms
 from fastdata.errors import LoaderError, StoreError
 from fastdata.images.crops import Crop
 from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 from fastdata.store.store import Use
+from fastdata.types import Array, StrPath
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Boxes = tuple[Array, Array, Array]
 
 

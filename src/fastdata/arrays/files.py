@@ -15,8 +15,7 @@ import numpy as np
 from fastdata.errors import CodecError, FastDataError
 from fastdata.sources.inputs import Source
 from fastdata.sources.urls import AnyPath
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 NIFTI = (".nii", ".nii.gz")
 ENDINGS = (".npy", ".npz", *NIFTI)

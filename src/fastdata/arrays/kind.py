@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fastdata.kinds import Modality, StrPath
+from fastdata.kinds import Modality
 from fastdata.options import option
 from fastdata.sources.options import LabelOptions, PairOptions, SizeOptions
+from fastdata.types import StrPath
 
 
 @dataclass(frozen=True)

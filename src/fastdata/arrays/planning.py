@@ -11,7 +11,6 @@ from fastdata.arrays.files import ENDINGS, NIFTI, ArraySource, ending_of, npz_na
 from fastdata.arrays.kind import ArrayOptions
 from fastdata.arrays.shards import ArrayRecipe, default_chunk, laid_out
 from fastdata.errors import PrepError, RemoteError, needs
-from fastdata.kinds import StrPath
 from fastdata.prepare.plan import Plan, make_plan
 from fastdata.sources.folder import list_folder, walk_files
 from fastdata.sources.inputs import Source, SourceList, detail_of, label_notes, look
@@ -21,6 +20,7 @@ from fastdata.sources.tables import is_path_table, list_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.store.column import NUMBERS
 from fastdata.store.manifest import Labels
+from fastdata.types import StrPath
 
 MIN_SHARD = 1, 1 << 20  # samples and bytes of a shard
 MAX_BYTES = 1 << 32  # of an array, unless the user says otherwise

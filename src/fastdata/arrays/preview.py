@@ -11,8 +11,7 @@ import numpy as np
 from fastdata.arrays.chunked import StoreArrays
 from fastdata.store.preview import Preview, class_colors, label_text
 from fastdata.store.store import Store
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 MAX_SIDE = 2048  # values read along each side
 SIGNAL = 288  # pixels along each side of the picture of a signal

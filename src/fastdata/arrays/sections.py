@@ -13,8 +13,7 @@ from fastdata.store.column import NUMBERS
 from fastdata.store.files import SAMPLES, Count, Entry
 from fastdata.store.manifest import MASK, Form, Variant, sample_columns
 from fastdata.store.store import Store
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 MAX_AXES = 5  # without channels
 

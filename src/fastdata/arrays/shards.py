@@ -21,8 +21,7 @@ from fastdata.prepare.worker import Job, ProgressReport, ShardTask, Writers, rej
 from fastdata.sources.inputs import Source, detail_of, reason_of
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import MASK, Form
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 CHUNK_BYTES = 1 << 20  # most bytes of a chunk, all channels included
 # A 64^3 crop touches at most 3^3 chunks of 32^3: 3.4 times its bytes. In two axes, chunks fill LMDB's pages.

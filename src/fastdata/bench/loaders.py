@@ -39,9 +39,9 @@ from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
 from fastdata.store.manifest import read_current
 from fastdata.system.machine import available_cores, free_memory
+from fastdata.types import StrPath
 from fastdata.words import number_of
 
-Array = np.ndarray[Any, np.dtype[Any]]
 HFLIP = 0.5
 NORMAL = 0.45, 0.225  # mean and standard deviation of colours, about
 CROP, BATCH = 224, 64  # defaults; less if the images are smaller, or fewer
@@ -204,7 +204,7 @@ def random_box(height: int, width: int) -> tuple[int, int, int, int]:
 
 
 def run_bench(
-    store: str | os.PathLike[str],
+    store: StrPath,
     *,
     echo: Callable[[str], object] = print,
     size: int | None = None,

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import cv2
 import numpy as np
 
 from fastdata.errors import CodecError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 TILE = 1 << 16  # pixels that are processed at a time
 FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,7 @@ from fastdata.codecs.pillow_files import read_pillow
 from fastdata.codecs.png_file import read_png
 from fastdata.codecs.tiff_file import read_tiff
 from fastdata.errors import CodecError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 READERS: tuple[tuple[re.Pattern[bytes], Callable[[bytes], Header]], ...] = (
     (re.compile(rb"\xff\xd8"), read_jpeg),

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.codecs.jpeg_grid import MAX_SIDE, decode_jpeg_into, read_index, scan_start
+from fastdata.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
 
 SOI = b"\xff\xd8"

@@ -14,15 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import simplejpeg
 
 from fastdata.codecs.channels import FIXED_BYTES, Header, cmyk_to_rgb, unsupported
 from fastdata.codecs.jpeg_grid import decode_buffer, decode_jpeg
 from fastdata.codecs.pillow_files import exif_orientation
 from fastdata.errors import CodecError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 SOI, EOI, SOS, APP0, APP1, APP2 = 0xD8, 0xD9, 0xDA, 0xE0, 0xE1, 0xE2
 END_OF_IMAGE = bytes([0xFF, EOI])

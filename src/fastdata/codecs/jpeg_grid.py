@@ -16,8 +16,7 @@ import numpy as np
 import simplejpeg
 
 from fastdata.errors import CodecError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 INDEX_MARKER = 0xE9  # APP9: hardly used elsewhere
 INDEX_ID = b"fastdata\0"

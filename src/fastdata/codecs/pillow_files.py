@@ -24,8 +24,7 @@ import numpy as np
 
 from fastdata.codecs.channels import Header, cmyk_to_rgb, unsupported
 from fastdata.errors import CodecError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 EXTRAS = ("imagecodecs", "pillow-heif", "pillow-jxl-plugin", "tifffile")
 HEIF, JXL = "pillow_heif", "pillow_jxl"

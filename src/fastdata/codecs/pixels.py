@@ -7,7 +7,6 @@ pixels [H, W, C] in C order, little-endian, whose size samples.npy has.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import cv2
 import numpy as np
@@ -16,8 +15,8 @@ from fastdata.codecs.jpeg_crop import MIN_SHRUNK_SIDE, Region, Window, jpeg_batc
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, jpeg_size
 from fastdata.errors import CodecError
 from fastdata.store.manifest import Form
+from fastdata.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Data = bytes | memoryview
 
 JPEGS = "jpeg", "original"  # codecs of 8 bits, of which a window is decoded alone if a record is on the restart grid

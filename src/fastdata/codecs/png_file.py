@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Any
 
 import cv2
 import numpy as np
@@ -13,8 +12,7 @@ import numpy as np
 from fastdata.codecs.channels import Header, unsupported
 from fastdata.codecs.pillow_files import exif_orientation
 from fastdata.errors import CodecError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GRAY, RGB, INDEXED, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6

@@ -16,8 +16,7 @@ import numpy as np
 from fastdata.codecs.channels import Header, unsupported
 from fastdata.codecs.pillow_files import ORIENTATION, PillowHeader, extra, strict
 from fastdata.errors import CodecError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259, 262
 STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR = 273, 277, 278, 279, 284

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.data.random import ROW_BITS, ROW_MASK, SPLIT_EPOCH, occurrences, uniforms
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 
 def checked(index: Any, count: int) -> int:

@@ -21,8 +21,8 @@ from fastdata.data.random import ROW_MASK
 from fastdata.data.targets import to_tensors
 from fastdata.store.store import StoreLocation, Use
 from fastdata.system.shared_memory import SharedArray
+from fastdata.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 
 

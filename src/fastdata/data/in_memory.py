@@ -13,8 +13,7 @@ from fastdata.errors import StoreError
 from fastdata.system import node_memory
 from fastdata.system.machine import available_cores
 from fastdata.system.shared_memory import SharedArray
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 LESS = "give max_bytes to keep the rest on disk, or read all from disk"  # if there is no memory for records
 FILL_STEP = 64  # records per task: a million futures would take more memory than the records

@@ -10,14 +10,12 @@ from typing import Any
 from fastdata import kinds
 from fastdata.remote.reader import locate
 from fastdata.store.manifest import Manifest, read_current
-
-StrPath = str | os.PathLike[str]
-
+from fastdata.types import StrPath
 
 CACHED = "cache", "cache_size", "storage"
 
 
-def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
+def open(path: StrPath, **arguments: Any) -> Any:
     """Open a store as the dataset of its kind.
 
     Images become an LMDBDataset, or a MaskDataset if they have masks; tokens a TokenDataset; arrays an ArrayDataset. To keep a
@@ -38,7 +36,7 @@ def open(path: str | os.PathLike[str], **arguments: Any) -> Any:
     return kinds.find(manifest.kind).dataset(manifest)(found, **arguments)
 
 
-def described(path: str | os.PathLike[str], manifest: Manifest) -> str:
+def described(path: StrPath, manifest: Manifest) -> str:
     """Describe a store in a message."""
     return f"{path}, which holds {manifest.kind}{' with masks' if manifest.section('masks') else ''}"
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 ROW_BITS, REPEAT_BITS = 40, 52
 ROW_MASK = (1 << ROW_BITS) - 1

@@ -13,8 +13,6 @@ from fastdata.gpu.ragged import Ragged
 from fastdata.store.columns import Lists
 from fastdata.system.torch_private import default_collate_fn_map
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 class Item(tuple[Any, Any]):
     """One sample of a dataset with fields: an image and its target.

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from fastdata.errors import LoaderError
+from fastdata.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Seeder = Callable[[int], Any]
 
 DEPTH, MAX_ITEMS, MAX_OBJECTS = 6, 1000, 10_000  # limits of the search for generators: levels, items of a list, all objects

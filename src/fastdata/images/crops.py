@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastdata.errors import LoaderError
+from fastdata.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Size = int | tuple[int, ...]
 
 TRIES = 10  # as torchvision, before the fallback to the centre

@@ -21,8 +21,7 @@ from fastdata.images.sections import Masks, join_masks
 from fastdata.images.tokens import decode_tokens
 from fastdata.images.view import AnyCrop, Sample, Transform, View, plan_views
 from fastdata.store.store import Use
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 
 def _view_property(name: str) -> Any:

@@ -24,9 +24,8 @@ from fastdata.store.export import write_folders
 from fastdata.store.manifest import Variant
 from fastdata.store.reader import ShardReader
 from fastdata.store.store import Store
+from fastdata.types import Array
 from fastdata.words import number_of
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 ENDING = re.compile(r"(?<=[^/])\.[^./]+$")  # of the file that an image was made of
 TEXT_ENDINGS = {"text": ".txt", "json": ".json", "bytes": ".bin"}

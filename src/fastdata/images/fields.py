@@ -14,8 +14,7 @@ from fastdata.images.geometry import Placement, move_columns
 from fastdata.images.records import Images
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.columns import Lists
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 Move = Callable[[], tuple[Placement, Array]]
 Values = Mapping[str, Any]  # of columns, by name: `column` and `batch(rows)`

@@ -10,11 +10,11 @@ import numpy as np
 
 from fastdata.store.column import INSTANCES, Column, mirror_order
 from fastdata.store.columns import Lists
+from fastdata.types import Array
 
 if TYPE_CHECKING:  # an export needs no torch
     from fastdata.images.view import Sample
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 AREA = "area"  # the column with the areas of instances
 TINY = 1e-9  # square pixels

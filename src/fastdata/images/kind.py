@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastdata.images.options import ImageOptions
-from fastdata.kinds import Modality, StrPath
+from fastdata.kinds import Modality
+from fastdata.types import StrPath
 
 
 class ImageModality(Modality):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,8 +13,8 @@ from fastdata.codecs.png_file import PngHeader
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
+from fastdata.types import Array, StrPath
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, int, int]
 
 HIGHEST = 255, 65_535  # values of 8 and of 16 bits
@@ -50,7 +48,7 @@ class MaskRecipe:
             raise ValueError(f"the palette has {len(self.colors)} colours, more than {self.bits} bits hold: give --mask-bits 16")
 
 
-def read_palette(path: str | os.PathLike[str]) -> tuple[tuple[Color, ...], tuple[str, ...]]:
+def read_palette(path: StrPath) -> tuple[tuple[Color, ...], tuple[str, ...]]:
     """Read the colours and names of classes 0, 1, 2 and so on from a text file.
 
     Each line has red, green, blue and a name, in any order, separated by commas, tabs or spaces. A first line without numbers is a

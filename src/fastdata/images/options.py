@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastdata.options import option
-from fastdata.sources.options import LabelOptions, PairOptions, StrPath
+from fastdata.sources.options import LabelOptions, PairOptions
+from fastdata.types import StrPath
 
 CODECS = "jpeg", "original", "rgb", "png"
 

@@ -20,9 +20,9 @@ from fastdata.sources.fields import with_groups
 from fastdata.sources.inputs import SourceList, label_notes
 from fastdata.sources.instances import with_meanings
 from fastdata.sources.listing import list_sources
-from fastdata.sources.options import StrPath
 from fastdata.sources.pairs import image_folders, with_files
 from fastdata.sources.urls import AnyPath, to_path
+from fastdata.types import StrPath
 
 PROBED_MASKS = 32
 IMAGE = re.compile(rf"([A-Za-z0-9_]{{1,100}})=(.+?)(?::({'|'.join(CODECS)}))?(?::(8|16))?(:gray)?")

@@ -20,8 +20,7 @@ from fastdata.images.geometry import layout
 from fastdata.images.masks import MaskRecipe, decode_mask
 from fastdata.images.sections import NamedImage
 from fastdata.store.manifest import IMAGE, MASK, Form
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 Shape = tuple[int, int]
 Frame = list[Shape]  # the shape that an image is resized to, and the corner and the shape of what is stored: see `layout`

@@ -15,8 +15,7 @@ from fastdata.store.columns import ColumnReader
 from fastdata.store.preview import Preview, box_color, class_colors, label_text
 from fastdata.store.store import Store
 from fastdata.tokenizer import load
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 FINE = 100  # a line is one pixel wide in an image of this side
 CAPTIONS = "captions"

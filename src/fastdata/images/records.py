@@ -26,8 +26,7 @@ from fastdata.store.columns import ColumnReader, Lists
 from fastdata.store.manifest import Form, Labels
 from fastdata.store.store import Store, Use
 from fastdata.system.shared_memory import SharedArray
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array, StrPath
 
 Scratch = Callable[[int], Array]
 CachedRecords = tuple[InMemoryRecords, bool]  # records in memory, and whether they are pixels
@@ -141,7 +140,7 @@ class StoreImages(_Holdable):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: StrPath,
         size: int | None,
         *,
         mask: bool = False,
@@ -248,7 +247,7 @@ class FileImages(_Listed, _Holdable):
     columns: Mapping[str, Values] = {}
     stores: Mapping[Path, Store] = {}
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]], targets: Any = None) -> None:
+    def __init__(self, paths: Sequence[StrPath], targets: Any = None) -> None:
         self.paths = [os.fspath(p) for p in paths]
         values = np.full(len(self.paths), -1) if targets is None else np.asarray(targets)
         if len(values) != len(self.paths) or values.ndim > 2 or (values.ndim == 1) != (values.dtype.kind in "iu"):

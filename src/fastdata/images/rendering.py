@@ -17,8 +17,7 @@ from fastdata.data.dataset import Allocate, Timing
 from fastdata.errors import CodecError, LoaderError
 from fastdata.images.records import Images
 from fastdata.images.view import Sample, View, shorten
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 MIN_SCRATCH_BYTES = 1 << 21  # of scratch memory: holds the largest batch of JPEGs
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from fastdata.system.torch_private import bicubic, bicubic_averaged, bilinear, bilinear_averaged
+from fastdata.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Box = tuple[float, float, float, float]
 
 KERNELS = {"bilinear": (bilinear, bilinear_averaged), "bicubic": (bicubic, bicubic_averaged)}

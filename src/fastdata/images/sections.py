@@ -14,8 +14,7 @@ from fastdata.images.options import CODECS
 from fastdata.store.files import Count, Entry
 from fastdata.store.manifest import Form, Labels, Manifest, sample_columns
 from fastdata.store.store import Store
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 VOID = 255  # in public 8-bit data sets, the class of pixels that are not to be learnt
 

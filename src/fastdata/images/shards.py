@@ -27,12 +27,11 @@ from fastdata.sources.instances import box_notes, in_pixels
 from fastdata.sources.urls import AnyPath, join, read_ahead, to_path
 from fastdata.system.machine import room
 from fastdata.tokenizer import unknown_note
+from fastdata.types import Array
 from fastdata.words import number_of, was
 
 PLAN_TYPES = ImageRecipe, (Source,)
 SCRATCH_BYTES = 1 << 26
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.data.in_memory import how_many
-from fastdata.data.opening import RAMDataset, StrPath
+from fastdata.data.opening import RAMDataset
 from fastdata.errors import StoreError
 from fastdata.images.crops import Crop
 from fastdata.images.dataset import ImageDataset
@@ -18,6 +18,7 @@ from fastdata.images.records import FileImages, StoreImages
 from fastdata.images.view import AnyCrop, Transform, View
 from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
+from fastdata.types import StrPath
 
 
 def _open_images(

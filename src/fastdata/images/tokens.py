@@ -13,8 +13,7 @@ import numpy as np
 from fastdata.errors import CodecError, PrepError
 from fastdata.store.column import Column, ColumnTokens
 from fastdata.tokenizer import find_tokenizer, load
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 TOKENIZE = re.compile(r"(?P<name>[^=]+)=(?P<tokenizer>.+?)(:(?P<length>[0-9]+))?")
 

@@ -16,8 +16,8 @@ from fastdata.data.transforms import UserTransform
 from fastdata.errors import LoaderError
 from fastdata.images.crops import Crop
 from fastdata.images.resample import resample, resample_part
+from fastdata.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, int]
 Transform = Callable[..., Any]
 

@@ -19,8 +19,7 @@ from fastdata.images.view import Sample, View
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request
 from fastdata.loader.requests import Requests
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 HARDWARE_SHARE = 0.9  # of a batch, for the JPEG decoders of data centre GPUs; threads take the rest (benchmarks/LOG.md)
 

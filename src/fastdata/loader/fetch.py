@@ -24,9 +24,7 @@ from fastdata.data.random import isolated_global_rngs, repeated, seeds_for_user_
 from fastdata.errors import LoaderError
 from fastdata.loader.slots import ALIGN, SlotMemory, Span
 from fastdata.system.torch_private import ExceptionWrapper, shared_storage
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
+from fastdata.types import Array
 
 NO_TIME = Timing()
 FROZEN_AT_START = gc.get_freeze_count()  # Python 3.12 starts with some frozen objects

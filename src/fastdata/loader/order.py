@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.data.random import philox
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 ROUNDS = 12
 MIN_FEISTEL_BITS = 8  # with fewer bits the rounds have too few functions to choose from

@@ -14,8 +14,7 @@ from torch.utils.data import Sampler, SequentialSampler
 
 from fastdata.data.random import isolated_global_rngs, occurrences, seeds_for_user_code
 from fastdata.errors import LoaderError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 REPEATS = "num_repeats", "repetitions"  # of DeiT's, timm's and torchvision's samplers, which repeat a sample on several ranks
 SAMPLER_STREAM = 1 << 62  # no sample has this number

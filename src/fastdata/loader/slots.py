@@ -20,8 +20,7 @@ import torch
 
 from fastdata.errors import warn_user
 from fastdata.system.shared_memory import SharedArray
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 ALIGN = 64  # bytes to which the second array of a batch is aligned
 MAX_HELD_BATCHES = 3  # by a consumer, without a copy: the new one, the last one until its name is rebound, and a spare

@@ -20,9 +20,9 @@ from fastdata.remote.url import Storage, is_url, local_path, scheme
 from fastdata.sources.base import locate
 from fastdata.sources.inputs import SplitsError
 from fastdata.sources.labels import NoClassesError, UnknownClassError
-from fastdata.sources.options import StrPath
 from fastdata.sources.urls import to_path
 from fastdata.store.files import is_store
+from fastdata.types import StrPath
 
 BESIDE = ("masks", "yolo")  # options that name a folder with the files of each input; one below it has those of a split
 CHARS = "chars"  # a tokenizer that has the characters of its text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ from fastdata.store.columns import ColumnReader, write_column
 from fastdata.store.files import MANIFEST, clear, index_file, is_store, link, shard_file, sync, write_atomic, write_tables
 from fastdata.store.manifest import Labels, Manifest, Variant
 from fastdata.store.store import Store
+from fastdata.types import Array, StrPath
 
-Array = np.ndarray[Any, np.dtype[Any]]
-StrPath = str | os.PathLike[str]
 AT_ONCE = 1 << 16  # samples of a column in memory at once
 INVISIBLE_OPTIONS = {"order", "shard_samples", "binary", "trained_on", "libraries", "rounded"}  # options that records do not show
 

@@ -32,12 +32,12 @@ from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.publish import CLAIM, publish, read_fingerprint, release
 from fastdata.remote.url import Storage
-from fastdata.sources.options import StrPath
 from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
 from fastdata.store.files import COLUMNS, MANIFEST, NEXT, REJECTS, WORK, clear, is_own
 from fastdata.store.manifest import parse_manifest, read_manifest
 from fastdata.store.store import Store
+from fastdata.types import StrPath
 
 ENGINES = "local", "ray"
 LINE_S = 5.0  # between lines of progress in a log

@@ -20,8 +20,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fastdata import kinds
 from fastdata.errors import LACKS_MEMORY, CodecError, PrepError, RemoteError, StoreError, lacking, may_pass
 from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, STATUS_BYTES
@@ -32,14 +30,13 @@ from fastdata.store.columns import save_values
 from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
 from fastdata.store.writer import ShardWriter
 from fastdata.system.children import end_with
+from fastdata.types import Array
 
 if TYPE_CHECKING:
     from fastdata.prepare.plan import Plan  # which each worker would pay for when it starts
 
 PAUSES_S = 0.5, 2.0, 8.0  # before a shard is made again whose inputs could not be read
 ORDINARY_BYTES = 256 << 20  # of memory, which an image of 50 megapixels takes
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,8 @@ from fastdata.remote.cache import CLOCK, SCHEDULE, map_number, write_whole
 from fastdata.remote.client import remove_files
 from fastdata.remote.reader import RemoteStore
 from fastdata.store.store import Use
+from fastdata.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Chunks = Callable[[int, int], tuple[Array, int, int]]
 
 SAMPLES_MORE = 1 << 16  # scheduled before the first batch, and each time that more batches are made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,14 +14,13 @@ from fastdata.remote.bucket import RANGE, Bucket
 from fastdata.remote.url import Storage, is_url
 from fastdata.store.files import MANIFEST, FileSum, check_sum, shard_file
 from fastdata.store.store import Store
+from fastdata.types import StrPath
 
 REQUESTS = 8  # in flight
 CLAIM = "publishing.json"  # the manifest that is to come
 
 
-def publish(
-    store: str | os.PathLike[str], url: str, *, storage: Storage | None = None, tick: Callable[[int], None] = lambda size: None
-) -> None:
+def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: Callable[[int], None] = lambda size: None) -> None:
     """Copy a finished store to a URL, from which datasets read it through a cache.
 
     Files that are there already with the same bytes are kept, so an interrupted copy is continued. A store is never overwritten,

@@ -23,8 +23,7 @@ from fastdata.store.files import MANIFEST, FileSum, file_sum, shard_file, sum_of
 from fastdata.store.manifest import Manifest, Variant, parse_manifest, read_manifest
 from fastdata.store.reader import RecordIndex, ShardReader, raise_file_limit
 from fastdata.store.store import StoreLocation
-
-StrPath = str | os.PathLike[str]
+from fastdata.types import StrPath
 
 TRIES = 20  # to map a shard before it is evicted again
 
@@ -36,9 +35,7 @@ class RemoteStore(StoreLocation):
     root: the folder of the store's other files; None: they are copied there now.
     """
 
-    def __init__(
-        self, url: str, storage: dict[str, Any], cache: str | os.PathLike[str], limit: int | None, root: Path | None = None
-    ) -> None:
+    def __init__(self, url: str, storage: dict[str, Any], cache: StrPath, limit: int | None, root: Path | None = None) -> None:
         self.url, self.storage, self.limit, self.cache = url, storage, limit, Path(cache).absolute()
         ShardCache(self.cache)
         self._session: Session | None = None

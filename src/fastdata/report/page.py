@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import itertools
-import os
 import re
 from collections.abc import Iterator
 from importlib.resources import files
@@ -17,8 +16,7 @@ from fastdata.report.sheet import fitted
 from fastdata.store.info import info_lines, store_facts
 from fastdata.store.preview import CountTable, counts_of, previews
 from fastdata.store.store import Store
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array, StrPath
 
 SAMPLES, SIDE = 96, 256  # pictures, and pixels of the longer side of each
 BINS, BARS = 12, 40
@@ -26,7 +24,7 @@ REJECTS = 100
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")  # or turns text around
 
 
-def store_page(path: str | os.PathLike[str]) -> str:
+def store_page(path: StrPath) -> str:
     """Return the page of a store."""
     from jinja2 import Environment
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from fastdata.store.info import info_lines, store_facts
 from fastdata.store.preview import Preview, counts_of, previews
 from fastdata.store.store import Store
+from fastdata.types import StrPath
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -20,7 +20,7 @@ MAX_LETTERS = 300  # of a line
 DARK, GREY, PALE = (32, 32, 32), (112, 112, 112), (244, 244, 244)
 
 
-def draw_sheet(path: str | os.PathLike[str], out: str | os.PathLike[str], *, size: int | None = None) -> int:
+def draw_sheet(path: StrPath, out: StrPath, *, size: int | None = None) -> int:
     """Draw at most 48 samples, evenly spaced over a store, and a legend of its masks or boxes.
 
     Pictures of a sample are side by side: several images, and its mask. Volumes show their middle slice, text its beginning.

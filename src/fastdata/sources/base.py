@@ -22,10 +22,11 @@ from fastdata.errors import CodecError, PrepError
 from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError, is_image, look, not_stored
 from fastdata.sources.labels import Value, read_classes, with_labels
-from fastdata.sources.options import NO_LABELS, LabelOptions, StrPath
+from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, join, look_at_all, state_of, to_path
 from fastdata.store.manifest import Labels
+from fastdata.types import StrPath
 
 ENDINGS = {".tar": "tar", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".python": "python"}
 ENDINGS |= dict.fromkeys((".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst"), "tar")  # refused with advice

@@ -26,12 +26,10 @@ from fastdata.sources import arrow
 from fastdata.sources.base import pointer_of, read_range
 from fastdata.sources.inputs import Field, Source, SourceList, as_spelled, look, parse_json, to_float
 from fastdata.sources.instances import LAYOUTS, as_instances, instance_column
-from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array, StrPath
 
 FIELD = re.compile(
     r"(?P<name>[^=].*?)(=\.?(?P<ending>[^=:/]+))?(:(?P<type>[a-z]+[0-9]*)(?P<brackets>\[(?P<shape>[0-9]+(,[0-9]+)*)?\])?)?"

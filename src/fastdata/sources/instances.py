@@ -15,9 +15,8 @@ from fastdata.errors import CodecError
 from fastdata.sources.inputs import Field, Source, SourceList, read_bytes
 from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
 from fastdata.store.manifest import Labels
+from fastdata.types import Array
 from fastdata.words import number_of, was
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 LAYOUTS = ("xyxy", "xywh", "cxcywh", "xy")  # x1, y1, x2, y2; x1, y1, width, height; the same from the centre; x, y, visibility
 MEANINGS = "columns.json"  # of exports: the names of categories and keypoints

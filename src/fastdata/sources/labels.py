@@ -17,9 +17,10 @@ from typing import Any, Literal
 
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import LARGEST_FLOAT, Label, Source, SourceList, have_commas, is_number, nfc
-from fastdata.sources.options import NO_LABELS, StrPath
+from fastdata.sources.options import NO_LABELS
 from fastdata.sources.packed import Packed
 from fastdata.store.manifest import Labels, read_current
+from fastdata.types import StrPath
 
 Value = Any  # as a source has it: a number, text, numbers in a list or array, or None: the input has no label
 Encode = Callable[[Value], tuple[Label, str]]  # returns the label and the problem of the input

@@ -10,10 +10,11 @@ from fastdata.sources.fields import parse_fields, with_fields
 from fastdata.sources.folder import list_folder
 from fastdata.sources.inputs import FOLDERS, Field, SourceList
 from fastdata.sources.labels import read_classes, with_folder_classes, with_labels, with_pattern
-from fastdata.sources.options import LabelOptions, StrPath
+from fastdata.sources.options import LabelOptions
 from fastdata.sources.pairs import refuse_mask_folders
 from fastdata.sources.tables import is_path_table, list_table, with_columns, with_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
+from fastdata.types import StrPath
 from fastdata.words import number_of
 
 TEXT = frozenset({".txt", ".text", ".md", ".jsonl", ".ndjson"})

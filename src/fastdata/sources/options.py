@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fastdata.options import option
+from fastdata.types import StrPath
 
 NO_LABELS = "none"  # as the name of a label column
 ORDERS = ("listed", "shuffled")
-StrPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)

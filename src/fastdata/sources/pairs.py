@@ -12,9 +12,9 @@ from dataclasses import replace
 from fastdata.errors import PrepError
 from fastdata.sources.folder import walk_files, walk_images
 from fastdata.sources.inputs import Source, SourceList, detail_of, listed, path_key, reason_of
-from fastdata.sources.options import StrPath
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, to_path
+from fastdata.types import StrPath
 from fastdata.words import number_of
 
 IMAGES = re.compile(r"^(images?|imgs?|jpegimages|leftimg8bit)([_-]?\w{2,5})?$", re.IGNORECASE)

@@ -35,8 +35,7 @@ from fastdata.sources.options import NO_LABELS
 from fastdata.sources.packed import Packed
 from fastdata.sources.tables import PathTable
 from fastdata.sources.urls import AnyPath, waiting
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 SHARED = "sequence.python"  # the file that stands for a sequence of this process
 SOCKET = "items"  # next to it

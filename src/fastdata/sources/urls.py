@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from fastdata.errors import RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.url import SCHEMES, Storage, is_url, local_path, scheme, split_url
+from fastdata.types import StrPath
 
 FOLDER = -1  # the size of a folder
 WITHOUT_LISTS = "http", "https"
@@ -342,7 +343,7 @@ def seekable(path: AnyPath) -> Any:
     return path.open("rb") if isinstance(path, UrlPath) else path
 
 
-def to_path(where: str | os.PathLike[str]) -> AnyPath:
+def to_path(where: StrPath) -> AnyPath:
     """Return the path that a caller means: a UrlPath for a URL. Raise ValueError for an unknown scheme, or http:// with a query."""
     if isinstance(where, UrlPath | Path):
         return where

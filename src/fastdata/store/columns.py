@@ -12,8 +12,7 @@ import numpy as np
 from fastdata.errors import FormatError
 from fastdata.store.column import TEXTS, Column
 from fastdata.store.files import FileSum, file_sum, load_npy, publish, sync, unique, write_npy
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 
 class Lists(NamedTuple):

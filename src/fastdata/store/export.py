@@ -11,13 +11,14 @@ from pathlib import Path, PurePosixPath
 from fastdata.errors import StoreError
 from fastdata.options import as_option
 from fastdata.store.store import Store
+from fastdata.types import StrPath
 
 OPTIONS = {"shard_size": "webdataset", "val_fraction": "nanogpt"}  # and the format that each belongs to
 
 
 def export(
-    path: str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    path: StrPath,
+    out: StrPath,
     *,
     to: str | None = None,
     size: int | None = None,

@@ -20,8 +20,7 @@ import xxhash
 from msgspec import Meta, Struct
 
 from fastdata.errors import FormatError, StoreError, damaged, lacking
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.npy"

@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import cv2
 import numpy as np
 
 from fastdata.store.info import Facts
 from fastdata.store.store import Store
+from fastdata.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Color = tuple[int, ...]
 
 

@@ -17,8 +17,7 @@ import xxhash
 
 from fastdata.errors import FormatError, StoreError, lacking
 from fastdata.store.files import FileSum, Stamp, check_size, check_sum, load_npy
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 INDEX_ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("xxh3", "<u8")])  # xxh3-64 of the record
 

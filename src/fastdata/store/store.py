@@ -16,8 +16,7 @@ from fastdata.errors import FastDataError, StoreError, damaged
 from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, Stamp, check_size, check_sum, index_file, load_npy, shard_file
 from fastdata.store.manifest import Manifest, Variant, read_current
 from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array, StrPath
 
 
 class StoreLocation(os.PathLike[str]):
@@ -71,7 +70,7 @@ class Store:
         FormatError: its version is newer, or a file is missing, cut short or damaged.
     """
 
-    def __init__(self, path: str | os.PathLike[str], kind: str | None = "images", *, expected: str | None = None) -> None:
+    def __init__(self, path: StrPath, kind: str | None = "images", *, expected: str | None = None) -> None:
         self.place: Path | StoreLocation = path if isinstance(path, StoreLocation) else Path(path).absolute()
         while True:  # until no other store takes its place meanwhile
             self.path, self.manifest = read_current(Path(path).absolute())
@@ -184,7 +183,7 @@ class Store:
         return lines
 
 
-def verify(path: str | os.PathLike[str], *, quick: bool = False, tick: Callable[[int], None] = lambda size: None) -> Iterator[str]:
+def verify(path: StrPath, *, quick: bool = False, tick: Callable[[int], None] = lambda size: None) -> Iterator[str]:
     """Check that a store (a folder or a StoreLocation) has the bytes that were written; yield a line for each file that has not.
 
     quick: do not read the bytes of the shards. tick: called with the size in bytes of each shard that is done.

@@ -19,8 +19,7 @@ import xxhash
 from fastdata.errors import StoreError, lacking
 from fastdata.store.files import FileSum, file_sum
 from fastdata.store.reader import INDEX_ROW
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 MAP_BYTES = 1 << 40  # address space, not disk. It is stored in the file, so it must never change
 COMMIT_BYTES = 32 << 20  # held in memory by one transaction. It determines the bytes of the file, so it must never change

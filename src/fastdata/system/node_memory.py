@@ -32,8 +32,7 @@ import numpy as np
 from fastdata.errors import StoreError
 from fastdata.system.machine import free_memory
 from fastdata.system.shared_memory import SharedArray
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 FORMAT = 1  # of names and memory: a version of fastdata that changes them counts up, so that it never attaches to others
 NAMES = Path("/proc/net/unix")

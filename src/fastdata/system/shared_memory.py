@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import StoreError, lacking
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 
 class SharedArray:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from fastdata.data.choice import check_split, checked, part_of
 from fastdata.data.dataset import Fixed, RowsDataset, counted_of, in_one_line, shown
-from fastdata.data.opening import RAMDataset, StrPath
+from fastdata.data.opening import RAMDataset
 from fastdata.data.random import LOW, SHIFT, philox, repeated
 from fastdata.errors import FormatError
 from fastdata.remote.reader import locate
@@ -22,8 +22,7 @@ from fastdata.store.store import Store
 from fastdata.system.shared_memory import SharedArray
 from fastdata.text.memory import RowCopier, Runs, TokenMemory
 from fastdata.text.sections import Tokens
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array, StrPath
 
 MODES = ("random", "sequential", "document")
 DOCUMENTS = ("join", "mask", "align")

@@ -22,8 +22,7 @@ from fastdata.sources.base import damaged_file, pointer_of, unreadable
 from fastdata.sources.inputs import ABSENT, detail_of
 from fastdata.sources.tables import ENCODING_BYTES, name_encoding, not_utf8
 from fastdata.sources.urls import AnyPath, seekable
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 BLOCK = 1 << 20
 SLICE = 1 << 11  # bytes of zstd that are decompressed at once: one becomes 32 KiB at most

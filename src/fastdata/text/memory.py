@@ -20,8 +20,7 @@ import torch
 
 from fastdata.data.in_memory import InMemoryRecords, how_many
 from fastdata.store.store import Store, StoreLocation
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from fastdata.types import Array
 
 GRAIN = 32_768  # at::internal::GRAIN_SIZE: below this many elements torch uses one thread
 STRETCH_BITS = 14  # log2 of the number of stretches that a stream is divided into for lookups

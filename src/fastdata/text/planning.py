@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, PrepError, needs
-from fastdata.kinds import StrPath
 from fastdata.prepare.plan import Plan, freeze, plan_folder, plan_path
 from fastdata.sources.arrow import is_text
 from fastdata.sources.folder import Walk, walk_files
@@ -28,6 +27,7 @@ from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, format
 from fastdata.text.kind import COMPANION, TokenOptions
 from fastdata.text.shards import TokenRecipe
 from fastdata.tokenizer import FILES, Spec, TokenizerEngine, character_file, find_tokenizer, load
+from fastdata.types import StrPath
 from fastdata.words import number_of
 
 END = "<|endoftext|>"
@@ -199,7 +199,7 @@ def _characters(texts: Iterable[str], end_token: str | None) -> bytes:
     return character_file(characters.union(*texts))
 
 
-def list_text(source: str | os.PathLike[str], cutting: Cutting, max_bytes: int = DOCUMENT_BYTES) -> TextList:
+def list_text(source: StrPath, cutting: Cutting, max_bytes: int = DOCUMENT_BYTES) -> TextList:
     """List one text file, or those of a folder and its subfolders by name. Large files are cut into pieces between documents."""
     path = to_path(source)
     walk = Walk(path)

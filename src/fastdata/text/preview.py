@@ -11,9 +11,8 @@ from fastdata.errors import FastDataError
 from fastdata.store.preview import Preview
 from fastdata.store.store import Store
 from fastdata.text.sections import RECORD_BYTES, Tokens
+from fastdata.types import Array
 from fastdata.words import number_of
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 FIRST = 200  # tokens of a document that are shown
 

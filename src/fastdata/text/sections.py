@@ -15,9 +15,7 @@ from fastdata.store.files import Count, Entry
 from fastdata.store.manifest import Form, Manifest
 from fastdata.store.store import Store
 from fastdata.tokenizer import Spec, TokenizerEngine, load
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
+from fastdata.types import Array
 
 RECORD_BYTES = (256 << 12) - 16  # with LMDB's header of 16 bytes, a record fills whole pages
 # `source` is the document's place in the list of inputs, `start` the place of its first token in the store.

@@ -19,8 +19,8 @@ from fastdata.store.manifest import Form
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, format_of, read_documents, read_tokens
 from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
 from fastdata.tokenizer import Spec, TokenizerEngine, load, unknown_note
+from fastdata.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Ids = Array | tuple[str, str]  # of a document; or the reason and detail why there are none
 
 BATCH_CHARS = 1 << 20  # characters of text that the tokenizer gets at once
