@@ -101,11 +101,11 @@ def _columns(schema: Any, path: AnyPath, selection: Selection) -> ArchiveColumns
     if len(images) != 1:
         named = f"{', '.join(able)}: call the one to prepare image" if able else "none: TableDataset reads tables without images"
         raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed; there are {named}")
-    image, classes = schema.field(images[0]).type, [n for n, f in _features(schema).items() if f.get("_type") == "ClassLabel"]
-    label = choose_label(schema.names, selection.label, path, classes)
-    has_path = _is_struct(image) and image.get_field_index("path") >= 0
-    others = tuple(name for name in schema.names if name not in (images[0], label, *selection.fields))
-    return ArchiveColumns(images[0], label, others, _class_names(schema, label), has_path)
+    classes = [name for name, feature in _features(schema).items() if feature.get("_type") == "ClassLabel"]
+    label = choose_label(schema.names, selection.options.column, path, classes)
+    fields = {field.path[0] for field in selection.fields}
+    others = tuple(name for name in schema.names if name not in (images[0], label, *fields))
+    return ArchiveColumns(images[0], label, others, _class_names(schema, label))
 
 
 # Files
@@ -193,10 +193,12 @@ class _ArrowFile:
 def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
     """List the rows of files, with the names of the files that they were made from."""
 
-    def table(path: AnyPath, name: str, selection: Selection) -> Table:
+    def table(path: AnyPath, name: str) -> Table:
         file, kind = open_once(path, _ArrowFile), ENDINGS[path.suffix.lower()]
         columns, sizes = _columns(file.schema, path, selection), even_sizes(path, len(file))
-        paths = file.column(columns.image, "path") if columns.has_path else [None] * len(file)
+        image = file.schema.field(columns.image).type
+        has_path = _is_struct(image) and image.get_field_index("path") >= 0
+        paths = file.column(columns.image, "path") if has_path else [None] * len(file)
         bases = [PurePosixPath(one).name if isinstance(one, str) else "" for one in paths]
         inputs = [
             Source(f"{name}/{k:06d}{'-' * bool(base)}{base}", -1, sizes[k], place=(kind, name, columns.image, k))
@@ -204,7 +206,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
         ]
         return columns, inputs, file.column(columns.label) if columns.label else [None] * len(file)
 
-    return list_tables(table, root, files, selection, (OSError, ValueError, import_pyarrow().ArrowException))
+    return list_tables(table, root, files, selection.options, (OSError, ValueError, import_pyarrow().ArrowException))
 
 
 def cell(path: AnyPath, name: str, row: int) -> Any:

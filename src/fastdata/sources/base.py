@@ -10,18 +10,17 @@ import glob
 import importlib
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.folder import list_entries
-from fastdata.sources.inputs import SPLITS, Source, SourceList, SplitsError, is_image, look, not_stored
-from fastdata.sources.labels import Value, read_classes, with_labels
+from fastdata.sources.inputs import SPLITS, Field, Source, SourceList, SplitsError, is_image, look, not_stored
+from fastdata.sources.labels import Value, with_labels
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, join, look_at_all, state_of, to_path
@@ -41,16 +40,12 @@ POINTER_BYTES = 64  # that show one
 MIN_LIMIT = 1 << 20  # inputs that an archive may have whatever its size: empty images take no bytes where they are compressed
 
 
-@dataclass(frozen=True)
-class Selection:
-    """What the caller named in an archive."""
+class Selection(NamedTuple):
+    """What the caller asks of an archive. images: the endings of the images of a sample, if it has several."""
 
-    label: str = ""  # the label column, or NO_LABELS
-    fields: tuple[str, ...] = ()  # other columns to store
-    endings: tuple[str, ...] = ()  # of members of a sample to store
-    images: tuple[str, ...] = ()  # the endings of the images of a sample, if it has several
-    classes: tuple[str, ...] | None = None
-    regression: tuple[str, ...] = ()  # the columns of numbers to predict, whose first is `label`
+    options: LabelOptions  # on the labels that it tells itself
+    fields: Sequence[Field] = ()
+    images: Sequence[str] = ()
 
 
 class ArchiveColumns(NamedTuple):
@@ -60,7 +55,6 @@ class ArchiveColumns(NamedTuple):
     label: str
     others: tuple[str, ...]
     names: tuple[str, ...] = ()
-    has_path: bool = False
 
 
 Table = tuple[ArchiveColumns, list[Source], list[Any]]  # the columns, the inputs and their labels, of a file
@@ -147,36 +141,18 @@ def even_sizes(path: AnyPath, count: int) -> list[int]:
     return [(k + 1) * total // count - k * total // count for k in range(count)]
 
 
-def make_list(
-    root: AnyPath,
-    inputs: Sequence[Source],
-    labels: Sequence[Value],
-    names: Sequence[str] = (),
-    skipped: Counter[str] | None = None,
-    *,
-    by: str,
-    selection: Selection,
-    notes: tuple[str, ...] = (),
-) -> SourceList:
-    """Make the list of inputs from those without a label, and their labels. names: of the classes. by: what tells the labels."""
-    values = [None] * len(labels) if selection.label == NO_LABELS else labels
-    listed = SourceList(root, Labels("none"), inputs, skipped or Counter(), notes=notes)
-    names = names or selection.regression
-    return with_labels(listed, values, "numbers" if selection.regression else "values", selection.classes, names=names, by=by)
-
-
 def list_tables(
-    read_table: Callable[[AnyPath, str, Selection], Table],
+    read_table: Callable[[AnyPath, str], Table],
     root: AnyPath,
     files: list[AnyPath],
-    selection: Selection,
+    options: LabelOptions,
     errors: tuple[type[Exception], ...] = (OSError, ValueError),
 ) -> SourceList:
     """Make the list of the inputs of files that have the same columns. errors: what `read_table` raises for one that is damaged."""
     inputs, labels, first = Packed[Source](), Packed[Value](), None
     for path in files:
         try:
-            columns, rows, values = read_table(path, str(path.relative_to(root)), selection)
+            columns, rows, values = read_table(path, str(path.relative_to(root)))
         except errors as error:
             raise unreadable(path, error) from error
         if first not in (None, columns):
@@ -189,7 +165,8 @@ def list_tables(
     by = f"column {first.label}" if first.label else ""
     stored = f"images come from {first.image}" + (f", labels from {first.label}" if first.label else "")
     notes = (not_stored(first.others, stored),) if first.others else ()
-    return make_list(root, inputs, labels, () if selection.regression else first.names, by=by, selection=selection, notes=notes)
+    listed = SourceList(root, Labels("none"), inputs, notes=notes)
+    return with_labels(listed, labels, options, names=() if options.regression else first.names, by=by)
 
 
 # SOURCE as it is typed
@@ -250,13 +227,7 @@ def locate(source: StrPath) -> tuple[AnyPath, str]:
     return root, start.rstrip("-_. ") or named.name or "archives"
 
 
-def list_archives(
-    source: StrPath,
-    options: LabelOptions,
-    fields: Sequence[str] = (),
-    endings: Sequence[str] = (),
-    images: Sequence[str] = (),
-) -> SourceList | None:
+def list_archives(source: StrPath, options: LabelOptions, fields: Sequence[Field], images: Sequence[str]) -> SourceList | None:
     """List the inputs of SOURCE. Return None if it is a single path that is not an archive, or does not exist."""
     path = to_path(source)
     kind, files = ("python", [path]) if function_of(path) else _archives(path)
@@ -265,12 +236,9 @@ def list_archives(
     if len(options.regression) > 1:
         raise PrepError(f"--regression {' and '.join(options.regression)}: an archive has one label column; give only one")
     options = options.of_source()
-    column = "".join(options.regression) or options.label_column or ""
-    if column not in ("", NO_LABELS, *options.regression) and kind == "tar":
-        raise PrepError(f"--label-column {column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
-    classes = read_classes(options.classes)
-    selection = Selection(column, tuple(fields), tuple(endings), tuple(images), classes, options.regression)
-    inputs: SourceList = _module(kind).list_inputs(locate(source)[0], files, selection)
+    if options.label_column not in (None, NO_LABELS) and kind == "tar":
+        raise PrepError(f"--label-column {options.column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
+    inputs: SourceList = _module(kind).list_inputs(locate(source)[0], files, Selection(options, fields, images))
     return inputs
 
 

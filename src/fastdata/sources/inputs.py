@@ -110,7 +110,6 @@ class SourceList:
     labelled_by: str = ""  # what the labels were read from
     notes: tuple[str, ...] = ()  # lines to show to the user
     fields: tuple[Field, ...] = ()  # what belongs to each input
-    table: Any = None  # of a Python sequence: the columns of its items that become fields
     selected: bool = False  # whether a table names the inputs, so that what belongs to others is no reject
 
     @property

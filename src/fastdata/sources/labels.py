@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from fastdata.errors import PrepError
 from fastdata.sources.inputs import LARGEST_FLOAT, Label, Source, SourceList, have_commas, is_number, nfc
-from fastdata.sources.options import NO_LABELS
+from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed
 from fastdata.store.manifest import Labels, read_current
 from fastdata.types import StrPath
@@ -215,11 +215,11 @@ def read_classes(classes: StrPath | Sequence[str] | None) -> tuple[str, ...] | N
     return names
 
 
-def with_pattern(inputs: SourceList, pattern: str, classes: Sequence[str] | None = None) -> SourceList:
-    """Label each input with the class that the pattern's group matches in its path, or with none if nothing matches."""
-    option = f"--label-from '{pattern}'"
+def with_pattern(inputs: SourceList, options: LabelOptions) -> SourceList:
+    """Label each input with the class that the group of --label-from matches in its path, or with none if nothing matches."""
+    option = f"--label-from '{options.label_from}'"
     try:
-        regex = re.compile(nfc(pattern))
+        regex = re.compile(nfc(options.label_from or ""))
     except re.error as error:
         raise PrepError(f"{option} is not a regular expression: {error}") from None
     if regex.groups != 1:
@@ -229,26 +229,32 @@ def with_pattern(inputs: SourceList, pattern: str, classes: Sequence[str] | None
     if not any(found):
         example = f", such as {inputs.sources[0].name}" if inputs.sources else ""
         raise PrepError(f"{option} finds a class in none of {len(found)} paths{example}")
-    return with_labels(inputs, found, "values", classes, by=option)
+    return with_labels(inputs, found, options, by=option)
 
 
-def with_folder_classes(inputs: SourceList, classes: Sequence[str]) -> SourceList:
-    """Number the class folders as `classes` does. A folder without inputs need not be among them."""
+def with_folder_classes(inputs: SourceList, options: LabelOptions) -> SourceList:
+    """Number the class folders as --classes does. A folder without inputs need not be among them."""
     names = [inputs.labels.names[one.label] if isinstance(one.label, int) and one.label >= 0 else None for one in inputs.sources]
-    return replace(with_labels(inputs, names, "folders", classes, by=f"SOURCE {inputs.root}"), labelled_by=inputs.labelled_by)
+    labelled = with_labels(inputs, names, options, type="folders", by=f"SOURCE {inputs.root}")
+    return replace(labelled, labelled_by=inputs.labelled_by)
 
 
 def with_labels(
     inputs: SourceList,
     values: Sequence[Value],
-    type: Type,
-    classes: Sequence[str] | None = None,
+    options: LabelOptions,
     *,
+    type: Type = "values",
     names: Sequence[str] = (),
     by: str = "",
 ) -> SourceList:
-    """Return the inputs with the labels of these values, one for each. The other arguments are those of `encode_labels`."""
-    labels, encode = encode_labels(values, type, classes, names=names, by=by)
+    """Return the inputs with the labels of these values, one for each, as the options ask; names, by: see `encode_labels`."""
+    type, names = ("numbers", names or options.regression) if options.regression else (type, names)
+    if options.no_labels:
+        labels, encode = encode_labels((), type)
+        values = [None] * len(inputs.sources)
+    else:
+        labels, encode = encode_labels(values, type, read_classes(options.classes), names=names, by=by)
 
     def labelled(source: Source, value: Value) -> Source:
         label, problem = encode(value)

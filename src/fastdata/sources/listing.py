@@ -9,10 +9,10 @@ from fastdata.sources.base import list_archives
 from fastdata.sources.fields import parse_fields, with_fields
 from fastdata.sources.folder import list_folder
 from fastdata.sources.inputs import FOLDERS, Field, SourceList
-from fastdata.sources.labels import read_classes, with_folder_classes, with_labels, with_pattern
+from fastdata.sources.labels import with_folder_classes, with_labels, with_pattern
 from fastdata.sources.options import LabelOptions
 from fastdata.sources.pairs import refuse_mask_folders
-from fastdata.sources.tables import is_path_table, list_table, with_columns, with_table
+from fastdata.sources.tables import is_path_table, list_table, with_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.types import StrPath
 from fastdata.words import number_of
@@ -30,13 +30,10 @@ def list_sources(
     path, options = to_path(source), options or LabelOptions()
     chosen = parse_fields(fields)
     named = [field for field in chosen if not field.ending]
-    endings = [field.ending for field in chosen if field.ending]
     if is_path_table(path, options.path_column) and not images:
-        inputs, named = list_table(path, options, named), []
-    elif (archived := list_archives(source, options, [field.path[0] for field in named], endings, images)) is not None:
+        inputs = list_table(path, options, named)
+    elif (archived := list_archives(source, options, chosen, images)) is not None:
         inputs = archived
-        if inputs.table is not None:
-            inputs, named = with_columns(inputs, inputs.table, range(len(inputs.sources)), named), []
     elif images:
         raise PrepError(
             f"--images: in SOURCE {source} there is no folder {images[0].removeprefix('.')}, and it holds no WebDataset tars"
@@ -47,10 +44,8 @@ def list_sources(
         unknown = "is neither a folder nor a table of paths, nor an archive of a known kind"
         what = f"{unknown}; what Python reads as a sequence is prepared by fastdata.prep" if path.exists() else "does not exist"
         raise PrepError(f"SOURCE {source} {what}{explain_missing(path)}{_text_hint([path.suffix.lower()])}")
-    inputs = labelled(inputs, path, options, named)
-    if options.labels is not None:
-        named = []
-    inputs = with_fields(inputs, [field for field in chosen if field.ending or field in named], source)
+    inputs = labelled(inputs, path, options, [] if inputs.fields else named)
+    inputs = with_fields(inputs, [field for field in chosen if field.ending or not inputs.fields], source)
     if not inputs.sources:
         hint = _text_hint(inputs.skipped)
         raise PrepError(
@@ -71,19 +66,18 @@ def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields:
     for name, value in (("--root", options.root), ("--split", options.split), ("--path-column", no_column)):
         if value is not None and not table:
             raise PrepError(f"{name} {value} is about a table of paths (.csv, .tsv, .jsonl or .parquet), but SOURCE is {source}")
-    classes = read_classes(options.classes)
     if options.label_from is not None:
-        return with_pattern(inputs, options.label_from, classes)
+        return with_pattern(inputs, options)
     if options.labels is not None:
         inputs = with_table(inputs, to_path(options.labels), options, fields)
     if options.no_labels:
-        return with_labels(inputs, [None] * len(inputs.sources), "values")  # so that none needs one
+        return with_labels(inputs, (), options)  # so that none needs one
     if options.labels is None and source.is_dir() and inputs.labelled_by == FOLDERS:
         if columns := [options.label_column] * (options.label_column is not None) + [*options.regression]:
             option = "--label-column" if options.label_column is not None else "--regression"
             raise PrepError(f"{option} {' and '.join(map(str, columns))}: {source} is a folder, which has no columns")
         refuse_mask_folders(inputs, source)
-        return inputs if classes is None else with_folder_classes(inputs, classes)
+        return inputs if options.classes is None else with_folder_classes(inputs, options)
     return inputs
 
 

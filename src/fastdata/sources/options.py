@@ -65,6 +65,11 @@ class LabelOptions:
             raise ValueError("--label-column names classes, and --regression numbers to predict: give one of them")
 
     @property
+    def column(self) -> str:
+        """The column of labels, or the first of those of numbers to predict; "": none is named."""
+        return self.label_column or "".join(self.regression[:1])
+
+    @property
     def no_labels(self) -> bool:
         return self.label_column == NO_LABELS
 

@@ -29,12 +29,14 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.base import FUNCTION, Selection, function_of, make_list, open_once
+from fastdata.sources.base import FUNCTION, Selection, function_of, open_once
 from fastdata.sources.inputs import LABELS, PATHS, Source, SourceList, choose_label, not_stored
+from fastdata.sources.labels import with_labels
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.packed import Packed
-from fastdata.sources.tables import PathTable
+from fastdata.sources.tables import PathTable, with_columns
 from fastdata.sources.urls import AnyPath, waiting
+from fastdata.store.manifest import Labels
 from fastdata.types import Array
 
 SHARED = "sequence.python"  # the file that stands for a sequence of this process
@@ -234,15 +236,17 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
     (path,) = files
     match = function_of(path)
     source, labels = (_call(match, Path()), None) if match else _shared[Path(path)]
-    items, names = _view(source, selection.label, selection.fields), _categories(labels)
+    options, fields = selection.options, [field for field in selection.fields if not field.ending]
+    named = [field.path[0] for field in fields]
+    items, names = _view(source, options.column, named), _categories(labels)
     count = len(items)
     if labels is not None:
         labels = _cells(labels)
     else:
-        labels = [None] * count if selection.label == NO_LABELS else items.labels
+        labels = [None] * count if options.no_labels else items.labels
     sampled = {k * count // min(count, SAMPLED_ITEMS) for k in range(min(count, SAMPLED_ITEMS))}
     values, digest, total = list[Any](labels or ()), xxhash.xxh3_128(), 0
-    cells = {name: Packed(_field(items.source, name, k) for k in range(count)) for name in selection.fields}
+    cells = {name: Packed(_field(items.source, name, k) for k in range(count)) for name in named}
     for k in range(count) if labels is None else sorted(sampled):
         label, data = None, b""
         try:
@@ -257,13 +261,12 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
             values.append(label)
     name, size = f"{path.name}@{digest.hexdigest()[:16]}", total // max(len(sampled), 1)
     each = Packed(Source(f"{k:06d}", -1, size, place=("python", name, k)) for k in range(count))
-    classes = () if selection.regression else names or items.classes
-    chosen = replace(selection, label=selection.label or "label")
-    columns = {"": Packed(f"item {k}" for k in range(count)), **cells}
-    table = PathTable(Path("source"), columns, "", texts=False, schema={}) if cells else None
-    others = [str(name) for name in items.unread if name not in selection.fields]
+    others = [str(name) for name in items.unread if name not in named]
     notes = (not_stored(others, "--fields stores values of items"),) if others else ()
-    return replace(make_list(root, each, values, classes, by="source", selection=chosen, notes=notes), table=table)
+    columns = {"": Packed(f"item {k}" for k in range(count)), **cells}
+    table = PathTable(Path("source"), columns, "", texts=False, schema={})
+    listed = with_columns(SourceList(root, Labels("none"), each, notes=notes), table, range(count), fields)
+    return with_labels(listed, values, options, names=() if options.regression else names or items.classes, by="source")
 
 
 def _field(source: Any, name: str, index: int) -> Any:

@@ -74,10 +74,11 @@ def list_inputs(root: AnyPath, paths: list[AnyPath], selection: Selection) -> So
     for name in (file.name for file in files.values()):
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise PrepError(f"{path / INDEX} lists {name}, which lies outside of its folder; only files below it are read")
-    return list_tables(lambda one, archive, chosen: _table(one, archive, files[one], chosen), root, [*files], selection)
+    options = selection.options
+    return list_tables(lambda one, archive: _table(one, archive, files[one], options.column), root, [*files], options)
 
 
-def _table(path: AnyPath, archive: str, file: _StreamedFile, selection: Selection) -> Table:
+def _table(path: AnyPath, archive: str, file: _StreamedFile, wanted: str) -> Table:
     columns = file.columns
     images = [name for name in columns if columns[name] in IMAGES] or [name for name in columns if columns[name] in FILES]
     images = [name for name in images if name in ("image", "img")] or images
@@ -89,7 +90,7 @@ def _table(path: AnyPath, archive: str, file: _StreamedFile, selection: Selectio
         )
     able = [name for name in columns if columns[name] in (*NUMBERS, "str")]
     pair = [name for name in able if name == PAIR_LABEL]
-    label = choose_label(able, selection.label, f"{path.parent}, among those of numbers and texts,", pair)
+    label = choose_label(able, wanted, f"{path.parent}, among those of numbers and texts,", pair)
     inputs, labels = list[Source](), list[Any]()
     for k, cells in enumerate(_samples(path, file)):
         offset, data = cells[images[0]]

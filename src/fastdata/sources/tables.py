@@ -42,7 +42,7 @@ from fastdata.sources.inputs import (
     path_key,
 )
 from fastdata.sources.instances import as_instances
-from fastdata.sources.labels import Type, read_classes, with_labels
+from fastdata.sources.labels import with_labels
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, join, look_at_all, seekable, to_path
@@ -425,9 +425,7 @@ def _with_labels(
     cells = found[0] if len(found) == 1 else Packed(zip(*found, strict=True) if found else repeat(None, len(table.names)))
     values = Packed(cells[row] if row >= 0 else None for row in rows)
     by = f"column{'s' if len(columns) > 1 else ''} {' and '.join(columns)} of {table.path.name}" if columns else ""
-    classes = None if options.no_labels else read_classes(options.classes)
-    type: Type = "numbers" if options.regression else "values"
-    return with_labels(inputs, values, type, classes, names=options.regression, by=by)
+    return with_labels(inputs, values, options, by=by)
 
 
 def _label_columns(table: PathTable, others: Sequence[str], options: LabelOptions) -> Sequence[str]:

@@ -13,12 +13,13 @@ from itertools import groupby
 from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
-from fastdata.sources.base import Selection, damaged_file, make_list, read_range, unreadable
+from fastdata.sources.base import Selection, damaged_file, read_range, unreadable
 from fastdata.sources.inputs import Source, SourceList, is_image, nfc, read_bytes
-from fastdata.sources.labels import Value
+from fastdata.sources.labels import Value, with_labels
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_companion
 from fastdata.sources.urls import AnyPath
+from fastdata.store.manifest import Labels
 
 CLASSES = "classes.json"  # next to the shards: the names of the numbered classes
 MASK = ".mask.png"  # the ending of a sample's mask
@@ -51,7 +52,8 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
         except OSError as error:
             raise unreadable(path, error) from error
     names = names or _class_names(files[0].parent, labels)
-    return make_list(root, inputs, labels, names, skipped, by="the .cls or .json of each sample", selection=selection)
+    listed = SourceList(root, Labels("none"), inputs, skipped)
+    return with_labels(listed, labels, selection.options, names=names, by="the .cls or .json of each sample")
 
 
 class Member(NamedTuple):
@@ -130,7 +132,7 @@ def _sample(
     else:
         images, more = [member for member in group if is_image(member.name)], []
         images = [member for member in images if _ending(member.name).count(".") == 1] or images  # 1.jpg rather than 1.mask.png
-    endings = tuple(f".{ending.lower()}" for ending in selection.endings)
+    endings = tuple(f".{field.ending.lower()}" for field in selection.fields if field.ending)
     by_ending = {_ending(member.name): member for member in group}
     if len(by_ending) < len(group):
         twice = next(member.name for member in group if by_ending[_ending(member.name)] is not member)
