@@ -68,7 +68,7 @@ ARROWS = {
     "__main__": {"entry"},
 }
 KINDS = ("images", "text", "arrays")
-OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "tiktoken", "zstandard", "pyarrow"}
+OPTIONAL = {"matplotlib", "PIL", "sklearn", "nvidia", "ray", "tokenizers", "zstandard", "pyarrow"}
 OPTIONAL |= {"nibabel", "pandas", "pytorch_optimizer", "kornia", "torchvision", "albumentations"}
 OPTIONAL |= {"obstore", "accelerate", "transformers", "tifffile", "pillow_heif", "pillow_jxl"}
 

@@ -1,4 +1,4 @@
-"""Tokenizers of several libraries with one interface."""
+"""Tokenizers with one interface: those of Hugging Face's library, of bytes and of characters."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class TokenizerEngine:
 class Spec(Struct, frozen=True, forbid_unknown_fields=True):
     """The identity of a tokenizer."""
 
-    engine: str  # the library, or "bytes", "chars" or "none"
+    engine: str  # "tokenizers", "bytes", "chars" or "none"
     name: str  # what the user called it
-    sha256: str  # of its file, or of the whole vocabulary for tiktoken; empty for "bytes"
+    sha256: str  # of its file; empty for "bytes"
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        return (self.engine,) if self.engine in ("tokenizers", "tiktoken") else ()
+        return (self.engine,) if self.engine == "tokenizers" else ()
 
     @property
     def file(self) -> str:
@@ -174,35 +174,6 @@ class _HuggingFace(TokenizerEngine):
         return self._ids.get(token)
 
 
-class _Tiktoken(TokenizerEngine):
-    def __init__(self, name: str) -> None:
-        with needs("tiktoken"):
-            import tiktoken
-        try:
-            self._encoding = tiktoken.get_encoding(name)
-        except Exception as error:  # noqa: BLE001  a download may raise anything
-            raise PrepError(
-                f"tiktoken cannot load {name!r} ({type(error).__name__}): its file is not on this disk. Download it on a machine "
-                "with a network, with TIKTOKEN_CACHE_DIR set to a folder; copy that folder here, and set the variable to it"
-            ) from None
-        self.vocab_size = self._encoding.max_token_value + 1
-        self.end = self._encoding._special_tokens.get("<|endoftext|>")
-
-    def encode(self, texts: Sequence[str]) -> list[Array]:
-        return [self._encoding.encode_to_numpy(text, disallowed_special=()) for text in texts]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self._encoding.decode(list(ids))
-
-    def id_of(self, token: str) -> int | None:
-        return self._encoding._special_tokens.get(token)
-
-    def sha256(self) -> str:
-        encoding = self._encoding
-        whole = encoding._pat_str, sorted(encoding._mergeable_ranks.items()), sorted(encoding._special_tokens.items())
-        return hashlib.sha256(repr(whole).encode()).hexdigest()
-
-
 def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]:
     """Return the tokenizer of this name, file or store, and the bytes of its file, or raise a PrepError. option: for messages."""
     path = Path(name)
@@ -217,14 +188,10 @@ def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]
         data = path.read_bytes()
         engine = "chars" if path.name == FILES["chars"] else "tokenizers"
         return Spec(engine, path.name, hashlib.sha256(data).hexdigest()), data
-    with needs("tiktoken"):
-        import tiktoken
-    if name not in tiktoken.list_encoding_names():
-        raise PrepError(
-            f"{option} {name} is neither a tokenizer.json of Hugging Face's, nor a store of text, "
-            f"nor an encoding of tiktoken's ({', '.join(tiktoken.list_encoding_names())}), nor bytes or chars"
-        )
-    return Spec("tiktoken", name, _Tiktoken(name).sha256()), b""
+    raise PrepError(
+        f"{option} {name} is neither a tokenizer.json of Hugging Face's, nor a store of text, nor bytes or chars; an encoding of "
+        "tiktoken's has the same ids as the tokenizer.json of its model"
+    )
 
 
 def character_file(characters: Iterable[str]) -> bytes:
@@ -256,6 +223,6 @@ def load(spec: Spec, data: bytes) -> TokenizerEngine:
         return _Bytes()
     if spec.engine == "chars":
         return _Characters(data)
-    if not spec.libraries:
+    if spec.engine != "tokenizers":
         raise PrepError("these tokens came without their tokenizer, so they cannot be turned into text")
-    return _HuggingFace(spec.name, data) if spec.engine == "tokenizers" else _Tiktoken(spec.name)
+    return _HuggingFace(spec.name, data)

@@ -218,11 +218,8 @@ def serving(root: Path, seed: int = 0) -> Iterator[FaultServer]:
 
 
 class FaultStore(FaultServer):
-    """A server of S3: objects below /bucket/ are files in the folder's folder of that name. Create-only writes, multipart uploads,
-    lists and deletes work as Amazon's do; signatures are not checked, checksums of bodies are.
-
-    It also is one of Google's XML API, which differs in the header of create-only writes, and in that deleting what is not there is
-    an error (https://cloud.google.com/storage/docs/xml-api/reference-methods).
+    """A server of S3: objects below /bucket/ are files in the folder's folder of that name. Multipart uploads and lists work as
+    Amazon's do; signatures are not checked, checksums of bodies are.
 
     Attributes:
         part: names in one answer to a list; `requests` counts these answers as "LIST".
@@ -285,18 +282,6 @@ class FaultStore(FaultServer):
         told = headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
         if told != "UNSIGNED-PAYLOAD" and told != hashlib.sha256(body).hexdigest():
             return "400", _error("XAmzContentSHA256Mismatch"), ""
-        if verb == "DELETE" and "uploadId" not in asked:
-            found = (self.root / path).exists()
-            (self.root / path).unlink(missing_ok=True)
-            if not found and headers.get("authorization", "").startswith("Bearer"):  # Google's
-                return "404", _error("NoSuchKey"), ""
-            return "204", b"", ""
-        if verb == "POST" and "delete" in asked:
-            keys = re.findall(r"<Key>(.*?)</Key>", body.decode())
-            for key in keys:
-                (self.root / path.partition("/")[0] / key).unlink(missing_ok=True)
-            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
-            return "200", f"<DeleteResult>{deleted}</DeleteResult>".encode(), ""
         if verb == "POST" and "uploads" in asked:
             with self._objects:
                 number = f"u{len(self._uploads)}"
@@ -316,25 +301,17 @@ class FaultStore(FaultServer):
             if verb == "DELETE":
                 del self._uploads[asked["uploadId"][0]]
                 return "204", b"", ""
-            body = b"".join(parts[number] for number in sorted(parts))
-            status, answer, more = self._put(path, headers, body)
-            if status == "200":
-                del self._uploads[asked["uploadId"][0]]
-                answer = b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>"
-            return status, answer, more
-        return self._put(path, headers, body)
+            del self._uploads[asked["uploadId"][0]]
+            self._put(path, b"".join(parts[number] for number in sorted(parts)))
+            return "200", b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>", TAG
+        self._put(path, body)
+        return "200", b"", TAG
 
-    def _put(self, path: str, headers: dict[str, str], body: bytes) -> tuple[str, bytes, str]:
-        place = self.root / path
+    def _put(self, path: str, body: bytes) -> None:
         temporary = self.root / f"{threading.get_ident()}.tmp"
         temporary.write_bytes(body)
-        with self._objects:
-            absent = headers.get("if-none-match") == "*" or headers.get("x-goog-if-generation-match") == "0"
-            if absent and place.exists():
-                return "412", _error("PreconditionFailed"), ""
-            place.parent.mkdir(parents=True, exist_ok=True)
-            temporary.replace(place)
-        return "200", b"", TAG
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        temporary.replace(self.root / path)
 
     def _list(self, path: str, asked: dict[str, list[str]]) -> bytes:
         """List objects, `part` at a time."""

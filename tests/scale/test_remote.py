@@ -26,7 +26,6 @@ import stores
 from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset
 from fastdata.cli import cli
 from fastdata.errors import FormatError, RemoteError, StoreError
-from fastdata.remote.bucket import Bucket
 from fastdata.store.files import file_sum
 from fastdata.store.manifest import read_manifest
 from faults import FAULTS, LIES, FaultServer, serving, storing
@@ -140,29 +139,6 @@ def test_s3(kind: str, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     other = stores.tokens() if kind != "tokens" else stores.arrays()
     with pytest.raises(RemoteError, match=r"s3://bucket/.*.fds holds another store"):
         fastdata.publish(other, url, storage=storage)
-
-
-def check_that_stores_do_not_mix(many: Path, url: str, storage: dict[str, Any]) -> None:
-    refused = list[Any]()
-
-    def meanwhile(size: int) -> None:
-        with pytest.raises(RemoteError, match="holds another store, or a part of one") as caught:
-            fastdata.publish(stores.arrays(), url, storage=storage)
-        refused.append(caught)
-
-    fastdata.publish(many, url, storage=storage, tick=meanwhile)
-    assert refused and command("verify", url, *(f"--storage={k}={v}" for k, v in storage.items())).exit_code == 0
-    assert "publishing.json" not in dict(Bucket(url, storage).list())
-
-
-def test_of_two_stores_published_to_one_url_at_once_one_is_refused(many: Path, tmp_path: Path) -> None:
-    check_that_stores_do_not_mix(many, f"file://{tmp_path}/one.fds", {})
-
-
-@pytest.mark.scale
-@pytest.mark.usefixtures("credentials")
-def test_of_two_stores_published_to_one_url_of_s3_at_once_one_is_refused(many: Path, moto: str) -> None:
-    check_that_stores_do_not_mix(many, "s3://bucket/one.fds", {"endpoint": moto, "region": "us-east-1"})
 
 
 @pytest.mark.scale

@@ -30,7 +30,7 @@ from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
 from fastdata.prepare.worker import shard_place, shard_table
 from fastdata.remote.bucket import Bucket
-from fastdata.remote.publish import CLAIM, publish, read_fingerprint, release
+from fastdata.remote.publish import publish, read_fingerprint
 from fastdata.remote.url import Storage
 from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
@@ -315,14 +315,13 @@ def _finish_store(work: PrepareRun, resumed: int | None, started: float) -> Summ
 def _at_url(work: PrepareRun) -> Summary | None:
     """Return the summary of a store that is at its URL already; None: nothing is there. Raise a PrepError if something else is."""
     bucket = Bucket(work.url, work.storage, create=True)
-    stored = read_fingerprint(bucket, MANIFEST)
+    stored = read_fingerprint(bucket)
     if stored is None:
-        if foreign := next((name for name, _ in bucket.list() if name != CLAIM and not is_own(name)), ""):
+        if foreign := next((name for name, _ in bucket.list() if not is_own(name)), ""):
             raise PrepError(f"OUT {work.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
         return None
     if stored != work.plan.fingerprint:
         raise PrepError(f"{work.url} was made with other options or inputs: give another URL, or delete what is there")
     rejects = [json.loads(line) for line in bucket.read_twice(REJECTS).splitlines()]
-    body = bucket.read_twice(MANIFEST)
-    release(bucket, body)
-    return summarize(work.url, parse_manifest(body, f"{work.url}/{MANIFEST}"), rejects, work.plan)
+    manifest = parse_manifest(bucket.read_twice(MANIFEST), f"{work.url}/{MANIFEST}")
+    return summarize(work.url, manifest, rejects, work.plan)

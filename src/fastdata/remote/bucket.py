@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -166,21 +166,17 @@ class Bucket:
             for request in waiting:
                 request.cancel()
 
-    def put(self, path: str, data: bytes | Path, *, replace: bool = False) -> bool:
-        """Write an object, from bytes or a file, and return whether it was written.
-
-        It is not, unless `replace`, if there is an object of this name: which may be this one, if an answer was lost.
-        """
-
-        def write() -> bool:
-            mode = "overwrite" if replace else "create"
-            try:
-                self._api.put(self._writer, self._key(path), data, mode=mode, chunk_size=PART, max_concurrency=1)
-            except self._errors.AlreadyExistsError:
-                return False
-            return True
-
-        return bool(self._repeated(path, write))
+    def put(self, path: str, data: bytes | Path) -> None:
+        """Write an object, from bytes or a file, and again after an error that may pass."""
+        with self._explained(path):
+            for attempt in range(1, TRIES + 1):
+                try:
+                    self._api.put(self._writer, self._key(path), data, chunk_size=PART, max_concurrency=1)
+                    return
+                except (self._errors.GenericError, self._errors.NotFoundError):
+                    if attempt == TRIES:
+                        raise
+                    time.sleep(2**attempt / 20)
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the path below the URL, and the size in bytes, of each object whose path begins with a folder's."""
@@ -188,26 +184,6 @@ class Bucket:
             for batch in self._api.list(self._store, self._key(prefix) or None, chunk_size=1000):
                 for found in batch:
                     yield found["path"].removeprefix(f"{self._prefix}/"), int(found["size"])
-
-    def delete(self, paths: Sequence[str]) -> None:
-        """Remove objects; those that do not exist are no error."""
-        try:
-            self._repeated("", lambda: self._api.delete(self._store, [self._key(path) for path in paths]))
-        except RemoteError as error:
-            if not error.missing:
-                raise
-            for path in paths if len(paths) > 1 else ():  # where the service stops at one that does not exist
-                self.delete([path])
-
-    def _repeated(self, path: str, write: Callable[[], Any]) -> Any:
-        """Call a function that writes, and again after an error that may pass."""
-        with self._explained(path):
-            for attempt in range(1, TRIES):
-                try:
-                    return write()
-                except (self._errors.GenericError, self._errors.NotFoundError):
-                    time.sleep(2**attempt / 20)
-            return write()
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import xxhash
 
@@ -17,14 +16,12 @@ from fastdata.store.store import Store
 from fastdata.types import StrPath
 
 REQUESTS = 8  # in flight
-CLAIM = "publishing.json"  # the manifest that is to come
 
 
 def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: Callable[[int], None] = lambda size: None) -> None:
     """Copy a finished store to a URL, from which datasets read it through a cache.
 
-    Files that are there already with the same bytes are kept, so an interrupted copy is continued. A store is never overwritten,
-    nor mixed with another one that is published to the same URL meanwhile: an object says whose turn it is.
+    Files that are there already with the same bytes are kept, so an interrupted copy is continued. A store is never overwritten.
 
     Args:
         storage: options of the client: endpoint, region, and others; what is missing comes from the environment.
@@ -47,36 +44,21 @@ def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: C
         path, total = opened.path / name, files[name]
         check_sum(path, total)
         if sizes.get(name) != total.bytes or not _has(bucket, name, total):
-            bucket.put(name, path, replace=True)
+            bucket.put(name, path)
         return total.bytes
 
-    body = manifest.to_json()
-    other = RemoteError(f"{url} holds another store, or a part of one: give a URL where nothing is, or delete what is there")
-    if not bucket.put(CLAIM, body) and bucket.read_twice(CLAIM) != body:
-        raise other
+    if read_fingerprint(bucket) not in (None, manifest.fingerprint):
+        raise RemoteError(f"{url} holds another store: give a URL where nothing is, or delete what is there")
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        for size in pool.map(send, files):
+            tick(size)
+    bucket.put(MANIFEST, manifest.to_json())
+
+
+def read_fingerprint(bucket: Bucket) -> str | None:
+    """Return the fingerprint in the manifest of a store; None: there is no such object."""
     try:
-        if read_fingerprint(bucket, MANIFEST) not in (None, manifest.fingerprint):
-            raise other
-        with ThreadPoolExecutor(REQUESTS) as pool:
-            for size in pool.map(send, files):
-                tick(size)
-        bucket.put(MANIFEST, body, replace=True)
-    finally:
-        with suppress(RemoteError):  # without the right to delete it stays, for the same store
-            bucket.delete([CLAIM])
-
-
-def release(bucket: Bucket, body: bytes) -> None:
-    """Delete the claim of a finished store, which a process that was killed at its very end has left. body: its manifest."""
-    with suppress(RemoteError):
-        if bucket.read_twice(CLAIM) == body:
-            bucket.delete([CLAIM])
-
-
-def read_fingerprint(bucket: Bucket, name: str) -> str | None:
-    """Return the fingerprint in a manifest or a plan; None: there is no such object."""
-    try:
-        return str(json.loads(bucket.read_twice(name))["fingerprint"])
+        return str(json.loads(bucket.read_twice(MANIFEST))["fingerprint"])
     except (ValueError, KeyError, TypeError):
         return ""
     except RemoteError as error:

@@ -19,7 +19,7 @@ class TokenOptions(SizeOptions):
     """Text"""
 
     tokenizer: StrPath | None = option(
-        "Tokenizer of SOURCE, which is text. A Hugging Face tokenizer.json, a tiktoken encoding, a store whose tokenizer to use, "
+        "Tokenizer of SOURCE, which is text. A Hugging Face tokenizer.json, a store whose tokenizer to use, "
         "bytes, or chars (each character of the text gets an id).",
         type="path",
         metavar="NAME_OR_FILE",

@@ -25,7 +25,7 @@ SAMPLES_DTYPE: np.dtype[Any] = np.dtype([("source", "<u8"), ("start", "<u8"), ("
 class Tokens(Entry, frozen=True, omit_defaults=True):
     """The section of a store of tokens."""
 
-    engine: str  # the tokenizer's library, or "bytes", "chars" or "none"
+    engine: str  # "tokenizers", "bytes", "chars" or "none"
     name: str  # of the tokenizer, for people
     sha256: str  # of its file; empty if it has none
     vocab_size: Count  # all ids are below it
