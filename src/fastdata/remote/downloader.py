@@ -1,7 +1,7 @@
 """The process that downloads for all readers of a cache on this machine. It alone uses object storage. `cache.py` says how.
 
-One thread watches the files of readers, and downloads what schedules say is used next. A thread for each file that a reader waits
-for brings it at once. The process begins with the first reader, and ends with the last.
+One thread watches the files of readers, makes room, and hands over to others what readers wait for, and then what schedules say is
+used next. The process begins with the first reader, and ends with the last.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import signal
-import threading
 import time
 import traceback
 from bisect import bisect_left
@@ -25,9 +24,7 @@ from fastdata.remote.bucket import Bucket
 from fastdata.remote.cache import CLOCK, ERROR, READER, REQUEST, SCHEDULE, RemoteFile, ShardCache, map_number, write_whole
 
 RANGES = 16  # requests in flight
-WAITS = 256  # threads for files that readers wait for,
-WANTED_AT_ONCE = 8  # of which so many download
-AHEAD_AT_ONCE = 4  # files that schedules have next
+WANTED_AT_ONCE, AHEAD_AT_ONCE = 8, 4  # files that download: of those that readers wait for, and of those that schedules have next
 WATCH_S = 0.005  # between two looks at the folder
 LIVES_S = 0.25  # between two looks whether readers live
 GRACE_S = 2.0  # without readers
@@ -49,15 +46,23 @@ class Reader(NamedTuple):
     limit: int | None
 
 
+class Request(NamedTuple):
+    """Files that a reader waits for. end: until when it waits for room."""
+
+    reader: Reader
+    files: list[RemoteFile]
+    end: float
+
+
 class ReadSchedule(NamedTuple):
     """What one Loader will read of one store.
 
-    stamp: of the file that says so, the inode and the time.
+    stamp: the time of the file that says so.
     clock: how many samples were read.
     uses: for each file in the cache, its bucket, and the first and the last samples of the stretches in which it is used, in order.
     """
 
-    stamp: tuple[int, int]
+    stamp: int
     clock: memoryview
     uses: dict[Path, tuple[Bucket, RemoteFile, list[int], list[int]]]
 
@@ -75,56 +80,63 @@ def fill(cache: ShardCache, bucket: Bucket, file: RemoteFile, descriptor: int, p
     cache.fill(file, descriptor, lambda opened: bucket.fetch(file.name, file.bytes, file.xxh3_128, opened, pool))
 
 
+def copy_manifest(bucket: Bucket, path: Path) -> None:
+    """Copy the manifest that a store has now."""
+    write_whole(path, bucket.read_twice("manifest.json"))
+
+
 class Downloader:
     """Downloads for the readers of a cache, whose files are in a folder."""
 
     def __init__(self, cache: ShardCache, folder: Path) -> None:
         self._cache, self._folder = cache, folder
-        self._ranges, self._waits, self._ahead = (ThreadPoolExecutor(count) for count in (RANGES, WAITS, AHEAD_AT_ONCE))
-        self._wanted = threading.Semaphore(WANTED_AT_ONCE)
+        self._ranges, self._files, self._files_ahead = map(ThreadPoolExecutor, (RANGES, WANTED_AT_ONCE, AHEAD_AT_ONCE))
         self._readers: dict[str, Reader] = {}
-        self._asked = set[str]()  # requests that are known
+        self._requests: dict[str, Request] = {}
+        self._schedules: dict[str, ReadSchedule] = {}
         self._buckets: dict[str, Bucket] = {}
-        self._schedules: dict[str, ReadSchedule] = {}  # by file; never changed, since threads read it, but replaced
+        self._wanted: dict[Path, Future[None]] = {}  # what readers wait for
+        self._ahead: list[Future[None]] = []  # what schedules have
         self._coming: list[tuple[float, Path, Bucket, RemoteFile]] = []  # what the schedules have next, in reverse
-        self._fetching: list[Future[None]] = []
-        self._look = self._full = self._lives = 0.0  # when schedules, room for what they have, and readers are looked at again
+        self._lives = self._look = 0.0  # when readers and schedules are looked at again,
+        self._room = self._room_ahead = 0.0  # and room for what readers wait for, and for what schedules have
 
     def run(self) -> None:
         """Work until no reader is left."""
         last = time.monotonic() + FIRST_S - GRACE_S
         while (now := time.monotonic()) < last + GRACE_S:
-            self._watch()
+            self._watch(now)
             if now >= self._lives:
                 self._lives = now + LIVES_S
                 self._drop_readers()
             if self._readers:
                 last = now
+            finished = {path: future for path, future in self._wanted.items() if future.done()}
+            self._wanted = {path: future for path, future in self._wanted.items() if path not in finished}
+            for name, request in self._requests.items():
+                self._requests[name] = self._serve(name, request, finished, now)
             self._fetch_ahead(now)
             time.sleep(WATCH_S)
 
     # What readers say
 
-    def _watch(self) -> None:
-        """Look for files that are new."""
+    def _watch(self, now: float) -> None:
+        """Look for files that are new, and forget those that are gone."""
         entries = {entry.name: entry for entry in os.scandir(self._folder)}
-        for name in entries:
-            if name.endswith(READER) and name.removesuffix(READER) not in self._readers:
-                with suppress(OSError, ValueError):
-                    self._add_reader(name)
-        self._asked &= entries.keys()
-        for name in entries:
-            if name.endswith(REQUEST) and name not in self._asked:
-                with suppress(FileNotFoundError, KeyError):  # it does not wait any more, or has ended
-                    self._take(name)
-        self._schedules = {name: known for name, known in self._schedules.items() if name in entries}
+        self._requests = {name: request for name, request in self._requests.items() if name in entries}
+        self._schedules = {name: schedule for name, schedule in self._schedules.items() if name in entries}
         for name, entry in entries.items():
-            if name.endswith(SCHEDULE):
-                with suppress(OSError, ValueError, KeyError, FastDataError):  # its reader has ended
-                    info = entry.stat()
-                    stamp = info.st_ino, info.st_mtime_ns
+            reader = name.partition(".")[0]
+            with suppress(OSError, ValueError, KeyError, FastDataError):  # it has ended, or it is not known yet
+                if name.endswith(READER) and reader not in self._readers:
+                    self._add_reader(name)
+                elif name.endswith(REQUEST) and name not in self._requests:
+                    files = [RemoteFile(*file) for file in json.loads((self._folder / name).read_bytes())]
+                    self._requests[name] = Request(self._readers[reader], files, now + WAIT_S)
+                elif name.endswith(SCHEDULE):
+                    stamp = entry.stat().st_mtime_ns
                     if name not in self._schedules or self._schedules[name].stamp != stamp:
-                        self._load_schedule(self._folder / name, stamp)
+                        self._schedules[name] = self._load_schedule(self._folder / name, self._readers[reader], stamp)
 
     def _add_reader(self, name: str) -> None:
         descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -160,55 +172,44 @@ class Downloader:
             self._buckets[name] = Bucket(reader.url, reader.storage)
         return self._buckets[name]
 
-    def _take(self, name: str) -> None:
-        """Begin what a reader asks for."""
-        reader, request = self._readers[name.partition(".")[0]], self._folder / name
-        for file in json.loads(request.read_bytes()):
-            self._waits.submit(self._bring, request, reader, RemoteFile(*file))
-        self._asked.add(name)
-
-    def _load_schedule(self, path: Path, stamp: tuple[int, int]) -> None:
-        bucket, uses = self._bucket(self._readers[path.name.partition(".")[0]]), {}
+    def _load_schedule(self, path: Path, reader: Reader, stamp: int) -> ReadSchedule:
+        bucket, uses = self._bucket(reader), {}
         for file, firsts, lasts in json.loads(path.read_bytes()):
             known = RemoteFile(*file)
             uses[self._cache.folder / known.path] = bucket, known, firsts, lasts
-        self._schedules = {**self._schedules, path.name: ReadSchedule(stamp, map_number(path.with_suffix(CLOCK), 0), uses)}
         self._look = 0.0
+        return ReadSchedule(stamp, map_number(path.with_suffix(CLOCK), 0), uses)
 
     def _next_use(self, path: Path) -> float:
         """Return in how many samples a file is used by any Loader; inf: no schedule has it."""
         return min((schedule.next_use(path) for schedule in self._schedules.values()), default=INF)
 
-    # Files that readers wait for, each in a thread
+    # Files that readers wait for
 
-    def _bring(self, request: Path, reader: Reader, file: RemoteFile) -> None:
-        """Download a file, and again if it is evicted, for as long as a reader waits."""
-        path, end = self._cache.folder / file.path, time.monotonic() + WAIT_S
-        try:
-            while request.exists():
-                pause = WATCH_S
-                if not path.exists() and not self._download(self._bucket(reader), file):
-                    now, pause = time.monotonic(), ROOM_S[0]
-                    self._full = now + ROOM_S[1]
-                    if now >= end:
-                        raise self._cache.full(file.bytes)
-                time.sleep(pause)
-        except Exception as error:  # noqa: BLE001  the reader waits, whatever happens
-            self._report(request, error)
-
-    def _download(self, bucket: Bucket, file: RemoteFile) -> bool:
-        """Download a file, unless another thread or process does; return whether there is room for it."""
-        if not file.xxh3_128:  # a manifest
-            write_whole(self._cache.folder / file.path, bucket.read_twice(file.name))
-            return True
-        with self._wanted:
+    def _serve(self, name: str, request: Request, finished: dict[Path, Future[None]], now: float) -> Request:
+        """Begin to download what a reader waits for, and again if it was evicted; return what is left of the request."""
+        for file in request.files:
+            path = self._cache.folder / file.path
             try:
-                descriptor = self._cache.begin(file, self._next_use)
-            except (BlockingIOError, FileExistsError):
-                return True
-            if descriptor is not None:
-                fill(self._cache, bucket, file, descriptor, self._ranges)
-            return descriptor is not None
+                if path in finished:
+                    finished[path].result()
+                if path.exists() or path in self._wanted or now < self._room:
+                    continue
+                bucket = self._bucket(request.reader)
+                if not file.xxh3_128:  # a manifest
+                    self._wanted[path] = self._files.submit(copy_manifest, bucket, path)
+                elif (descriptor := self._cache.begin(file, self._next_use)) is not None:
+                    self._wanted[path] = self._files.submit(fill, self._cache, bucket, file, descriptor, self._ranges)
+                else:
+                    self._room, self._room_ahead = now + ROOM_S[0], now + ROOM_S[1]
+                    if now >= request.end:
+                        raise self._cache.full(file.bytes)
+            except (BlockingIOError, FileExistsError):  # another thread or process brings it
+                pass
+            except Exception as error:  # noqa: BLE001  the reader waits, whatever happens
+                self._report(self._folder / name, error)
+                return request._replace(files=[])
+        return request
 
     def _report(self, request: Path, error: Exception) -> None:
         """Tell a reader why it waits in vain."""
@@ -227,10 +228,10 @@ class Downloader:
 
     def _fetch_ahead(self, now: float) -> None:
         """Begin to download what Loaders will read next, unless it would take the room of what readers wait for."""
-        self._fetching = [one for one in self._fetching if not one.done()]
+        self._ahead = [future for future in self._ahead if not future.done()]
         if now >= self._look:
             self._coming, self._look = self._uses(), now + LOOK_S
-        while self._coming and len(self._fetching) < AHEAD_AT_ONCE and now >= self._full:
+        while self._coming and len(self._ahead) < AHEAD_AT_ONCE and now >= self._room_ahead:
             _, path, bucket, file = self._coming[-1]
             use = self._next_use(path)
             try:
@@ -240,10 +241,10 @@ class Downloader:
             except (FastDataError, OSError):
                 descriptor = None
             if descriptor is None:
-                self._full = now + ROOM_S[1]
+                self._room_ahead = now + ROOM_S[1]
                 return
             if descriptor >= 0:
-                self._fetching.append(self._ahead.submit(fill, self._cache, bucket, file, descriptor, self._ranges))
+                self._ahead.append(self._files_ahead.submit(fill, self._cache, bucket, file, descriptor, self._ranges))
             self._coming.pop()
 
     def _uses(self) -> list[tuple[float, Path, Bucket, RemoteFile]]:
