@@ -17,8 +17,7 @@ import numpy as np
 
 from fastdata.errors import StoreError
 from fastdata.remote.cache import CLOCK, SCHEDULE, map_number, write_whole
-from fastdata.remote.client import remove_files
-from fastdata.remote.reader import RemoteStore
+from fastdata.remote.reader import RemoteStore, remove_files
 from fastdata.store.store import Use
 from fastdata.types import Array
 
