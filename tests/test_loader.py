@@ -303,7 +303,7 @@ def test_a_killed_worker_is_an_error_not_a_hang_and_the_next_pass_works(when):
             started = time.monotonic()
             with subprocess.Popen(["/bin/sh", "-c", f"sleep 0.3; kill -9 {victim}"]):
                 os.kill(victim, signal.SIGSTOP)  # so that its batch does not come
-                with pytest.raises((LoaderError, RuntimeError), match=r"epoch 0, batch \d+: a worker died|killed by signal"):
+                with pytest.raises((LoaderError, RuntimeError), match=r"a worker died|killed by signal"):
                     list(iterator)
             assert time.monotonic() - started < 10
             no_workers(before)

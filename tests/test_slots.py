@@ -205,7 +205,7 @@ def test_slots_are_page_locked_once_and_a_refusal_is_said(monkeypatch, code):
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: cudart.asked.append(("wait", device.type)))
     slots = Slots(2, 10)
-    start, size = slots.place.memory.array.ctypes.data, slots.nbytes
+    start, size = slots.memory.array.ctypes.data, slots.nbytes
     with pytest.warns(UserWarning, match="did not page-lock") if code else contextlib.nullcontext() as warnings:
         slots.pin(torch.device("cpu"))
     assert not code or warnings[0].filename == __file__, "the line of the user's"

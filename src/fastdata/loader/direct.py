@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -35,49 +36,39 @@ class Direct(Engine):
         self._requests = requests
         self._pin = pin and torch.cuda.is_available()
         self._generation = -1
-        self._batches = self._make_batches()
+        self.close()
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
         if generation != self._generation:
             self._generation = generation
-            self._batches = self._make_batches()
-        return next(self._batches)
+            self.close()
+        if not self._made:
+            self._make()
+        return self._made.popleft()
 
-    def _make_batches(self) -> Iterator[tuple[Reply, Any]]:
-        """Yield batches without end. To spread the cost of a call, locate the rows of many batches and gather several at once."""
-        while True:
-            started = time.perf_counter()
-            requests = self._requests.take()
-            first, indices = requests[0], np.concatenate([request.indices for request in requests])
-            repeats = None if first.repeats is None else np.concatenate([request.repeats for request in requests])
-            located = self._dataset.locate(indices, seed=first.seed, epoch=first.epoch, repeats=repeats)
-            stop = 0
-            for group in _groups(requests, getattr(self._dataset, "at_once", 1)):
-                rows = [len(request.indices) for request in group]
-                start, stop = stop, stop + sum(rows)
-                data = self._dataset.gather(located[start:stop], pin=self._pin)
-                work_s = (time.perf_counter() - started) / len(group)
-                for request, batch in zip(group, [data] if len(group) == 1 else _parts(data, rows), strict=True):
-                    yield Reply(request, (), work_s), batch
-                started = time.perf_counter()
+    def _make(self) -> None:
+        """Make some batches. To spread the cost of a call, locate the rows of many and gather several at once."""
+        started = time.perf_counter()
+        if not self._located:
+            self._located.extend(self._requests.take())
+            first, indices = self._located[0], np.concatenate([request.indices for request in self._located])
+            repeats = None if first.repeats is None else np.concatenate([request.repeats for request in self._located])
+            self._rows = self._dataset.locate(indices, seed=first.seed, epoch=first.epoch, repeats=repeats)
+            self._count = max(getattr(self._dataset, "at_once", 1) // max(len(request.indices) for request in self._located), 1)
+        group = [self._located.popleft() for _ in range(min(self._count, len(self._located)))]
+        sizes = [len(request.indices) for request in group]
+        data = self._dataset.gather(self._rows[: sum(sizes)], pin=self._pin)
+        self._rows = self._rows[sum(sizes) :]
+        work_s = (time.perf_counter() - started) / len(group)
+        batches = [data] if len(group) == 1 else _parts(data, sizes)
+        self._made.extend((Reply(request, work_s=work_s), batch) for request, batch in zip(group, batches, strict=True))
 
     def ready(self) -> bool:
-        return True
+        return bool(self._made or self._located) or self._requests.known()
 
     def close(self) -> None:
-        self._batches = self._make_batches()
-
-
-def _groups(requests: list[Request], at_once: int) -> Iterator[list[Request]]:
-    """Divide requests into groups of at most `at_once` rows, or of one request."""
-    group, rows = list[Request](), 0
-    for request in requests:
-        rows += len(request.indices)
-        if group and rows > at_once:
-            yield group
-            group, rows = [], len(request.indices)
-        group.append(request)
-    yield group
+        self._located = deque[Request]()  # whose rows were found
+        self._made = deque[tuple[Reply, Any]]()
 
 
 def _parts(data: Any, rows: list[int]) -> Iterable[Any]:

@@ -28,10 +28,6 @@ class Engine(Protocol):
         """Return whether it can continue."""
         return True
 
-    def died(self, error: BaseException) -> bool:
-        """Return whether `error`, raised by `receive`, means that a worker died."""
-        return False
-
     def close(self) -> None:
         """Release all resources; batches still held keep their memory."""
 
@@ -44,7 +40,7 @@ class DevicePrefetchEngine(Engine):
 
     def __init__(self, engine: Engine, device: torch.device, depth: int, *, pin: bool) -> None:
         self.slots = engine.slots
-        self.alive, self.died = engine.alive, engine.died  # type: ignore[method-assign]
+        self.alive = engine.alive  # type: ignore[method-assign]
         self._engine = engine
         self._generation = -1
         self._copier = Copier(device, pin=pin)
@@ -57,10 +53,7 @@ class DevicePrefetchEngine(Engine):
         """Return the next batch of this generation, for use on the current stream."""
         if generation != self._generation:
             self._generation = generation
-            error = self._ahead.clear()
-            if error is not None and self._engine.died(error):
-                raise error
-            del error  # the next one's traceback refers to this frame: they would form a chain that keeps every batch
+            self._ahead.clear()
         reply, copy = self._ahead.take(self._draw, self._engine.ready)
         return reply, copy.take()
 

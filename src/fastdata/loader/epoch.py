@@ -15,7 +15,6 @@ from fastdata.gpu.batch_transform import transform_batch
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Reply
 from fastdata.loader.requests import Requests
-from fastdata.loader.workers import WHY_DIED
 
 
 @dataclass
@@ -101,12 +100,8 @@ class LoaderPosition:
             self.in_flight = (self.epoch + 1, 0)
         self.epoch, self.consumed, self.begun = self.epoch + 1, 0, False
 
-    def deliver(self, start: Callable[[], Engine], outdated: Callable[[], bool]) -> Iterator[Any]:
-        """Return an iterator over the rest of the epoch, by an engine from `start`, or a new one when that is outdated."""
-        self.passes += 1
-        return self._deliver(self.passes, start, outdated)
-
-    def _deliver(self, this_pass: int, start: Callable[[], Engine], outdated: Callable[[], bool]) -> Iterator[Any]:
+    def deliver(self, this_pass: int, start: Callable[[], Engine], outdated: Callable[[], bool]) -> Iterator[Any]:
+        """Yield the rest of the epoch, by an engine from `start`, or a new one when that is outdated."""
         while True:
             if this_pass != self.passes:
                 raise LoaderError(
@@ -130,12 +125,8 @@ class LoaderPosition:
                 self.engine = start()
                 _running.add(self)
             reply, data = self.engine.receive(requests.generation)
-        except BaseException as error:
-            died = self.engine is not None and self.engine.died(error)
+        except BaseException:
             self.close()  # the next pass starts new workers
-            if died:
-                position = f"epoch {self.epoch}, batch {self.consumed // requests.counts.global_batch_size}"
-                raise LoaderError(f"{position}: a worker died: {error}; {WHY_DIED}") from error
             raise
         self.stats.add(reply, time.perf_counter() - started)
         request = reply.request

@@ -22,12 +22,12 @@ from torch.utils.data import default_collate, get_worker_info
 from fastdata.data.dataset import SlotDataset, Timing
 from fastdata.data.random import isolated_global_rngs, repeated, seeds_for_user_code
 from fastdata.errors import LoaderError
-from fastdata.loader.slots import ALIGN, SlotMemory, Span
+from fastdata.loader.slots import ALIGN, Span
+from fastdata.system.shared_memory import SharedArray
 from fastdata.system.torch_private import ExceptionWrapper, shared_storage
 from fastdata.types import Array
 
 NO_TIME = Timing()
-FROZEN_AT_START = gc.get_freeze_count()  # Python 3.12 starts with some frozen objects
 
 
 class Size(NamedTuple):
@@ -100,15 +100,15 @@ class Fetch(torch.utils.data.Dataset[Any]):
 
     Args:
         dataset: the dataset to read.
-        place: the slots' memory, for datasets that write into it.
+        slots: the memory of the slots, for datasets that write into it.
         collate: makes a batch of a list of items, for other datasets.
     """
 
     def __init__(
-        self, dataset: Any, place: SlotMemory | None = None, collate: Callable[[list[Any]], Any] = default_collate
+        self, dataset: Any, slots: SharedArray | None = None, collate: Callable[[list[Any]], Any] = default_collate
     ) -> None:
         self._dataset = dataset
-        self._place = place
+        self._slots = slots
         self._collate = collate
         self._sized: dict[Size, Any] = {}
 
@@ -139,8 +139,8 @@ class Fetch(torch.utils.data.Dataset[Any]):
             used = max((span.stop for span in spans if span), default=0)
             span = Span(-(-used // ALIGN) * ALIGN, shape, dtype)
             array = None
-            if request.slot is not None and self._place is not None and not fresh:  # nothing follows what did not fit
-                array = self._place.array(request.slot, span)
+            if request.slot is not None and self._slots is not None and not fresh:  # nothing follows what did not fit
+                array = span.of(self._slots.array[request.slot])
             spans.append(None if array is None else span)
             if array is None:
                 fresh.append(_empty(shape, dtype))
@@ -217,10 +217,8 @@ def quiet_worker(_: int) -> None:
 @contextmanager
 def ready_to_fork() -> Iterator[None]:
     """Freeze the garbage collector during a fork: its marks would give each child its own copy of the pages of all objects."""
-    frozen = gc.get_freeze_count() > FROZEN_AT_START
     gc.freeze()
     try:
         yield
     finally:
-        if not frozen:
-            gc.unfreeze()
+        gc.unfreeze()

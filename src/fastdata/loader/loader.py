@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +22,7 @@ from fastdata.loader.ranks import Ranks, default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.samplers import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sampling import Sampling, whole
-from fastdata.loader.unwrap import WatchedDataset
+from fastdata.loader.unwrap import settings, unwrapped
 from fastdata.loader.workers import Workers
 
 OF_TORCH: dict[str, tuple[Any, str]] = {  # arguments of its DataLoader: the default, and what to do instead of another value
@@ -134,9 +133,11 @@ class Loader(Fixed, fixed=FIXED):
             raise ValueError(f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}, but must be at least 0 and 1")
         if backend not in ("torch", "dali"):
             raise ValueError(f'backend is {backend!r}, but must be "torch" or "dali"')
-        self._watched = WatchedDataset(dataset)
-        self.dataset = dataset = self._watched.dataset
-        if collate_fn not in (None, default_collate) and (isinstance(dataset, SlotDataset) or is_direct(dataset)):
+        self._original = dataset
+        self.dataset = dataset = unwrapped(dataset)
+        self._settings = settings(dataset), settings(self._original)
+        self._direct = is_direct(dataset)
+        if collate_fn not in (None, default_collate) and (isinstance(dataset, SlotDataset) or self._direct):
             raise ValueError(
                 f"collate_fn is for other datasets: a {type(dataset).__name__} makes whole batches itself. Give it a transform, or "
                 "give the Loader a batch_transform"
@@ -203,7 +204,7 @@ class Loader(Fixed, fixed=FIXED):
         """Processes that make batches."""
         if self._num_workers is not None:
             return self._num_workers
-        return 0 if is_direct(self.dataset) else default_workers(self.part, len(self))
+        return 0 if self._direct else default_workers(self.part, len(self))
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch, the same on every rank."""
@@ -217,7 +218,7 @@ class Loader(Fixed, fixed=FIXED):
         return f"Loader({self.dataset!r:.120}, {', '.join(arguments)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_progress": self._progress.copy(), "_watched": copy.copy(self._watched)}
+        return {**self.__dict__, "_progress": self._progress.copy()}
 
     @property
     def epoch(self) -> int:
@@ -287,11 +288,29 @@ class Loader(Fixed, fixed=FIXED):
             progress.end_epoch()
             self._requests()
         if sampler is not None:
-            sampler.expect(progress.epoch + 1)
-            progress.in_flight = (-1, 0)  # the sampler may have changed between passes: draw its list again
+            sampler.begin_pass(progress.epoch)
+            progress.in_flight = (-1, 0)  # what was made ahead is of the list before
         if progress.engine is not None and not progress.engine.alive():
             self.close()  # a worker died since the last batch: start new ones
-        return progress.deliver(self._start, self._watched.changed)
+        progress.passes += 1
+        return progress.deliver(progress.passes, self._start, self._outdated)
+
+    def _outdated(self) -> bool:
+        """Return whether a transform or view was set since the last call: workers started before lack it.
+
+        Raises:
+            LoaderError: it was set on a dataset inside a Subset or ConcatDataset that was unwrapped.
+        """
+        if self._direct:
+            return False
+        before, now = self._settings, (settings(self.dataset), settings(self._original))
+        if self.dataset is not self._original and now[1] != before[1]:
+            raise LoaderError(
+                f"a transform was set inside a {type(self._original).__name__} after the Loader had unwrapped it: "
+                "set loader.dataset.transform, or make the Loader afterwards"
+            )
+        self._settings = now
+        return now != before
 
     def _start(self) -> Engine:
         """Return a new engine, which makes the batches, once the ranks agree."""
@@ -303,7 +322,7 @@ class Loader(Fixed, fixed=FIXED):
             ranks.compare(state, None if sampler is None else sampler.drawn)
         self._progress.compared = True
         engine: Engine
-        if is_direct(self.dataset):
+        if self._direct:
             engine = Direct(self.dataset, requests, pin=self.pin_memory)
         elif self.backend == "dali":
             engine = Dali(self, requests)

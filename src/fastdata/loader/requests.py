@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from fastdata.remote.prefetch import ScheduleWriter
 from fastdata.types import Array
 
 AHEAD = 16_384  # samples whose order is computed at once, to spread numpy's cost per call over many batches
+BATCHES_AHEAD = 256  # of a sampler, whose list is drawn at once
 
 
 class SampleCounts(NamedTuple):
@@ -64,7 +66,7 @@ class Requests:
     def rows(self) -> int:
         """Return the most samples of a batch; with a sampler, those of this epoch, and larger batches are copied."""
         if self._sampler is not None:
-            return max(len(indices) for indices, _ in self._drawn_batches(self._sampler))
+            return max(len(indices) for indices, _ in self._drawn(self._sampler))
         return -(-min(self.counts.global_batch_size, self.counts.epoch_stop) // self.shard.world_size)
 
     def restart(self, epoch: int, start: int) -> None:
@@ -72,7 +74,6 @@ class Requests:
         self.generation += 1
         self._epoch, self._start = epoch, start
         self._ready: deque[Request] = deque()
-        self._drawn: list[Array] | None = None  # what the sampler yields from `_start` on
         if self._schedule is not None:
             self._schedule.restart(epoch, start)
 
@@ -93,9 +94,9 @@ class Requests:
         if start >= self.counts.epoch_stop:
             epoch, start = epoch + 1, 0
         if self._sampler is not None:
-            known = epoch == self._epoch
-            drawn = [request.indices for request in self._ready] + [indices for indices, _ in self._drawn or []] if known else []
-            return np.concatenate([np.zeros(0, np.int64), *drawn]), epoch, self.counts.epoch_stop
+            stop = self.counts.epoch_stop
+            known = self._sampler.batches(epoch, start, stop, stop - start) if epoch == self._epoch else ()
+            return np.concatenate([np.zeros(0, np.int64), *(indices for indices, _ in known)]), epoch, stop
         indices, _, stop = self._ordered(epoch, start)
         return indices, epoch, stop
 
@@ -105,14 +106,18 @@ class Requests:
         if self._schedule is not None:
             self._schedule.end()
 
+    def known(self) -> bool:
+        """Return whether the next request is known: a sampler's next list is drawn when the pass begins."""
+        return self._sampler is None or bool(self._ready) or self._start < self.counts.epoch_stop
+
     def __iter__(self) -> Iterator[Request]:
         while True:
-            if self._sampler is None or self._ready or self._start < self.counts.epoch_stop:
+            if self.known():
                 self.fill()
                 request = self._ready.popleft()
                 if self._schedule is not None:
                     self._schedule.draw(len(request.indices))
-            # else a sampler's next list is drawn when the pass begins; until then the last batch is made again, for nobody
+            # else the last batch is made again, for nobody
             yield request if self.slots is None else request._replace(slot=self.slots.take())
 
     def take(self) -> list[Request]:
@@ -128,7 +133,6 @@ class Requests:
             return
         if self._start >= self.counts.epoch_stop:
             self._epoch, self._start = self._epoch + 1, 0
-            self._drawn = None
         epoch, size, batch = self._epoch, self._size(self._epoch), self.counts.global_batch_size
         for indices, repeats, valid in self._next_batches():
             stop = min(self._start + batch, self.counts.epoch_stop)
@@ -144,10 +148,7 @@ class Requests:
             indices, valid, _ = self._ordered(self._epoch, self._start)
             rows = -(-self.counts.global_batch_size // self.shard.world_size)
             return [(indices[first : first + rows], None, valid) for first in range(0, len(indices), rows)]
-        batches = self._drawn_batches(self._sampler)
-        count = max(AHEAD // batches[0].shape[1], 1)
-        self._drawn = batches[count:]
-        return [(indices, repeats, len(indices)) for indices, repeats in batches[:count]]
+        return [(indices, repeats, len(indices)) for indices, repeats in islice(self._drawn(self._sampler), BATCHES_AHEAD)]
 
     def _ordered(self, epoch: int, start: int) -> tuple[Array, int, int]:
         """Return this rank's samples of some batches of an epoch, how many of a batch are real, and where the last one stops."""
@@ -157,8 +158,6 @@ class Requests:
         places, valid = self.shard.places(start, stop, batch)
         return self.order.at(epoch, places), valid, stop
 
-    def _drawn_batches(self, sampler: UserSampler) -> list[Array]:
-        """Return what the sampler yields in the rest of this epoch."""
-        if self._drawn is None:
-            self._drawn = sampler.draw(self._epoch, self._start, self.counts.epoch_stop, self.counts.global_batch_size)
-        return self._drawn
+    def _drawn(self, sampler: UserSampler) -> Iterator[Array]:
+        """Yield the batches of the sampler in the rest of this epoch."""
+        return sampler.batches(self._epoch, self._start, self.counts.epoch_stop, self.counts.global_batch_size)

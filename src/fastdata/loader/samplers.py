@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import Sampler, SequentialSampler
 
 from fastdata.data.random import isolated_global_rngs, occurrences, seeds_for_user_code
@@ -33,62 +32,61 @@ class UserSampler:
         self._among = among
         both = sampler, getattr(sampler, "sampler", None)
         self._with_epoch = next(filter(_tells_epoch, both), None)
-        generators = (getattr(one, "generator", None) for one in both)
-        self._generator = next((one for one in generators if isinstance(one, torch.Generator)), None)
         repeats = next((one for one in both if any((getattr(one, name, 1) or 1) > 1 for name in REPEATS)), None)
         self._replicas, self._rank = getattr(repeats, "num_replicas", 1), getattr(repeats, "rank", 0)
-        self._drawn = -1, torch.empty(0), torch.empty(0)  # the last epoch, and the generator's state before it and after it
         self._next_epoch = 0
-        self.drawn = 0, 0  # how many indices of the last epoch, and their checksum
+        self._drawn_epoch: int | None = None
+        self._rows = np.empty((2, 0), np.int64)  # what was drawn: indices, and how often each came before in the epoch
+        self._bounds: Any = range(1)  # where the rows of each index, or of each batch of a batch sampler, begin
+        self.drawn = 0, 0  # how many indices, and their checksum
 
     def epoch_set(self) -> int | None:
         """Return the epoch that the program has set on the sampler; None: it has set none, or the one that comes next."""
         epoch: Any = getattr(self._with_epoch, "epoch", None)  # perhaps a number of numpy
         return int(epoch) if hasattr(epoch, "__index__") and epoch != self._next_epoch else None
 
-    def expect(self, epoch: int) -> None:
-        """Let the sampler say the epoch that comes next, unless the program sets another one."""
-        self._next_epoch = epoch
+    def begin_pass(self, epoch: int) -> None:
+        """Draw anew in this pass. Let the sampler say the epoch after it, unless the program sets another one."""
+        self._drawn_epoch = None
+        self._next_epoch = epoch + 1
+        self._set_epoch(epoch + 1)
+
+    def _set_epoch(self, epoch: int) -> None:
         if self._with_epoch is not None:
             self._with_epoch.set_epoch(epoch)
 
-    def draw(self, epoch: int, start: int, stop: int, size: int) -> list[Array]:
-        """Return the batches of `size` in [start, stop): indices, and how often each came before in the epoch, int64 [2, n].
+    def batches(self, epoch: int, start: int, stop: int, size: int) -> Iterator[Array]:
+        """Yield the batches of `size` in [start, stop): indices, and how often each came before in the epoch, int64 [2, n].
 
         Raises:
             LoaderError: the sampler yields something else than it should, or not as much as its len() says.
             IndexError: there is no such sample.
         """
-        if self._with_epoch is not None:
-            self._with_epoch.set_epoch(epoch)
-        before = self._rewind(epoch)
+        if self._drawn_epoch != epoch:
+            self._draw(epoch, stop)
+        for first in range(start, stop, size):
+            yield self._rows[:, self._bounds[first] : self._bounds[min(first + size, stop)]]
+
+    def _draw(self, epoch: int, count: int) -> None:
+        """Draw an epoch, of so many indices or batches."""
+        self._set_epoch(epoch)
         with isolated_global_rngs() as reseed:  # a resumed epoch has the same list
             reseed(seeds_for_user_code(self._seed, epoch, [SAMPLER_STREAM])[0])
             lists = [self._indices(each) for each in (self._sampler if self._is_batch_sampler else [self._sampler])]
-        if self._generator is not None:
-            self._drawn = epoch, before, self._generator.get_state()
-        self.expect(self._next_epoch)
+        self._set_epoch(self._next_epoch)
         drawn = np.concatenate([np.empty(0, np.int64), *lists])
         self.drawn = len(drawn) if self._replicas == 1 else 0, zlib.crc32(drawn.data)
-        batches = np.stack([drawn, occurrences(drawn) * self._replicas + self._rank])
-        if not self._is_batch_sampler:
-            if len(drawn) < stop:
-                raise LoaderError(f"the sampler ended after {len(drawn)} indices, but its len() is {len(self._sampler)}")
-            return np.split(batches[:, start:stop], range(size, stop - start, size), axis=1)
-        if not all(map(len, lists)):
-            raise LoaderError("batch_sampler gave a batch without indices")
-        if len(lists) != stop:
-            raise LoaderError(f"batch_sampler gave {len(lists)} batches, but its len() is {stop}")
-        return np.split(batches, np.cumsum([len(each) for each in lists])[:-1], axis=1)[start:]
-
-    def _rewind(self, epoch: int) -> torch.Tensor:
-        """Put the sampler's own generator back if it has drawn this epoch, ahead of its pass, and return its state."""
-        if self._generator is None:
-            return torch.empty(0)
-        last, before, after = self._drawn
-        if last == epoch and torch.equal(self._generator.get_state(), after):  # else the program has set it
-            self._generator.set_state(before)
-        return self._generator.get_state()
+        self._rows = np.stack([drawn, occurrences(drawn) * self._replicas + self._rank])
+        self._bounds = range(len(drawn) + 1)
+        if self._is_batch_sampler:
+            if not all(map(len, lists)):
+                raise LoaderError("batch_sampler gave a batch without indices")
+            if len(lists) != count:
+                raise LoaderError(f"batch_sampler gave {len(lists)} batches, but its len() is {count}")
+            self._bounds = np.cumsum([0, *map(len, lists)])
+        elif len(drawn) < count:
+            raise LoaderError(f"the sampler ended after {len(drawn)} indices, but its len() is {len(self._sampler)}")
+        self._drawn_epoch = epoch
 
     def _indices(self, drawn: Iterable[Any]) -> Array:
         """Return the indices that are drawn. Negative ones count from the end, as in `dataset[-1]`."""

@@ -37,17 +37,9 @@ class Span(NamedTuple):
     def stop(self) -> int:
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
-
-class SlotMemory:
-    """The slots' memory, which workers write batches into."""
-
-    def __init__(self, count: int, size: int) -> None:
-        self.memory = SharedArray((count, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE))
-
-    def array(self, slot: int, span: Span) -> Array | None:
-        """Return part of a slot as an array; None if it does not fit."""
-        row = self.memory.array[slot]
-        return row[span.start : span.stop].view(span.dtype).reshape(span.shape) if span.stop <= row.size else None
+    def of(self, slot: Array) -> Array | None:
+        """Return this part of a slot, uint8, as an array; None if it does not fit."""
+        return slot[self.start : self.stop].view(self.dtype).reshape(self.shape) if self.stop <= slot.size else None
 
 
 class Slots:
@@ -61,6 +53,7 @@ class Slots:
     Attributes:
         in_flight: as given.
         count: the number of slots.
+        memory: uint8 [count, bytes], which workers write batches into.
         copies: batches that were handed out as a copy.
         reclaim: releases batches that were copied to a device, and waits for copies until a condition holds. Set by the copier.
     """
@@ -68,14 +61,14 @@ class Slots:
     def __init__(self, in_flight: int, size: int, *, held: int = MAX_HELD_BATCHES) -> None:
         self.in_flight = in_flight
         self.count = in_flight + held + 1  # one more for the request that precedes handing out
-        self.place = SlotMemory(self.count, size)
+        self.memory = SharedArray((self.count, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE))
         self._free = deque(range(self.count))
         self.reclaim: Callable[[Callable[[], bool]], None] = lambda enough: None
         self.copies = 0
 
     @property
     def nbytes(self) -> int:
-        return self.place.memory.array.nbytes
+        return self.memory.array.nbytes
 
     @property
     def in_use(self) -> int:
@@ -92,7 +85,7 @@ class Slots:
 
     def hand_out(self, slot: int, spans: Sequence[Span]) -> list[torch.Tensor]:
         """Return the arrays of a batch in a slot, which is free again when the last tensor, and the last view of one, is gone."""
-        memory = self.place.memory.array[slot, : max(span.stop for span in spans)]  # a new object that the tensors keep alive
+        memory = self.memory.array[slot, : max(span.stop for span in spans)]  # a new object that the tensors keep alive
         self.reclaim(self._some_free)
         if not self._free:
             self.copies += 1
@@ -109,7 +102,7 @@ class Slots:
     def pin(self, device: torch.device) -> None:
         """Page-lock the slots, once, so that copies to a GPU overlap with its work. Warn if CUDA refuses."""
         cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        start = self.place.memory.array.ctypes.data
+        start = self.memory.array.ctypes.data
         with torch.cuda.device(device):
             code = int(cudart.cudaHostRegister(start, self.nbytes, 0))
             if code:

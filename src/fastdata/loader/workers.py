@@ -108,7 +108,6 @@ class Workers(Engine):
     def __init__(self, loader: Any, requests: Requests) -> None:
         dataset, count, device = loader.dataset, loader.num_workers, loader.device
         on_gpu = device is not None and device.type == "cuda"
-        self._raised: BaseException | None = None
         self._told = False  # that a batch does not come
         self._dataset = dataset
         if count and multiprocessing.current_process().daemon:
@@ -124,7 +123,7 @@ class Workers(Engine):
         requests.slots = self.slots
         requests.fill()  # raise a sampler's error before there are workers
         source = DataLoader(
-            Fetch(dataset, self.slots.place if self.slots else None, loader.collate_fn),
+            Fetch(dataset, self.slots.memory if self.slots else None, loader.collate_fn),
             batch_sampler=requests,  # type: ignore[arg-type]  # whole requests, not lists of indices
             num_workers=count,
             collate_fn=as_is,
@@ -164,7 +163,6 @@ class Workers(Engine):
 
         Raise whatever went wrong in a worker or with it.
         """
-        self._raised = None
         while True:
             with _on_cpu():
                 reply, data = self._next()
@@ -177,7 +175,7 @@ class Workers(Engine):
                 reply.error.reraise()
             except Exception as error:
                 # torch's frame refers to the error: a cycle, which would keep the memory of the batch that is being handed out
-                self._raised = error.with_traceback(None)
+                error.__traceback__ = None
                 raise error
         return reply, self._images(reply, *data) if isinstance(self._dataset, SlotDataset) else data
 
@@ -187,7 +185,9 @@ class Workers(Engine):
         while True:
             try:
                 return next(self._batches)
-            except RuntimeError as error:
+            except (RuntimeError, OSError, EOFError) as error:
+                if self._died(error):
+                    raise LoaderError(f"a worker died: {error}; {WHY_DIED}") from error
                 if not is_timeout(error):
                     raise
             if not self._told and time.monotonic() >= end:
@@ -223,14 +223,11 @@ class Workers(Engine):
         with _on_cpu():
             return bool(arrived(self._batches))
 
-    def died(self, error: BaseException) -> bool:
+    def _died(self, error: Exception) -> bool:
         """Return whether the error means a dead worker: torch's own message, or a connection that broke during a fetch."""
-        if error is self._raised or not workers_of(self._batches):
-            return False
-        try:
-            return "DataLoader worker" in str(error) or (isinstance(error, OSError | EOFError) and not self.alive(within=1))
-        except RuntimeError:  # from torch's signal handler, just now
-            return True
+        if "DataLoader worker" in str(error):
+            return bool(workers_of(self._batches))
+        return isinstance(error, OSError | EOFError) and not self.alive(within=1)
 
     def alive(self, within: float = 0) -> bool:
         """Return whether no worker has ended, or ends within so many seconds: its connections break a moment earlier."""

@@ -65,7 +65,7 @@ def kill_workers(batches: Any) -> None:
     batches._shutdown_workers()
 
 
-def is_timeout(error: RuntimeError) -> bool:
+def is_timeout(error: Exception) -> bool:
     """Return whether an iterator of torch's DataLoader says that no batch came in its `timeout`; the next call goes on waiting."""
     return "DataLoader timed out" in str(error)
 
