@@ -19,7 +19,7 @@ from archives import png, write_tar
 from fastdata import LMDBDataset, prep
 from fastdata.errors import PrepError
 from fastdata.sources.fields import fit
-from fastdata.store.column import NUMBERS, Column
+from fastdata.store.columns import NUMBERS, Column
 from fastdata.store.store import Store, verify
 from support import Array, tree, write_pictures
 

@@ -19,7 +19,7 @@ from corpora import sentences, tokenizer
 from fastdata import LMDBDataset, Loader, Ragged, RAMDataset, prep
 from fastdata.errors import PrepError, StoreError
 from fastdata.images.tokens import decode_tokens, encode_columns, with_tokens
-from fastdata.store.column import Column
+from fastdata.store.columns import Column
 from fastdata.store.info import info_lines, store_facts
 from fastdata.store.store import Store, verify
 from support import write_pictures

@@ -18,7 +18,7 @@ from fastdata.sources.listing import labelled, skipped_files
 from fastdata.sources.pairs import with_files
 from fastdata.sources.tables import is_path_table, list_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
-from fastdata.store.column import NUMBERS
+from fastdata.store.columns import NUMBERS
 from fastdata.store.manifest import Labels
 from fastdata.types import StrPath
 

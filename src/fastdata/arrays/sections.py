@@ -9,7 +9,7 @@ import numpy as np
 
 from fastdata.errors import FormatError
 from fastdata.images.sections import Masks, join_masks
-from fastdata.store.column import NUMBERS
+from fastdata.store.columns import NUMBERS
 from fastdata.store.files import SAMPLES, Count, Entry
 from fastdata.store.manifest import MASK, Form, Variant, sample_columns
 from fastdata.store.store import Store

@@ -18,8 +18,7 @@ from fastdata.codecs.pixels import EXTENSIONS, decode_record, encode_record
 from fastdata.errors import StoreError, warn_user
 from fastdata.images.geometry import move_columns, placement
 from fastdata.sources.tar import CLASSES, MASK
-from fastdata.store.column import SOURCE_SIZE, Column
-from fastdata.store.columns import ColumnReader, Lists
+from fastdata.store.columns import SOURCE_SIZE, Column, ColumnReader, Lists
 from fastdata.store.export import write_folders
 from fastdata.store.manifest import Variant
 from fastdata.store.reader import ShardReader

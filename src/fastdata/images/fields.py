@@ -12,8 +12,7 @@ import torch
 from fastdata.errors import StoreError
 from fastdata.images.geometry import Placement, move_columns
 from fastdata.images.records import Images
-from fastdata.store.column import TEXTS, Column
-from fastdata.store.columns import Lists
+from fastdata.store.columns import TEXTS, Column, Lists
 from fastdata.types import Array
 
 Move = Callable[[], tuple[Placement, Array]]

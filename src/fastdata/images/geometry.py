@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastdata.store.column import INSTANCES, Column, mirror_order
-from fastdata.store.columns import Lists
+from fastdata.store.columns import INSTANCES, Column, Lists, mirror_order
 from fastdata.types import Array
 
 if TYPE_CHECKING:  # an export needs no torch

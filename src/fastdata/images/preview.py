@@ -10,8 +10,7 @@ import numpy as np
 
 from fastdata.codecs.channels import to_bits, to_channels
 from fastdata.images.export import read_columns, read_pixels
-from fastdata.store.column import Column
-from fastdata.store.columns import ColumnReader
+from fastdata.store.columns import Column, ColumnReader
 from fastdata.store.preview import Preview, box_color, class_colors, label_text
 from fastdata.store.store import Store
 from fastdata.tokenizer import load

@@ -21,8 +21,7 @@ from fastdata.data.dataset import shown
 from fastdata.data.in_memory import InMemoryRecords, progress_bar
 from fastdata.errors import CodecError, FormatError, StoreError, lacking
 from fastdata.images.geometry import Placement, placement
-from fastdata.store.column import SOURCE_SIZE, TEXTS, Column
-from fastdata.store.columns import ColumnReader, Lists
+from fastdata.store.columns import SOURCE_SIZE, TEXTS, Column, ColumnReader, Lists
 from fastdata.store.manifest import Form, Labels
 from fastdata.store.store import Store, Use
 from fastdata.system.shared_memory import SharedArray

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.store.column import Column, ColumnTokens
+from fastdata.store.columns import Column, ColumnTokens
 from fastdata.tokenizer import find_tokenizer, load
 from fastdata.types import Array
 

@@ -27,7 +27,7 @@ from fastdata.remote.url import Storage
 from fastdata.sources.inputs import Field, Source, SourceList
 from fastdata.sources.packed import Packed, shuffled, trimmed
 from fastdata.sources.urls import AnyPath, UrlPath, stamps_of, to_path
-from fastdata.store.column import Column
+from fastdata.store.columns import Column
 from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 from fastdata.store.info import plain_values
 from fastdata.store.manifest import Labels, Manifest, read_manifest

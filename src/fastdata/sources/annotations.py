@@ -21,7 +21,7 @@ from fastdata.sources.instances import annotated, instance_column, with_annotati
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import FileIndex
 from fastdata.sources.urls import AnyPath
-from fastdata.store.column import INSTANCES, SOURCE_SIZE, Column, mirror_order
+from fastdata.store.columns import INSTANCES, SOURCE_SIZE, Column, mirror_order
 from fastdata.words import number_of, was
 
 # COCO: https://cocodataset.org/#format-data

@@ -17,7 +17,7 @@ from fastdata.errors import CodecError, PrepError, RemoteError, needs
 from fastdata.sources.base import ENDINGS, ArchiveColumns, Selection, Table, even_sizes, list_tables, open_once, unreadable
 from fastdata.sources.inputs import Source, SourceList, choose_label
 from fastdata.sources.urls import AnyPath, seekable
-from fastdata.store.column import NUMBERS, Column
+from fastdata.store.columns import NUMBERS, Column
 
 EMBED = 'dataset.with_format("arrow").map(datasets.table.embed_table_storage, batched=True).to_parquet(PATH)'
 END_OF_STREAM = bytes([255] * 4 + [0] * 4)

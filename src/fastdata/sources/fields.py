@@ -28,7 +28,7 @@ from fastdata.sources.inputs import Field, Source, SourceList, as_spelled, look,
 from fastdata.sources.instances import LAYOUTS, as_instances, instance_column
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
-from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
+from fastdata.store.columns import INSTANCES, SOURCE_SIZE, TEXTS, Column
 from fastdata.types import Array, StrPath
 
 FIELD = re.compile(

@@ -19,7 +19,7 @@ from fastdata.errors import PrepError, may_pass
 from fastdata.sources.options import NO_LABELS
 from fastdata.sources.packed import trimmed
 from fastdata.sources.urls import AnyPath, UrlPath, join
-from fastdata.store.column import Column
+from fastdata.store.columns import Column
 from fastdata.store.manifest import Labels
 from fastdata.types import StrPath
 from fastdata.words import number_of

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from fastdata.errors import CodecError
 from fastdata.sources.inputs import Field, Source, SourceList, read_bytes
-from fastdata.store.column import INSTANCES, SOURCE_SIZE, TEXTS, Column
+from fastdata.store.columns import INSTANCES, SOURCE_SIZE, TEXTS, Column
 from fastdata.store.manifest import Labels
 from fastdata.types import Array
 from fastdata.words import number_of, was

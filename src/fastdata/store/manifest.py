@@ -16,7 +16,7 @@ from msgspec import Meta, convert, structs, to_builtins
 
 from fastdata import kinds
 from fastdata.errors import FormatError, StoreError, lacking
-from fastdata.store.column import SOURCE_SIZE, Column
+from fastdata.store.columns import SOURCE_SIZE, Column
 from fastdata.store.files import (
     MANIFEST,
     NAMES,
