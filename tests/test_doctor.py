@@ -16,7 +16,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import fastdata
@@ -79,16 +78,9 @@ def test_heavy_decoding_and_a_slow_transform_are_the_cpu(parts: dict[str, Any], 
 
 
 def test_a_heavy_model_is_the_model() -> None:
-    model = nn.Linear(8, 1)
-
-    def loss(model: Any, batch: torch.Tensor) -> torch.Tensor:
-        busy(0.05)
-        return model(batch).flatten()
-
-    found = doctor(rigged(), (model, loss), seconds=SECONDS)
+    found = doctor(rigged(), lambda batch: busy(0.05), seconds=SECONDS)
     assert found.limit == "model" and found.step_s is not None and found.together is not None
     assert 4 * found.step_s > 0.045
-    assert all(weight.grad is None for weight in model.parameters())
     assert "limit      model: the step and its copy to the device" in str(found)
 
 

@@ -96,7 +96,7 @@ class Contestant:
         return Run(reply["images"], reply["seconds"], self._cpu_s() - before)
 
     def _cpu_s(self) -> float:
-        return tree_cpu_s(tree(self._process.pid), ended=True)
+        return tree_cpu_s(tree(self._process.pid))
 
     def close(self) -> None:
         """Let it end, and end what is left of it."""

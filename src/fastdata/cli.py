@@ -414,11 +414,7 @@ def bench(store: str, as_json: bool, **options: Any) -> None:
 @cli.command()
 @click.argument("path", required=False, type=click.Path())
 @click.option("--loader", metavar="MODULE:FUNCTION", help="Function that returns your DataLoader or Loader.")
-@click.option(
-    "--model",
-    metavar="MODULE:FUNCTION",
-    help="Function that returns a training step, which takes a batch; or (model, loss_fn), with loss_fn(model, batch) -> losses.",
-)
+@click.option("--model", metavar="MODULE:FUNCTION", help="Function that returns a training step, which is a function of a batch.")
 @click.option("--size", type=click.IntRange(1), help="Stored size of a store, or to prepare a folder with.")
 @CROP
 @BATCH_SIZE

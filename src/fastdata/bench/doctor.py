@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -17,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
 
 from fastdata.bench.harness import Run, interleave, running, stream, summarize, table
@@ -103,16 +100,9 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
 
     Args:
         loader: torch's DataLoader, a Loader, or another iterable of batches, of which only whole batches are measured.
-        step: a function of a batch on the device, which does a training step; or (model, loss_fn), for a step without an optimizer,
-            where ``loss_fn(model, batch)`` returns losses. None: the loader alone.
+        step: a function of a batch on the device, which does a training step; None: the loader alone.
         device: of the model; None: the Loader's; else a GPU if there is one, else the CPU.
         seconds: about how long this takes. It is less exact with less.
-
-    Raises:
-        TypeError: `loader` or `step` is something else.
-        ValueError: `seconds` is not positive.
-
-    Other exceptions of the dataset, the loader or the step propagate.
     """
     return _diagnose(loader, step, device, seconds)
 
@@ -126,13 +116,14 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
         raise ValueError(f"--seconds is {seconds}, but must be positive")
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"doctor measures a DataLoader, a Loader or another iterable of batches, found a {type(loader).__name__}")
+    if step is not None and not callable(step):
+        raise TypeError(f"a step is a function of a batch, found {step!r:.100}")
     unit, cores = seconds / TOTAL_S, available_cores()
     dataset: Any = loader.dataset if isinstance(loader, Loader | DataLoader) else None
     device = torch.device(device or getattr(loader, "device", None) or ("cuda" if torch.cuda.is_available() else "cpu"))
-    train = _training(step, device)
     remade = dataset is not None and not is_direct(dataset)
     workers = loader.num_workers if remade else 0
-    with _running(loader, workers) as batches:
+    with running(_remade(loader, workers)) as batches:
         batch = next(batches)
     size, copier = _count(batch, _batch_size(loader)), Copier(device, pin=False)
 
@@ -140,16 +131,16 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
         return (_count(each, size) for each in batches)
 
     def steps(batches: Iterator[Any], fixed: Any = None, *, wait: bool = False) -> Iterator[int]:
-        """Train on each batch, or on a fixed one for each. wait: for the device; beside a loader, it goes on meanwhile."""
+        """Step on each batch, or on a fixed one for each. wait: for the device; beside a loader, it goes on meanwhile."""
         for each in batches:
-            train(copier.start(each if fixed is None else fixed).take())
+            step(copier.start(each if fixed is None else fixed).take())
             if wait and device.type == "cuda":
                 torch.cuda.synchronize(device)
             yield _count(each, size)
 
-    def turn(start: Any, count: Any, seconds: float, workers: int = workers) -> Run:
+    def turn(make: Callable[[int], Any], count: Any, seconds: float, workers: int = workers) -> Run:
         """Measure with new workers, since the speed of a process depends on how it was started."""
-        with start(workers) as batches:
+        with running(make(workers)) as batches:
             return stream(count(batches), 1 + workers * (getattr(loader, "prefetch_factor", None) or 2), seconds)
 
     def compare(turns: Mapping[str, Callable[[float], Run]]) -> dict[str, Any]:
@@ -157,23 +148,23 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
         runs = interleave(turns, seconds=length * unit, repeats=rounds, warmup=0)
         return {row["name"]: row for row in summarize(runs, "loader")}
 
-    own = partial(_running, loader)
-    others = sorted({1, 2, cores} - {workers} if remade else (), reverse=True)
+    own = partial(_remade, loader)
+    others = sorted({1, min(2, cores), cores} - {workers} if remade else (), reverse=True)
     runs = {count: turn(own, counts, RATE_S * unit, count) for count in others}
     alone, both = {"loader": partial(turn, own, counts)}, {"loader": partial(turn, own, steps)}
     if prepare is not None:
         prepared, kept = prepare(size, workers, device=device if device.type == "cuda" else None), copier.start(batch).take()
-        alone["prepared"] = partial(turn, lambda workers: running(prepared), counts)
-        both["prepared"] = partial(turn, lambda workers: running(prepared), partial(steps, fixed=kept))
-    both["step"] = partial(turn, lambda _: nullcontext(repeat(batch)), partial(steps, wait=True), workers=1)  # to warm up by three
+        alone["prepared"] = partial(turn, lambda _: prepared, counts)
+        both["prepared"] = partial(turn, lambda _: prepared, partial(steps, fixed=kept))
+    both["step"] = partial(turn, lambda _: repeat(batch), partial(steps, wait=True), workers=1)  # to warm up by three
     found = {f"{name} alone": row for name, row in compare(alone).items()}
-    found |= {} if train is None else compare(both)
+    found |= {} if step is None else compare(both)
     if workers:  # last, when no workers are forked any more, which would share open files
         runs[0] = turn(own, counts, RATE_S * unit, 0)
     median = {name: row["images_per_s"]["median"] for name, row in found.items()}
     rates = {count: run.images / run.seconds for count, run in runs.items()} | {workers: median["loader alone"]}
     gain = None
-    if prepare is not None and train is not None:
+    if prepare is not None and step is not None:
         gain = min(found["prepared"]["ratio"]["median"], median["step"] / median["loader"])
     elif prepare is not None:
         gain = found["prepared alone"]["ratio"]["median"]
@@ -185,38 +176,12 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
         cores=cores,
         parts=_parts(loader, PARTS_S * unit),
         rates=dict(sorted(rates.items())),
-        step_s=1 / median["step"] if train is not None else None,
+        step_s=1 / median["step"] if step is not None else None,
         together=median.get("loader"),
         prepared=median.get("prepared alone"),
         prepared_together=median.get("prepared"),
         gain=gain,
     )
-
-
-def _training(step: Any, device: torch.device) -> Callable[[Any], Any]:
-    """Return a step of training, if there is one, as a function of a batch."""
-    if step is None or callable(step):
-        return step  # type: ignore[no-any-return]
-    if not isinstance(step, tuple | list) or len(step) != 2 or not isinstance(step[0], nn.Module):
-        raise TypeError(f"a step is a function of a batch, or (model, loss_fn); found {step!r:.100}")
-    model, loss_fn = step
-    model.to(device)
-
-    def train(batch: Any) -> None:
-        result = loss_fn(model, batch)
-        (result[0] if isinstance(result, tuple | list) else result).sum().backward()
-        model.zero_grad(set_to_none=True)
-
-    return train
-
-
-@contextmanager
-def _running(loader: Any, workers: int) -> Iterator[Iterator[Any]]:
-    """Yield batches without end, of samples drawn at random, which so many workers make."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores, on purpose
-        with running(_remade(loader, workers)) as batches:
-            yield batches
 
 
 def _remade(loader: Any, workers: int) -> Any:

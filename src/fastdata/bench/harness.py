@@ -74,10 +74,10 @@ def stream(batches: Iterator[int], ahead: int, seconds: float) -> Run:
     since they may be ready before the clock starts."""
     for _ in range(ahead):
         next(batches)
-    samples, cpu, started = 0, tree_cpu_s(), time.perf_counter()
+    samples, cpu, started = 0, tree_cpu_s(tree()), time.perf_counter()
     while (elapsed := time.perf_counter() - started) < seconds or not samples:
         samples += next(batches)
-    return Run(samples, elapsed, tree_cpu_s() - cpu)
+    return Run(samples, elapsed, tree_cpu_s(tree()) - cpu)
 
 
 def summarize(runs: Mapping[str, Sequence[Run]], reference: str) -> list[dict[str, Any]]:
@@ -93,7 +93,6 @@ def summarize(runs: Mapping[str, Sequence[Run]], reference: str) -> list[dict[st
             "images_per_s": spread([run.images / run.seconds for run in done]),
             "ratio": spread([run.images / run.seconds / other for run, other in zip(done, base, strict=True)]),
             "cpu_ms_per_image": median(1e3 * run.cpu_s / run.images for run in done),
-            "cores_busy": median(run.cpu_s / run.seconds for run in done),
         }
         for name, done in runs.items()
     ]
@@ -108,21 +107,17 @@ def tree(root: int | None = None) -> list[psutil.Process]:
         return []
 
 
-def tree_cpu_s(processes: Iterable[psutil.Process] | None = None, *, ended: bool = False) -> float:
-    """Return the CPU seconds, in steps of 1/100 s, of processes, by default this one and its descendants; ended: and of their ended
-    children."""
+def tree_cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """Return the CPU seconds, in steps of 1/100 s, of processes and their ended children."""
     total = 0.0
-    for process in tree() if processes is None else processes:
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[: 4 if ended else 2])  # user, system, and the same of children
+            total += sum(process.cpu_times()[:4])  # user, system, and the same of children
     return total
 
 
 def tree_pss(root: int | None = None) -> int | None:
-    """Return the memory of a process, by default this one, and its descendants in bytes, with shared pages counted once (PSS).
-
-    None if the kernel does not report it.
-    """
+    """Return the bytes of a process, by default this one, and its descendants, with shared pages counted once; None: unknown."""
     total = 0
     for process in tree(root):
         try:
@@ -136,11 +131,10 @@ def tree_pss(root: int | None = None) -> int | None:
 
 def settle() -> None:
     """Wait, at most 5 s, until the descendants of this process are idle: what one contestant does ahead must not slow the next."""
-    end = time.monotonic() + 5
-    before, now = -1.0, tree_cpu_s(tree()[1:])
-    while now != before and time.monotonic() < end:
+    end, before = time.monotonic() + 5, -1.0
+    while (now := tree_cpu_s(tree()[1:])) != before and time.monotonic() < end:
+        before = now
         time.sleep(0.03)
-        before, now = now, tree_cpu_s(tree()[1:])
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
