@@ -72,7 +72,7 @@ def test_today_s_code_writes_the_golden_bytes(tmp_path: Path) -> None:
 
 def test_the_golden_store_opens_and_is_whole() -> None:
     store = Store(GOLDEN)
-    assert list(verify(GOLDEN)) == [] and list(verify(GOLDEN, quick=True)) == []
+    assert list(verify(GOLDEN)) == []
     assert (len(store), store.manifest.version, store.manifest.labels.names) == (20, "1.0", ("ant hill", "zebra"))
     assert [(r["name"], r["reason"]) for r in store.rejects()] == [("zebra/empty.png", "empty"), ("zebra/text.jpg", "not-an-image")]
     assert "zebra/new\nline-02.ppm" in store.names() and "zebra/b\udcff-04.ppm" in store.names()
@@ -308,7 +308,6 @@ def test_every_harmed_shard_is_named(store: Path) -> None:
     lines = list(verify(store))
     assert all(any(str(path) in line for line in lines) for path in harmed)
     assert all(any(str(path) in line for path in harmed) for line in lines)
-    assert len(list(verify(store, quick=True))) == 4, "it does not read the zeros"
     found = run(*MAIN, "verify", store)
     assert found.returncode == 1 and all(str(path) in found.stdout for path in harmed)
 

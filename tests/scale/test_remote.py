@@ -115,7 +115,6 @@ def test_the_commands_take_a_url(many: Path, server: FaultServer, tmp_path: Path
     assert command("verify", url).exit_code == 0
     assert command("export", url, tmp_path / "far").exit_code == command("export", many, tmp_path / "near").exit_code
     assert tree(tmp_path / "far") == tree(tmp_path / "near")
-    assert command("verify", url, "--quick").exit_code == 2
     server.always["shard-00002"] = "flip"
     damaged = command("verify", url)
     assert damaged.exit_code == 1 and re.search(r"/shard-00002.mdb came \d times with another checksum", damaged.output)

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from fastdata.errors import StoreError
 from fastdata.options import as_option
@@ -22,9 +23,8 @@ def export(
     *,
     to: str | None = None,
     size: int | None = None,
-    shard_size: int | None = None,
-    val_fraction: float | None = None,
     tick: Callable[[int], None] = lambda n: None,
+    **options: Any,
 ) -> int:
     """Write a store as files that other programs read, and return the number of samples; for tokens, of files.
 
@@ -32,9 +32,8 @@ def export(
         out: a folder that is empty or does not exist.
         to: one of the kind's `exports`; None: the first.
         size: the variant; None: the largest.
-        shard_size: the largest size of a tar in bytes; None: 1 GB.
-        val_fraction: for "nanogpt", the fraction of the tokens, at the end, that goes to val.bin; 0: no val.bin; None: 0.1.
         tick: called with 1 for each sample.
+        options: of one format, as `OPTIONS` lists them; None: the default.
 
     Raises:
         StoreError: the files cannot be written, or the format cannot hold the samples.
@@ -45,14 +44,10 @@ def export(
     format = to or kind.exports[0]
     if format not in kind.exports:
         raise ValueError(f"--to is {to!r}, but {path} holds {kind.name}, which go to {', '.join(kind.exports)}")
-    given = {name: value for name, value in (("shard_size", shard_size), ("val_fraction", val_fraction)) if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if OPTIONS[name] != format:
             raise ValueError(f"{as_option(name)} goes with --to {OPTIONS[name]}, but {path} is exported to {format}: leave it out")
-    if shard_size is not None and shard_size < 1:
-        raise ValueError(f"--shard-size is {shard_size}, but must be positive")
-    if val_fraction is not None and not 0 <= val_fraction < 1:
-        raise ValueError(f"--val-fraction is {val_fraction}, but must be from 0 to less than 1")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StoreError(f"export to {root}: it exists and is not an empty folder; choose another")
     try:

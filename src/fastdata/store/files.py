@@ -86,7 +86,8 @@ def check_size(path: Path, size: int, info: os.stat_result | None = None) -> Non
 
 
 def check_sum(path: Path, total: FileSum) -> None:
-    """Compare a file with its checksum."""
+    """Compare a file with its size and its checksum."""
+    check_size(path, total.bytes)
     try:
         same = file_sum(path) == total
     except OSError as error:
