@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastdata.types import StrPath
-
-Array = Any  # numpy's, which is not imported here: `--help` has to be fast
+from fastdata.types import Array, StrPath
 
 _MODULES = {
     "images": "fastdata.images.kind",

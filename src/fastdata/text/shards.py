@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
 from fastdata.tokenizer import Spec, TokenizerEngine, load, unknown_note
 from fastdata.types import Array
 
-Ids = Array | tuple[str, str]  # of a document; or the reason and detail why there are none
+Ids: TypeAlias = "Array | tuple[str, str]"  # of a document; or the reason and detail why there are none
 
 BATCH_CHARS = 1 << 20  # characters of text that the tokenizer gets at once
 BATCH_DOCUMENTS = 1024
