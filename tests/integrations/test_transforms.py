@@ -9,7 +9,7 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
+from fastdata import LMDBDataset, Loader
 from stores import sha, square
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -51,14 +51,6 @@ def test_torchvision_flips(name):
 def test_torchvision_normalizes(transform):
     wanted = (images(plain()) / 255 - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
     torch.testing.assert_close(images(plain(transform)), wanted)
-
-
-@pytest.mark.parametrize("transform", [v2.Compose([v2.RandomCrop(16)]), v1.RandomResizedCrop(16)])
-def test_a_crop_beside_a_transform_that_crops_is_warned_of(transform):
-    with pytest.warns(UserWarning, match=r"crop= and the \w+Crop in transform= both crop"):
-        LMDBDataset(square(), crop=RandomResizedCrop(24), transform=transform)
-    LMDBDataset(square(), transform=transform)
-    LMDBDataset(square(), crop=CenterCrop(24), transform=v2.ColorJitter(0.2))
 
 
 @pytest.mark.parametrize("prefetcher", [False, True])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import gc
 import inspect
 import random
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -20,10 +20,9 @@ from fastdata.types import Array
 
 Seeder = Callable[[int], Any]
 
-DEPTH, MAX_ITEMS, MAX_OBJECTS = 6, 1000, 10_000  # limits of the search for generators: levels, items of a list, all objects
+DEPTH, MAX_ITEMS, MAX_OBJECTS = 12, 1000, 10_000  # limits of the search for generators: levels, items of a list, all objects
 GOLDEN = 0x9E3779B97F4A7C15
 OPAQUE = (types.ModuleType, type, np.ndarray, torch.Tensor, str, bytes, int, float, complex, type(None))
-EMPTY = types.CellType()
 TO_TENSOR = ("ToTensor", "PILToTensor", "MaybeToTensor")  # turn PIL images into tensors, and leave tensors unchanged
 
 
@@ -43,9 +42,6 @@ class UserTransform:
         self.transform = transform
         objects = list(_objects(transform))
         self._call = _caller(transform, objects)
-        self.crops = [
-            type(found).__name__ for found in objects if not _comes_from(found, "fastdata") and "Crop" in type(found).__name__
-        ]
         self.seeders = [seeder for found in objects if (seeder := _seeder(found))]  # of generators of its own
 
     def __reduce__(self) -> Any:  # search again: in another process, a function has other globals
@@ -83,15 +79,7 @@ class UserTransform:
 
 
 def _with_array(transform: Any, pixels: Array) -> Any:
-    try:
-        return transform(pixels)
-    except (AttributeError, TypeError) as error:
-        if "ndarray" not in str(error):
-            raise
-        raise LoaderError(
-            f"transform was given an array [H, W, C]: {error}; for another input, annotate its first parameter with torch.Tensor "
-            "or PIL.Image.Image"
-        ) from error
+    return transform(pixels)
 
 
 def _with_tensor(transform: Any, pixels: Array) -> Any:
@@ -187,25 +175,13 @@ def _objects(transform: Any) -> Iterator[Any]:
         level = below
 
 
-def _inside(found: Any) -> Iterator[Any]:
-    """Yield the contents of an object, or what a function refers to."""
-    if isinstance(found, Mapping):
-        yield from found.values()
-    elif isinstance(found, list | tuple | set | frozenset):
-        yield from found
-    elif isinstance(found, functools.partial):
-        yield from (found.func, *found.args, *found.keywords.values())
-    elif isinstance(found, types.MethodType | types.BuiltinMethodType):
-        yield from (found.__self__, getattr(found, "__func__", None))
-    elif isinstance(found, types.FunctionType):
-        yield from (found.__defaults__ or ())
-        yield from (cell.cell_contents for cell in found.__closure__ or () if cell != EMPTY)
-        yield from (found.__globals__[name] for name in _names(found.__code__) if name in found.__globals__)
-    else:
-        yield from getattr(found, "__dict__", {}).values()
-        body = getattr(type(found), "forward" if isinstance(found, nn.Module) else "__call__", None)
-        if isinstance(body, types.FunctionType):
-            yield body
+def _inside(found: Any) -> Iterable[Any]:
+    """Return what an object refers to; of a function's globals, those that it uses."""
+    if isinstance(found, types.FunctionType):
+        used = [found.__globals__.get(name) for name in _names(found.__code__)]
+        return [found.__defaults__, found.__closure__, *used]
+    body = getattr(type(found), "forward" if isinstance(found, nn.Module) else "__call__", None)
+    return [*gc.get_referents(found), *([body] if isinstance(body, types.FunctionType) else [])]
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

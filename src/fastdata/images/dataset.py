@@ -13,7 +13,7 @@ from fastdata.data.choice import checked
 from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_one_line
 from fastdata.data.random import ROW_MASK, isolated_global_rngs, repeated, seeds_for_user_code, uniforms
 from fastdata.data.targets import Item, to_tensors
-from fastdata.errors import LoaderError, StoreError, warn_user
+from fastdata.errors import LoaderError, StoreError
 from fastdata.images.fields import Columns, Fields, Values, as_item, columns_of
 from fastdata.images.records import ConcatImages, Images
 from fastdata.images.rendering import EncodedBatch, render_batch, render_masks
@@ -39,9 +39,8 @@ class ImageDataset(SlotDataset):
     `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel; a tuple of them if `crop` is a sequence
     of crops. The target is an int class, a float32 vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W].
 
-    Random crops and flips draw from torch's default generator, as torchvision's do. Under `fastdata.Loader` they depend on (seed,
-    epoch, sample) instead. With several images a sample, `ds[i]` is ({"left": image, "right": image}, target): all come from the
-    same box with the same flips, and a Loader delivers a dict of batches.
+    Random crops and flips draw from torch's default generator, as torchvision's do, and under `fastdata.Loader` from (seed, epoch,
+    sample). With several images a sample, `ds[i]` is ({"left": image, "right": image}, target), all of the same box and flips.
 
     Attributes:
         classes: names of the classes, or of the columns of float targets; with masks, their class names, where a palette gave them.
@@ -109,7 +108,7 @@ class ImageDataset(SlotDataset):
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         rows = self.rows(checked(index, len(self)))[None]
         u = torch.rand(self.draws, 1, dtype=torch.float64, device="cpu").numpy()
-        plans = self._plan(rows, u)
+        plans = plan_views(self.views, u, *self._images.sides(rows))
         images = self._render(rows, plans, np.empty, None, self._seed_by_torch)
         sample = self._as_sample([torch.from_numpy(pixels).permute(2, 0, 1) for (pixels,) in images])
         target = as_item(self._read_targets(rows, plans[0], np.empty, None))
@@ -176,10 +175,7 @@ class ImageDataset(SlotDataset):
     def encode_batch(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> EncodedBatch:
         """Return the batch that `read_batch` makes from the same arguments, before decoding. It has no masks and no transform.
 
-        The JPEGs are whole, as they are stored. Their bytes are valid while this dataset lives.
-
-        Raises:
-            LoaderError: if the samples would have several shapes, or a crop lies outside of its image.
+        The JPEGs are as they are stored, valid while this dataset lives.
         """
         _, rows, (plan,) = self._plan_batch(indices, seed, epoch, repeats)
         images, shape = self._images, self.views[0].one_shape(plan)
@@ -210,11 +206,8 @@ class ImageDataset(SlotDataset):
         """Return the keys of a batch's random numbers, its rows, and the plan of each view."""
         keys = repeated(self._keys(indices), repeats)
         rows = keys & ROW_MASK
-        return keys, rows, self._plan(rows, uniforms(seed, epoch, keys, self.draws))
-
-    def _plan(self, rows: Array, u: Array) -> list[list[Sample]]:
-        """Plan the views, and the masks, from uniform numbers."""
-        return plan_views(self.views, u, *self._images.sides(rows))
+        u = uniforms(seed, epoch, keys, self.draws)
+        return keys, rows, plan_views(self.views, u, *self._images.sides(rows))
 
     def _read_targets(self, rows: Array, plan: list[Sample], allocate: Allocate, timing: Timing | None) -> Any:
         """Return the targets of a batch. Masks are written to memory from `allocate`."""
@@ -256,9 +249,7 @@ class ImageDataset(SlotDataset):
     @property
     def fields(self) -> str | tuple[str, ...] | None:
         """The columns that are emitted as targets; None: labels or masks."""
-        if self._fields is None:
-            return None
-        return self._fields.names[0] if self._fields.single else self._fields.names
+        return None if self._fields is None else self._fields.names
 
     @property
     def _columns(self) -> Values:
@@ -324,9 +315,6 @@ class ImageDataset(SlotDataset):
                 found = f"transform takes an image, and {follower} would not follow: transform both on the device"
             remedy = "images= chooses one image, RAMDataset(masks=False) leaves out masks"
             raise ValueError(f"{found}, or leave the other out; {remedy}")
-        for view in views:
-            if view.crop is not None and view.user is not None and view.user.crops:
-                warn_user(f"crop= and the {view.user.crops[0]} in transform= both crop: leave one out (crop= decodes less)")
         self.views, self.several = views, several
         self._view = {"crop": crop, "hflip": hflip, "vflip": vflip, "transform": transform}
 

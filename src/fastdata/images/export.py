@@ -69,14 +69,14 @@ def _export_tars(
     tick: Callable[[int], None],
     shard_size: int = TAR_BYTES,
 ) -> None:
-    """Write `00000.tar`, `00001.tar` and so on, each of at most so many bytes.
+    """Write `00000.tar`, `00001.tar` and so on, each of at most so many bytes, or of a single sample.
 
     A sample is `00000000.jpg` or `.png` (`00000000.left.jpg` and so on where a sample has several images), `00000000.mask.png`, its
     label, `00000000.cls` or `00000000.json`, {"label": [...], "names": [...]}, and a member for each column, whose ending
     `_column_endings` chooses. The class names go to `classes.json`.
 
     Raises:
-        StoreError: if a sample does not fit into a tar of that size, or a column has no name in a tar.
+        StoreError: if a column has no name in a tar.
     """
     files, endings = _files(store, size, "", MASK.split(".")[1]), _column_endings(columns)
     root.mkdir(parents=True, exist_ok=True)
@@ -89,11 +89,8 @@ def _export_tars(
         members = {(f".{name}" if name else "") + ending: read(row) for name, (ending, read) in files.items()}
         members |= _label(store, row) | {endings[c.name]: _member(c, values[c.name]) for c in columns}
         need = sum(tarfile.BLOCKSIZE + -(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE for data in members.values())
-        if tar.offset + need > room:
+        if tar.offset and tar.offset + need > room:
             tar.close()
-            if need > room:
-                what = f"sample {row} takes {need} bytes, more than a tar of {shard_size}"
-                raise StoreError(f"{what}: give a larger --shard-size")
             tar, shards = _open_tar(root, shards), shards + 1
         for ending, data in members.items():
             header = tarfile.TarInfo(f"{row:08d}{ending}")
@@ -183,11 +180,8 @@ def read_columns(store: Store, variant: Variant, rows: Array) -> tuple[dict[str,
     values = {c.name: ColumnReader(store.path, c, len(store)).read(rows) for c in store.manifest.columns}
     files, lost = values.pop(SOURCE_SIZE.name, None), 0
     if isinstance(files, np.ndarray):
-        options = store.manifest.options
-        placed, _ = placement(files, variant.size, options["resize"], upscale=options["upscale"])
-        sizes = np.stack([store.field(variant, side)[rows] for side in ("width", "height")], axis=1)
         columns = [column for column in store.manifest.columns if column != SOURCE_SIZE]
-        lost = move_columns(columns, values, placed, sizes.astype(np.float64))
+        lost = move_columns(columns, values, *placement(store, variant, rows, files))
     return {name: found.items() if isinstance(found, Lists) else found for name, found in values.items()}, lost
 
 

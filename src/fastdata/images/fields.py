@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from fastdata.errors import StoreError
 from fastdata.images.geometry import Placement, move_columns
-from fastdata.images.records import Images
+from fastdata.images.records import ColumnValues, Images
 from fastdata.store.columns import TEXTS, Column, Lists
 from fastdata.types import Array
 
 Move = Callable[[], tuple[Placement, Array]]
-Values = Mapping[str, Any]  # of columns, by name: `column` and `batch(rows)`
+Values = Mapping[str, ColumnValues]
 
 LABEL = "label"  # the column of the images' labels
-
-
-class LabelColumn(NamedTuple):
-    column: Column
-    batch: Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
@@ -31,14 +26,12 @@ class Fields:
     """What a dataset emits as its targets.
 
     Attributes:
-        names: of columns, or "label".
-        single: whether the target is the value of the one name, not a dict.
+        names: of columns, or "label"; of one, for its value alone, or several, for a dict.
         min_visible: drop instances of whose box a smaller share lies in the output.
         read: the columns of these names, and the boxes that decide which of their instances remain.
     """
 
-    names: tuple[str, ...]
-    single: bool
+    names: str | tuple[str, ...]
     min_visible: float
     read: tuple[Column, ...] = field(compare=False)
 
@@ -66,12 +59,13 @@ class Fields:
                 f"min_visible is {min_visible}, but {', '.join(wanted)} of {images.location} have no boxes: fastdata-prep "
                 "stores them with --coco or --yolo, or of a table with --fields NAME:xyxy (or xywh, cxcywh)"
             )
-        return cls(wanted, isinstance(names, str), min_visible, read)
+        return cls(names if isinstance(names, str) else wanted, min_visible, read)
 
     @property
     def geometric(self) -> str | None:
         """The first field that follows the pixels, such as boxes; None: there is none."""
-        return next((column.name for column in self.read if column.geometry and column.name in self.names), None)
+        wanted = (self.names,) if isinstance(self.names, str) else self.names
+        return next((column.name for column in self.read if column.geometry and column.name in wanted), None)
 
     def batch(self, columns: Values, rows: Array, move: Move) -> Any:
         """Return the targets of these rows, int64 [n]. `move` returns where points come to lie, as `move_columns` takes it."""
@@ -86,13 +80,13 @@ class Fields:
         return self._emitted({c.name: "list" if c.type in TEXTS else "ragged" if c.many else c.type for c in self.read})
 
     def _emitted(self, found: Mapping[str, Any]) -> Any:
-        return found[self.names[0]] if self.single else {name: found[name] for name in self.names}
+        return found[self.names] if isinstance(self.names, str) else {name: found[name] for name in self.names}
 
 
-def columns_of(images: Images) -> dict[str, Any]:
+def columns_of(images: Images) -> dict[str, ColumnValues]:
     """Return the columns of images, and their labels as the last one."""
     column = Column(LABEL, "float32" if images.labels.kind == "vector" else "int64", images.targets.shape[1:])
-    return {**images.columns, LABEL: LabelColumn(column, images.targets.__getitem__)}
+    return {**images.columns, LABEL: ColumnValues(column, images.targets.__getitem__)}
 
 
 def as_item(batch: Any) -> Any:
@@ -126,7 +120,7 @@ class Columns(Mapping[str, Any]):
 
     def names(self, name: str) -> tuple[str, ...]:
         """Return what the numbers of a column stand for, such as COCO's categories, or the names of keypoints; () without names."""
-        return self._values[name].column.names  # type: ignore[no-any-return]
+        return self._values[name].column.names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastdata.store.columns import INSTANCES, Column, Lists, mirror_order
+from fastdata.errors import FormatError
+from fastdata.store.columns import INSTANCES, SOURCE_SIZE, Column, Lists, mirror_order
+from fastdata.store.manifest import Variant
+from fastdata.store.store import Store
 from fastdata.types import Array
 
 if TYPE_CHECKING:  # an export needs no torch
@@ -59,10 +62,17 @@ def layout(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple
     return resized, (resized - stored) // 2, stored
 
 
-def placement(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple[Placement, Array]:
-    """Return where points of files lie in the stored images, and the sizes of these, (height, width), int64 [n, 2]."""
-    resized, corner, stored = layout(sides, size, mode, upscale=upscale)
-    return Placement((resized / sides)[:, ::-1], -corner[:, ::-1].astype(np.float64)), stored
+def placement(store: Store, variant: Variant, rows: Array, files: Array) -> tuple[Placement, Array]:
+    """Return where points of files of these sides lie in their images, and the sizes of these, (width, height), float64 [n, 2].
+
+    Raises:
+        FormatError: the images have other sizes than files of these sides get.
+    """
+    options = store.manifest.options
+    resized, corner, stored = layout(files, variant.size, options["resize"], upscale=options["upscale"])
+    if any((store.field(variant, side)[rows] != stored[:, k]).any() for k, side in enumerate(("height", "width"))):
+        raise FormatError(f"{store.place}: column {SOURCE_SIZE.name} does not fit its images; prepare it again")
+    return Placement((resized / files)[:, ::-1], -corner[:, ::-1].astype(np.float64)), stored[:, ::-1].astype(np.float64)
 
 
 def move_columns(

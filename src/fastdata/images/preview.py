@@ -13,7 +13,6 @@ from fastdata.images.export import read_columns, read_pixels
 from fastdata.store.columns import Column, ColumnReader
 from fastdata.store.preview import Preview, box_color, class_colors, label_text
 from fastdata.store.store import Store
-from fastdata.tokenizer import load
 from fastdata.types import Array
 
 FINE = 100  # a line is one pixel wide in an image of this side
@@ -35,12 +34,6 @@ def facts(store: Store) -> dict[str, Any]:
         numbers = ColumnReader(store.path, categories, len(store)).take(np.arange(len(store)))
         counts = np.bincount(numbers, minlength=len(categories.names)).tolist()
         facts["categories"] = [{"name": name, "boxes": count} for name, count in zip(categories.names, counts, strict=False)]
-    for column in store.manifest.columns:
-        if column.tokens is not None and column.tokens.tokenizer.engine == "tokenizers":
-            tokenizer = load(column.tokens.tokenizer, (store.path / column.tokenizer_file).read_bytes())
-            stored = np.load(store.path / column.files[0], mmap_mode="r")
-            if tokenizer.unknown not in (None, column.tokens.pad) and (count := int(np.count_nonzero(stored == tokenizer.unknown))):
-                facts.setdefault("unknown_tokens", {})[column.name] = count
     return facts
 
 

@@ -6,8 +6,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import cv2
 import numpy as np
@@ -18,7 +19,7 @@ from fastdata.codecs.jpeg_crop import Region, Window
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.codecs.pixels import JPEGS, decode_window
 from fastdata.data.dataset import shown
-from fastdata.data.in_memory import InMemoryRecords, progress_bar
+from fastdata.data.in_memory import InMemoryRecords
 from fastdata.errors import CodecError, FormatError, StoreError, lacking
 from fastdata.images.geometry import Placement, placement
 from fastdata.store.columns import SOURCE_SIZE, TEXTS, Column, ColumnReader, Lists
@@ -30,10 +31,15 @@ from fastdata.types import Array, StrPath
 Scratch = Callable[[int], Array]
 CachedRecords = tuple[InMemoryRecords, bool]  # records in memory, and whether they are pixels
 
-
 # Images by number. Pickles are a few bytes; files are opened on first use, in the process that uses them.
 Images: TypeAlias = "StoreImages | FileImages | ConcatImages"
-Values: TypeAlias = "StoreValues | ConcatValues"  # of a column, by row
+
+
+class ColumnValues(NamedTuple):
+    """A column of images, and what reads its values of rows, int64 [n], as `ColumnReader.read` returns them."""
+
+    column: Column
+    batch: Callable[[Array], Array | Lists | list[Any]]
 
 
 class _Holdable(ABC):
@@ -161,7 +167,7 @@ class StoreImages(_Holdable):
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._height, self._width = (self.store.field(self.variant, side) for side in ("height", "width"))
-        self.columns = {c.name: StoreValues(self.store, c) for c in self.store.manifest.columns}
+        self.columns = {c.name: _values_of_store(self.store, c) for c in self.store.manifest.columns}
         self._names: list[str] | None = None
 
     @property
@@ -181,13 +187,8 @@ class StoreImages(_Holdable):
 
     def placement(self, ids: Array) -> Placement:
         """Return where points of the prepared files lie in the images. Only images with columns that have a geometry know it."""
-        options = self.store.manifest.options
         files = self.columns[SOURCE_SIZE.name].batch(ids)
-        placed, stored = placement(np.asarray(files), self.variant.size, options["resize"], upscale=options["upscale"])
-        found = np.stack(self.sides(ids), axis=1)
-        if (found != stored).any():
-            raise FormatError(f"{self.store.place}: column {SOURCE_SIZE.name} does not fit its images; prepare it again")
-        return placed
+        return placement(self.store, self.variant, ids, np.asarray(files))[0]
 
     def _read(self, index: int) -> memoryview:
         return self._reader.get(index)
@@ -243,7 +244,7 @@ class FileImages(_Listed, _Holdable):
     """Image files of any format, read when needed, as upright RGB. Sizes come from the headers."""
 
     form = Form("file", 3, "uint8")
-    columns: Mapping[str, Values] = {}
+    columns: Mapping[str, ColumnValues] = {}
     stores: Mapping[Path, Store] = {}
 
     def __init__(self, paths: Sequence[StrPath], targets: Any = None) -> None:
@@ -257,12 +258,10 @@ class FileImages(_Listed, _Holdable):
         self.labels = Labels("vector" if names else "none" if targets is None else "class", names)
         self._targets = SharedArray.of(values.astype(np.float32 if names else np.int64))
         sides = SharedArray((len(self.paths), 3), np.int64)
-        with progress_bar("reading headers", len(self.paths), "img") as bar:
-            for k, path in enumerate(self.paths):
-                with _naming(path):
-                    image = SourceImage(data := Path(path).read_bytes())
-                sides.array[k] = image.height, image.width, len(data)
-                bar.update()
+        for k, path in enumerate(self.paths):
+            with _naming(path):
+                image = SourceImage(data := Path(path).read_bytes())
+            sides.array[k] = image.height, image.width, len(data)
         self._sides = sides
 
     def placement(self, ids: Array) -> Placement:
@@ -298,24 +297,16 @@ class FileImages(_Listed, _Holdable):
         raise StoreError("image files have one size; prepare a store with several")
 
 
-class StoreValues:
-    """The values of a column of a store. Its files are opened on first use, in the process that uses them."""
+def _values_of_store(store: Store, column: Column) -> ColumnValues:
+    """Return the values of a column of a store, whose files are opened on first use."""
 
-    def __init__(self, store: Store, column: Column) -> None:
-        self.column = column
-        self._root, self._samples, self._stamp = store.path, len(store), store.stamp
-        self._opened: ColumnReader | None = None
+    @cache
+    def opened() -> ColumnReader:
+        reader = ColumnReader(store.path, column, len(store))
+        store.stamp.check()  # no file of another store is used
+        return reader
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
-
-    def batch(self, rows: Array) -> Array | Lists | list[Any]:
-        """Return the values of these rows, as `ColumnReader.read` does."""
-        if self._opened is None:
-            opened = ColumnReader(self._root, self.column, self._samples)
-            self._stamp.check()  # no file of another store is used
-            self._opened = opened
-        return self._opened.read(rows)
+    return ColumnValues(column, lambda rows: opened().read(rows))
 
 
 class ConcatImages(_Listed):
@@ -361,10 +352,31 @@ class ConcatImages(_Listed):
         return {path: store for images in self._sources for path, store in images.stores.items()}
 
     @property
-    def columns(self) -> dict[str, Values]:
-        """The columns that all sources have."""
+    def columns(self) -> dict[str, ColumnValues]:
+        """The columns that all sources have. Raise ValueError if they are of different types."""
         names = [name for name in self._sources[0].columns if all(name in images.columns for images in self._sources)]
-        return {name: ConcatValues(self, [images.columns[name] for images in self._sources]) for name in names}
+        return {name: self._joined([images.columns[name] for images in self._sources]) for name in names}
+
+    def _joined(self, sources: Sequence[ColumnValues]) -> ColumnValues:
+        column = sources[0].column
+        for values in sources[1:]:
+            if structs.replace(values.column, ids=column.ids) != column:
+                raise ValueError(f"datasets whose columns are {column} and {values.column} cannot be concatenated")
+
+        def batch(rows: Array) -> Array | Lists | list[Any]:
+            items: list[Any] = [None] * len(rows)
+            for k, _, places, local in self.split(rows):
+                found = sources[k].batch(local)
+                for place, item in zip(places.tolist(), found.items() if isinstance(found, Lists) else found, strict=True):
+                    items[place] = item
+            if column.type in TEXTS:
+                return items
+            if not column.many:
+                return np.array(items, column.dtype).reshape(len(rows), *column.shape)
+            offsets = np.concatenate([[0], np.cumsum([len(item) for item in items])]).astype(np.int64)
+            return Lists(np.concatenate([np.empty((0, *column.shape), column.dtype), *items]), offsets)
+
+        return ColumnValues(column, batch)
 
     def placement(self, ids: Array) -> Placement:
         found = Placement(np.empty((len(ids), 2)), np.empty((len(ids), 2)))
@@ -416,34 +428,6 @@ class ConcatImages(_Listed):
     def with_size(self, size: int | None) -> ConcatImages:
         numbers, rows = self._rows.array
         return ConcatImages([(images.with_size(size), rows[numbers == k]) for k, images in enumerate(self._sources)])
-
-
-class ConcatValues:
-    """The values of a column of several sources.
-
-    Raises:
-        ValueError: if they are of different types.
-    """
-
-    def __init__(self, images: ConcatImages, sources: Sequence[Values]) -> None:
-        self._images, self._sources = images, sources
-        self.column: Column = sources[0].column
-        for values in sources[1:]:
-            if structs.replace(values.column, ids=self.column.ids) != self.column:
-                raise ValueError(f"datasets whose columns are {self.column} and {values.column} cannot be concatenated")
-
-    def batch(self, rows: Array) -> Array | Lists | list[Any]:
-        items: list[Any] = [None] * len(rows)
-        for k, _, places, local in self._images.split(rows):
-            batch = self._sources[k].batch(local)
-            for place, item in zip(places.tolist(), batch.items() if isinstance(batch, Lists) else batch, strict=True):
-                items[place] = item
-        if self.column.type in TEXTS:
-            return items
-        if not self.column.many:
-            return np.array(items, self.column.dtype).reshape(len(rows), *self.column.shape)
-        offsets = np.concatenate([[0], np.cumsum([len(item) for item in items])]).astype(np.int64)
-        return Lists(np.concatenate([np.empty((0, *self.column.shape), self.column.dtype), *items]), offsets)
 
 
 def _described(images: Images) -> str:

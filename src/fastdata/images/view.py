@@ -56,9 +56,9 @@ class View:
     transform: Transform | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("hflip", self.hflip), ("vflip", self.vflip)):
-            if value is not None and not 0 <= value <= 1:
-                raise ValueError(f"{name} is {value}, but a probability lies between 0 and 1")
+        for name in ("hflip", "vflip"):
+            if (chance := getattr(self, name)) is not None and not 0 <= chance <= 1:
+                raise ValueError(f"{name} is {chance}, but a probability lies between 0 and 1")
         if self.crop is not None:
             if not isinstance(self.crop, Crop):
                 raise TypeError(f"crop is {self.crop!r}, but must be a fastdata.Crop, such as RandomResizedCrop(224), or None")
