@@ -30,92 +30,60 @@ def png_chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
-def png(values: Array, depth: int, color_type: int, *, interlaced: bool = False, filters: Any = None, **chunks: bytes) -> bytes:
-    """A PNG of numbers [H, W, samples]; filters: says which of the five a row has; chunks: PLTE and tRNS, before the pixels."""
+def png(values: Array, depth: int, color_type: int, *, interlaced: bool = False, **chunks: bytes) -> bytes:
+    """A PNG of numbers [H, W, samples], whose rows have no filter; chunks: PLTE and tRNS, before the pixels."""
     height, width, _ = values.shape
-    choose = filters or (lambda: 0)
-    passes = [values[top::down, left::right] for top, left, down, right in ADAM7] if interlaced else [values]
-    raw = b"".join(_png_rows(part, depth, choose) for part in passes if part.size)
+    raw = b""
+    for top, left, down, right in ADAM7 if interlaced else [(0, 0, 1, 1)]:
+        rows = values[top::down, left::right].astype(">u2" if depth == 16 else np.uint8)
+        packed = rows.reshape(len(rows), -1).view(np.uint8) if rows.size else rows.reshape(0, 1)
+        if depth < 8:
+            packed = np.packbits(np.unpackbits(packed[..., None], axis=2)[..., 8 - depth :].reshape(len(rows), -1), axis=1)
+        raw += np.pad(packed, ((0, 0), (1, 0))).tobytes()
     size = struct.pack(">IIBBBBB", width, height, depth, color_type, 0, 0, int(interlaced))
-    packed = zlib.compress(raw)
-    half = len(packed) // 2  # pixels may come in several chunks
-    pieces = [(b"IHDR", size), *((name.encode(), body) for name, body in chunks.items())]
-    pieces += [(b"IDAT", packed[:half]), (b"IDAT", packed[half:]), (b"IEND", b"")]
+    body = zlib.compress(raw)
+    half = len(body) // 2  # pixels may come in several chunks
+    pieces = [(b"IHDR", size), *((name.encode(), chunk) for name, chunk in chunks.items())]
+    pieces += [(b"IDAT", body[:half]), (b"IDAT", body[half:]), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*piece) for piece in pieces)
-
-
-def _png_rows(values: Array, depth: int, choose: Any) -> bytes:
-    """Rows as bytes, each behind its filter."""
-    height, _, samples = values.shape
-    flat = values.reshape(height, -1)
-    if depth == 16:
-        rows = flat.astype(">u2").view(np.uint8)
-    elif depth == 8:
-        rows = flat.astype(np.uint8)
-    else:
-        bits = np.unpackbits(flat.astype(np.uint8)[..., None], axis=2)[..., 8 - depth :]
-        rows = np.packbits(bits.reshape(height, -1), axis=1)
-    step, out = max(1, samples * depth // 8), b""
-    above = np.zeros(rows.shape[1], int)
-    for row in rows.astype(int):
-        left, corner = (np.concatenate([np.zeros(step, int), line])[: len(line)] for line in (row, above))
-        kind = choose()
-        guess = (0 * row, left, above, (left + above) // 2, _paeth(left, above, corner))[kind]
-        out += bytes([kind]) + ((row - guess) % 256).astype(np.uint8).tobytes()
-        above = row
-    return out
-
-
-def _paeth(left: Array, above: Array, corner: Array) -> Array:
-    away = [np.abs(left + above - corner - each) for each in (left, above, corner)]
-    return np.where((away[0] <= away[1]) & (away[0] <= away[2]), left, np.where(away[1] <= away[2], above, corner))
 
 
 # ----------------------------------------------------------------------------------------------------------------- TIFF
 
 
-def tiff(a: Array, photometric: int, *, order: str = "<", big: bool = False, **extra: Any) -> bytes:
-    """A TIFF, or BigTIFF, of [H, W, samples]; extra: planar, tile, rows, deflate, orientation, alpha, tags, pieces for its own."""
-    height, width, samples = a.shape
-    a = a.astype(a.dtype.newbyteorder(order))
-    tile, rows = extra.get("tile"), extra.get("tile") or extra.get("rows") or height
-    pieces = list(extra.get("pieces", ()))
-    for plane in [] if pieces else np.split(a, samples, axis=2) if extra.get("planar") else [a]:
-        for top in range(0, height, rows):
-            for left in range(0, width, tile or width):
-                piece = plane[top : top + rows, left : left + (tile or width)]
-                if tile:
-                    piece = np.pad(piece, ((0, tile - piece.shape[0]), (0, tile - piece.shape[1]), (0, 0)))
-                pieces.append(zlib.compress(piece.tobytes()) if extra.get("deflate") else piece.tobytes())
-    word, size = ("Q", 8) if big else ("I", 4)
-    starts = np.cumsum([16, *[len(piece) for piece in pieces]])
-    tags: dict[int, tuple[str, list[int]]] = {
-        256: ("I", [width]),
-        257: ("I", [height]),
-        258: ("H", [a.dtype.itemsize * 8] * samples),
-        259: ("H", [8 if extra.get("deflate") else 1]),
-        262: ("H", [photometric]),
-        274: ("H", [extra.get("orientation", 1)]),
-        277: ("H", [samples]),
-        284: ("H", [2 if extra.get("planar") else 1]),
-        324 if tile else 273: (word, starts[:-1].tolist()),
-        325 if tile else 279: (word, [len(piece) for piece in pieces]),
-    }
-    tags.update({322: ("H", [tile]), 323: ("H", [tile])} if tile else {278: ("I", [rows])})
-    if "alpha" in extra:
-        tags[338] = ("H", [extra["alpha"]])
-    tags.update(extra.get("tags", {}))
-    spill, at, entries = b"", int(starts[-1]), b""
-    for tag, (code, values) in sorted(tags.items()):
-        packed = struct.pack(f"{order}{len(values)}{code}", *values)
-        field = packed.ljust(size, b"\0")
-        if len(packed) > size:
-            field, spill = struct.pack(order + word, at + len(spill)), spill + packed
-        entries += struct.pack(order + "HH" + word, tag, {"B": 7, "H": 3, "I": 4, "Q": 16}[code], len(values)) + field
-    at += len(spill)
-    head = struct.pack(order + "HHHQ", 43, 8, 0, at) if big else struct.pack(order + "HI8x", 42, at)
-    start = ((b"II" if order == "<" else b"MM") + head)[:16] + b"".join(pieces) + spill
-    return start + struct.pack(order + ("Q" if big else "H"), len(tags)) + entries + b"\0" * size
+def tiff(a: Array, photometric: int, *, order: str = "<", big: bool = False, tags: Any = (), **layout: Any) -> bytes:
+    """A TIFF, or BigTIFF, of [H, W, samples]; layout: planar, tile, rows, deflate, orientation, alpha; tags: other values.
+
+    Without alpha, there is no tag that explains further samples.
+    """
+    tifffile = pytest.importorskip("tifffile")
+    samples = a.shape[2]
+    options = {"planarconfig": "separate" if layout.get("planar") else "contig"} if samples > 1 else {}
+    extra = [layout.get("alpha", 0)] * (samples - {2: 3, 5: 4}.get(photometric, 1))
+    out, stored, tags = io.BytesIO(), a[..., 0] if samples == 1 else a, {274: layout.get("orientation", 1), **dict(tags)}
+    tifffile.imwrite(
+        out,
+        np.moveaxis(stored, 2, 0) if samples > 1 and layout.get("planar") else stored,
+        photometric=photometric,
+        byteorder=order,
+        bigtiff=big,
+        extrasamples=extra,
+        tile=(layout["tile"],) * 2 if "tile" in layout else None,
+        rowsperstrip=layout.get("rows"),
+        compression="zlib" if layout.get("deflate") else None,
+        metadata=None,
+        software=False,
+        extratags=[(tag, 3, 1, value, False) for tag, value in tags.items()],
+        **options,
+    )
+    data = bytearray(out.getvalue())
+    with tifffile.TiffFile(io.BytesIO(data)) as file:
+        found = {tag.code: tag for tag in file.pages[0].tags}
+    if extra and "alpha" not in layout:
+        struct.pack_into(order + "H", data, found[338].offset, 65_000)
+    for tag, value in tags.items():  # which tifffile sets by itself
+        struct.pack_into(order + "H", data, found[tag].valueoffset, value)
+    return bytes(data)
 
 
 # ------------------------------------------------------------------------------------------------------------------ PNM

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata import CenterCrop, LMDBDataset, MaskDataset, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize
+from fastdata import CenterCrop, LMDBDataset, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize
 from fastdata.codecs.pixels import decode_window, encode_record
 from fastdata.data.random import uniforms
 from fastdata.errors import LoaderError
@@ -22,7 +22,6 @@ from fastdata.images.view import Sample, View
 from fastdata.store.manifest import Form
 from stores import deep, store, whole
 from support import Corner, Shifted, picture
-from test_masks import masked
 
 sides = st.integers(1, 40) | st.integers(1, 3000)
 sizes = st.integers(1, 64) | st.tuples(st.integers(1, 80), st.integers(1, 80))
@@ -274,19 +273,6 @@ def test_pixels_are_those_of_pillow_and_cv2(crop, kind):
         if not (scaled and kind == "jpeg"):  # a scaled decode averages in its own way: see the next test
             assert apart.max() <= (2 if crop.resizes and (crop.antialias or crop.interpolation == "bicubic") else 0)
         assert found.dtype == images[0].dtype and found.shape[2] == images[0].shape[2]
-
-
-@pytest.mark.parametrize("crop", [CenterCrop((40, 90), resize=51), RandomScaleCrop((50, 70), (0.3, 1.7))], ids=repr)
-def test_masks_are_resized_first_too(crop):
-    """Each pixel has the class at its centre in the image; beyond it, `ignore_index`."""
-    originals, dataset = MaskDataset(masked()), MaskDataset(masked(), crop=crop, hflip=0.5, ignore_index=7)
-    for k, (_, mask) in enumerate(originals):
-        u = uniforms(5, 2, np.array([k]), 24)[:, 0]
-        sides, place = resized_first(crop, *mask.shape, u[2:5][: crop.draws])
-        rows, columns = ((2 * np.arange(n) + 1) * m // (2 * n) for n, m in zip(sides, mask.shape, strict=True))
-        wanted = np.where(cut(np.ones(sides), place) == 1, cut(mask.numpy()[rows][:, columns], place), 7)
-        found = dataset.read_batch([k], seed=5, epoch=2)[1][0]
-        assert (found == wanted[:, :: -1 if u[0] < 0.5 else 1]).mean() > 0.99  # a centre on a border may fall on either side
 
 
 @settings(max_examples=100, deadline=None)

@@ -9,7 +9,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,7 @@ def annotations(root: Path) -> None:
 # Datasets
 
 
+@cache
 def made(source: Any, **options: Any) -> Path:
     """A store of inputs: a path below `inputs()`, or an object."""
     for name in ("masks", "labels", "coco", "yolo"):
@@ -160,34 +161,10 @@ def made(source: Any, **options: Any) -> Path:
     return fastdata.prep(inputs() / source if isinstance(source, str) else source, folder() / "o.fds", workers=1, **options).out
 
 
-@cache
-def jpegs() -> Path:
-    return made("images", size=(64, 48))
-
-
-@cache
-def masked() -> Path:
-    return made("flat", masks="masks", codec="rgb")
-
-
-@cache
-def annotated() -> Path:
-    return made("flat", coco="coco.json", codec="rgb")
-
-
-@cache
-def described() -> Path:
-    return made("described", fields=("caption=txt", "embedding=npy"), tokenize=("caption=bytes:24",), codec="rgb")
-
-
-@cache
-def words() -> Path:
-    return made("text", tokenizer="bytes", split_lines=True)
-
-
-@cache
-def volumes() -> Path:
-    return made("arrays", masks="array-masks", chunk=16)
+jpegs, masked = partial(made, "images", size=(64, 48)), partial(made, "flat", masks="masks", codec="rgb")
+annotated = partial(made, "flat", coco="coco.json", codec="rgb")
+described = partial(made, "described", fields=("caption=txt", "embedding=npy"), tokenize=("caption=bytes:24",), codec="rgb")
+words, volumes = partial(made, "text", tokenizer="bytes", split_lines=True), partial(made, "arrays", masks="array-masks", chunk=16)
 
 
 class Pictures:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
 import fastdata
-from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop
+from fastdata import LMDBDataset
 from fastdata.prepare.finish import Summary
 from fastdata.store.export import export
 from fastdata.store.store import Store
@@ -92,21 +91,6 @@ def test_the_samples_are_what_pillow_makes_of_the_files() -> None:
                 assert np.array_equal(image.permute(1, 2, 0), np.asarray(file.convert("RGB"))), name
     shape = {dataset.name(k): tuple(dataset[k][0].shape[1:]) for k in range(len(dataset))}
     assert shape["m/turned.jpg"] == (90, 60)
-
-
-@pytest.mark.parametrize(
-    ("crop", "codes"), [(RandomCrop(32), 0), (RandomResizedCrop(24), 2), (RandomResizedCrop(24, fast=True), 4)], ids=str
-)
-def test_crops_are_those_of_the_files(crop: Any, codes: float) -> None:
-    """The dataset that reads image files decodes each as a whole and in full size; that of a store perhaps at a smaller scale."""
-    path = made().out
-    names = [name for name in Store(path).names() if name.startswith("k")]
-    kept = LMDBDataset(path, crop=crop, hflip=0.5).subset(range(len(names)))
-    assert [kept.name(k) for k in range(len(kept))] == names
-    given = RAMDataset([sources() / name for name in names], targets=[0] * len(names), crop=crop, hflip=0.5)
-    with Loader(kept, 5, shuffle=True, seed=3) as one, Loader(given, 5, shuffle=True, seed=3) as two:
-        for (images, _), (others, _) in zip(one, two, strict=True):
-            assert (images.int() - others.int()).abs().float().mean() <= codes
 
 
 def test_export_gives_the_files_back(tmp_path: Path) -> None:

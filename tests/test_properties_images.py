@@ -116,8 +116,7 @@ def png(p: Picture, kind: int, depth: int, *, interlaced: bool, clear: bool) -> 
     elif clear:
         key = values[p.height // 2, p.width // 2]
         chunks["tRNS"], alpha = key.astype(">u2").tobytes(), np.where((values == key).all(axis=2, keepdims=True), 0, full)
-    filters = partial(p.rng.integers, 5)
-    data = image_files.png(values, depth, kind, interlaced=interlaced, filters=lambda: int(filters()), **chunks)
+    data = image_files.png(values, depth, kind, interlaced=interlaced, **chunks)
     expected = colors(color) if alpha is None else p.blend(color, alpha, full)
     return Made(data, expected, 16 if depth == 16 else 8)
 
@@ -172,21 +171,12 @@ def by_pillow(p: Picture, kind: str, mode: str, **options: Any) -> Made:
     return Made(saved(image, kind, **options), shown)
 
 
-def by_opencv(p: Picture, channels: int, largest: int, compression: int) -> Made:
-    pixels = p.values(channels, largest)
-    stored = pixels[..., ::-1] if channels == 3 else pixels
-    ok, data = cv2.imencode(".tiff", stored, (cv2.IMWRITE_TIFF_COMPRESSION, compression))
-    assert ok
-    return Made(data.tobytes(), colors(pixels), 8 if largest == 255 else 16)
-
-
 TIFFS = {"white-is-0": (0, 1), "gray": (1, 1), "rgb": (2, 3), "rgb-unused": (2, 4), "rgb-unsaid": (2, 4), "rgba": (2, 4)}
 TIFFS |= {"premultiplied": (2, 4), "cmyk": (5, 4)}  # photometric interpretation, samples
 
 
 def tiff(p: Picture, kind: str, largest: int, order: str, **layout: Any) -> Made:
     """rgb-unsaid: a fourth sample that nothing explains, which is alpha, as in Pillow."""
-    pytest.importorskip("tifffile")
     photometric, samples = TIFFS[kind]
     refused = kind in ("premultiplied", "cmyk") and (largest > 255 or (kind == "premultiplied" and "planar" in layout))
     pixels = p.values(samples, largest)
@@ -288,14 +278,6 @@ FORMS: dict[str, Form] = {
     },
     "tiff-predictor": partial(by_pillow, kind="TIFF", mode="RGB", compression="tiff_lzw", tiffinfo={317: 2, 278: 8}),
     **{f"tiff-{fax}": partial(by_pillow, kind="TIFF", mode="1", compression=fax) for fax in ("group3", "group4", "tiff_ccitt")},
-    **{
-        f"tiff-opencv-{channels}-{largest}-{compression}": partial(
-            by_opencv, channels=channels, largest=largest, compression=compression
-        )
-        for channels in (1, 3)
-        for largest in (255, 65535)
-        for compression in (1, 5, 8, 32773)
-    },
     **{
         f"tiff-{kind}-{largest}-{order}-{'-'.join(layout)}": partial(tiff, kind=kind, largest=largest, order=order, **layout)
         for kind in TIFFS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import cv2
 import numpy as np
 import pytest
 import webdataset as wds
-from PIL import Image
 from webdataset.tariterators import base_plus_ext
 
 from archives import equal
@@ -92,21 +90,6 @@ def test_we_read_what_its_writer_writes(tmp_path: Path) -> None:
         assert found.samples["label"].tolist() == [3 - k % 3 for k in range(10)]
         assert made.skipped == {".mask.png": 10, ".json": 10, ".txt": 10}
         assert found.names() == [f"train-{k // 4:06d}.tar/dir.a/{k:03d}.png" for k in range(10)]
-
-
-@pytest.mark.parametrize("ending", ["jpg", "jpeg", "png", "ppm", "webp"])
-def test_we_read_every_kind_of_image_that_it_encodes_or_copies(ending: str, tmp_path: Path) -> None:
-    images = [picture(k, 24, 40) for k in range(3)]
-    copied = io.BytesIO()
-    Image.fromarray(images[2]).save(copied, "JPEG" if ending.startswith("jp") else ending.upper(), lossless=True)
-    with wds.TarWriter(str(tmp_path / "a.tar")) as sink:
-        for k, image in enumerate(images):
-            data = copied.getvalue() if k == 2 or ending == "webp" else image
-            sink.write({"__key__": str(k), ending: data, "json": {"label": k / 8 if k else 0}})
-    decoded = [np.asarray(s[ending]) for s in wds.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode("pil")]
-    made = Store(prep(tmp_path / "a.tar", tmp_path / "o.fds", regression="label", codec="rgb", workers=1).out)
-    assert made.manifest.labels.kind == "vector" and made.samples["label"].tolist() == [[0], [0.125], [0.25]]
-    equal(whole(made.path), decoded)
 
 
 @pytest.mark.parametrize(
