@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -36,29 +35,15 @@ class Timing:
 
 
 class Fixed:
-    """Refuses to set an attribute that was used when the object was made, since that would be ignored or half obeyed.
+    """Refuses to set again one of its FIXED attributes, which were used when the object was made."""
 
-    Args:
-        fixed: names of these attributes of a subclass, as in ``class Loader(Fixed, fixed=("batch_size",))``.
-    """
+    FIXED: tuple[str, ...]
 
-    def __init_subclass__(cls, *, fixed: tuple[str, ...] = (), **options: Any) -> None:
-        super().__init_subclass__(**options)
-        for name in fixed:
-            setattr(cls, name, _SetOnce(name))
-
-
-class _SetOnce:
-    """A descriptor without `__get__`: reading the attribute, and setting others, takes no longer than without it."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        name, kind = self._name, type(instance).__name__
-        if name in instance.__dict__:
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.FIXED and name in self.__dict__:
+            kind = type(self).__name__
             raise AttributeError(f"{name} of a {kind} is fixed when it is made: make another {kind}, with {name}={value!r:.60}")
-        instance.__dict__[name] = value
+        super().__setattr__(name, value)
 
 
 def in_one_line(dataset: Any, *parts: str) -> str:
@@ -73,13 +58,10 @@ def counted_of(count: int, whole: int, what: str) -> str:
 
 def shown(path: Path | StoreLocation) -> str:
     """Return a path relative to the working folder if it lies inside, or a URL."""
-    if isinstance(path, StoreLocation):
-        return str(path)
-    try:
-        here = Path.cwd()
-    except OSError:  # the folder is gone
-        return os.fspath(path)
-    return os.fspath(path.relative_to(here) if path.is_relative_to(here) and path != here else path)
+    if isinstance(path, Path):
+        with suppress(OSError, ValueError):  # the working folder is gone, or is another one
+            return str(path.relative_to(Path.cwd()))
+    return str(path)
 
 
 def inside(dataset: Any) -> Sequence[Any]:

@@ -34,10 +34,9 @@ OF_TORCH: dict[str, tuple[Any, str]] = {  # arguments of its DataLoader: the def
     "pin_memory_device": ("", "give device="),
     "in_order": (True, "batches always come in order"),
 }
-FIXED = "dataset", "batch_size", "shuffle", "seed", "drop_last", "order", "device", "prefetch_factor"
 
 
-class Loader(Fixed, fixed=FIXED):
+class Loader(Fixed):
     """Batches of a dataset, made ahead in worker processes.
 
     Yields a tuple (images, targets): images uint8 or uint16 [B, C, H, W] in channels_last layout; targets int64 [B] or float32
@@ -93,6 +92,8 @@ class Loader(Fixed, fixed=FIXED):
             or WORLD_SIZE is above 1 and nothing says which rank this is; ranks differ in data, seed, order, epoch or length, or
             their samplers do not.
     """
+
+    FIXED = "dataset", "batch_size", "shuffle", "seed", "drop_last", "order", "device", "prefetch_factor"
 
     def __init__(
         self,

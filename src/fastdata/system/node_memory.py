@@ -1,7 +1,7 @@
 """Memory that a machine holds once, for all processes of a user that ask for the same bytes.
 
-The bytes lie in a memfd, which one process fills and then seals, so that nobody can change them. Each process that has it binds a
-name in the abstract namespace of Unix sockets: `KEY/PROCESS/DESCRIPTOR/INODE/NUMBER`. Nobody listens there. A newcomer reads the
+The bytes lie in a memfd, which one process fills and then seals, so that nobody can change them. Each process that asks binds
+a name in the abstract namespace of Unix sockets: `KEY/PROCESS/DESCRIPTOR/INODE/NUMBER`. Nobody listens there. A newcomer reads the
 names in /proc/net/unix, and opens /proc/PROCESS/fd/DESCRIPTOR of any process that holds the bytes, which the kernel allows to the
 same user only. The name `KEY` alone is the lock of the process that fills the memory; others wait. The kernel removes names, lock
 and memory with the last process that has them, also after `kill -9`. So there is no server, no thread and no file.
@@ -53,28 +53,13 @@ os.register_at_fork(after_in_child=_free_locks)
 
 
 class NodeArray(SharedArray):
-    """A read-only array in memory that this machine holds once; see `once`.
+    """A read-only array in memory that this machine holds once; see `once`."""
 
-    It pickles as a reference, as its base does. Another process can open it while any process has it.
-    """
+    _FLAGS, _ACCESS = os.O_RDONLY, mmap.ACCESS_READ
 
-    def __init__(self, key: str, descriptor: int, dtype: Any, shape: tuple[int, ...]) -> None:
-        self._key = key
-        self._attach(descriptor, np.dtype(dtype), shape, mmap.ACCESS_READ)
+    def __init__(self, key: str, descriptor: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self._attach(descriptor, dtype, shape)
         weakref.finalize(self, os.close, _announce(key, descriptor)).atexit = False
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._key, self.array.dtype, self.array.shape
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        key, dtype, shape = state
-        descriptor = _sealed(key)
-        if descriptor is None:
-            raise StoreError(
-                "no process of this machine holds this data in memory any more; keep the dataset alive while others use it, "
-                "or make the dataset again here"
-            )
-        NodeArray.__init__(self, key, descriptor, dtype, shape)
 
 
 def once(key: str | None, shape: int | tuple[int, ...], dtype: Any, fill: Callable[[Array], None], advice: str) -> SharedArray:

@@ -28,6 +28,8 @@ class SharedArray:
         StoreError: there is not enough memory, or the creator has ended.
     """
 
+    _FLAGS, _ACCESS = os.O_RDWR, mmap.ACCESS_WRITE
+
     def __init__(self, shape: int | tuple[int, ...], dtype: Any = np.uint8) -> None:
         shape = (shape,) if isinstance(shape, int) else shape
         dtype = np.dtype(dtype)
@@ -49,8 +51,8 @@ class SharedArray:
         shared.array[...] = values
         return shared
 
-    def _attach(self, descriptor: int, dtype: np.dtype[Any], shape: tuple[int, ...], access: int = mmap.ACCESS_WRITE) -> None:
-        memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size, access=access)
+    def _attach(self, descriptor: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size, access=self._ACCESS)
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor).atexit = False
         self.array: Array = np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
@@ -62,7 +64,7 @@ class SharedArray:
         owner, number, inode, dtype, shape = state
         descriptor = -1
         with suppress(OSError):
-            descriptor = os.open(f"/proc/{owner}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(f"/proc/{owner}/fd/{number}", self._FLAGS)
         if descriptor < 0 or os.fstat(descriptor).st_ino != inode:
             raise StoreError(
                 f"process {owner} does not hold this data in memory any more: keep the dataset alive while others use it, or make "

@@ -10,32 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._utils import ExceptionWrapper  # carries a worker's error with its traceback
-from torch.nn.modules.batchnorm import _NormBase as NormBase  # the base of all BatchNorm and InstanceNorm, also lazy and synced
+import torch.utils._pytree
+from torch._utils import ExceptionWrapper as ExceptionWrapper  # carries a worker's error with its traceback
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import signal_handling
-from torch.utils.data._utils.collate import default_collate_fn_map  # documented, under default_collate
-
-__all__ = ["TESTED", "ExceptionWrapper", "NormBase", "arrived", "default_collate_fn_map"]
-__all__ += ["bicubic", "bicubic_averaged", "bilinear", "bilinear_averaged"]
-__all__ += [
-    "default_device",
-    "end_kept_workers",
-    "end_workers",
-    "find_not_finite",
-    "has_iterator",
-    "has_stepped",
-    "is_timeout",
-    "kill_workers",
-    "let_have_iterator",
-    "pytree",
-]
-__all__ += ["shared_storage", "workers_of"]
+from torch.utils.data._utils.collate import default_collate_fn_map as default_collate_fn_map  # documented, under default_collate
 
 TESTED = ("2.6", "2.13", "2.15")
 
+pytree = torch.utils._pytree
+NormBase = torch.nn.modules.batchnorm._NormBase  # the base of all BatchNorm and InstanceNorm, also lazy and synced
 bilinear_averaged = torch._C._nn._upsample_bilinear2d_aa  # as in torch.nn.functional.interpolate; torch.ops is slower
 bilinear = torch._C._nn.upsample_bilinear2d
 bicubic_averaged, bicubic = torch._C._nn._upsample_bicubic2d_aa, torch._C._nn.upsample_bicubic2d

@@ -29,7 +29,7 @@ DOCUMENTS = ("join", "mask", "align")
 AT_ONCE = 1 << 18  # inputs gathered at once: 512 KiB of uint16 stay in the cache
 
 
-class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents")):
+class TokenDataset(Fixed, Dataset[Any]):
     """Rows of tokens from a store that was prepared with `--tokenizer` or `--train-bpe`. RAMDataset holds one in memory.
 
     `ds[i]` is a tensor [block_size + 1], uint16 or uint32. Its first block_size tokens are inputs, its last block_size tokens are
@@ -63,6 +63,7 @@ class TokenDataset(Fixed, Dataset[Any], fixed=("block_size", "mode", "documents"
         ValueError: if an argument is wrong, or the store has too few tokens for one row.
     """
 
+    FIXED = "block_size", "mode", "documents"
     transform = RowsDataset.transform  # which cannot be set
 
     def __init__(
