@@ -174,7 +174,6 @@ def test_modes(mode: str, dtype: torch.dtype) -> None:
     [
         ({"mean": [0.5, 0.5]}, ValueError, "mean has 2 and std has 3"),
         ({"mean": []}, ValueError, "mean must be finite numbers"),
-        ({"mean": None}, TypeError, "mean must be numbers"),
         ({"std": [0.5, 0.0, 0.5]}, ValueError, "std must be above 0"),
         ({"dtype": torch.float64}, ValueError, "found torch.float64"),
         ({"mean": (123.0, 117.0, 104.0), "std": (58.0, 57.0, 57.0)}, ValueError, r"mean is \(123.*pass max_value=1 .* divide both"),
@@ -189,7 +188,7 @@ def test_wrong_arguments(arguments: dict[str, Any], error: type[Exception], says
 @pytest.mark.parametrize(
     ("x", "error", "says"),
     [
-        (torch.zeros(2, 3, 4, 4), TypeError, "found torch.float32: already floats"),
+        (torch.zeros(2, 3, 4, 4), TypeError, "found torch.float32: leave this module out"),
         (np.zeros((3, 4, 4), np.uint8), TypeError, "found ndarray"),
         (torch.zeros(2, 4, 4, 3, dtype=torch.uint8), ValueError, "3 channels, found 4"),
         (torch.zeros(3, 4, dtype=torch.uint8), ValueError, r"found \[3, 4\]"),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import re
-import warnings
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.optim import SGD, AdamW
 
 from fastdata.errors import FastDataError
@@ -38,21 +34,6 @@ def test_fifty_in_a_row_end_a_run_at_the_next_line_of_the_log(make):
         all(cause in text for cause in ("inputs", "rate that is too high, which is 0.1", "set_detect_anomaly"))
         and "bf16" not in text
     )
-
-
-@pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.BatchNorm1d(8, track_running_stats=False), nn.LayerNorm(8)], ids=str)
-def test_statistics_that_a_skipped_update_has_spoilt_are_named(norm: nn.Module) -> None:
-    """The weights are as they were, but an evaluation is NaN."""
-    model = nn.Sequential(nn.Linear(6, 8), copy.deepcopy(norm), nn.Linear(8, 3))
-    model.register_buffer("mask", torch.full((3,), -torch.inf))  # is no statistic
-    run = trainer(model, OPTIMIZERS["sgd"])
-    tracked = getattr(model[1], "running_mean", None) is not None
-    expected = r"1.running_mean is not finite, since a batch" if tracked else "never"
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        run.fit(BATCHES[:3] + spoilt(BATCHES[:1]), epochs=1)
-    assert [bool(re.match(expected, str(warning.message))) for warning in caught] == [True] * tracked
-    assert values(model).isfinite().all() and (run.evaluate(BATCHES[:1])["loss"] > 0) is not tracked
 
 
 def test_updates_that_are_skipped_now_and_then_end_nothing():

@@ -27,7 +27,8 @@ from torchmetrics.functional.classification import multiclass_auroc
 
 from fastdata import Loader
 from fastdata.errors import FastDataError
-from fastdata.train.evaluate import Metrics, evaluate
+from fastdata.train.evaluate import evaluate
+from fastdata.train.log import Means
 from support import step_of, until
 from training import Batch, cut, data, net, plain, summed, trainer, values
 
@@ -242,7 +243,7 @@ def check_evaluation_has_the_statistics_that_a_checkpoint_has(rank: int, size: i
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
     run, n = trainer(model, MOMENTUM, ema=AVERAGES), 6 * size
     list(run.steps([(x + rank, y) for x, y in cut(data(24), (8, 8, 8))]))
-    evaluated = evaluate(run.model, loader(n), summed, Metrics({}), run._compute)["loss"]
+    evaluated = evaluate(run.model, loader(n), summed, ({}, {}), run._compute, Means())["loss"]
     averaged, (state, *_) = run.evaluate(loader(n))["loss"], everyone(run.state_dict())
     x, y = data(n)
     for loss, key in ((evaluated, "model"), (averaged, "ema")):

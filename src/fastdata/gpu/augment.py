@@ -83,8 +83,9 @@ class Augment(nn.Module):
             )
         if len(ids) != len(images):
             raise ValueError(f"there are {len(ids)} ids for {len(images)} images: give one for each")
-        common = _mixed(_mixed(_whole(self.seed)) + _whole(epoch))
-        common = _mixed(common + GOLDEN * _whole(view)) if view else common
+        seed = self.seed - (1 << 64) if self.seed >> 63 else self.seed
+        common = _mixed(_mixed(torch.tensor([seed], device="cpu")) + epoch)
+        common = _mixed(common + GOLDEN * torch.tensor([view], device="cpu")) if view else common
         keys = _mixed(common + GOLDEN * torch.as_tensor(ids, dtype=torch.int64, device="cpu"))
         count, largest = len(images), LARGEST[images.dtype]
         inputs = [images.float() / largest]
@@ -164,11 +165,6 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
-
-
-def _whole(number: int) -> Tensor:
-    """Return a 64-bit number as int64 [1]."""
-    return torch.tensor([number - (1 << 64) if number >= 1 << 63 else number], device="cpu")
 
 
 def _mixed(x: Tensor) -> Tensor:

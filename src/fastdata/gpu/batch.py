@@ -117,12 +117,6 @@ def _flatten(batch: Any) -> tuple[list[Any], _Context]:
     return _items(batch), _Context(batch)
 
 
-def _flatten_with_keys(batch: Any) -> tuple[list[tuple[Any, Any]], _Context]:
-    context = _Context(batch)
-    keys: Any = map(pytree.SequenceKey, range(len(batch))) if context.names is None else map(pytree.MappingKey, context.names)
-    return list(zip(keys, _items(batch), strict=True)), context
-
-
 def _unflatten(items: Iterable[Any], context: _Context) -> Any:
     items = list(items)
     same = _lengths(items) in (context.lengths, [])  # concatenated batches, or means of tensors, have other rows
@@ -147,6 +141,4 @@ def _leaves(batch: Any) -> list[Tensor | Ragged]:
 
 
 for _cls in (Batch, MappingBatch):
-    pytree.register_pytree_node(
-        _cls, _flatten, _unflatten, serialized_type_name=f"fastdata.{_cls.__name__}", flatten_with_keys_fn=_flatten_with_keys
-    )
+    pytree.register_pytree_node(_cls, _flatten, _unflatten, serialized_type_name=f"fastdata.{_cls.__name__}")

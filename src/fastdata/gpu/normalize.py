@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-_OUTPUT = (torch.float32, torch.bfloat16, torch.float16)
-
 
 class GPUNormalize(nn.Module):
     """Computes ``y = (x / max_value - mean) / std`` for a uint8 or uint16 batch, on the batch's device.
@@ -59,16 +57,15 @@ class GPUNormalize(nn.Module):
             raise ValueError(f"mean has {len(self.mean)} and std has {len(self.std)} numbers: pass one per channel in both")
         if min(self.std) <= 0:
             raise ValueError(f"std must be above 0, found {self.std}: use 1.0 for a channel that is not to be scaled")
-        if dtype not in _OUTPUT:
+        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise ValueError(f"dtype must be torch.float32, torch.bfloat16 or torch.float16, found {dtype!r}: pass one of them")
         if max_value is not None and not 0 < max_value < math.inf:
             raise ValueError(f"max_value must be a number above 0, found {max_value}: pass 255, 4095, ..., or None")
-        for name, value in (("mean", self.mean), ("std", self.std)) if max_value is None else ():
-            if max(value) > 1:
-                raise ValueError(
-                    f"{name} is {value}, but the pixels are scaled to 0 to 1 before: pass max_value=1 if mean and std are in codes "
-                    "(0 to 255), or divide both by 255; pass max_value=255 to use these numbers as they are"
-                )
+        if max_value is None and max(*self.mean, *self.std) > 1:
+            raise ValueError(
+                f"mean is {self.mean} and std {self.std}, but the pixels are scaled to 0 to 1 before: pass max_value=1 if both are "
+                "in codes (0 to 255), or divide both by 255; pass max_value=255 to use these numbers as they are"
+            )
         self.channels = max(channels, default=None)
         self.dtype = dtype
         self.max_value = max_value
@@ -104,11 +101,9 @@ class GPUNormalize(nn.Module):
         return torch.addcmul(bias, x, scale, out=torch.empty_like(x, dtype=self.dtype))
 
     def _check(self, x: Tensor) -> None:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"the input must be a uint8 or uint16 tensor, found {type(x).__name__}: use torch.from_numpy(...)")
-        if x.dtype not in (torch.uint8, torch.uint16):
-            hint = "already floats? Then leave this module out" if x.is_floating_point() else "convert it first"
-            raise TypeError(f"the input must be uint8 or uint16, found {x.dtype}: {hint}")
+        if not isinstance(x, Tensor) or x.dtype not in (torch.uint8, torch.uint16):
+            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(f"the input must be a uint8 or uint16 tensor, found {kind}: leave this module out for floats")
         if x.dim() not in (3, 4, 5):
             raise ValueError(f"the input must be [C, H, W], [B, C, H, W] or [B, C, D, H, W], found {list(x.shape)}: reshape it")
         found = x.shape[1 if x.dim() == 5 else -3]
@@ -123,10 +118,7 @@ class GPUNormalize(nn.Module):
 
 
 def _numbers(name: str, value: float | Iterable[float]) -> tuple[float, ...]:
-    try:
-        numbers = tuple(float(v) for v in (value if isinstance(value, Iterable) else [value]))
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be numbers, found {value!r}: pass one per channel, or one for all channels") from error
+    numbers = tuple(float(v) for v in (value if isinstance(value, Iterable) else [value]))
     if not numbers or not all(map(math.isfinite, numbers)):
         raise ValueError(f"{name} must be finite numbers, found {numbers}: pass one per channel, or one for all channels")
     return numbers

@@ -31,13 +31,11 @@ class Prefetcher:
         for images, targets in Prefetcher(DataLoader(dataset, 256, num_workers=8, pin_memory=True), "cuda"):
 
     A batch is any nest of tuples, lists and mappings of tensors, which keep their types and attributes; other objects with a `.to`
-    are moved by it. The stream that is current when a batch is returned waits for its copy; the host does not. Batches that the
-    loader did not page-lock (`pin_memory=True`) are page-locked here.
+    are moved by it. The stream that is current when a batch is returned waits for its copy; the host does not.
 
     From a torch DataLoader with workers, only finished batches are fetched ahead, so that no batch waits for a later one; without
-    workers, nothing is fetched ahead. From other loaders, `depth` batches are drawn ahead, with their random numbers; they have to
-    make new tensors for each. An error comes after the batches before it. All other attributes are the loader's own, and may be
-    ahead; so there is no `state_dict`: a Trainer draws the batches before its place again.
+    workers, nothing is. From other loaders, `depth` batches are drawn ahead, with their random numbers; they have to make new
+    tensors for each. All other attributes are the loader's own, and may be ahead; so there is no `state_dict`.
 
     Args:
         loader: any iterable of batches. A fastdata Loader does the same by itself: `Loader(..., device="cuda")`.

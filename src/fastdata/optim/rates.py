@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 
@@ -25,9 +26,9 @@ class Curve:
     """
 
     def __init__(self, name: str, factor: Callable[..., float], total: int | None, **arguments: Any) -> None:
-        need(total is None or _whole(total, 1), "total", total, "a whole number of updates, from 1 on")
+        need(total is None or is_whole(total, 1), "total", total, "a whole number of updates, from 1 on")
         warmup = arguments.get("warmup", 0)
-        need(_whole(warmup, 0) and (total is None or warmup < total), "warmup", warmup, f"a whole number below total, {total}")
+        need(is_whole(warmup, 0) and (total is None or warmup < total), "warmup", warmup, f"a whole number below total, {total}")
         for key in ("start", "final"):
             need(0 <= arguments.get(key, 0) < math.inf, key, arguments.get(key), "a factor of the rate from 0 on")
         self.total = total
@@ -97,14 +98,14 @@ def scale_lr(lr: float, batch_size: int, *, base: int = 256, rule: str = "linear
 
     `batch_size` is the number of samples in one update, over all ranks and accumulated batches.
     """
-    need(_whole(batch_size, 1) and _whole(base, 1), "(batch_size, base)", (batch_size, base), "two whole numbers from 1 on")
+    need(is_whole(batch_size, 1) and is_whole(base, 1), "(batch_size, base)", (batch_size, base), "two whole numbers from 1 on")
     need(rule in ("linear", "sqrt"), "rule", rule, "'linear' or 'sqrt'")
     k = batch_size / base
     return lr * (k if rule == "linear" else math.sqrt(k))
 
 
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and value >= least
+def is_whole(value: object, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def need(ok: bool, name: str, found: object, expected: str) -> None:

@@ -33,8 +33,6 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, world: World, *, keep_last: int) -> None:
-        if keep_last < 1:
-            raise ValueError(f"keep_last is {keep_last}, but at least one checkpoint has to stay")
         self.folder = folder
         self._world = world
         self._keep = keep_last
@@ -105,10 +103,7 @@ class Checkpoints:
         some, update = self._world.gather((bool(updates), readable))[0]
         if update is None and some:  # raise on all ranks, so that none waits for another
             raise FastDataError(f"no checkpoint in {self.folder} can be read: remove them to start a new run")
-        try:
-            return None if update is None else _read(self.path(update))
-        except FileNotFoundError:
-            raise FastDataError(f"rank 0 sees a checkpoint that this rank does not see: share {self.folder}") from None
+        return None if update is None else _read(self.path(update))
 
     def _is_whole(self, update: int) -> bool:
         """Return whether a file can be read. torch.load compares no checksums, and takes what comes first for the beginning."""

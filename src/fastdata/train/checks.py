@@ -48,17 +48,13 @@ class GraphCheck:
         self._updates += 1
         if self._updates != CHECKED_UPDATE:
             return
-        if self._alive():
-            gc.collect()  # what only a reference cycle keeps
-        if self._alive():
+        gc.collect()  # what only a reference cycle keeps
+        if any(mark() is not None for mark in self._marks):
             warn_user(
                 f"the graph of update {MARKED_UPDATE} still exists after update {CHECKED_UPDATE}: the code collects losses or "
                 "outputs with their graphs, so memory grows with every batch. Collect loss.detach() instead"
             )
         self._marks.clear()
-
-    def _alive(self) -> bool:
-        return any(mark() is not None for mark in self._marks)
 
 
 class CudnnBenchmark:
@@ -89,14 +85,3 @@ def not_finite(skipped: int, model: nn.Module, loss: Tensor | None, *, rate: flo
         "lower it, warm it up, or set clip_norm=1.0; a division by 0, or a logarithm or root of 0: "
         f"torch.autograd.set_detect_anomaly(True) names it{narrow}"
     )
-
-
-def warn_of_statistics(model: nn.Module) -> None:
-    """Warn if running statistics of a norm are not finite: the forward pass of a skipped update has changed them all the same."""
-    for name, value in model.named_buffers():
-        if name.endswith(("running_mean", "running_var")) and not torch.isfinite(value).all():
-            warn_user(
-                f"{name} is not finite, since a batch that was not finite went through the model: every evaluation will be NaN. "
-                "Leave such batches out, and continue from a checkpoint before them"
-            )
-            return

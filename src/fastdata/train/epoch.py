@@ -44,16 +44,16 @@ class Epoch:
         place: a result of `state()`, to continue from there. None: start the epoch.
 
     Attributes:
-        used: batches used so far.
-        total: batches of the epoch. None if the loader does not know.
+        used, total: batches used so far, and of the epoch; None if the loader does not know.
+        over: all batches are used.
     """
 
     def __init__(self, loader: Any, number: int, place: Mapping[str, Any] | None, world: World) -> None:
-        self._loader: Any = loader
+        self.loader: Any = loader
         self._world = world
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self.used = int(place["used"]) if place else 0
-        self._over = False
+        self.over = False
         self._now = random_state() if self.used else None
         set_epoch(loader, number)  # it may replace a generator
         found = () if self._stateful else (getattr(part, "generator", None) for part in places(loader))
@@ -68,13 +68,13 @@ class Epoch:
     def _go_to(self, place: Mapping[str, Any]) -> None:
         if not self._stateful:
             before = random_state()
-            let_have_iterator(self._loader, place.get("has_iterator", False))
+            let_have_iterator(self.loader, place.get("has_iterator", False))
             restore_random(before)
         if self.used:
             if self._stateful != (place["loader"] is not None):
                 raise FastDataError("this epoch was started with another kind of loader: use that kind to continue it")
             if self._stateful:
-                self._loader.load_state_dict(place["loader"])
+                self.loader.load_state_dict(place["loader"])
             else:
                 restore_random(place["random"])
         for generator, state in zip(self._generators, place["own"], strict=False):
@@ -82,30 +82,26 @@ class Epoch:
 
     def _own_state(self) -> dict[str, Any]:
         """Return the states of the loader's generators, and whether its next pass goes on with an iterator that it keeps."""
-        return {"own": [generator.get_state() for generator in self._generators], "has_iterator": has_iterator(self._loader)}
+        return {"own": [generator.get_state() for generator in self._generators], "has_iterator": has_iterator(self.loader)}
 
     def _count(self) -> int | None:
-        if self.used and self._stateful and hasattr(self._loader, "epoch_stop"):  # the number of ranks may have changed since
-            done = self._loader.state_dict()["consumed"]
-            return self.used - int(-(self._loader.epoch_stop - done) // self._loader.global_batch_size)
+        if self.used and self._stateful and hasattr(self.loader, "epoch_stop"):  # the number of ranks may have changed since
+            done = self.loader.state_dict()["consumed"]
+            return self.used - int(-(self.loader.epoch_stop - done) // self.loader.global_batch_size)
         try:
-            return len(self._loader)
+            return len(self.loader)
         except TypeError:
             return None
 
-    def is_left(self, loader: Any) -> bool:
-        """Return whether this was a pass over `loader` that ended before its last batch."""
-        return loader is self._loader and not self._over and self.used > 0
-
     def state(self) -> dict[str, Any]:
         """Return the place in the epoch, or the start of the next one if all batches are used."""
-        if self._over:
+        if self.over:
             return {"used": 0, "loader": None, "random": None, **self._own_state()}
-        return {"used": self.used, "loader": self._loader.state_dict() if self._stateful else None, **self._start}
+        return {"used": self.used, "loader": self.loader.state_dict() if self._stateful else None, **self._start}
 
     def __iter__(self) -> Iterator[tuple[Any, bool]]:
         """Yield each batch, and whether it is known to be the last."""
-        batches = iter(self._loader)
+        batches = iter(self.loader)
         for _ in range(0 if self._stateful else self.used):
             next(batches, None)
         if self._now:
@@ -125,7 +121,7 @@ class Epoch:
         if more or self.total not in (None, self.used):
             found = "more batches, which are left out" if more else f"{self.used} batches"
             warn_user(f"the loader's len() is {self.total}, but it gave {found}: correct it, since schedules count on it")
-        self._over = True
+        self.over = True
 
 
 def _unequal(found: str) -> FastDataError:

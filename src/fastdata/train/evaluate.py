@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from fastdata.errors import FastDataError, warn_user
 from fastdata.train.epoch import NO_BATCHES, check_rank, first_tensor
+from fastdata.train.log import Means
 from fastdata.train.losses import losses_of
 from fastdata.train.states import random_state, restore_random
 from fastdata.train.world import Compute, World
@@ -20,27 +20,23 @@ from fastdata.train.world import Compute, World
 METHODS = ("update", "compute", "reset")
 
 
-class Metrics:
-    """The metrics of an evaluation, {name: metric}, as `Trainer` describes them.
+Metrics: TypeAlias = tuple[dict[str, Any], dict[str, tuple[Any, Any]]]
 
-    Attributes:
-        functions: those that are functions of (outputs, batch).
-        objects: those that are updated with all batches, like torchmetrics', and functions that return what with.
-    """
 
-    def __init__(self, metrics: Mapping[str, Any]) -> None:
-        self.functions = dict[str, Any]()
-        self.objects = dict[str, tuple[Any, Any]]()
-        for name, metric in metrics.items():
-            target, arguments = metric if isinstance(metric, tuple) and len(metric) == 2 else (metric, _scores_and_targets)
-            if all(hasattr(target, method) for method in METHODS) and not isinstance(target, type):
-                self.objects[name] = target, arguments
-            elif callable(metric) and not isinstance(metric, type):
-                self.functions[name] = metric
-            else:
-                raise TypeError(
-                    f"metrics[{name!r}] is {metric!r}; a metric is a function, an object with {', '.join(METHODS)}, or a pair"
-                )
+def sort_metrics(metrics: Mapping[str, Any]) -> Metrics:
+    """Return the functions of (outputs, batch), and the objects, each with a function that returns what it is updated with."""
+    functions, objects = dict[str, Any](), dict[str, tuple[Any, Any]]()
+    for name, metric in metrics.items():
+        target, arguments = metric if isinstance(metric, tuple) and len(metric) == 2 else (metric, _scores_and_targets)
+        if all(hasattr(target, method) for method in METHODS) and not isinstance(target, type):
+            objects[name] = target, arguments
+        elif callable(metric) and not isinstance(metric, type):
+            functions[name] = metric
+        else:
+            raise TypeError(
+                f"metrics[{name!r}] is {metric!r}; a metric is a function, an object with {', '.join(METHODS)}, or a pair"
+            )
+    return functions, objects
 
 
 class _Recorded:
@@ -63,35 +59,36 @@ class _Recorded:
         return self._model[key]  # type: ignore[index]
 
 
-def evaluate(model: nn.Module, loader: Any, loss_fn: Any, metrics: Metrics, compute: Compute) -> dict[str, float]:
-    """Return the mean loss and the metrics: sums over all ranks divided by the counts, and what metric objects compute."""
-    for metric, _ in metrics.objects.values():
+def evaluate(model: nn.Module, loader: Any, loss_fn: Any, metrics: Metrics, compute: Compute, means: Means) -> dict[str, float]:
+    """Return the mean loss, the metrics, and the means of what else is added to `means` meanwhile, over all ranks."""
+    functions, objects = metrics
+    for metric, _ in objects.values():
         if hasattr(metric, "to"):
             metric.to(compute.device)
         metric.reset()
-    totals = torch.zeros(1 + len(metrics.functions), 2, dtype=torch.float64, device=compute.device)
+    for name in ("loss", *functions):
+        means.add(name, 0.0, 0)
     number = 0
     with _evaluating(model, compute):
         for batch, valid in _batches(loader, compute):
             recorded = _Recorded(model)
             with compute.autocast():
                 losses = losses_of(loss_fn(recorded, batch))
-                if (metrics.functions or metrics.objects) and recorded.calls != 1:
+                if (functions or objects) and recorded.calls != 1:
                     raise FastDataError(
                         f"loss_fn called the model {recorded.calls} times, so metrics do not know which outputs to take: let it "
                         "call a module once, whose forward does all of it and returns the outputs for the metrics"
                     )
-                results = [(losses.total, losses.number)]
-                results += [_pair(name, metric(recorded.outputs, batch), batch) for name, metric in metrics.functions.items()]
-            if valid != 0:
-                number += 1
-                totals += torch.stack([compute.number(value) for pair in results for value in pair]).view_as(totals)
-                for metric, arguments in metrics.objects.values():
-                    values = arguments(recorded.outputs, batch)
-                    metric.update(*map(_wide, values if isinstance(values, tuple | list) else (values,)))
-    pairs = zip(("loss", *metrics.functions), compute.world.sum(totals).tolist(), strict=True)
-    means = {name: value / count if count else math.nan for name, (value, count) in pairs}
-    return means | (_computed(metrics.objects, number, compute.world) if metrics.objects else {})
+                found = {name: _pair(name, function(recorded.outputs, batch), batch) for name, function in functions.items()}
+            if valid == 0:
+                continue
+            number += 1
+            for name, pair in {"loss": (losses.total, losses.number), **found}.items():
+                means.add(name, *pair)
+            for metric, arguments in objects.values():
+                values = arguments(recorded.outputs, batch)
+                metric.update(*map(_wide, values if isinstance(values, tuple | list) else (values,)))
+    return means.read(compute.world) | (_computed(objects, number, compute.world) if objects else {})
 
 
 def _scores_and_targets(outputs: Any, batch: Any) -> tuple[Any, Any]:

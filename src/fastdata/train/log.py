@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -52,30 +53,35 @@ class RunTotals(dict[str, float]):
 
 
 class Means:
-    """Means of numbers by name, kept on their device: the host waits for a tensor only when a record is written."""
+    """Means by name, of sums and counts on their device: the host waits for a tensor only when a record is written."""
 
     def __init__(self) -> None:
-        self._sums = dict[str, tuple[Any, int]]()
+        self._sums = dict[str, tuple[Any, Any]]()
 
-    def add(self, name: str, value: float | Tensor) -> None:
-        number = value.detach().double().reshape(()) if isinstance(value, Tensor) else float(value)
-        total, count = self._sums.get(name, (0.0, 0))
-        self._sums[name] = total + number, count + 1
+    def add(self, name: str, value: float | Tensor, count: float | Tensor = 1) -> None:
+        total, number = self._sums.get(name, (0.0, 0.0))
+        self._sums[name] = total + _wide(value), number + _wide(count)
 
     def read(self, world: World) -> dict[str, float]:
         """Return the means over all ranks since the last call. All ranks must call it together."""
-        ranks = world.gather({name: (float(total), count) for name, (total, count) in self._sums.items()})
+        ranks = world.gather({name: (float(total), float(count)) for name, (total, count) in self._sums.items()})
         self._sums.clear()
-        names = dict.fromkeys(name for rank in ranks for name in rank)
-        columns = {name: [rank[name] for rank in ranks if name in rank] for name in names}
-        return {name: sum(total for total, _ in found) / sum(count for _, count in found) for name, found in columns.items()}
+        means = dict[str, float]()
+        for name in dict.fromkeys(name for rank in ranks for name in rank):
+            totals, counts = zip(*(rank[name] for rank in ranks if name in rank), strict=True)
+            means[name] = sum(totals) / sum(counts) if any(counts) else math.nan
+        return means
+
+
+def _wide(value: float | Tensor) -> Any:
+    return value.detach().double().reshape(()) if isinstance(value, Tensor) else float(value)
 
 
 class Log:
-    """Appends records to log.jsonl and to TensorBoard's curves, if tensorboard is installed.
+    """Appends records to log.jsonl and to TensorBoard's curves, if tensorboard is installed; without a folder it does nothing.
 
-    A file that cannot be written, for example on a full disk, causes one warning; the run continues. The log is tried again with
-    the next record; TensorBoard's file has ended. Without a folder there are no files.
+    A file that cannot be written, for example on a full disk, causes one warning. The log is tried again with the next record;
+    TensorBoard's file has ended.
     """
 
     def __init__(self, folder: Path | None) -> None:

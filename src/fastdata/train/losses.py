@@ -13,17 +13,11 @@ EXPECTED = (
     "some don't count, or (loss_sum, count)"
 )
 MEAN = 1  # torch's number for reduction="mean"
-MAX_DEPTH = 8  # operations between a loss of torch and what the loss function returns
+SUMS = ("AddBackward0", "MulBackward1")  # of something added, and of a product with a number, as in torch's label smoothing
 
 
 class Losses(NamedTuple):
-    """The losses of a batch.
-
-    Attributes:
-        each: the losses with their graph, float of any shape; 0 where one does not count.
-        total: their sum, float [], without a graph.
-        number: how many of them count.
-    """
+    """The losses of a batch with their graph, 0 where one does not count; their sum [], without a graph; how many count."""
 
     each: Tensor
     total: Tensor
@@ -60,39 +54,25 @@ def _sum(losses: Tensor) -> Tensor:
 
 def check_values(result: Any) -> None:
     """Raise a TypeError if the graph has a mean and the count is not 1, or ignored targets and there is no mask. The host waits."""
-    if isinstance(result, Tensor):
-        loss = _loss_of_torch(result)
-        if loss is None or loss._saved_target.numel() != result.numel():
+    losses, count = (result, None) if isinstance(result, Tensor) else result
+    node: Any = losses.grad_fn
+    if count is None:
+        while node is not None and not hasattr(node, "_saved_ignore_index"):
+            node = node.next_functions[0][0] if node.next_functions else None
+        if node is None or node._saved_target.numel() != losses.numel():
             return
-        targets = loss._saved_target
-        index = (loss._saved_ignore_index + 2**63) % 2**64 - 2**63  # torch saves it unsigned
-        if count := int((targets == index).sum()):
+        index = (node._saved_ignore_index + 2**63) % 2**64 - 2**63  # torch saves it unsigned
+        if ignored := int((node._saved_target == index).sum()):
             raise TypeError(
-                f"{count} of {targets.numel()} targets are {index}, which the loss ignores, but loss_fn returned no mask, so their "
-                f"zeros would count: return (losses, targets != {index})"
+                f"{ignored} of {losses.numel()} targets are {index}, which the loss ignores, but loss_fn returned no mask, so "
+                f"their zeros would count: return (losses, targets != {index})"
             )
-    else:
-        loss_sum, count = result
-        if _is_mean(loss_sum.grad_fn) and not (isinstance(count, Tensor) and count.dim()) and float(count) != 1:
-            raise TypeError(f"loss_fn returned (a mean, {float(count):g}), so the gradient would be divided twice: {EXPECTED}")
-
-
-def _is_mean(node: Any) -> bool:
-    """Return whether a node is a mean, or a loss of torch with reduction="mean", smoothed or with something added."""
-    for name in ("AddBackward0", "MulBackward1"):  # the second is a product with a number, as in torch's label smoothing
-        if type(node).__name__ == name:
-            node = node.next_functions[0][0]
-    return type(node).__name__ == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN
-
-
-def _loss_of_torch(losses: Tensor) -> Any:
-    """Return the cross-entropy that the losses come from, if there is one near the end of their graph."""
-    node = losses.grad_fn
-    for _ in range(MAX_DEPTH):
-        if node is None or hasattr(node, "_saved_ignore_index"):
-            return node
-        node = node.next_functions[0][0] if node.next_functions else None
-    return None
+        return
+    while type(node).__name__ in SUMS:
+        node = node.next_functions[0][0]
+    is_mean = type(node).__name__ == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN
+    if is_mean and not (isinstance(count, Tensor) and count.dim()) and float(count) != 1:
+        raise TypeError(f"loss_fn returned (a mean, {float(count):g}), so the gradient would be divided twice: {EXPECTED}")
 
 
 def _described(result: Any) -> str:

@@ -80,15 +80,14 @@ def apply_options(optimizer: Optimizer, options: Mapping[Any, Any], saved: Mappi
 def random_state() -> dict[str, Any]:
     """Return the state of the generators that a model or a loader may draw from, as tensors and numbers."""
     legacy: Any = np.random.get_state()  # noqa: NPY002
-    _, keys, place, has_gauss, gauss = legacy
+    kind, keys, *rest = legacy
     gpu = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    numpy = {"keys": torch.from_numpy(keys.astype(np.int64)), "rest": (place, has_gauss, gauss)}
-    return {"torch": torch.get_rng_state(), "cuda": gpu, "numpy": numpy, "python": random.getstate()}
+    return {"torch": torch.get_rng_state(), "cuda": gpu, "numpy": (kind, keys.tolist(), *rest), "python": random.getstate()}
 
 
 def restore_random(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-    np.random.set_state(("MT19937", state["numpy"]["keys"].numpy().astype(np.uint32), *state["numpy"]["rest"]))  # noqa: NPY002
+    np.random.set_state(state["numpy"])  # noqa: NPY002
     random.setstate(state["python"])

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import get_total_norm
 
 from fastdata.system.torch_private import find_not_finite
 from fastdata.train.layout import EMA
@@ -20,7 +20,7 @@ from fastdata.train.losses import check_values, losses_of
 from fastdata.train.world import Compute
 
 EMPTY = nullcontext()
-CLIP_EPSILON = 1e-6  # as torch's clip_grads_with_norm_ has it
+CLIP_EPSILON = 1e-6  # as torch's clip_grad_norm_ has it
 
 
 class Totals(NamedTuple):
@@ -36,13 +36,13 @@ class Totals(NamedTuple):
 class Step:
     """Makes one update from any number of micro-batches.
 
-    The gradient is (sum of all losses) / (sum of all counts) over the micro-batches and the ranks, so it equals that of one big
-    batch. Each loss is divided by the count of the first micro-batch on all ranks; at the end, the gradient is divided by the
-    rest, which is 1 for a single micro-batch. DistributedDataParallel takes the mean over ranks, hence the factor `size`.
+    The gradient is (sum of all losses) / (sum of all counts) over the micro-batches and the ranks. Each loss is divided by the
+    count of the first micro-batch on all ranks; at the end, the gradient is divided by the rest, which is 1 for a single
+    micro-batch. DistributedDataParallel takes the mean over ranks, hence the factor `size`.
 
     A gradient that is not finite on any rank changes neither the weights nor the optimizer's state nor the average of the weights.
-    Fused optimizers read the flag on the device (`found_inf`, as with torch's GradScaler). For others, and until the first update
-    that is not skipped, the host reads it once per update.
+    Fused optimizers read the flag on the device (`found_inf`). For others, and until the first update that is not skipped, the
+    host reads it once per update.
     """
 
     def __init__(
@@ -69,7 +69,6 @@ class Step:
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
         kinds = {(p.device, p.dtype) for p in self._trained}
         self._alike = len(kinds) == 1 and not any(isinstance(p, DTensor) for p in self._trained)
-        self._needs_no_norm = clip_norm is None and self._alike and self._trained[0].is_floating_point()
         self._last: tuple[Tensor, Any] | None = None
         self._stepped = False
         self._one = torch.ones((), device=compute.device)
@@ -79,7 +78,6 @@ class Step:
     def begin(self) -> None:
         """Drop old gradients, and micro-batches of an update that was not finished, for instance after an error."""
         self._weights = list(self.model.parameters())  # Module.zero_grad would collect them at every update
-        self._has_sparse = any(getattr(module, "sparse", False) for module in self.model.modules())
         self._trained = [p for group in self._optimizer.param_groups for p in group["params"]]
         self._clear()
 
@@ -148,12 +146,10 @@ class Step:
         self.scaler.unscale_(self._optimizer)
         grads = self._gradients()
         if len(self._losses) > 1 and grads:
-            factor = self._unit / self._sum_of_counts()
-            for group in [grads] if self._alike else [[grad] for grad in grads]:
-                torch._foreach_mul_(group, factor.to(group[0]) if isinstance(factor, Tensor) else factor)
+            _scale(grads, self._unit / self._sum_of_counts())
         skip = torch.zeros((), device=self._compute.device)
         norm = None
-        if self._needs_no_norm and grads:
+        if self._clip_norm is None and self._alike and grads and grads[0].is_floating_point():
             find_not_finite(grads, skip, self._one)
         else:
             quick = self._alike and grads  # get_total_norm spends 25 us on grouping by device
@@ -167,20 +163,16 @@ class Step:
             for flag in flags.values():
                 flag.copy_(skip)  # so that all ranks change their scale alike
         if self._clip_norm is not None and norm is not None:
-            if self._has_sparse:
-                torch._foreach_mul_(grads, (self._clip_norm / (norm + CLIP_EPSILON)).clamp(max=1.0))
-            else:
-                clip_grads_with_norm_(self._trained, self._clip_norm, norm)
+            _scale(grads, (self._clip_norm / (norm + CLIP_EPSILON)).clamp(max=1.0))
         return skip
 
     def _gradients(self) -> list[Tensor]:
         """Return the gradients; of sparse ones, as embeddings have, the values."""
-        if self._has_sparse:
-            for p in self._trained:
-                if p.grad is not None and p.grad.is_sparse:
-                    p.grad = p.grad.coalesce()
+        for p in self._trained:
+            if p.grad is not None and p.grad.is_sparse:
+                p.grad = p.grad.coalesce()
         found = [p.grad for p in self._trained if p.grad is not None]
-        return [grad._values() if grad.is_sparse else grad for grad in found] if self._has_sparse else found
+        return [grad._values() if grad.is_sparse else grad for grad in found]
 
     def _step(self, skip: Tensor) -> None:
         optimizer: Any = self._optimizer
@@ -215,3 +207,12 @@ class Step:
         if not all(isinstance(value, Tensor) and value.device == self._compute.device for value in column):
             column = [*map(self._compute.number, column)]
         return torch.stack([*column]).tolist()
+
+
+def _scale(grads: list[Tensor], factor: Any) -> None:
+    """Multiply the gradients by a number, in place."""
+    groups: dict[Any, list[Tensor]] = {}
+    for grad in grads:
+        groups.setdefault((type(grad), grad.device, grad.dtype), []).append(grad)
+    for group in groups.values():
+        torch._foreach_mul_(group, factor.to(group[0]) if isinstance(factor, Tensor) else factor)

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,11 +16,11 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from fastdata.errors import FastDataError, warn_user
-from fastdata.optim.rates import Curve
+from fastdata.optim.rates import Curve, is_whole, need
 from fastdata.train.checkpoint import Checkpoints
-from fastdata.train.checks import CudnnBenchmark, GraphCheck, not_finite, warn_of_statistics
+from fastdata.train.checks import CudnnBenchmark, GraphCheck, not_finite
 from fastdata.train.epoch import Epoch, check_rank, first_tensor
-from fastdata.train.evaluate import Metrics, evaluate, predict
+from fastdata.train.evaluate import evaluate, predict, sort_metrics
 from fastdata.train.layout import build_optimizer, device_for, lay_out
 from fastdata.train.log import RECORDED, Log, Means, ProgressDisplay, RunTotals
 from fastdata.train.profiler import WARMUP, profiled
@@ -32,7 +31,7 @@ from fastdata.train.step import Step
 from fastdata.train.world import PRECISIONS, Compute, World
 
 CALLBACKS = ("step", "epoch", "eval", "save", "log")
-FORMAT = 3  # of a state
+FORMAT = 4  # of a state
 COUNTERS = ("update", "epoch", "epoch_open", "validated")
 MAX_SKIPPED = 50  # updates in a row; fp16 may need about twenty to find its scale
 STOP = 1  # why a run ends: a callback asked for it; or the number of a signal
@@ -127,18 +126,14 @@ class Trainer:
         profile: int | None = None,
         callbacks: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        _check_counts(accumulate=accumulate, log_every=log_every, save_every=save_every, profile=profile)
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision is {precision!r}, but must be one of {', '.join(PRECISIONS)}")
-        if clip_norm is not None and not 0 < clip_norm < math.inf:
-            raise ValueError(f"clip_norm is {clip_norm}, but must be above 0, or None")
-        if resume not in (True, False, "require") or (resume == "require" and dir is None):
-            raise ValueError(f"resume is {resume!r} and dir is {dir}; resume must be True, False, or 'require', which needs a dir")
+        _check_counts(accumulate=accumulate, log_every=log_every, save_every=save_every, keep_last=keep_last, profile=profile)
+        need(precision in PRECISIONS, "precision", precision, f"one of {', '.join(PRECISIONS)}")
+        need(clip_norm is None or 0 < clip_norm < math.inf, "clip_norm", clip_norm, "above 0, or None")
+        may_resume = resume in (True, False) or (resume == "require" and dir is not None)
+        need(may_resume, "resume", resume, "True, False, or, with a dir, 'require'")
         self._callbacks = dict(callbacks or {})
-        if unknown := sorted(set(self._callbacks) - set(CALLBACKS)):
-            raise ValueError(f"callbacks has {', '.join(unknown)}, but there are {', '.join(CALLBACKS)}")
-        if taken := sorted(set(metrics or {}) & set(RECORDED)):
-            raise ValueError(f"metrics has a {taken[0]!r}, but the log uses this name itself: choose another")
+        need(self._callbacks.keys() <= set(CALLBACKS), "callbacks", [*self._callbacks], f"of {', '.join(CALLBACKS)}")
+        need(not set(metrics or {}) & set(RECORDED), "metrics", [*(metrics or {})], f"other names than {', '.join(RECORDED)}")
         if tf32 is not None:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = tf32
@@ -166,7 +161,8 @@ class Trainer:
         self._profile = profile
         self._profiler: torch.profiler.profile | None = None
         self._loss_fn = record_function("loss_fn")(loss_fn) if profile else loss_fn
-        self._metrics = Metrics(metrics or {})
+        self._metrics = sort_metrics(metrics or {})
+        self._taken = (*RECORDED, *(metrics or {}))
         self._compute = Compute(self.world, self.device, PRECISIONS[precision], channels_last)
         self._graphs = GraphCheck()
         self._step = Step(wrapped, self._loss, self.optimizer, self._compute, clip_norm=clip_norm, ema=self.ema)
@@ -289,7 +285,7 @@ class Trainer:
     def _begin_epoch(self, train: Any) -> Epoch:
         self._restore_random()
         check_rank(train, self.world)
-        self._pass = epoch = Epoch(train, self.epoch, self._position(train), self.world)
+        self._pass = epoch = Epoch(train, self.epoch, self._place(train), self.world)
         self._resumed = None
         total = None if epoch.total is None else math.ceil(epoch.total / self.accumulate)
         self._progress.begin(self.epoch + 1, epoch.used // self.accumulate, total)
@@ -299,9 +295,9 @@ class Trainer:
         self._step.begin()
         return epoch
 
-    def _position(self, train: Any) -> Mapping[str, Any] | None:
+    def _place(self, train: Any) -> Mapping[str, Any] | None:
         """Return where to continue in an epoch: where the last pass over this loader was left, or where a state was taken."""
-        if self._pass is not None and self._pass.is_left(train):
+        if self._pass is not None and self._pass.loader is train and not self._pass.over:
             return self._pass.state()
         return self._resumed
 
@@ -332,7 +328,7 @@ class Trainer:
         """Return the number of updates of the whole run, including those before a resume; math.inf if it is not known."""
         with suppress(TypeError):  # a DataLoader may have a len() that raises
             batches = len(train)
-            place = self._position(train)
+            place = self._place(train)
             first = math.ceil((batches - (int(place["used"]) if place else 0)) / self.accumulate)  # rest of the current epoch
             left = (last_epoch - self.epoch - 1) * math.ceil(batches / self.accumulate) + first
             return min(last_update, self.update + max(left, 0))
@@ -360,8 +356,8 @@ class Trainer:
         """Return the mean loss and metrics over a set, on every rank. Each sample counts once. Uses `ema` weights if set."""
         before, self._means = self._means, Means()
         try:
-            results = evaluate(self.ema.model if self.ema else self.model, loader, self._loss, self._metrics, self._compute)
-            return {**results, **self._means.read(self.world)}
+            model = self.ema.model if self.ema else self.model
+            return evaluate(model, loader, self._loss, self._metrics, self._compute, self._means)
         finally:
             self._means = before
 
@@ -410,8 +406,6 @@ class Trainer:
             self._counts[name] += getattr(totals, name)
         record = {**self._counts.since(self._line_mark), "lr": rate}
         self._line_mark = self._counts.mark()
-        if totals.skipped and self._main:
-            warn_of_statistics(self.model)
         self._progress.show(self._write("train", record))
 
     def _write(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -428,8 +422,7 @@ class Trainer:
         The next record has the mean, over all ranks, of what was logged under this name since the last one. What is logged during
         an evaluation is one of its results. The host waits for a tensor only when the record is written.
         """
-        if name in RECORDED or name in self._metrics.functions or name in self._metrics.objects:
-            raise ValueError(f"log({name!r}, ...): the log uses this name itself, or a metric has it: choose another")
+        need(name not in self._taken, "a name in the log", name, f"another than {', '.join(self._taken)}")
         if not self._muted:
             self._means.add(name, value)
 
@@ -530,7 +523,5 @@ class Trainer:
 
 
 def _check_counts(**counts: int | None) -> None:
-    """Raise a ValueError for anything but None or a whole number of at least 1."""
     for name, count in counts.items():
-        if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
-            raise ValueError(f"{name} is {count!r}, but must be a whole number from 1 on, or left out")
+        need(count is None or is_whole(count, 1), name, count, "a whole number from 1 on, or left out")

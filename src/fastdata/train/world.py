@@ -38,19 +38,15 @@ class World(NamedTuple):
         hosts = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
         return cls(dist.get_rank(), dist.get_world_size(), hosts)
 
-    def sum(self, value: Tensor, operation: Any = dist.ReduceOp.SUM) -> Tensor:
+    def sum(self, value: Tensor, operation: Any = dist.ReduceOp.SUM, group: Any = None) -> Tensor:
         """Sum over all ranks, in place, or take the largest with ReduceOp.MAX. The host does not wait for a GPU."""
         if self.size > 1:
-            dist.all_reduce(value, operation)
+            dist.all_reduce(value, operation, group)
         return value
 
     def largest(self, value: int) -> int:
         """Return the largest value over all ranks, by way of the hosts."""
-        if self.size == 1:
-            return value
-        shared = torch.tensor(value)
-        dist.all_reduce(shared, dist.ReduceOp.MAX, group=self.hosts)
-        return int(shared)
+        return value if self.size == 1 else int(self.sum(torch.tensor(value), dist.ReduceOp.MAX, self.hosts))
 
     def broadcast(self, values: Iterable[Tensor]) -> None:
         """Copy the values of rank 0, such as running statistics, to every rank, in place."""
