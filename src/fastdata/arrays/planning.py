@@ -12,7 +12,7 @@ from fastdata.arrays.kind import ArrayOptions
 from fastdata.arrays.shards import ArrayRecipe, default_chunk, laid_out
 from fastdata.errors import PrepError, RemoteError, needs
 from fastdata.prepare.plan import Plan, make_plan
-from fastdata.sources.folder import list_folder, walk_files
+from fastdata.sources.folder import list_folder
 from fastdata.sources.inputs import Source, SourceList, detail_of, label_notes, look
 from fastdata.sources.listing import labelled, skipped_files
 from fastdata.sources.pairs import with_files
@@ -77,12 +77,7 @@ def _list_arrays(path: AnyPath, options: ArrayOptions) -> SourceList:
         raise PrepError(f"no arrays in {path}{skipped_files(found)}; files of arrays end in .npy, .npz, .nii or .nii.gz")
     if options.masks is None:
         return found
-    return with_files(
-        found,
-        to_path(options.masks),
-        walk=lambda root: (file for file in walk_files(root) if ending_of(file[0]) in ENDINGS),
-        stem=stem_of,
-    )
+    return with_files(found, to_path(options.masks), belongs=lambda name: ending_of(name) in ENDINGS, stem=stem_of)
 
 
 def _arrays_of(root: AnyPath, source: Source, key: str | None) -> list[ArraySource]:

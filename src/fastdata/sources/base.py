@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.folder import list_entries
-from fastdata.sources.inputs import SPLITS, Field, Source, SourceList, SplitsError, is_image, look, not_stored
+from fastdata.sources.inputs import SPLITS, Field, Source, SourceList, SplitsError, is_image, listed, look, not_stored
 from fastdata.sources.labels import Value, with_labels
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.packed import Packed
@@ -94,7 +94,7 @@ def read_range(path: AnyPath, offset: int, length: int) -> bytes:
 
 
 def read_source(root: StrPath, source: Source) -> bytes:
-    """Read the bytes of an input's image file. Raise CodecError if its archive is damaged, or holds no image there, or OSError."""
+    """Read an input's image file. Raise CodecError if its archive is damaged, or holds no image there, or OSError."""
     if not source.place:
         return join(to_path(root), source.name).read_bytes()
     kind, file, *where = source.place
@@ -134,7 +134,7 @@ def pointer_of(begin: bytes) -> str:
 
 
 def even_sizes(path: AnyPath, count: int) -> list[int]:
-    """Divide the bytes of an archive that does not tell the size of an input into `count` nearly equal parts."""
+    """Divide the bytes of an archive into `count` nearly equal parts."""
     total = look(path)[0]  # a few bytes may claim any number of inputs, and each costs memory when it is listed
     if not 0 <= count <= max(total, MIN_LIMIT):
         raise PrepError(f"{path} claims to hold {count} images in {total} bytes: it is damaged, or is no archive of images")
@@ -165,8 +165,8 @@ def list_tables(
     by = f"column {first.label}" if first.label else ""
     stored = f"images come from {first.image}" + (f", labels from {first.label}" if first.label else "")
     notes = (not_stored(first.others, stored),) if first.others else ()
-    listed = SourceList(root, Labels("none"), inputs, notes=notes)
-    return with_labels(listed, labels, options, names=() if options.regression else first.names, by=by)
+    found = SourceList(root, Labels("none"), inputs, notes=notes)
+    return with_labels(found, labels, options, names=() if options.regression else first.names, by=by)
 
 
 # SOURCE as it is typed
@@ -183,24 +183,19 @@ def expand(source: StrPath) -> list[AnyPath]:
 
     Braces expand in the order of their numbers, and must all exist; `*`, `?` and `[...]` expand in the order of the names.
     """
-    path = to_path(source)
-    text = str(path)
-    if path.exists() or not SPECIAL.search(text):
-        return [path] if path.exists() else []
-    names = [text]
-    if "{" in text:
-        from braceexpand import braceexpand
+    from braceexpand import braceexpand
 
-        with suppress(ValueError):  # unbalanced braces
-            names = [*braceexpand(text, escape=False)]
+    path = to_path(source)
+    if path.exists() or not SPECIAL.search(str(path)):
+        return [path] if path.exists() else []
+    names = [str(path)]
+    with suppress(ValueError):  # unbalanced braces
+        names = [*braceexpand(str(path), escape=False)]
     paths = [type(path)(name) for name in names]
     look_at_all(paths[0].parent, [one.name for one in paths if one.parent == paths[0].parent])
     matches = [[one] if one.exists() else _matching(one) for one in paths]
     if missing := [name for name, files in zip(names, matches, strict=True) if not files]:
-        raise PrepError(
-            f"SOURCE {text}: {len(missing)} of {len(names)} are not there: {', '.join(missing[:5])}{' ...' * (len(missing) > 5)}"
-            f"{explain_missing(path)}"
-        )
+        raise PrepError(f"SOURCE {path}: {len(missing)} of {len(names)} are not there: {listed(missing)}{explain_missing(path)}")
     return [file for files in matches for file in files]
 
 

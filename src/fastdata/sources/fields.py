@@ -1,7 +1,6 @@
-"""`--fields`: which values become columns of a store, as which type, and where they lie.
+"""`--fields`: which values become columns of a store, as which type, and where they lie: in columns, members of tars, or files.
 
-They are columns of a table or an archive, members of a tar, or files with the name of the image. Those of a table of paths are in
-the plan; workers read the others.
+Those of a table of paths are in the plan; workers read the others.
 """
 
 from __future__ import annotations
@@ -101,7 +100,9 @@ def with_fields(inputs: SourceList, fields: Sequence[Field], source: StrPath) ->
             raise field_error(field, f"SOURCE {source} has no such {what}")
     endings = [field.ending for field in fields if field.ending]
     if kinds == {""}:
-        inputs = _with_files(inputs, endings)
+        look_at_all(inputs.root, (name for source in inputs.sources for name in field_files(source, endings)))
+        skipped = inputs.skipped.copy()
+        inputs = replace(inputs, sources=Packed(_with_sizes(inputs, endings, skipped)), skipped=skipped)
     before = len(inputs.fields)  # whose values come before the members
     added = list[Field]()
     for field in fields:
@@ -110,24 +111,18 @@ def with_fields(inputs: SourceList, fields: Sequence[Field], source: StrPath) ->
         except (ValueError, CodecError) as error:
             raise field_error(field, error) from None
         added.append(replace(field, column=column))
-    return replace(inputs, fields=(*inputs.fields, *added))
+    return replace(inputs, fields=(*inputs.fields, *added), skipped=+inputs.skipped)
 
 
-def _with_files(inputs: SourceList, endings: Sequence[str]) -> SourceList:
+def _with_sizes(inputs: SourceList, endings: Sequence[str], skipped: Counter[str]) -> Iterator[Source]:
     """Add the sizes of the files next to the images, and do not count these as skipped."""
-    skipped = inputs.skipped.copy()
-    look_at_all(inputs.root, (name for source in inputs.sources for name in field_files(source, endings)))
-
-    def with_sizes() -> Iterator[Source]:
-        for source in inputs.sources:
-            size = source.size
-            for name in field_files(source, endings):
-                found, problem = look(_file(inputs.root, name))
-                size += 0 if problem or size < 0 else found
-                skipped[os.path.splitext(name)[1].lower()] -= not problem
-            yield replace(source, size=size)
-
-    return replace(inputs, sources=Packed(with_sizes()), skipped=+skipped)
+    for source in inputs.sources:
+        size = source.size
+        for name in field_files(source, endings):
+            found, problem = look(_file(inputs.root, name))
+            size += 0 if problem or size < 0 else found
+            skipped[os.path.splitext(name)[1].lower()] -= not problem
+        yield replace(source, size=size)
 
 
 def field_files(source: Source, endings: Sequence[str]) -> list[str]:
@@ -214,7 +209,8 @@ def _value(root: AnyPath, source: Source, field: Field, own: Iterator[Any]) -> A
         elif field.ending:
             value = parse_file(column, field.ending, _bytes(root, source, field.ending, own))
         else:
-            value = _cell(root, source, field)
+            _, file, _, row = source.place
+            value = nested(arrow.cell(root / str(file), field.path[0], int(row)), field.path[1:])
         return as_instances(column, value) if field.layout else fit(column, value)
     except FileNotFoundError:
         raise CodecError(f"{what} is not there", "missing-field") from None
@@ -242,11 +238,6 @@ def _bytes(root: AnyPath, source: Source, ending: str, own: Iterable[Any]) -> by
     return data
 
 
-def _cell(root: AnyPath, source: Source, field: Field) -> Any:
-    _, file, _, row = source.place
-    return nested(arrow.cell(root / str(file), field.path[0], int(row)), field.path[1:])
-
-
 # Values
 
 
@@ -266,10 +257,7 @@ def parse_text(column: Column, text: str) -> Any:
 
 
 def parse_file(column: Column, ending: str, data: bytes) -> Any:
-    """Return the value in a file, or a member of a tar, for `fit`. Raise ValueError if it does not hold one.
-
-    Text is UTF-8, without a byte-order mark and without line ends at its end. ending: of its name, such as "txt" or "seg.npy".
-    """
+    """Return the value in a file, or a member of a tar, for `fit`. Raise ValueError if it holds none. ending: of its name."""
     last = ending.lower().rpartition(".")[2]
     if column.type == "bytes":
         return data

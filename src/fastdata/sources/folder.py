@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError, is_image, listed, look, nfc
+from fastdata.sources.inputs import EXTENSIONS, FOLDERS, SPLITS, Source, SourceList, SplitsError, listed, look, nfc
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, UrlPath
 from fastdata.store.manifest import Labels
@@ -38,12 +38,12 @@ class Walk:
         """Yield the (name, size, problem) of each file in a folder, not in folders below."""
         for entry in list_entries(self._root / folder):
             if not _hidden(entry.name) and not _is_folder(entry):
-                yield _join(folder, entry.name), *look(entry)
+                yield posixpath.join(folder, entry.name), *look(entry)
 
     def folders(self, folder: str = "") -> Iterator[str]:
         """Yield the folders in a folder."""
         for entry in list_entries(self._root / folder):
-            name = _join(folder, entry.name)
+            name = posixpath.join(folder, entry.name)
             if _hidden(entry.name):
                 if entry.name != ".DS_Store" and not entry.name.startswith("._"):  # macOS' own, of other files
                     self._hidden.append(name)
@@ -69,15 +69,6 @@ def walk_files(root: AnyPath, walk: Walk | None = None) -> Iterator[tuple[str, i
     yield from walk.files()
     for folder in walk.folders():
         yield from chain.from_iterable(map(walk.files, walk.below(folder)))
-
-
-def walk_images(root: AnyPath) -> Iterator[tuple[str, int, str]]:
-    """Yield the (name, size, problem) of every image, or file without an extension, in a folder and all folders below it."""
-    return (file for file in walk_files(root) if is_image(file[0]) or not os.path.splitext(file[0])[1])
-
-
-def _join(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
 
 
 def _hidden(name: str) -> bool:
@@ -106,11 +97,11 @@ def some_names(path: AnyPath) -> Iterator[str]:
     """Yield the names of the files in a folder, in the first rows of a table, or of the one file."""
     if path.is_dir():
         yield from (name for name, _, _ in walk_files(path))
-    elif path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
+        return
+    yield path.name
+    if path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
         with path.open(encoding="utf-8-sig", errors="replace") as file:
-            yield from (re.split(r"[,\t]", line)[0].strip('" \n') for line in itertools.islice(file, 3))
-    else:
-        yield path.name
+            yield from (re.split(r"[,\t]", line)[0].strip('" \n') for line in islice(file, 3))
 
 
 def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceList:
@@ -139,5 +130,5 @@ def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceLi
     sources = Packed(chain(inner, (replace(stray, problem="no-label") for stray in top)))
     if len(sources) == len(top):
         return SourceList(root, Labels("none"), top, skipped, FOLDERS, walk.notes())
-    classes = tuple(names[labels.index(k)] for k in range(len(forms)))
-    return SourceList(root, Labels("class", classes), sources, skipped, FOLDERS, walk.notes())
+    classes = Labels("class", tuple(names[labels.index(k)] for k in range(len(forms))))
+    return SourceList(root, classes, sources, skipped, FOLDERS, walk.notes())

@@ -11,7 +11,7 @@ import shlex
 import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,6 @@ EXTENSIONS = frozenset(
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
 FOLDERS = "the folders"  # the `labelled_by` of inputs in class folders
 SHOWN = 5
-MIN_NOTED = 10  # samples with classes of their own
 FLAT = "a .csv file of path,label as SOURCE or as --labels FILE, or --label-from '(n\\d+)_', whose group is the class"
 DETAILS = {
     "missing": "there is no such file",
@@ -75,20 +74,15 @@ class Field:
 
 @dataclass(frozen=True)
 class Source:
-    """One input.
-
-    Its values are those of each listed field of its SourceList; and in a tar, for each field with an ending, the offset and size of
-    the member, or None if it is not there. Its companions are the other images of the sample, in the order of `--images`, then its
-    mask. Their names are relative to folders of their own, which are the further roots of the plan.
-    """
+    """One input."""
 
     name: str  # relative to the root, as Python decodes file names (surrogateescape)
     label: Label  # -1 if it has none
     size: int  # bytes, with its companions and the files of its fields; -1 if the file could not be examined
     problem: str = ""  # the reason why it cannot be used, if that is already known, perhaps with ": " and details
     place: Place = ()  # in an archive: the kind of archive, its path relative to the root, and the position in it
-    values: tuple[Any, ...] = ()
-    companions: tuple[Source, ...] = ()
+    values: tuple[Any, ...] = ()  # of listed fields; then for each member of a tar that is a field, its offset and size, or None
+    companions: tuple[Source, ...] = ()  # its other images, then its mask, whose names are relative to further roots of the plan
 
     def __reduce__(self) -> Any:
         return type(self), tuple(trimmed(self))
@@ -173,7 +167,7 @@ def nfc(text: str) -> str:
 
 
 def path_key(name: str) -> str:
-    """Return the form of a path in which paths are compared: that of `nfc`, with separators of any system."""
+    """Return the form in which paths are compared: that of `nfc`, with separators of any system."""
     return os.path.normpath(nfc(name.replace("\\", "/")))
 
 
@@ -197,8 +191,8 @@ def read_bytes(path: AnyPath) -> bytes:
 class SplitsError(PrepError):
     """A SOURCE holds several splits, which would be mixed. The message lists the commands to type for each.
 
-    splits: what to give as SOURCE for each split, by its name. column: whether a column of a table names the splits. classes:
-    whether there may be classes, which all splits must share. beside: an input that belongs to no split, or "".
+    splits: what to give as SOURCE for each, by its name. column: whether they are of a column of a table. classes: whether there
+    may be classes, which all must share. beside: an input that belongs to none, or "".
     """
 
     def __init__(
@@ -220,10 +214,10 @@ class SplitsError(PrepError):
 # Columns of tables
 
 
-def find_column(columns: Sequence[str], names: Sequence[str]) -> int | None:
-    """Return the index of the first column with one of these names, in any case."""
-    lower = [str(column).lower() for column in columns]
-    return next((lower.index(name) for name in names if name in lower), None)
+def find_column(columns: Iterable[str], names: Sequence[str]) -> str:
+    """Return the first column with the first of these names, in any case; "": there is none."""
+    lower = {str(column).lower(): column for column in reversed([*columns])}
+    return next((lower[name] for name in names if name in lower), "")
 
 
 def choose_label(columns: Sequence[str], wanted: str, where: object, likely: Sequence[str] = ()) -> str:
@@ -232,9 +226,7 @@ def choose_label(columns: Sequence[str], wanted: str, where: object, likely: Seq
         raise PrepError(f"--label-column {wanted}: {where} has no such column; it has {', '.join(map(str, columns))}")
     if wanted:
         return wanted if wanted in columns else ""
-    usual = find_column(columns, LABELS)
-    found = likely if usual is None else [columns[usual]]
-    return found[0] if len(found) == 1 else ""
+    return find_column(columns, LABELS) or (likely[0] if len(likely) == 1 else "")
 
 
 # What a run tells of its inputs
@@ -262,8 +254,6 @@ def label_notes(inputs: SourceList, *, masks: bool, meant: bool) -> Iterator[str
         yield f"labels: {number_of(len(names), 'class')}{by}: {listed(names)}"
         if empty := [name for k, name in enumerate(names) if not used[k]]:
             yield f"classes without a sample: {len(empty)} ({listed(empty)})"
-        if 2 * len(used) > used.total() >= MIN_NOTED:
-            yield "most classes have one sample: captions and ids are stored by --fields, numbers to predict named by --regression"
         if len(used) == 1 and used.total() > 1:
             more = f" One folder for each class, {FLAT} would give more" if inputs.labelled_by == FOLDERS else ""
             yield f"all samples have one class, {names[next(iter(used))]}: is this intended?{more}"

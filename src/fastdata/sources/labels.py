@@ -71,14 +71,13 @@ def encode_labels(
             f"some labels of {by} are whole numbers, such as {whole!r}, others text, such as {text!r}: write all as text, or all "
             "as whole numbers"
         )
-    named = _named(used, names, by)
-    twice = [form for form, count in Counter(map(nfc, {*named.values()})).items() if count > 1]
-    named |= {value: nfc(name) for value, name in named.items() if not names and nfc(name) in twice}
+    known = {*names}
+    named: dict[object, str] = {value: _name(value, names, by) if names and value not in known else str(value) for value in used}
     order = tuple(names) or _ordered(named, by, whole=type == "values") if classes is None else tuple(classes)
     if twice := [name for name, count in Counter(map(nfc, order)).items() if count > 1]:
         raise PrepError(f"the class {twice[0]!r} of {by if classes is None else '--classes'} has two numbers: name each once")
-    number = {form(name): k for form in (str.strip, nfc, str) for k, name in enumerate(order)}  # the exact one wins
-    found = {value: number.get(name, number.get(nfc(name), -1)) for value, name in named.items()}
+    number = {form(name): k for form in (str.strip, nfc) for k, name in enumerate(order)}
+    found = {value: number.get(nfc(name), -1) for value, name in named.items()}
     if unknown := sorted({named[value] for value, k in found.items() if k < 0}):
         raise UnknownClassError(
             f"{by} has classes that --classes does not have: {', '.join(unknown[:5])}; it has {len(order)} classes: "
@@ -94,8 +93,6 @@ def encode_labels(
 
 def _clean(by: str, value: Value) -> int | float | str | tuple[float | None, ...] | None:
     """Return what stands for a class; None for what means that there is no label."""
-    if type(value) is str:  # of most inputs
-        return sys.intern(value.strip()) or None
     value = _plain(value, by)
     if isinstance(value, tuple) and any(isinstance(one, str) for one in value):
         raise _no_label(by, value)
@@ -132,16 +129,12 @@ def _no_classes(by: str, value: object) -> PrepError:
     )
 
 
-def _named(used: Iterable[object], names: Sequence[str], by: str) -> dict[object, str]:
-    """Return the name of each label: itself as text; beside `names`, one of these, or that at its index."""
-    found, known = dict[object, str](), set(names)
-    for value in used:
-        text = str(BOOLEANS.index(value)) if value in BOOLEANS else str(value)
-        index = int(text) if names and value not in known and WHOLE.fullmatch(text) else -1
-        if names and value not in known and not 0 <= index < len(names):
-            raise PrepError(f"the label {value!r} has no name: {by} has {len(names)} classes, {', '.join(names[:5])} and so on")
-        found[value] = str(value) if index < 0 else names[index]
-    return found
+def _name(value: object, names: Sequence[str], by: str) -> str:
+    """Return the name at the index that a label is."""
+    text = str(BOOLEANS.index(value)) if value in BOOLEANS else str(value)
+    if not WHOLE.fullmatch(text) or int(text) >= len(names):
+        raise PrepError(f"the label {value!r} has no name: {by} has {len(names)} classes, {', '.join(names[:5])} and so on")
+    return names[int(text)]
 
 
 def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str, ...]:
@@ -161,7 +154,7 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
     odd = [value for value, text in named.items() if not (text.isascii() and text.isdigit())]
     if whole and ((odd and all(map(is_number, texts))) or have_commas(texts)):
         raise _no_classes(by, min(odd))  # type: ignore[type-var]
-    return tuple(sorted({*texts}))
+    return tuple(sorted({*map(nfc, texts)}))
 
 
 def _encode_numbers(values: Iterable[Value], names: Sequence[str], by: str) -> tuple[Labels, Encode]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fastdata.errors import PrepError
-from fastdata.sources.folder import walk_files, walk_images
-from fastdata.sources.inputs import Source, SourceList, detail_of, listed, path_key, reason_of
+from fastdata.sources.folder import walk_files
+from fastdata.sources.inputs import Source, SourceList, detail_of, is_image, listed, path_key, reason_of
 from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, to_path
 from fastdata.types import StrPath
@@ -28,7 +28,7 @@ def stem_of(name: str) -> str:
 
 
 class FileIndex:
-    """Finds files, whose names are relative to their folder, by the names of inputs. stem: removes the extension from a name."""
+    """Finds files by the names of inputs. stem: removes the extension from a name."""
 
     def __init__(self, files: Iterable[Source], stem: Callable[[str], str] = stem_of) -> None:
         self._stem = stem
@@ -98,30 +98,33 @@ class FileIndex:
 
 def with_companion(source: Source, files: Sequence[Source], called: str) -> Source:
     """Return an input with its only file of those that have its name. Without one, or with several, it cannot be used."""
-    problem, file = "", Source("", -1, 0)
+    file, problem = Source("", -1, 0), f"missing-field: it has no {called}"
     if len(files) == 1:
         (file,) = files
-        if file.problem:
-            problem = f"{reason_of(file.problem)}: its {called} ({file.name}): {detail_of(file.problem)}"
-    else:
-        problem = f"ambiguous-field: it has more than one {called}" if files else f"missing-field: it has no {called}"
+        problem = file.problem and f"{reason_of(file.problem)}: its {called} ({file.name}): {detail_of(file.problem)}"
+    elif files:
+        problem = f"ambiguous-field: it has more than one {called}"
     size = source.size + max(file.size, 0)
     return replace(source, companions=(*source.companions, file), size=size, problem=source.problem or problem)
+
+
+def is_image_or_bare(name: str) -> bool:
+    """Return whether a file name has the extension of an image, or none."""
+    return is_image(name) or not os.path.splitext(name)[1]
 
 
 def with_files(
     inputs: SourceList,
     folder: AnyPath,
     called: str = "mask",
-    *,
-    walk: Callable[[AnyPath], Iterator[tuple[str, int, str]]] = walk_images,
+    belongs: Callable[[str], bool] = is_image_or_bare,
     stem: Callable[[str], str] = stem_of,
 ) -> SourceList:
     """Return the inputs, each with the file in another folder that has its path: its mask, or the image that is `called` so.
 
-    walk: yields the (name, size, problem) of each such file below a folder. stem: removes the extension from a name.
+    belongs: whether a file of such a name is one. stem: removes the extension from a name.
     """
-    index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk(folder)), stem)
+    index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk_files(folder) if belongs(name)), stem)
     added = index.suffixes(inputs) if called == "mask" else ("", "")
     sources = Packed(with_companion(source, index.find(source.name, *added), called) for source in inputs.sources)
     told = [f"{called}: names have {added[1]} where those of the images have {added[0]}"] if added[0] else []
@@ -146,8 +149,8 @@ def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
     """Refuse a folder that holds one of images and one of masks, which would be read as two classes."""
     image, mask = (next(filter(pattern.search, inputs.labels.names), None) for pattern in (IMAGES, MASKS))
     if image is not None and mask is not None:
-        is_yolo = any(name.endswith(".txt") for name, _, _ in walk_files(source / mask))
-        option, what = ("--yolo", "YOLO files") if is_yolo else ("--masks", "masks")
+        texts = any(name.endswith(".txt") for name, _, _ in walk_files(source / mask))
+        option, what = ("--yolo", "YOLO files") if texts else ("--masks", "masks")
         command = ["fastdata-prep", str(source / image), f"{source.absolute().name}.fds", option, str(source / mask)]
         raise PrepError(
             f"{source} holds images in {image}/ and what look like their {what} in {mask}/, which would become two classes. "

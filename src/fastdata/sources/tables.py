@@ -96,11 +96,10 @@ def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
 
 def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> PathTable:
     """Read a table; an unknown ending means CSV. Raise PrepError if it cannot be read, is empty, or has no column of paths."""
-    path_column, wanted = options.path_column, {*(field.path[0] for field in fields), options.label_column, *options.regression}
     ending, schema, columns, count = path.suffix.lower(), dict[str, Any](), dict[str, Cells](), 0
     texts = ending not in (*JSONL, PARQUET)
     if ending == PARQUET:
-        rows = _parquet_rows(path, wanted, schema)
+        rows = _parquet_rows(path, {*(field.path[0] for field in fields), options.label_column, *options.regression}, schema)
     else:
         rows = _csv_rows(path) if texts else _json_rows(path)
     try:
@@ -114,15 +113,15 @@ def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> Path
         raise PrepError(f"cannot read {path}: {error}") from error
     if not count:
         raise PrepError(f"{path} has no rows")
-    usual = find_column([*columns], PATHS)
-    if path_column is None and usual is None:
+    paths = options.path_column or find_column(columns, PATHS)
+    if not paths:
         raise PrepError(
             f"{path} has no column of paths, such as {PATHS[0]}, or named by --path-column; it has {', '.join(columns)}. Text "
             "needs --tokenizer or --train-bpe; a table without paths is not prepared: TableDataset reads it"
         )
-    table = PathTable(path, columns, path_column or [*columns][usual or 0], texts, schema)
-    cells = table.column(table.paths, f"--path-column {path_column}")
-    columns[table.paths] = cells if texts else Packed(map(str, cells))
+    table = PathTable(path, columns, paths, texts, schema)
+    cells = table.column(paths, f"--path-column {paths}")
+    columns[paths] = cells if texts else Packed(map(str, cells))
     return table
 
 
@@ -248,10 +247,7 @@ def list_table(path: AnyPath, options: LabelOptions, fields: Sequence[Field] = (
 
 
 def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields: Sequence[Field] = ()) -> SourceList:
-    """Return the inputs with the labels of a table: names are classes, numbers are floats; and with `fields`, columns of it.
-
-    A table whose columns are all fields leaves the labels as they are.
-    """
+    """Return the inputs with the labels of a table, unless its columns are all fields; and with `fields`, columns of it."""
     table = _read(path, options, fields)
     if len(splits := sorted(set(_splits(table)))) > 1:
         raise PrepError(
@@ -351,8 +347,8 @@ def _select_split(table: PathTable, wanted: str | None) -> PathTable:
 
 def _splits(table: PathTable) -> list[str]:
     """Return the split of each row; nothing, if there is no such column."""
-    column = find_column([*table.columns], [SPLIT])
-    return [] if column is None else [sys.intern("" if cell is None else str(cell)) for cell in [*table.columns.values()][column]]
+    name = find_column(table.columns, [SPLIT])
+    return [sys.intern("" if cell is None else str(cell)) for cell in (table.columns[name] if name else ())]
 
 
 def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:

@@ -1,7 +1,7 @@
 """Inputs in object storage, with the methods of pathlib that listing and reading inputs use.
 
-`to_path` returns a `UrlPath` for a URL. It is opened by range requests; a library that needs a file of a disk gets a copy, which
-lasts until the process has turned to another. A URL is text: `#` and `?` are characters of a name.
+A `UrlPath` is opened by range requests; a library that needs a file of a disk gets a copy, which lasts until the process has turned
+to another. A URL is text: `#` and `?` are characters of a name.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Client:
         self._sizes: dict[str, int | None] = {}  # of the objects that were asked for one by one
         self._copy: tuple[str, Any] | None = None  # the URL and the file of the last one
 
-    def _at(self, url: str) -> tuple[Bucket, str]:
+    def at(self, url: str) -> tuple[Bucket, str]:
+        """Return the bucket of an object, and its key there."""
         root, key = split_url(url)
         if root not in self._buckets:
             self._buckets[root] = Bucket(root, self._storage)
@@ -68,7 +69,7 @@ class Client:
     def listing(self, folder: str) -> dict[str, int]:
         """Return the size of each file or FOLDER, by name, in a folder. All below it is listed unless it is known."""
         if not self._is_listed(folder) and scheme(folder) not in WITHOUT_LISTS:
-            bucket, key = self._at(folder)
+            bucket, key = self.at(folder)
             below = f"{key}/" if key else ""
             for path, size in bucket.list(key):
                 if path.startswith(below):  # not an object "photos/", with which some programs mark a folder
@@ -93,7 +94,7 @@ class Client:
 
     def stamp(self, url: str) -> tuple[int, str]:
         """Return the size of an object, and what changes when it is replaced."""
-        bucket, key = self._at(url)
+        bucket, key = self.at(url)
         return bucket.stamp(key)
 
     def look(self, urls: Iterable[str], folder: str = "") -> None:
@@ -127,30 +128,23 @@ class Client:
         """Return the bytes of an object. Without TLS, they come again if an MD5 in its ETag is another one."""
         if self._is_listed(url):
             self.size_of_object(url)
-        bucket, key = self._at(url)
+        bucket, key = self.at(url)
         seen = set[bytes]()
         while len(seen) < TRIES:
             try:
                 data, tag = bucket.read_tagged(key)
             except RemoteError as error:
-                if error.missing:
-                    raise _no_object(url) from None
-                raise
+                raise (_no_object(url) if error.missing else error) from None
             known = MD5.fullmatch(tag.strip('"').lower()) if bucket.plain else None
             if known is None or hashlib.md5(data, usedforsecurity=False).hexdigest() == known[0] or data in seen:
                 return data
             seen.add(data)
         raise RemoteError(f"{url} came {TRIES} times with different bytes: the network changes them")
 
-    def read_range(self, url: str, start: int, length: int) -> bytes:
-        """Return a range of the bytes of an object."""
-        bucket, key = self._at(url)
-        return bytes(bucket.read_range(key, start, length))
-
     def copy(self, url: str) -> str:
         """Return the path of a copy on a disk of this machine, which has no name and lasts until another is asked for."""
         if self._copy is None or self._copy[0] != url:
-            size, (bucket, key) = self.size_of_object(url), self._at(url)
+            size, (bucket, key) = self.size_of_object(url), self.at(url)
             self.close_copy()
             try:
                 file = tempfile.TemporaryFile(prefix="fastdata-")
@@ -177,11 +171,9 @@ _opened = list[Client]()  # the last one is for threads that libraries start, wh
 
 
 def _client() -> Client:
-    if (client := _current.get(None)) is not None:
-        return client
     if not _opened:
         _opened.append(Client({}))
-    return _opened[-1]
+    return _current.get(_opened[-1])
 
 
 def use_client(storage: Storage, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
@@ -216,7 +208,7 @@ class UrlFile(io.RawIOBase):
         self._client, self._url = client, url
         self._size = client.size_of_object(url)
         self._offset = 0
-        self._blocks: dict[int, Future[bytes]] = {}
+        self._blocks: dict[int, Future[memoryview]] = {}
 
     def readable(self) -> bool:
         return True
@@ -237,7 +229,7 @@ class UrlFile(io.RawIOBase):
         self._offset += len(data)
         return len(data)
 
-    def _block(self, number: int) -> bytes:
+    def _block(self, number: int) -> memoryview:
         in_order = number - 1 in self._blocks
         if in_order or number not in self._blocks:
             end = min(number + (BLOCKS if in_order else 1), -(-self._size // BLOCK_BYTES))
@@ -245,9 +237,9 @@ class UrlFile(io.RawIOBase):
         with self._client.waiting():
             return self._blocks[number].result()
 
-    def _request(self, number: int) -> bytes:
-        start = number * BLOCK_BYTES
-        return self._client.read_range(self._url, start, min(BLOCK_BYTES, self._size - start))
+    def _request(self, number: int) -> memoryview:
+        bucket, key = self._client.at(self._url)
+        return bucket.read_range(key, number * BLOCK_BYTES, min(BLOCK_BYTES, self._size - number * BLOCK_BYTES))
 
 
 class UrlPath(PurePosixPath):
@@ -287,7 +279,7 @@ class UrlPath(PurePosixPath):
         return self._find(folders=False) not in (None, FOLDER)
 
     def look(self) -> tuple[int, str]:
-        """Return the size in bytes and ""; or -1 and why it cannot be used. The answers are those of `sources.inputs.look`."""
+        """Return what `sources.inputs.look` does."""
         size = _client().size(str(self))
         return (-1, "missing") if size is None else (-1, "not-a-file") if size == FOLDER else (size, "")
 
@@ -359,12 +351,10 @@ def to_path(where: StrPath) -> AnyPath:
 
 def explain_missing(path: AnyPath) -> str:
     """Return a hint for a path that does not exist: that its server cannot list folders, or forbids to look."""
-    if not isinstance(path, UrlPath):
-        return ""
-    if scheme(str(path)) not in WITHOUT_LISTS:
-        return ", or may not be read: check the credentials and the policy of the bucket"
-    instead = "give a tar, tars as 'shards-{000..099}.tar', a Parquet file, or a table of URLs"
-    return f"; {scheme(str(path))}:// does not list folders: {instead}"
+    if scheme(str(path)) in WITHOUT_LISTS:
+        instead = "give a tar, tars as 'shards-{000..099}.tar', a Parquet file, or a table of URLs"
+        return f"; {scheme(str(path))}:// does not list folders: {instead}"
+    return ", or may not be read: check the credentials and the policy of the bucket" if isinstance(path, UrlPath) else ""
 
 
 def join(root: AnyPath, name: str) -> AnyPath:
@@ -382,8 +372,7 @@ def look_at_all(root: AnyPath, names: Iterable[str]) -> None:
 
 def read_ahead(items: Iterable[T], wanted: Callable[[T], Iterable[AnyPath]], size: Callable[[T], int]) -> Iterator[T]:
     """Yield items in order, each when the objects at its wanted paths are here or have failed, and ask for the next."""
-    queue = deque[tuple[T, dict[str, Future[bytes]]]]()
-    client = _client()
+    queue, client = deque[tuple[T, dict[str, Future[bytes]]]](), _client()
 
     def first() -> Iterator[T]:
         item, requests = queue.popleft()
