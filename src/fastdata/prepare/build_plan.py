@@ -16,6 +16,7 @@ from fastdata.errors import PrepError
 from fastdata.kinds import Modality
 from fastdata.options import as_option, build, options_of
 from fastdata.prepare.plan import Plan, PrepareRun
+from fastdata.prepare.spawn import preload
 from fastdata.remote.url import Storage, is_url, local_path, scheme
 from fastdata.sources.base import locate
 from fastdata.sources.inputs import SplitsError
@@ -45,6 +46,7 @@ def build_plan(
             f"original SOURCE, or write the samples as files: fastdata export {source} DIR"
         )
     kind = choose_kind(source, arguments)
+    preload(kind.name)
     options = _own_options(kind, source, arguments)
     out = place_of(out)
     target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))

@@ -64,6 +64,12 @@ class Worker:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
+def preload(kind: str) -> None:
+    """Have the spare processes import what makes shards of a kind of data, while their parent plans."""
+    for worker in _spares:
+        worker.send(kind)
+
+
 @contextmanager
 def spares(count: int | None) -> Iterator[None]:
     """Start a few processes for `count` workers that are needed in this context (None: one for each core); end those left over."""

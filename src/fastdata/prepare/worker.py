@@ -162,7 +162,10 @@ def main(connection: int, status: int, alive: int) -> None:
     end_with(alive)
     progress = ProgressReport(memoryview(mmap.mmap(status, STATUS_BYTES)).cast("q"))
     with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent closed the connection or died
-        job: Job = parent.recv()
+        job: Job | str = parent.recv()
+        while isinstance(job, str):  # a kind of data, of which the parent plans a store
+            kinds.find(job).module("shards")
+            job = parent.recv()
         use_client(job.storage, progress.waiting)
         while True:
             task: ShardTask = parent.recv()

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import yaml
 from msgspec import UNSET, Struct
 
 from fastdata.errors import PrepError
@@ -263,6 +262,8 @@ def _yolo_notes(dataset: _Dataset, counts: Counter[str]) -> Iterator[str]:
 
 def _dataset(folder: AnyPath) -> _Dataset:
     """Read the names of classes and keypoints from the nearest file that has some."""
+    import yaml
+
     for level in [folder.absolute(), *folder.absolute().parents][:LEVELS]:
         told = list[_Dataset]()
         for path in (*sorted([*level.glob("*.yaml"), *level.glob("*.yml")]), *(level / name for name in CLASS_FILES)):
@@ -279,6 +280,8 @@ def _dataset(folder: AnyPath) -> _Dataset:
 
 def _names_in(path: AnyPath) -> Iterator[_Dataset]:
     """Yield what a file says of the dataset, if it names classes."""
+    import yaml
+
     text = read_bytes(path).decode("utf-8-sig")
     if path.name in CLASS_FILES:
         yield _Dataset([line.strip() for line in text.splitlines() if line.strip()], told_by=path.name)
