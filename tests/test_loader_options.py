@@ -123,6 +123,16 @@ def test_the_epoch_that_the_program_sets_on_a_sampler_is_respected(how: str, wor
             assert {batch.position[0] for batch in found} == {epoch}
 
 
+def test_loaders_that_share_a_sampler_count_their_own_epochs() -> None:
+    dataset = TensorDataset(torch.arange(20))
+    sampler = DistributedSampler(dataset, 1, 0)
+    loaders = [Loader(dataset, 4, sampler=sampler, num_workers=0) for _ in range(2)]
+    for told, which, epoch in ((None, 0, 0), (None, 0, 1), (None, 1, 0), (5, 0, 5), (None, 1, 5), (None, 1, 6), (None, 0, 6)):
+        if told is not None:
+            sampler.set_epoch(told)
+        assert {batch.position[0] for batch in loaders[which]} == {epoch}
+
+
 class Counting(RandomSampler):
     """A subclass that knows no ranks; and, with `rank`, one that does."""
 

@@ -6,6 +6,7 @@ import copy
 import operator
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,16 @@ from fastdata.types import Array
 
 REPEATS = "num_repeats", "repetitions"  # of DeiT's, timm's and torchvision's samplers, which repeat a sample on several ranks
 SAMPLER_STREAM = 1 << 62  # no sample has this number
+EPOCHS = "_fastdata_epochs"  # the attribute of a sampler for its _Epochs
+
+
+@dataclass
+class _Epochs:
+    """The epoch that a Loader let a sampler say last, which several Loaders may share; that of the program, set so many times."""
+
+    told: int = 0
+    set: int = 0
+    times: int = 0
 
 
 class UserSampler:
@@ -34,16 +45,21 @@ class UserSampler:
         self._with_epoch = next(filter(_tells_epoch, both), None)
         repeats = next((one for one in both if any((getattr(one, name, 1) or 1) > 1 for name in REPEATS)), None)
         self._replicas, self._rank = getattr(repeats, "num_replicas", 1), getattr(repeats, "rank", 0)
-        self._next_epoch = 0
+        self._next_epoch = self._seen = 0
+        self._epochs: _Epochs = vars(self._with_epoch or self).setdefault(EPOCHS, _Epochs())
         self._drawn_epoch: int | None = None
         self._rows = np.empty((2, 0), np.int64)  # what was drawn: indices, and how often each came before in the epoch
         self._bounds: Any = range(1)  # where the rows of each index, or of each batch of a batch sampler, begin
         self.drawn = 0, 0  # how many indices, and their checksum
 
     def epoch_set(self) -> int | None:
-        """Return the epoch that the program has set on the sampler; None: it has set none, or the one that comes next."""
-        epoch: Any = getattr(self._with_epoch, "epoch", None)  # perhaps a number of numpy
-        return int(epoch) if hasattr(epoch, "__index__") and epoch != self._next_epoch else None
+        """Return the epoch that the program has set on the sampler since; None: none, or the one that a Loader lets it say."""
+        epochs, epoch = self._epochs, getattr(self._with_epoch, "epoch", None)  # perhaps a number of numpy
+        if hasattr(epoch, "__index__") and epoch != epochs.told:
+            epochs.told = epochs.set = operator.index(epoch)
+            epochs.times += 1
+        seen, self._seen = self._seen, epochs.times
+        return None if seen == epochs.times else epochs.set
 
     def begin_pass(self, epoch: int) -> None:
         """Draw anew in this pass. Let the sampler say the epoch after it, unless the program sets another one."""
@@ -52,6 +68,7 @@ class UserSampler:
         self._set_epoch(epoch + 1)
 
     def _set_epoch(self, epoch: int) -> None:
+        self._epochs.told = epoch
         if self._with_epoch is not None:
             self._with_epoch.set_epoch(epoch)
 
