@@ -220,11 +220,18 @@ def test_a_pointer_and_a_compressed_tar_are_refused_with_advice(tmp_path: Path) 
 
 def test_another_classes_json_is_left_alone(tmp_path: Path) -> None:
     write_tar(tmp_path / "x.tar", [("0.png", png(0)[1]), ("0.cls", b"2")])
-    for content in (b"{}", b'["a", "b"]', b'["a", "a", "b"]', b"[1, 2, 3]", b"\xff", b"[" * 100_000):
+    for content in (b"{}", b"[1, 2, 3]", b"\xff", b"[" * 100_000):
         (tmp_path / "classes.json").write_bytes(content)
         assert _labels(tmp_path / "x.tar") == (("0", "1", "2"), [2])
-    (tmp_path / "classes.json").write_bytes(b'["c", "b", "a"]')
-    assert _labels(tmp_path / "x.tar") == (("c", "b", "a"), [2])
+    (tmp_path / "classes.json").write_bytes(b'["c", "b", "a", "unused"]')
+    assert _labels(tmp_path / "x.tar") == (("c", "b", "a", "unused"), [2])
+    for content, message in (
+        (b'["a", "b"]', "the label '2' has no name: .*classes.json"),
+        (b'["a", "a", "b"]', "'a' .* two numbers"),
+    ):
+        (tmp_path / "classes.json").write_bytes(content)
+        with pytest.raises(PrepError, match=message):
+            list_sources(tmp_path / "x.tar")
 
 
 def test_floats_and_stores_without_labels_come_back(tmp_path: Path) -> None:

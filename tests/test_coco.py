@@ -242,6 +242,7 @@ def test_nothing_vanishes(folder: Path, body: Any, tmp_path: Path) -> None:
         ({"iscrowd": float("inf")}, "annotation 0: iscrowd is inf, not 0 or 1"),
         ({"category_id": None}, "annotation 0: category_id None is not the id of a category"),
         ({"keypoints": [1]}, "keypoints"),
+        ({"caption": None}, "annotation 0: its caption is None, not text"),
     ],
 )
 def test_a_damaged_annotation_rejects_its_image(folder: Path, body: Any, tmp_path: Path, change: Any, message: str) -> None:
@@ -258,6 +259,7 @@ def test_a_damaged_annotation_rejects_its_image(folder: Path, body: Any, tmp_pat
     ("change", "message"),
     [
         ("{\n\n]", "Expecting property name enclosed in double quotes: line 3"),
+        ('{"images": [], "annotations": [], "images": []}', "an object has the key 'images' twice"),
         ({"images": [{"id": 1, "file_name": "00.png", "height": 4}]}, "missing required field `width` - at `$.images[0]`"),
         ({"categories": [{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]}, "the category id 3 is listed more than once"),
     ],
@@ -267,6 +269,16 @@ def test_a_damaged_file_is_told(folder: Path, body: Any, tmp_path: Path, change:
     with pytest.raises(PrepError) as caught:
         prep(folder / "images", tmp_path / "o.fds", coco=path)
     assert message in str(caught.value) and "a.json" in str(caught.value)
+
+
+def test_an_area_that_is_not_given_is_that_of_the_clipped_box(folder: Path, body: Any, tmp_path: Path) -> None:
+    image = {**body["images"][0], "id": 0}
+    height, width, about = image["height"], image["width"], {"image_id": 0, "category_id": 3}
+    boxes = [[-5, -2, 15, 6], [width - 8, height - 4, 20, 20], [1, 2, 3, 4]]
+    annotations = [{**about, "bbox": box} for box in boxes] + [{**about, "bbox": boxes[0], "area": 7}]
+    path = write(tmp_path / "a.json", {**body, "images": [image], "annotations": annotations})
+    done = prep(folder / "images", tmp_path / "o.fds", coco=path, workers=1)
+    assert LMDBDataset(done.out, fields="area").columns["area"][0].tolist() == [40, 32, 12, 7]
 
 
 def test_it_goes_with_columns_of_a_table(folder: Path, body: Any, tmp_path: Path) -> None:

@@ -293,6 +293,7 @@ def test_columns_and_files_of_one_store(tmp_path: Path) -> None:
     [
         (['{"path": "00.png"', ""], r"t.jsonl, line 1 is not an object of JSON"),
         (['{"path": "00.png"}', "[1]"], r"t.jsonl, line 2 is not an object"),
+        (['{"path": "00.png", "v": 1, "v": 2}'], r"line 1 .* an object has the key 'v' twice"),
         (['{"path": "00.png", "v": "x"}', '{"path": "01.png"}'], r"row of '01.png': it holds no text: fill it"),
         (['{"path": "00.png", "v": "\\ud800"}'], r"row of '00.png': 'utf-8' codec can't encode"),
         (['{"path": "00.png", "v": "x"}', '{"path": "01.png", "v": 1}'], r"fields v: its values are no text: give their type"),

@@ -75,7 +75,7 @@ def test_every_kind(make: str, kind: str, count: int) -> None:
     expected = {
         "store": "options: bits 8, codec rgb, max_pixels 268435456, quality 90, resize short, sizes 96,64, upscale yes\n",
         "masked": "masks 1: pixels 1200\n",
-        "tokens": "tokens: vocab_size 65536, end 0, largest 999, unknown 0, count 1000",
+        "tokens": "tokens: vocab_size 65536, end 0, largest 999, count 1000",
         "arrays": "arrays: chunk 32,32,32",
     }
     assert expected[make] in text

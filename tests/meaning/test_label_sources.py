@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.ipc
+import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import ConcatDataset, Subset
 
@@ -104,6 +106,20 @@ def test_categories_that_do_not_occur_keep_their_number(tmp_path: Path) -> None:
     ):
         dataset = LMDBDataset(prep(source, tmp_path / "o.fds", workers=1, overwrite=True, **labels).out)
         assert (dataset.classes, dataset.targets.tolist()) == (["cow", "ant", "emu", "bee"], part["label"].cat.codes.tolist())
+
+
+def test_names_of_classes_in_a_table_of_paths(tmp_path: Path) -> None:
+    info = {"features": {"label": {"_type": "ClassLabel", "names": ["emu", *CLASSES]}}}
+    table = pa.table({"path": sorted(map(str, folder(tmp_path).iterdir())), "label": [k + 1 for k in TARGETS]})
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps({"info": info})}), tmp_path / "t.parquet")
+    dataset = LMDBDataset(prep(tmp_path / "t.parquet", tmp_path / "o.fds", workers=1).out)
+    assert (dataset.classes, dataset.targets.tolist()) == (["emu", *CLASSES], [k + 1 for k in TARGETS])
+
+
+@pytest.mark.parametrize("labels", [dict(enumerate(LABELS)), {*LABELS}])
+def test_labels_without_an_order_are_refused(labels: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"labels is \{.* must be a sequence of one label each"):
+        prep(PIXELS, tmp_path / "o.fds", labels=labels)
 
 
 def test_joined_datasets_have_the_same_classes(tmp_path: Path) -> None:

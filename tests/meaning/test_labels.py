@@ -106,6 +106,7 @@ LADDER: list[tuple[list[Any], Any, Any, tuple[str, ...]]] = [  # labels, the nam
     ([True, True], ("False", "True"), [1, 1], WAYS),
     (["cat", None, "dog"], ("cat", "dog"), [0, 1], WAYS),
     ([4, None], ("0", "1", "2", "3", "4"), [4], WAYS),
+    ([1, 1.0, 0], r"not all whole, or below 0, such as 1\.0", None, ("jsonl", "list")),
     (["cat", 1, "dog"], r"some labels of .* are whole numbers, such as 1, others text, such as 'cat'", None, ("jsonl", "list")),
     (["cat", 1, "dog"], ("1", "cat", "dog"), [1, 0, 2], TEXTS),
 ]

@@ -97,6 +97,6 @@ def test_the_share_of_unknown_tokens_is_told(model: models.Model, tmp_path: Path
         for made, of, total in ((as_text, "", count + len(texts)), (as_captions, " of c", count)):
             wanted = [f"{100 * unknown / total:.3g}% of the tokens{of} are unknown"] * bool(unknown)
             assert [note.partition(":")[0] for note in made.notes if "unknown" in note] == wanted
-        assert store_facts(Store(Path(as_text.out), kind=None))["tokens"]["unknown"] == unknown
+        assert store_facts(Store(Path(as_text.out), kind=None))["tokens"].get("unknown", 0) == unknown
     joined = store_facts(Store(merge([tmp_path / "some-t.fds", tmp_path / "none-t.fds"], tmp_path / "all.fds"), kind=None))
     assert joined["tokens"]["unknown"] == 2

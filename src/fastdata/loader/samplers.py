@@ -46,7 +46,7 @@ class UserSampler:
         repeats = next((one for one in both if any((getattr(one, name, 1) or 1) > 1 for name in REPEATS)), None)
         self._replicas, self._rank = getattr(repeats, "num_replicas", 1), getattr(repeats, "rank", 0)
         self._next_epoch = self._seen = 0
-        self._epochs: _Epochs = vars(self._with_epoch or self).setdefault(EPOCHS, _Epochs())
+        self._epochs: _Epochs = vars(self if self._with_epoch is None else self._with_epoch).setdefault(EPOCHS, _Epochs())
         self._drawn_epoch: int | None = None
         self._rows = np.empty((2, 0), np.int64)  # what was drawn: indices, and how often each came before in the epoch
         self._bounds: Any = range(1)  # where the rows of each index, or of each batch of a batch sampler, begin

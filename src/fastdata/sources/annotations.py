@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import re
 from collections import Counter, defaultdict
@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct
 
 from fastdata.errors import PrepError
 from fastdata.sources.folder import Walk, walk_files
-from fastdata.sources.inputs import Field, Source, SourceList, listed, read_bytes
+from fastdata.sources.inputs import Field, Source, SourceList, listed, parse_json, read_bytes
 from fastdata.sources.instances import annotated, instance_column, with_annotations
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import FileIndex
@@ -78,7 +78,7 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     table names the inputs: then what it does not name is left out.
     """
     try:
-        file = msgspec.convert(json.loads(read_bytes(path)), _CocoFile)  # which takes NaN, unlike msgspec.json
+        file = msgspec.convert(parse_json(read_bytes(path)), _CocoFile)  # which takes NaN, unlike msgspec.json
     except (OSError, ValueError, RecursionError) as error:
         raise PrepError(f"--coco {path} cannot be read as COCO's JSON: {error}") from None
     annotations = defaultdict[int, list[_Annotation]](list)
@@ -138,12 +138,23 @@ def _values(fields: Sequence[Field], image: _Image, annotations: Sequence[_Annot
         SOURCE_SIZE.name: [image.height, image.width],
         "boxes": [one.bbox for one in instances],
         "category": [categories[one.category_id] for one in instances],
-        "area": [one.bbox[2] * one.bbox[3] if one.area is UNSET else one.area for one in instances],
+        "area": [_area_inside(one.bbox, image) if one.area is UNSET else one.area for one in instances],
         "crowd": [_is_crowd(one) for one in instances],
         "keypoints": [one.keypoints or no_points for one in instances],
-        "captions": [str(one.caption) for one in annotations if one.caption is not UNSET],
+        "captions": [_caption(one) for one in annotations if one.caption is not UNSET],
     }
     return [values[field.column.name] for field in fields]
+
+
+def _area_inside(bbox: Any, image: _Image) -> Any:
+    sides = (min(bbox[k] + bbox[k + 2], end) - max(bbox[k], 0) for k, end in enumerate((image.width, image.height)))
+    return math.prod(max(side, 0) for side in sides)
+
+
+def _caption(one: _Annotation) -> str:
+    if not isinstance(one.caption, str):
+        raise ValueError(f"annotation {one.id}: its caption is {one.caption!r:.60}, not text")
+    return one.caption
 
 
 def _is_crowd(one: _Annotation) -> bool:

@@ -79,7 +79,7 @@ def _features(schema: Any) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _class_names(schema: Any, name: str) -> tuple[str, ...]:
+def class_names(schema: Any, name: str) -> tuple[str, ...]:
     return tuple(map(str, _features(schema).get(name, {}).get("names") or ()))
 
 
@@ -105,7 +105,7 @@ def _columns(schema: Any, path: AnyPath, selection: Selection) -> ArchiveColumns
     label = choose_label(schema.names, selection.options.column, path, classes)
     fields = {field.path[0] for field in selection.fields}
     others = tuple(name for name in schema.names if name not in (images[0], label, *fields))
-    return ArchiveColumns(images[0], label, others, _class_names(schema, label))
+    return ArchiveColumns(images[0], label, others, class_names(schema, label))
 
 
 # Files
@@ -238,4 +238,4 @@ def column(path: AnyPath, name: str) -> Column:
     schema = open_once(path, _ArrowFile).schema
     if name not in schema.names:
         raise ValueError(f"{path} has no such column; it has {', '.join(schema.names)}")
-    return column_of(name, schema.field(name).type, _class_names(schema, name))
+    return column_of(name, schema.field(name).type, class_names(schema, name))

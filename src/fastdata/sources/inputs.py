@@ -134,9 +134,17 @@ def to_float(text: str) -> float:
     return number
 
 
-def parse_json(text: str) -> Any:
-    """Return a value of JSON. Raise ValueError if there is none, or a number that is too large for a float."""
-    return json.loads(text, parse_float=to_float)
+def parse_json(text: str | bytes) -> Any:
+    """Return a value of JSON. Raise ValueError if there is none, a number is too large for a float, or a key is there twice."""
+    return json.loads(text, parse_float=to_float, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"an object has the key {twice!r} twice")
+    return found
 
 
 def have_commas(texts: Collection[str]) -> bool:

@@ -56,8 +56,6 @@ def encode_labels(
     clean = partial(_clean, by)
     used = dict.fromkeys(map(clean, values))
     used.pop(None, None)
-    if odd := [value for value in used if isinstance(value, float | tuple)]:
-        raise _no_classes(by, odd[0])
     below = {value for value in used if BELOW.fullmatch(str(value))}
     if names or (classes is None and len(below) == len(used)):
         used = dict.fromkeys(value for value in used if value not in below)
@@ -91,14 +89,18 @@ def encode_labels(
     return Labels("class", order), encode
 
 
-def _clean(by: str, value: Value) -> int | float | str | tuple[float | None, ...] | None:
+def _clean(by: str, value: Value) -> int | str | None:
     """Return what stands for a class; None for what means that there is no label."""
     value = _plain(value, by)
     if isinstance(value, tuple) and any(isinstance(one, str) for one in value):
         raise _no_label(by, value)
     if isinstance(value, bool):
         return str(value)
-    return None if isinstance(value, float) and math.isnan(value) else value
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, float | tuple):  # also 1.0, which equals 1
+        raise _no_classes(by, value)
+    return value
 
 
 def _plain(value: Value, by: str) -> Any:

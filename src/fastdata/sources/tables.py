@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import PrepError
-from fastdata.sources.arrow import column_of, image_columns, import_pyarrow
+from fastdata.sources.arrow import class_names, column_of, image_columns, import_pyarrow
 from fastdata.sources.base import pointer_of
 from fastdata.sources.fields import field_error, fit, give_type, nested, parse_text
 from fastdata.sources.folder import list_entries
@@ -66,7 +66,7 @@ class PathTable:
     columns: dict[str, Cells]  # the cells of each: text, without blanks around it, or values as JSON has them
     paths: str  # the column of paths, which are text
     texts: bool  # whether all cells are text
-    schema: dict[str, Any]  # of Parquet: each column's Arrow type
+    schema: dict[str, Any]  # of Parquet: each column's Arrow type, and the names of its classes
 
     @property
     def names(self) -> Cells:
@@ -154,12 +154,13 @@ def _json_rows(path: AnyPath) -> Iterator[dict[str, Any]]:
 
 
 def _parquet_rows(path: AnyPath, wanted: Collection[str | None], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows, and set each column's type in `schema`. Lists and structs that nobody wants are empty lists."""
+    """Yield the rows, and set each column's type and classes in `schema`. Lists and structs that nobody wants are empty lists."""
     pyarrow = import_pyarrow()
     try:
         with pyarrow.parquet.ParquetFile(seekable(path)) as file:
-            schema.update({field.name: field.type for field in file.schema_arrow})
-            read = [name for name, kind in schema.items() if not kind.num_fields or name in wanted or name.lower() in LABELS]
+            arrow = file.schema_arrow
+            schema.update({field.name: (field.type, class_names(arrow, field.name)) for field in arrow})
+            read = [name for name, (kind, _) in schema.items() if not kind.num_fields or name in wanted or name.lower() in LABELS]
             unread: dict[str, Any] = {name: [] for name in schema if name not in read}
             for batch in file.iter_batches(ROWS, columns=read, use_threads=False):
                 yield from ({**row, **unread} for row in batch.to_pylist())
@@ -370,7 +371,7 @@ def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
         texts, kind = False, None
     if not field.typed and kind is not None:
         try:
-            column = column_of(column.name, kind)
+            column = column_of(column.name, *kind)
         except ValueError as error:
             raise field_error(field, error) from None
     elif not field.typed:
@@ -421,7 +422,8 @@ def _with_labels(
     cells = found[0] if len(found) == 1 else Packed(zip(*found, strict=True) if found else repeat(None, len(table.names)))
     values = Packed(cells[row] if row >= 0 else None for row in rows)
     by = f"column{'s' if len(columns) > 1 else ''} {' and '.join(columns)} of {table.path.name}" if columns else ""
-    return with_labels(inputs, values, options, by=by)
+    _, names = table.schema.get("".join(columns), (None, ()))
+    return with_labels(inputs, values, options, names=() if options.regression else names, by=by)
 
 
 def _label_columns(table: PathTable, others: Sequence[str], options: LabelOptions) -> Sequence[str]:

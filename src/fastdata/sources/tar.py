@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import Selection, damaged_file, read_range, unreadable
-from fastdata.sources.inputs import Source, SourceList, is_image, nfc, read_bytes
+from fastdata.sources.inputs import Source, SourceList, is_image, nfc, parse_json, read_bytes
 from fastdata.sources.labels import Value, with_labels
 from fastdata.sources.packed import Packed
 from fastdata.sources.pairs import with_companion
@@ -51,9 +51,10 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
                 names = names or [*columns]
         except OSError as error:
             raise unreadable(path, error) from error
-    names = names or _class_names(files[0].parent, labels)
-    listed = SourceList(root, Labels("none"), inputs, skipped)
-    return with_labels(listed, labels, selection.options, names=names, by="the .cls or .json of each sample")
+    by, listed = "the .cls or .json of each sample", SourceList(root, Labels("none"), inputs, skipped)
+    if not names and not selection.options.regression and (names := _class_names(files[0].parent)):
+        by += f", with the names of {CLASSES}"
+    return with_labels(listed, labels, selection.options, names=names, by=by)
 
 
 class Member(NamedTuple):
@@ -172,7 +173,7 @@ def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[st
 
 def _in_json(data: bytes) -> tuple[Any, list[str]]:
     try:
-        body = json.loads(data)
+        body = parse_json(data)
         value, names = body.get("label", body.get("cls")), body.get("names")
     except (ValueError, RecursionError, AttributeError):
         return None, []
@@ -184,13 +185,10 @@ def _are_names(names: Any) -> bool:
     return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
-def _class_names(folder: AnyPath, labels: Sequence[Value]) -> list[str]:
-    """Read the names of the classes from `classes.json` next to the shards, if it fits the labels."""
+def _class_names(folder: AnyPath) -> list[str]:
+    """Read the names of the classes from `classes.json` next to the shards."""
     try:
         names = json.loads(read_bytes(folder / CLASSES))
     except (OSError, ValueError, RecursionError):
         return []
-    if not _are_names(names) or len(set(names)) < len(names):
-        return []
-    known = {*names, *map(str, range(len(names)))}
-    return names if all(str(label) in known for label in labels if label is not None) else []
+    return names if _are_names(names) else []

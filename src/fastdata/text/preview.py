@@ -20,7 +20,8 @@ FIRST = 200  # tokens of a document that are shown
 def facts(store: Store) -> dict[str, Any]:
     """Return the tokenizer, the number of tokens, and the lengths of documents."""
     tokens, lengths = store.manifest.section("tokens"), store.samples["tokens"]
-    known = {key: getattr(tokens, key) for key in ("engine", "name", "sha256", "vocab_size", "end", "largest", "unknown")}
+    keys = ["engine", "name", "sha256", "vocab_size", "end", "largest", *["unknown"] * (tokens.unknown > 0)]
+    known = {key: getattr(tokens, key) for key in keys}
     spread = {"longest": int(lengths.max(initial=0)), "shortest": int(lengths.min()) if len(lengths) else 0}
     return {"tokens": {**known, "count": sum(tokens.counts), **spread}}
 
