@@ -54,9 +54,10 @@ class UserSampler:
 
     def epoch_set(self) -> int | None:
         """Return the epoch that the program has set on the sampler since; None: none, or the one that a Loader lets it say."""
-        epochs, epoch = self._epochs, getattr(self._with_epoch, "epoch", None)  # perhaps a number of numpy
+        epochs = self._epochs
+        epoch: Any = getattr(self._with_epoch, "epoch", None)  # perhaps a number of numpy
         if hasattr(epoch, "__index__") and epoch != epochs.told:
-            epochs.told = epochs.set = operator.index(epoch)
+            epochs.told = epochs.set = int(epoch)
             epochs.times += 1
         seen, self._seen = self._seen, epochs.times
         return None if seen == epochs.times else epochs.set

@@ -96,11 +96,11 @@ def _clean(by: str, value: Value) -> int | str | None:
         raise _no_label(by, value)
     if isinstance(value, bool):
         return str(value)
-    if isinstance(value, float) and math.isnan(value):
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, float | tuple):  # also 1.0, which equals 1
         raise _no_classes(by, value)
-    return value
+    return value if isinstance(value, str) else int(value)
 
 
 def _plain(value: Value, by: str) -> Any:
