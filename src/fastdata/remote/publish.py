@@ -6,12 +6,10 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import xxhash
-
 from fastdata.errors import RemoteError
-from fastdata.remote.bucket import RANGE, Bucket
+from fastdata.remote.bucket import Bucket
 from fastdata.remote.url import Storage, is_url
-from fastdata.store.files import MANIFEST, FileSum, check_sum, shard_file
+from fastdata.store.files import MANIFEST, check_sum, shard_file
 from fastdata.store.store import Store
 from fastdata.types import StrPath
 
@@ -21,7 +19,7 @@ REQUESTS = 8  # in flight
 def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: Callable[[int], None] = lambda size: None) -> None:
     """Copy a finished store to a URL, from which datasets read it through a cache.
 
-    Files that are there already with the same bytes are kept, so an interrupted copy is continued. A store is never overwritten.
+    A store is never overwritten; a copy that was interrupted begins anew.
 
     Args:
         storage: options of the client: endpoint, region, and others; what is missing comes from the environment.
@@ -37,14 +35,12 @@ def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: C
         raise ValueError(f"{url} is no URL, such as s3://bucket/photos.fds; copy a store to a folder with cp -r")
     opened = Store(store, kind=None)
     manifest, bucket = opened.manifest, Bucket(url, storage, create=True)
-    sizes = dict(bucket.list())
     files = {shard_file(v.name, k): total for v in manifest.variants for k, total in enumerate(v.shards)} | manifest.files
 
     def send(name: str) -> int:
         path, total = opened.path / name, files[name]
         check_sum(path, total)
-        if sizes.get(name) != total.bytes or not _has(bucket, name, total):
-            bucket.put(name, path)
+        bucket.put(name, path)
         return total.bytes
 
     if read_fingerprint(bucket) not in (None, manifest.fingerprint):
@@ -65,11 +61,3 @@ def read_fingerprint(bucket: Bucket) -> str | None:
         if error.missing:
             return None
         raise
-
-
-def _has(bucket: Bucket, name: str, total: FileSum) -> bool:
-    """Return whether an object of this size has these bytes."""
-    digest = xxhash.xxh3_128()
-    for start in range(0, total.bytes, RANGE):
-        digest.update(bucket.read_range(name, start, min(RANGE, total.bytes - start)))
-    return digest.hexdigest() == total.xxh3_128

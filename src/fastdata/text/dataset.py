@@ -32,13 +32,13 @@ AT_ONCE = 1 << 18  # inputs gathered at once: 512 KiB of uint16 stay in the cach
 class TokenDataset(Fixed, Dataset[Any]):
     """Rows of tokens from a store that was prepared with `--tokenizer` or `--train-bpe`. RAMDataset holds one in memory.
 
-    `ds[i]` is a tensor [block_size + 1], uint16 or uint32. Its first block_size tokens are inputs, its last block_size tokens are
-    targets; `NextToken` makes both from a batch on the device. The largest number of the dtype (65535 for uint16) means "no token"
-    and fills the end of a row that is not full. A store that uses this number as an id is read as uint32.
+    `ds[i]` is a tensor [block_size + 1], uint16 or uint32: the last of its tokens are the targets of the first, and `NextToken`
+    makes both from a batch on the device. The largest number of the dtype (65535 for uint16) means "no token" and fills the end of
+    a row that is not full. A store that uses this number as an id is read as uint32.
 
-    Rows are copied straight from the mapped files (or from memory), so a `Loader` makes batches [B, block_size + 1] without worker
-    processes, which would cost more than they save. It copies 262,144 tokens at once, and small batches are views of that copy:
-    keeping, saving or sending one keeps, saves or sends the whole copy (512 KiB of uint16), unless you clone the batch.
+    A `Loader` makes batches [B, block_size + 1] without worker processes, which would cost more than they save. It copies 262,144
+    tokens at once, and small batches are views of that copy: keeping, saving or sending one keeps, saves or sends the whole copy
+    (512 KiB of uint16), unless you clone the batch.
 
     Args:
         path: the store.
@@ -86,12 +86,8 @@ class TokenDataset(Fixed, Dataset[Any]):
             raise ValueError(f"block_size is {block_size}, but must be positive")
         path = locate(path, cache, cache_size, storage)
         store = Store(path, "tokens")
-        self.path = store.path
-        self._place = store.place
-        self._expected = store.manifest.xxh3_128
-        self.block_size = block_size
-        self.mode = mode
-        self.documents = documents
+        self.path, self._place, self._expected = store.path, store.place, store.manifest.xxh3_128
+        self.block_size, self.mode, self.documents = block_size, mode, documents
         self._section: Tokens = store.manifest.section("tokens")
         self._memory = TokenMemory(store)
         self._ends = SharedArray.of(_ends(store))
@@ -100,12 +96,9 @@ class TokenDataset(Fixed, Dataset[Any]):
 
     def _lay_out(self) -> None:
         """Compute where each document begins in the stream of this dataset, and how many rows precede it in mode "align"."""
-        ends = self._ends.array
-        if self._chosen is None:
-            self._bounds: Array = ends
-        else:
-            chosen = self._chosen.array
-            self._bounds = np.append(0, np.cumsum(ends[chosen + 1] - ends[chosen]))
+        self._bounds: Array = self._ends.array
+        if self._chosen is not None:
+            self._bounds = np.append(0, np.cumsum(np.diff(self._bounds)[self._chosen.array]))
         rows = -(-np.maximum(np.diff(self._bounds) - 1, 0) // self.block_size)
         self._rows = np.append(0, np.cumsum(rows)) if self.documents == "align" else np.zeros(1, np.int64)
         self._stream: tuple[int, Runs] | None = None
@@ -121,14 +114,12 @@ class TokenDataset(Fixed, Dataset[Any]):
             )
 
     def _count_rows(self) -> int:
-        tokens, block, aligned = self.num_tokens, self.block_size, self.documents == "align"
+        tokens, block, aligned = self.num_tokens, self.block_size, int(self._rows[-1])
         if self.mode == "document":
             return self.num_documents
-        if aligned and (self.mode == "sequential" or not self._rows[-1]):
-            return int(self._rows[-1])
         if self.mode == "random":
-            return max(tokens // block, 1) if aligned or tokens > block else 0
-        return -(-(tokens - 1) // block) if tokens > 1 else 0
+            return max(tokens // block, 1) if aligned or (tokens > block and self.documents != "align") else 0
+        return aligned if self.documents == "align" else -(-max(tokens - 1, 0) // block)
 
     def __len__(self) -> int:
         return self._length
@@ -173,8 +164,7 @@ class TokenDataset(Fixed, Dataset[Any]):
     def locate(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> Array:
         """Return the places of samples in the stream, for `gather`: one row for each sample."""
         ids, count = np.asarray(indices, np.int64), len(self)
-        low, high = ids.min(initial=0), ids.max(initial=0)
-        if not -count <= low <= high < count:
+        if not -count <= (low := ids.min(initial=0)) <= ids.max(initial=0) < count:
             raise IndexError(f"indices from {ids.min()} to {ids.max()}, but the dataset has {count} rows")
         ids = ids if low >= 0 else ids % count
         return self._locate(ids, _fractions(seed, epoch, repeated(ids, repeats)) if self.mode == "random" else None)
@@ -215,13 +205,13 @@ class TokenDataset(Fixed, Dataset[Any]):
     def _runs(self) -> Runs:
         """Return the stream of this dataset in this process's memory."""
         if self._stream is None or self._stream[0] != os.getpid():
-            runs, ends = self._memory.runs, self._ends.array
+            runs, flat = self._memory.open()
             if self._chosen is not None:
-                chosen = self._chosen.array
-                full = ends[chosen] < ends[chosen + 1]
-                runs = runs.only(ends[chosen][full], ends[chosen + 1][full])
+                begins, ends = (self._ends.array[self._chosen.array + k] for k in (0, 1))
+                full = begins < ends
+                runs = runs.only(begins[full], ends[full])
             self._stream = os.getpid(), runs
-            self._copy = RowCopier(self._memory.flat, self.block_size + 1)
+            self._copy = RowCopier(flat, self.block_size + 1)
         return self._stream[1]
 
     def gather(self, located: Array, *, pin: bool = False) -> Any:

@@ -80,16 +80,11 @@ def format_of(name: str) -> tuple[str, str]:
 def read_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DOCUMENT_BYTES) -> Iterator[Found]:
     """Yield the documents of a piece in order, without blank lines and blank parts between two separators.
 
-    At the end, without a place, comes why the rest of a piece cannot be read.
+    At the end, without a place, comes why the rest of a piece cannot be read. A PrepError says that a file of many documents is
+    damaged: nobody knows how many the rest of it has held.
 
-    Args:
-        root: the folder that names count from.
-        piece: what to read.
-        cutting: how it is cut into documents.
-        most: the bytes of a document, or of a line of JSON. A larger one is a reject that is never in memory as a whole.
-
-    Raises:
-        PrepError: if a file of many documents is damaged: nobody knows how many the rest of it has held.
+    root: the folder that names count from. most: the bytes of a document, or of a line of JSON. A larger one is a reject that is
+    never in memory as a whole.
     """
     path, (kind, packed) = root / piece.name, format_of(piece.name)
     separator = b"\n" if kind == "jsonl" else cutting.separator.encode()
@@ -115,29 +110,24 @@ def read_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DO
 def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
     """Yield the bytes of a piece, decompressed, some MB at a time however well they are compressed."""
     with path.open("rb") as file:
-        if not packed:
-            _refuse_head(path, file.read(ENCODING_BYTES))
-            file.seek(piece.start)
-            left = piece.stop - piece.start
-            while block := file.read(BLOCK if piece.stop < 0 else min(BLOCK, left)):
-                left -= len(block)
-                yield block
-            return
-        if not file.read(1):
+        if packed and not file.read(1):
             raise CodecError("it has 0 bytes, which no compressed file has", "truncated")
-        file.seek(0)
-        blocks = filter(None, _gzip(file) if packed == "gzip" else _zstd(file))
-        for number, block in enumerate(blocks):
-            if not number:
-                _refuse_head(path, block)
-            yield block
+        file.seek(piece.start)
+        blocks = filter(None, _gzip(file) if packed == "gzip" else _zstd(file) if packed else _plain(file, piece))
+        head = next(blocks, b"")
+        if not piece.start and (pointer := pointer_of(head)):
+            raise CodecError(f"it is {pointer}", "pointer")
+        if not piece.start and (encoding := name_encoding(head[:ENCODING_BYTES])):
+            raise CodecError(not_utf8(path.name, encoding), "not-utf8")
+        yield head
+        yield from blocks
 
 
-def _refuse_head(path: AnyPath, head: bytes) -> None:
-    if pointer := pointer_of(head):
-        raise CodecError(f"it is {pointer}", "pointer")
-    if encoding := name_encoding(head[:ENCODING_BYTES]):
-        raise CodecError(not_utf8(path.name, encoding), "not-utf8")
+def _plain(file: IO[bytes], piece: Piece) -> Iterator[bytes]:
+    left = piece.stop - piece.start
+    while block := file.read(BLOCK if piece.stop < 0 else min(BLOCK, left)):
+        left -= len(block)
+        yield block
 
 
 def _gzip(raw: IO[bytes]) -> Iterator[bytes]:
@@ -168,13 +158,8 @@ def _zstd(file: IO[bytes]) -> Iterator[bytes]:
 
 def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int) -> Iterator[RawDocument]:
     """Yield the parts between separators that are not blank, and where each begins; without a separator, all as one part."""
-    # lost: bytes of the first part that were dropped
-    at, lost, data, overlap = (
-        piece.start,
-        0,
-        bytearray(),
-        max(len(separator) - 1, 0),
-    )
+    at, data, overlap = piece.start, bytearray(), max(len(separator) - 1, 0)
+    lost = 0  # bytes of the first part that were dropped
 
     def part(begin: int, end: int) -> bytes | CodecError:
         return _too_large(lost + end - begin, most) if lost or end - begin > most else bytes(data[begin:end])
@@ -277,9 +262,9 @@ def _value(scalar: Any, most: int) -> str | CodecError:
 
 
 def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Array]:
-    """Map a file of uint16 tokens, or raise a CodecError; return them, and the number of tokens in each document.
+    """Map a file of uint16 tokens; return them, and the number of tokens in each document, which ends with each token `end`.
 
-    A document ends with each token `end`; without any, there is one document.
+    A CodecError says that it holds none.
     """
     if piece.problem:
         raise CodecError(detail_of(piece.problem), piece.problem)

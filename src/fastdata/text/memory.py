@@ -122,14 +122,16 @@ class TokenMemory:
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_runs", "_flat", "_parts")} | {"_process": -1}
 
-    def _open(self) -> None:
-        """Find the runs, once in each process: a forked child maps the files at other addresses."""
+    def open(self) -> tuple[Runs, Array]:
+        """Return all tokens in the store's order, and the memory from the lowest run to the highest, one token an element.
+
+        Only elements inside a run may be read. A forked child maps the files at other addresses, and must open them again.
+        """
         if self._process == os.getpid():
-            return
+            return self._runs, self._flat
+        parts = [] if self.records is None else [self.records.bytes.view(self.dtype)]
         first = 0 if self.records is None else len(self.records)
-        parts = [np.frombuffer(self._reader.get(k), self.dtype) for k in range(first, len(self._reader))]
-        if self.records is not None and first:
-            parts = [self.records.bytes.view(self.dtype), *parts]
+        parts += [np.frombuffer(self._reader.get(k), self.dtype) for k in range(first, len(self._reader))]
         self._parts = parts  # which keep the memory of a remote store
         addresses = np.array([part.ctypes.data for part in parts], np.int64)
         lengths = np.array([len(part) for part in parts], np.int64)
@@ -140,24 +142,12 @@ class TokenMemory:
         view: Any = (ctypes.c_byte * nbytes).from_address(base) if nbytes else bytearray()
         self._flat = np.frombuffer(view, self.dtype)
         self._process = os.getpid()
-
-    @property
-    def runs(self) -> Runs:
-        """All tokens in the store's order."""
-        self._open()
-        return self._runs
-
-    @property
-    def flat(self) -> Array:
-        """Memory from the lowest run to the highest, one token an element. Only elements inside a run may be read."""
-        self._open()
-        return self._flat
+        return self._runs, self._flat
 
     def copy(self, runs: Runs, start: int, out: Array) -> None:
         """Fill `out` with the tokens of a stream from `start` on."""
-        flat = self.flat
-        run = int(runs.starts.searchsorted(start, "right")) - 1
-        done = 0
+        _, flat = self.open()
+        run, done = int(runs.starts.searchsorted(start, "right")) - 1, 0
         while done < len(out):
             begin, end = runs.starts[run : run + 2].tolist()
             count = min(len(out) - done, end - start - done)

@@ -10,7 +10,7 @@ import numpy as np
 from fastdata.errors import FastDataError
 from fastdata.store.preview import Preview
 from fastdata.store.store import Store
-from fastdata.text.sections import RECORD_BYTES, Tokens
+from fastdata.text.sections import Tokens
 from fastdata.types import Array
 from fastdata.words import number_of
 
@@ -46,14 +46,10 @@ def _decoder(store: Store) -> tuple[Callable[[Sequence[int]], str], str]:
 
 
 def _read_tokens(store: Store, start: int, count: int) -> Array:
-    """Return `count` tokens from a place in the store on. All must lie in one shard, as those of a document do."""
+    """Return `count` tokens from a place in the store on."""
     (variant,) = store.manifest.variants
-    assert variant.records is not None
-    dtype = np.dtype(variant.form.dtype).newbyteorder("<")
-    ends = np.append(0, np.cumsum(store.manifest.section("tokens").counts))
-    shard = int(np.searchsorted(ends, start, "right")) - 1
-    first, end = (start - ends[shard]) * dtype.itemsize, (start - ends[shard] + count) * dtype.itemsize
-    reader, before = store.reader(variant), sum(variant.records[:shard])
-    records = range(int(first // RECORD_BYTES), int(-(-end // RECORD_BYTES)))
-    data = b"".join(bytes(reader.get(before + record)) for record in records)
-    return np.frombuffer(data, dtype, count, int(first % RECORD_BYTES)) if count else np.empty(0, dtype)
+    dtype, reader = np.dtype(variant.form.dtype).newbyteorder("<"), store.reader(variant)
+    ends = np.append(0, np.cumsum(store.index(variant).lengths)) // dtype.itemsize
+    first, last = np.searchsorted(ends, [start, start + count - 1], "right") - 1
+    parts = [np.frombuffer(reader.get(k), dtype) for k in range(first, last + 1)] if count else [np.empty(0, dtype)]
+    return np.concatenate(parts)[start - ends[first] :][:count]

@@ -63,25 +63,16 @@ def make_shard(job: Job, task: ShardTask, writers: Writers, progress: ProgressRe
     shard = _Shard(job, task, writers, progress)
     for number, piece in enumerate(task.sources, task.first):
         counts = shard.copy(number, piece) if format_of(piece.name)[0] == "bin" else shard.tokenize(number, piece)
-        shard.pieces.append(counts)
+        shard.table["pieces"].append(counts)
     shard.flush()
-    return {
-        "kept": sum(map(len, shard.pieces)),
-        "pieces": shard.pieces,
-        "rejects": shard.rejects,
-        "largest": shard.largest,
-        "unknown": shard.unknown,
-        "tokens": shard.total,
-        "records": shard.records,
-    }
+    return {"kept": sum(map(len, shard.table["pieces"])), **shard.table}
 
 
 class _Shard:
-    """What has been made of a task so far: tokens, joined into records of equal size.
+    """Tokens, joined into records of equal size.
 
-    Attributes:
-        pieces: for each piece, the tokens of its documents.
-        largest, total, unknown, records: the largest token, and how many tokens, unknown ones and records there are.
+    table: what has been made so far: for each piece the tokens of its documents, the rejects, the largest token, and how many
+    tokens, unknown ones and records there are.
     """
 
     def __init__(self, job: Job, task: ShardTask, writers: Writers, progress: ProgressReport) -> None:
@@ -93,9 +84,7 @@ class _Shard:
         self._place = 0
         self._record = np.empty(RECORD_BYTES // np.dtype(self._options.dtype).itemsize, self._options.dtype)
         self._used = 0
-        self.pieces: list[list[int]] = []
-        self.rejects: list[dict[str, Any]] = []
-        self.largest = self.total = self.unknown = self.records = 0
+        self.table: dict[str, Any] = {"pieces": [], "rejects": [], "largest": 0, "unknown": 0, "tokens": 0, "records": 0}
 
     def tokenize(self, number: int, piece: Piece) -> list[int]:
         """Tokenize a piece, and return the number of tokens of each document that can be read and tokenized; others are rejects."""
@@ -105,8 +94,7 @@ class _Shard:
         batches = _batches(read_documents(self._root, piece, options.cutting, options.max_bytes))
         while True:
             self._progress.at(self._place)  # a worker that dies here, while reading, leaves out the rest of the piece
-            batch = [] if self._place in self._skip else next(batches, [])
-            if not batch:
+            if self._place in self._skip or not (batch := next(batches, [])):
                 break
             extra_s = sum(len(text) for _, text in batch if isinstance(text, str)) // SLOWEST
             self._progress.at(self._place + 1, extra_s=extra_s)  # one that dies here, while tokenizing, leaves out this batch
@@ -131,7 +119,7 @@ class _Shard:
     def copy(self, number: int, piece: Piece) -> list[int]:
         """Copy the tokens of a .bin file, and return the number of tokens of each document."""
         self._progress.at(self._place)
-        lengths = np.zeros(0, np.int64)
+        counts = list[int]()
         try:
             if skip := self._skip.get(self._place):
                 raise CodecError(skip[1], skip[0])
@@ -139,17 +127,17 @@ class _Shard:
             if (top := int(tokens.max(initial=0))) >= self._options.vocab_size:
                 raise CodecError(f"an id of {top} in a vocabulary of {self._options.vocab_size}", "id-out-of-range")
             self._append(tokens)
+            counts = lengths.tolist()
         except (CodecError, OSError) as error:
             self._reject(number, piece, reject_of(error))
-            lengths = lengths[:0]
         self._place += 1
         self._progress.add(done=max(piece.size, 0))
-        return lengths.tolist()
+        return counts
 
     def _append(self, ids: Array) -> None:
-        self.largest = max(self.largest, int(ids.max(initial=0)))
-        self.total += len(ids)
-        self.unknown += 0 if self._unknown is None else int(np.count_nonzero(ids == self._unknown))
+        self.table["largest"] = max(self.table["largest"], int(ids.max(initial=0)))
+        self.table["tokens"] += len(ids)
+        self.table["unknown"] += 0 if self._unknown is None else int(np.count_nonzero(ids == self._unknown))
         while len(ids):
             taken = min(len(ids), len(self._record) - self._used)
             self._record[self._used : self._used + taken] = ids[:taken]
@@ -163,13 +151,13 @@ class _Shard:
         if self._used:
             self._writers.append([self._record[: self._used].tobytes()])
             self._used = 0
-            self.records += 1
+            self.table["records"] += 1
 
     def _reject(self, number: int, piece: Piece, problem: tuple[str, str], at: int | None = None) -> None:
         reason, detail = problem
         if at is not None:
             detail = f"{'row' if piece.name.endswith('.parquet') else 'byte'} {at}: {detail}"
-        self.rejects.append({"source": number, "name": piece.name, "reason": reason, "detail": detail})
+        self.table["rejects"].append({"source": number, "name": piece.name, "reason": reason, "detail": detail})
         self._progress.add(rejected=1)
 
 
@@ -210,21 +198,12 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     samples["start"] = np.cumsum(samples["tokens"]) - samples["tokens"]
     options: TokenRecipe = plan.options
     spec, counted, unknown = options.tokenizer, tuple(table["tokens"] for table in found), sum(table["unknown"] for table in found)
+    largest = max((table["largest"] for table in found), default=0)
+    tokens = Tokens(spec.engine, spec.name, spec.sha256, options.vocab_size, options.end, largest, counted, unknown)
     return Tables(
         samples=samples,
         names=(piece.name for piece in plan.sources),
         records=tuple(table["records"] for table in found),
-        sections={
-            "tokens": Tokens(
-                spec.engine,
-                spec.name,
-                spec.sha256,
-                options.vocab_size,
-                options.end,
-                max((table["largest"] for table in found), default=0),
-                counted,
-                unknown,
-            )
-        },
+        sections={"tokens": tokens},
         notes=(unknown_note(spec.name, unknown / sum(counted)),) if unknown else (),
     )
