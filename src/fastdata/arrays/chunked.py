@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fastdata.arrays.sections import Box, touched
 from fastdata.data.in_memory import InMemoryRecords
 from fastdata.errors import FormatError
 from fastdata.store.store import Store, StoreLocation, Use
 from fastdata.types import Array, StrPath
-
-Shape = tuple[int, ...]
-Box = tuple[slice, ...]
 
 
 class StoreArrays:
@@ -28,14 +25,11 @@ class StoreArrays:
     """
 
     def __init__(self, path: StrPath, *, mask: bool = False, expected: str | None = None) -> None:
-        self.store = Store(path, "arrays", expected=expected)
-        self.mask = mask
-        variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
-        self._variant = variant
-        self._chunk = arrays.chunk
-        self._reader = self.store.reader(variant)
-        self.axes = len(arrays.chunk)
-        self.dtype = np.dtype(variant.form.dtype)
+        self.store, self.mask = Store(path, "arrays", expected=expected), mask
+        self._variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
+        self._chunk, self.axes = arrays.chunk, len(arrays.chunk)
+        self._reader = self.store.reader(self._variant)
+        self.dtype = np.dtype(self._variant.form.dtype)
         self._stored = self.dtype.newbyteorder("<")
         shapes = self.store.samples["shape"][:, : arrays.dims].astype(np.int64)
         self.sides: Array = shapes[:, arrays.channels :]
@@ -122,24 +116,3 @@ class StoreArrays:
         path, mask, expected, in_memory = state
         self.__init__(path, mask=mask, expected=expected)  # type: ignore[misc]
         self.records = in_memory
-
-
-def touched(shape: Shape, chunk: Shape, start: Shape, stop: Shape) -> Iterator[tuple[int, Shape, Box, Box]]:
-    """Yield the chunks that a box from `start` to `stop`, inside the array, touches. Channels are left out: they are never cut.
-
-    Each is (number among the array's chunks, shape, the part of it that is wanted, where that part goes, from `start`): plain
-    tuples, since a crop has dozens.
-    """
-    axes: list[list[tuple[int, int, slice, slice]]] = []
-    stride = 1
-    for side, step, low, high in reversed(list(zip(shape, chunk, start, stop, strict=True))):
-        parts = []
-        for k in range(low // step, -(-high // step)) if low < high else ():
-            first, length = k * step, min(step, side - k * step)
-            a, b = max(low, first), min(high, first + length)
-            parts.append((k * stride, length, slice(a - first, b - first), slice(a - low, b - low)))
-        axes.append(parts)
-        stride *= -(-side // step)
-    for part in itertools.product(*reversed(axes)):
-        places, lengths, wanted, target = zip(*part, strict=True)
-        yield sum(places), lengths, wanted, target

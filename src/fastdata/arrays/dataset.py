@@ -117,6 +117,11 @@ class ArrayDataset(SlotDataset):
         target = targets[0]
         return torch.from_numpy(values[0]), int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
 
+    @property
+    def _parts(self) -> list[StoreArrays]:
+        """The arrays, and their masks if there are any."""
+        return [self._arrays] if self._masks is None else [self._arrays, self._masks]
+
     def _read(self, rows: Array, u: Array, allocate: Allocate) -> tuple[Array, Array]:
         """Return arrays and their masks or targets. u: random numbers, [draws, n]."""
         axes, sides = self._arrays.axes, self._arrays.sides[rows]
@@ -124,14 +129,12 @@ class ArrayDataset(SlotDataset):
         if self.crop is not None:
             starts, sides = self.crop.starts(u[axes:], sides), np.broadcast_to(self.crop.sides(axes), sides.shape)
         boxes = starts, sides, u[:axes].T < self.flips
-        values = _read(self._arrays, rows, boxes, 0, allocate)
-        if self._masks is not None:
-            return values, _read(self._masks, rows, boxes, self.ignore_index, allocate)
-        return values, self._arrays.targets[rows]
+        values, *masks = (_read(part, rows, boxes, part.mask * self.ignore_index, allocate) for part in self._parts)
+        return values, masks[0] if masks else self._arrays.targets[rows]
 
     def uses(self, indices: Array) -> list[Use]:
         rows = self.rows(indices)
-        return [use for one in (self._arrays, self._masks) if one is not None for use in one.uses(rows)]
+        return [use for part in self._parts for use in part.uses(rows)]
 
     def read_batch(
         self,
@@ -143,7 +146,6 @@ class ArrayDataset(SlotDataset):
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
     ) -> tuple[Array, Array]:
-        """Read a batch for the Loader: arrays [n, ...], and masks [n, ...] or targets, int64 [n] or float32 [n, columns]."""
         started = perf_counter()
         keys = repeated(self._keys(indices), repeats)
         found = self._read(keys & ROW_MASK, uniforms(seed, epoch, keys, self._draws), allocate)
@@ -153,12 +155,10 @@ class ArrayDataset(SlotDataset):
 
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, its mask included."""
-        rows = self.rows(np.arange(len(self)))
-        arrays = self._arrays
-        channels = arrays.channels[rows] if arrays.channels is not None else np.ones(len(rows), np.int64)
-        size = arrays.sides[rows].prod(axis=1) if self.crop is None else math.prod(self.crop.sides(arrays.axes))
-        cell = channels * arrays.dtype.itemsize + (0 if self._masks is None else self._masks.dtype.itemsize)
-        return int((cell * size).max())
+        rows, axes = self.rows(np.arange(len(self))), self._arrays.axes
+        size = self._arrays.sides[rows].prod(axis=1) if self.crop is None else math.prod(self.crop.sides(axes))
+        cells = [(1 if part.channels is None else part.channels[rows]) * part.dtype.itemsize for part in self._parts]
+        return int(np.max(sum(cells) * size))
 
     def with_size(self, size: int | None) -> Any:
         if size is not None:
@@ -183,9 +183,8 @@ class RAMArrays(RAMDataset, ArrayDataset):
 
     def __init__(self, source: StrPath, *, max_bytes: int | None = None, shared: bool = True, **options: Any) -> None:
         super().__init__(source, **options)
-        parts = [part for part in (self._arrays, self._masks) if part is not None]
-        count = how_many(np.sum([part.sizes() for part in parts], axis=0), max_bytes)
-        for part in parts:
+        count = how_many(np.sum([part.sizes() for part in self._parts], axis=0), max_bytes)
+        for part in self._parts:
             part.copy_to_memory(count, shared=shared)
 
 

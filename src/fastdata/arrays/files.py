@@ -60,12 +60,10 @@ def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
     if ending not in ENDINGS:
         raise CodecError(f"files that end in {ending or 'nothing'} are no arrays that are known here", "unsupported")
     try:
-        if ending == ".npy":
-            values = _map_npy(path)
-        elif ending == ".npz":
+        if ending == ".npz":
             values = _read_npz(path, key, max_bytes)
         else:
-            values = _read_nifti(path, max_bytes)
+            values = _map_npy(path) if ending == ".npy" else _read_nifti(path, max_bytes)
     except (FastDataError, MemoryError):
         raise
     except Exception as error:
@@ -153,9 +151,8 @@ def grid_of(path: AnyPath) -> str:
     """Return the orientation and the spacing of the voxels of a NIfTI file, such as "RAS 1 x 1 x 2.5"."""
     nibabel: Any = importlib.import_module("nibabel")
     image = nibabel.load(path)
-    return (
-        f"{''.join(map(str, nibabel.aff2axcodes(image.affine)))} {' x '.join(f'{one:.3g}' for one in image.header.get_zooms()[:3])}"
-    )
+    spacing = " x ".join(f"{side:.3g}" for side in image.header.get_zooms()[:3])
+    return f"{''.join(map(str, nibabel.aff2axcodes(image.affine)))} {spacing}"
 
 
 def check_values(values: Array, name: str, *, rounded: bool = False, say: str = "--dtype") -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from fastdata.store.files import SAMPLES, Count, Entry
 from fastdata.store.manifest import MASK, Form, Variant, sample_columns
 from fastdata.store.store import Store
 from fastdata.types import Array
+
+Shape = tuple[int, ...]
+Box = tuple[slice, ...]
 
 MAX_AXES = 5  # without channels
 
@@ -91,3 +95,24 @@ def _array_bytes(store: Store, variant: Variant) -> Array:
     """Return the bytes of all records of each array, int64 [n]."""
     ends = np.append(0, np.cumsum(store.index(variant).lengths))
     return np.diff(ends[np.append(store.samples["first"], len(ends) - 1).astype(np.int64)])
+
+
+def touched(shape: Shape, chunk: Shape, start: Shape, stop: Shape) -> Iterator[tuple[int, Shape, Box, Box]]:
+    """Yield the chunks that a box from `start` to `stop`, inside the array, touches. Channels are left out: they are never cut.
+
+    Each is (number among the array's chunks, shape, the part of it that is wanted, where that part goes, from `start`): plain
+    tuples, since a crop has dozens.
+    """
+    axes: list[list[tuple[int, int, slice, slice]]] = []
+    stride = 1
+    for side, step, low, high in reversed(list(zip(shape, chunk, start, stop, strict=True))):
+        parts = []
+        for k in range(low // step, -(-high // step)) if low < high else ():
+            first, length = k * step, min(step, side - k * step)
+            a, b = max(low, first), min(high, first + length)
+            parts.append((k * stride, length, slice(a - first, b - first), slice(a - low, b - low)))
+        axes.append(parts)
+        stride *= -(-side // step)
+    for part in itertools.product(*reversed(axes)):
+        places, lengths, wanted, target = zip(*part, strict=True)
+        yield sum(places), lengths, wanted, target

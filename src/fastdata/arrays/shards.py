@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastdata.arrays.files import NIFTI, ArraySource, check_geometry, check_values, ending_of, grid_of, read_array
-from fastdata.arrays.sections import MAX_AXES, Arrays, samples_dtype
+from fastdata.arrays.sections import MAX_AXES, Arrays, samples_dtype, touched
 from fastdata.errors import CodecError
 from fastdata.images.sections import Masks
 from fastdata.kinds import Tables
@@ -92,10 +91,8 @@ def _load(job: Job, source: ArraySource, skip: tuple[str, str] | None = None) ->
     Both may be mapped from their files. A reason and a detail hold no path: a store is the same anywhere.
     """
     options: ArrayRecipe = job.plan.options
-    if skip is not None:
-        return skip
-    if source.problem:
-        return reason_of(source.problem), detail_of(source.problem)
+    if skip is not None or source.problem:
+        return skip or (reason_of(source.problem), detail_of(source.problem))
     masks, of_mask = list[Array](), False
     try:
         path = to_path(job.plan.roots[0]) / source.file
@@ -119,17 +116,12 @@ def _load(job: Job, source: ArraySource, skip: tuple[str, str] | None = None) ->
     return [np.moveaxis(values, -1, 0) if options.channels == "last" else values, *masks]
 
 
-def boxes(shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Yield the chunks of an array, channels left out, as boxes in C order. Those at the far ends are smaller."""
-    axes = ([slice(k, min(k + step, side)) for k in range(0, side, step)] for side, step in zip(shape, chunk, strict=True))
-    return itertools.product(*axes)
-
-
 def _records(arrays: list[Array], options: ArrayRecipe) -> Iterator[list[Array]]:
     """Yield each chunk of the array as it is stored, and that of its mask."""
     values, *masks = arrays
     channels = () if options.channels == "none" else (slice(None),)
-    for box in boxes(values.shape[len(channels) :], options.chunk):
+    shape = values.shape[len(channels) :]
+    for _, _, _, box in touched(shape, options.chunk, (0,) * len(shape), shape):
         chunk = values[channels + box].astype(np.dtype(options.dtype).newbyteorder("<"), order="C")
         yield [chunk, *(mask[box].astype(f"<u{options.mask_bits // 8}", order="C") for mask in masks)]
 
@@ -172,16 +164,13 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     if rows:
         samples["shape"] = [row[1] + [0] * (MAX_AXES + 1 - len(row[1])) for row in rows]
         samples["first"][1:] = np.cumsum([row[2] for row in rows])[:-1]
-    voxels = sum((Counter({int(k): count for k, count in table["classes"].items()}) for table in found), Counter[int]())
-    grids = sum((Counter(table["grids"]) for table in found), Counter[str]())
+    voxels, grids = (sum((Counter(table[name]) for table in found), Counter[str]()) for name in ("classes", "grids"))
     told = ", ".join(f"{grid}: {count}" for grid, count in grids.most_common(5))
-    masks = Masks((), {str(k): voxels[k] for k in sorted(voxels)}) if options.mask_bits else None
+    masks = Masks((), {k: voxels[k] for k in sorted(voxels, key=int)}) if options.mask_bits else None
     return Tables(
         samples=samples,
         names=(plan.sources[row[0]].name for row in rows),
         records=tuple(sum(row[2] for row in table["rows"]) for table in found),
         sections={"arrays": Arrays(options.chunk, options.channels != "none"), "masks": masks},
-        notes=(f"volumes have {len(grids)} orientations or spacings, and are stored as they are: {told}",)
-        if len(grids) > 1
-        else (),
+        notes=(f"volumes have {len(grids)} orientations or spacings, and are stored as they are: {told}",) * (len(grids) > 1),
     )

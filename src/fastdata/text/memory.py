@@ -137,10 +137,10 @@ class TokenMemory:
         lengths = np.array([len(part) for part in parts], np.int64)
         base = int(addresses.min(initial=1 << 62))
         places = (addresses - base) // self.dtype.itemsize
-        self._runs = Runs(np.append(0, np.cumsum(lengths)), places)
+        self._runs: Runs = Runs(np.append(0, np.cumsum(lengths)), places)
         nbytes = int((places + lengths).max(initial=0)) * self.dtype.itemsize
         view: Any = (ctypes.c_byte * nbytes).from_address(base) if nbytes else bytearray()
-        self._flat = np.frombuffer(view, self.dtype)
+        self._flat: Array = np.frombuffer(view, self.dtype)
         self._process = os.getpid()
         return self._runs, self._flat
 
