@@ -14,7 +14,7 @@ import pytest
 from fastdata.errors import StoreError
 from fastdata.remote.cache import RemoteFile, ShardCache, map_number
 from fastdata.remote.downloader import Downloader, ReadSchedule
-from fastdata.remote.url import is_url, parse_bytes
+from fastdata.remote.url import is_url, local_path, parse_bytes
 
 
 def never(path: Path) -> float:
@@ -153,6 +153,7 @@ def test_sizes_and_urls() -> None:
     assert [parse_bytes(size, "cache_size") for size in given] == [200 * 10**9, 3 * 2**19, 700, 3000, 2 * 10**12]
     with pytest.raises(ValueError, match="cache_size is '12 cats', but must be bytes, as 500000000, or have a unit"):
         parse_bytes("12 cats", "cache_size")
+    assert local_path("file:///a%2525b/c%20d.fds") == Path("/a%25b/c d.fds")
     assert is_url("s3://b/x") and is_url("file:///x") and not is_url("a/b") and not is_url(Path("/x"))
     with pytest.raises(ValueError, match="unknown scheme; known are s3"):
         is_url("ftp://host/x")

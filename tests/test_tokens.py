@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,12 @@ def wide() -> Path:
     for part in parts:
         part[rng.integers(0, len(part), 2000)] = 0
     return ready(parts, end_token="0")
+
+
+def stream_of(dataset: TokenDataset) -> Array:
+    """The tokens of a dataset's documents, one after another."""
+    whole = documents(dataset.path)
+    return np.concatenate(whole if dataset._chosen is None else [whole[k] for k in documents_of(dataset)])
 
 
 def rows_of(batches: Any) -> Array:
@@ -143,18 +149,6 @@ def test_next_token_leaves_out_what_is_no_target() -> None:
 # ------------------------------------------------------------------------------------------- memory, runs, split, ids
 
 
-@pytest.mark.parametrize(("block", "in_memory"), [(1000, False), (400_000, True), (2_500_000, False)])
-def test_rows_across_records_and_shards_are_whole(block: int, in_memory: bool) -> None:
-    everything = tokens(wide())
-    assert len(everything) == 9_000_000
-    dataset = (RAMDataset if in_memory else TokenDataset)(wide(), block_size=block)
-    located = dataset.locate(np.arange(9) % len(dataset), seed=0, epoch=0, repeats=np.arange(9) // len(dataset))
-    located = np.concatenate([located, [[-1, start, block + 1] for start in (524_280 - 3, 3_000_000 - 5, 0)]])
-    rows = dataset.gather(located).numpy()
-    assert all(np.array_equal(row, everything[start : start + block + 1]) for row, start in zip(rows, located[:, 1], strict=True))
-    assert in_memory or block == 1000 or (located[:9, 0] == -1).any()
-
-
 @pytest.mark.parametrize("path", [store, wide])
 def test_the_stream_of_a_split_is_its_documents_one_after_another(path: Any) -> None:
     whole, parts = documents(path()), TokenDataset(path(), 33, mode="sequential").split(0.7, seed=4)
@@ -162,8 +156,8 @@ def test_the_stream_of_a_split_is_its_documents_one_after_another(path: Any) -> 
     assert sorted(np.concatenate([documents_of(part) for part in parts])) == list(range(len(whole)))
     assert not np.array_equal(documents_of(TokenDataset(path(), 33).split(0.7, seed=5)[0]), documents_of(parts[0]))
     for part in parts:
-        stream = np.concatenate([whole[k] for k in documents_of(part)])
         rows = part.gather(part.locate(np.arange(len(part)), seed=0, epoch=0)).numpy()
+        stream = stream_of(part)
         assert np.array_equal(rows[:, 1:].reshape(-1)[: len(stream) - 1], stream[1:])
         nested, rest = part.split(0.5, seed=2)
         assert set(documents_of(nested)) | set(documents_of(rest)) == set(documents_of(part))
@@ -210,32 +204,32 @@ def test_a_batch_changed_in_place_leaves_its_neighbours_alone(documents: str) ->
         assert all(tensor.is_contiguous() and len(tensor) == 8 for tensor in tensors)
 
 
-@pytest.mark.parametrize(("block", "part"), [(1000, None), (20_000, None), (1000, 1)])
-def test_rows_of_many_batches_at_once_are_slices_also_where_they_cross_runs(block: int, part: int | None) -> None:
-    stream, dataset = tokens(wide()), TokenDataset(wide(), block)
-    if part is not None:
-        whole, dataset = documents(wide()), dataset.split(0.5, seed=1)[part]
-        stream = np.concatenate([whole[k] for k in documents_of(dataset)])
+@pytest.mark.parametrize(
+    ("block", "in_memory", "part"),
+    [(1000, False, None), (1000, False, 1), (20_000, True, None), (400_000, True, None), (2_500_000, False, None)],
+)
+def test_rows_of_many_batches_are_slices_also_across_records_and_shards(block: int, in_memory: bool, part: int | None) -> None:
+    dataset = (RAMDataset if in_memory else TokenDataset)(wide(), block_size=block)
+    dataset = dataset if part is None else dataset.split(0.5, seed=1)[part]
+    stream = stream_of(dataset)
     with Loader(dataset, 3, seed=4) as loader:
-        batches = list(islice(loader, 60))
-    assert len(memory_of(batches)) == (1 if block == 1000 else 15)
-    located = dataset.locate(np.arange(180), seed=4, epoch=0)
-    assert (located[:, 0] == -1).any() or (block == 1000 and part is None)
+        batches = list(islice(loader, 3 if block > 100_000 else 60))
+    ids = np.concatenate([batch.ids[: batch.valid] for batch in batches])
+    assert len(memory_of(batches)) == 1 or block > 1000
+    located = dataset.locate(ids, seed=4, epoch=0)
     assert np.array_equal(rows_of(batches), np.stack([stream[start : start + block + 1] for start in located[:, 1]]))
+    ends = [[-1, start, block + 1] for start in (524_280 - 3, len(stream) - block - 1, 0)]
+    assert all(
+        np.array_equal(a, stream[b : b + block + 1]) for a, (_, b, _) in zip(dataset.gather(np.array(ends)), ends, strict=True)
+    )
 
 
-def test_one_thread_copies_the_same_rows_as_gather_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = np.random.default_rng(0).integers(0, 1 << 32, 5000, np.uint32)
-    copier, ways = RowCopier(data, 1001), set[str]()
-    for way in ("_one", "_gather_rows"):
-        made = getattr(copier, way)
-        monkeypatch.setattr(copier, way, lambda *a, made=made, way=way: ways.add(way) or made(*a))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    for seed in range(4):
-        places = np.random.default_rng(seed).integers(0, 4000, 100)
-        rows = copier(places, pin=False)
+def test_one_thread_copies_the_same_rows_as_several() -> None:
+    data, places = np.random.default_rng(0).integers(0, 1 << 32, 5000, np.uint32), np.arange(0, 4000, 37)
+    copier = RowCopier(data, 1001)
+    for copy in (copier._one, copier._gather_rows, partial(copier)):
+        rows = copy(places, pin=False)
         assert np.array_equal(rows, np.lib.stride_tricks.sliding_window_view(data, 1001)[places]) and rows.dtype == torch.uint32
-    assert ways == {"_one", "_gather_rows"}
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -138,15 +137,6 @@ def test_s3(kind: str, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     other = stores.tokens() if kind != "tokens" else stores.arrays()
     with pytest.raises(RemoteError, match=r"s3://bucket/.*.fds holds another store"):
         fastdata.publish(other, url, storage=storage)
-
-
-@pytest.mark.scale
-def test_azure(azurite: dict[str, str], many: Path, tmp_path: Path) -> None:
-    fastdata.publish(many, "az://bucket/folder/many.fds", storage=azurite)
-    dataset = LMDBDataset("az://bucket/folder/many.fds", cache=tmp_path / "cache", storage=azurite)
-    assert hashes(dataset, shuffle=True) == hashes(LMDBDataset(many), shuffle=True)
-    with pytest.raises(RemoteError, match=r"az://bucket/folder/many.fds holds another store"):
-        fastdata.publish(stores.arrays(), "az://bucket/folder/many.fds", storage=azurite)
 
 
 @pytest.mark.scale
@@ -361,19 +351,6 @@ def test_a_process_that_used_urls_can_still_fork(tmp_path: Path) -> None:
         command = [sys.executable, "-c", FORKING, tmp_path / "cache"]
         done = subprocess.run(command, env=environment() | keys, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "9\n", done.stderr
-
-
-@pytest.mark.parametrize("name", ["run#1/many.fds", "what?/many.fds", "50%25/many.fds"])
-def test_a_key_is_text(name: str, many: Path, tmp_path: Path) -> None:
-    """A # or a ? in it begins no other part of a URL; %25 is a percent sign in URLs of a web server only."""
-    with storing(tmp_path) as server:
-        storage = {"endpoint": server.url, "region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
-        fastdata.publish(many, f"s3://bucket/{name}", storage=storage)
-        assert (tmp_path / "bucket" / name / "manifest.json").is_file()
-        for url, options in ((f"s3://bucket/{name}", storage), (f"file://{tmp_path}/bucket/{quote(name)}", None)):
-            dataset = LMDBDataset(url, cache=tmp_path / "cache", storage=options)
-            assert dataset[7][0].equal(LMDBDataset(many)[7][0])
-    assert [path.name for path in (tmp_path / "bucket").iterdir()] == [name.partition("/")[0]]
 
 
 def flip(path: Path) -> None:
