@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -178,30 +178,24 @@ def prep(max_reject_rate: float, **options: Any) -> None:
     from fastdata.prepare.spawn import spares
 
     here = options["engine"] == "local" and os.path.lexists(options["source"])
-    with spares(options["workers"]) if here else nullcontext():
-        _prepare(max_reject_rate, _given(options))
-
-
-def _prepare(max_reject_rate: float, options: dict[str, Any]) -> None:
-    """Run the command, while workers start."""
-    from fastdata.prepare.tasks import prep
-
     try:
-        signal.signal(signal.SIGTERM, _interrupt)
-        summary = prep(**options, progress=True)
+        with spares(options["workers"]) if here else nullcontext():  # they start while this process imports and plans
+            from fastdata.prepare.tasks import prep
+
+            signal.signal(signal.SIGTERM, _interrupt)
+            summary = prep(**_given(options), progress=True)
     except KeyboardInterrupt:
         arguments = sys.argv[2:] if click.get_current_context().info_name == "prep" else sys.argv[1:]
         command = shlex.join(["fastdata-prep", *arguments])
         click.echo(f"\ninterrupted; finished work is kept. To continue: {command}", err=True)
         sys.exit(130)
-    stores = list(summary.splits.values()) or [summary]
-    for one in stores:
-        click.echo("\n".join(one.lines()))
-    _check_rejects(stores, max_reject_rate)
+    _report([*summary.splits.values()] or [summary], max_reject_rate)
 
 
-def _check_rejects(stores: Iterable[Summary], max_reject_rate: float) -> None:
-    """End with code 3 if too many inputs of a store were rejected."""
+def _report(stores: Sequence[Summary], max_reject_rate: float) -> None:
+    """Describe stores. End with code 3 if too many inputs of one were rejected."""
+    for store in stores:
+        click.echo("\n".join(store.lines()))
     if bad := [f"{store.out}/rejects.jsonl" for store in stores if store.reject_rate > max_reject_rate]:
         where = " and ".join(bad)
         click.echo(
@@ -252,9 +246,7 @@ def _finish(out: str, max_reject_rate: float) -> None:
     """Turn the shards that tasks have made in OUT into a store."""
     from fastdata.prepare.tasks import prep_finish
 
-    summary = prep_finish(out)
-    click.echo("\n".join(summary.lines()))
-    _check_rejects([summary], max_reject_rate)
+    _report([prep_finish(out)], max_reject_rate)
 
 
 _Prep.parts = {"plan": _plan, "run": _run, "finish": _finish}

@@ -274,9 +274,14 @@ def save_plan(plan: Plan, out: Path) -> None:
     write_atomic(plan_path(out), json.dumps(signed, sort_keys=True).encode())
 
 
-def load_plan(out: Path, storage: Storage | None = None) -> PrepareRun:
-    """Read the plan of a store that is being made, or of one that is to replace it. Sources are read when they are asked for."""
+def load_plan(out: Path, storage: Storage | None = None) -> PrepareRun | None:
+    """Read the plan of a store that is being made, or of one that is to replace it; None: the store is finished, and the plan gone.
+
+    Sources are read when they are asked for.
+    """
     folder = plan_folder(out)
+    if not plan_path(folder).exists() and ((out / MANIFEST).exists() or (out / NEXT / MANIFEST).exists()):
+        return None
     plan, sums = _read(folder)
     plan = replace(plan, files={name: _checked(folder / name, total) for name, total in sums.items()})
     return PrepareRun(plan, folder, storage or {}, None if folder == out else out)
@@ -297,11 +302,8 @@ def _read(out: Path) -> tuple[Plan, dict[str, str]]:
         plan = convert({**body, "files": {}}, Plan)
         return replace(plan, options=convert(body["options"], types[0]), sources=_Sources(out, plan, types[1])), body["files"]
     except (FileNotFoundError, NotADirectoryError):
-        what = "is a finished store" if (out / MANIFEST).exists() else "has no plan"
-        host = socket.gethostname()
-        raise PrepError(
-            f"OUT {out} {what} on {host}; make a plan with fastdata-prep plan SOURCE {out}, on a disk that all machines share"
-        ) from None
+        where = f"OUT {out} has no plan on {socket.gethostname()}"
+        raise PrepError(f"{where}; make a plan with fastdata-prep plan SOURCE {out}, on a disk that all machines share") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PrepError(f"{plan_path(out)} is damaged ({error}); start again with --overwrite") from None
 

@@ -24,8 +24,8 @@ from tqdm import tqdm
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.build_plan import build_plan, check_positive, on_disk, plan_stores
 from fastdata.prepare.finish import PlanSummary, Summary, TaskSummary, finish, finished_shards, skipped_note, summarize
-from fastdata.prepare.folder import claimed, is_settled, replace_store, settle
-from fastdata.prepare.plan import PrepareRun, check_host, difference, load_plan, plan_folder, plan_path, save_plan, saved_plan
+from fastdata.prepare.folder import claimed, replace_store, settle
+from fastdata.prepare.plan import PrepareRun, check_host, difference, load_plan, plan_path, save_plan, saved_plan
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
 from fastdata.prepare.worker import shard_place, shard_table
@@ -56,7 +56,7 @@ def prep(
     storage: Storage | None = None,
     **options: Any,
 ) -> Summary:
-    r"""Make a store of images, arrays or text. After an interruption, the same call continues the run.
+    """Make a store of images, arrays or text. After an interruption, the same call continues the run.
 
     Of a source with splits, such as a folder with train/ and val/ or a table with a column `split`, it makes a store for each, with
     the classes of train: photos-train.fds and photos-val.fds. The summary is that of train; its `splits` has all by name.
@@ -105,7 +105,7 @@ def prep(
         if work.url and (found := _at_url(work)) is not None:
             return found
         with claimed(work.out):
-            laid = lay_plan(work, overwrite)
+            laid = _lay_plan(work, overwrite)
         with claimed(work.out, share=engine == "ray"):  # whose tasks are those of prep_run
             if laid is None:
                 summary = _finish_store(work, None, started)
@@ -145,13 +145,13 @@ def prep_plan(
     with reading_urls(storage):
         work = build_plan(source, on_disk(out, "tasks make a store"), storage, limit=limit, **options)
         with claimed(work.out):
-            finished = lay_plan(work, overwrite) is None
+            finished = _lay_plan(work, overwrite) is None
     plan = work.plan
     notes = (*skipped_note(plan.skipped, work.kind.name), *plan.notes)
     return PlanSummary(work.out, len(plan.sources), plan.num_shards, finished, notes)
 
 
-def lay_plan(work: PrepareRun, overwrite: bool) -> PrepareRun | None:
+def _lay_plan(work: PrepareRun, overwrite: bool) -> PrepareRun | None:
     """Write a plan into OUT, remove what killed runs have left there, and return the plan; None: its store is finished."""
     settle(work.out)
     if (work.out / MANIFEST).exists():
@@ -220,7 +220,7 @@ def prep_run(
         raise ValueError(f"--task is {number} of {count} tasks, but tasks count from 0 to {count - 1}")
     folder = Path(on_disk(out, "tasks make a store")).absolute()
     with reading_urls(storage):
-        work = _load_unfinished(folder, storage)
+        work = load_plan(folder, storage)
         if work is None:
             return TaskSummary()
         check_host(work)
@@ -233,13 +233,6 @@ def prep_run(
             inputs, rejected = sum(map(sum, done.values())), sum(bad for _, bad in done.values())
             return TaskSummary(len(shards), len(shards) - len(before), inputs, rejected)
         return TaskSummary(len(shards))
-
-
-def _load_unfinished(folder: Path, storage: Storage | None = None) -> PrepareRun | None:
-    """Return the plan of OUT; None: its store is finished, and the plan is gone."""
-    if not plan_path(plan_folder(folder)).exists() and ((folder / MANIFEST).exists() or not is_settled(folder)):
-        return None
-    return load_plan(folder, storage)
 
 
 @contextmanager
@@ -290,7 +283,7 @@ def prep_finish(out: StrPath) -> Summary:
     Raise a PrepError if shards are missing, there is no plan, or no input was kept, and a StoreError if it cannot be written.
     """
     folder = Path(on_disk(out, "tasks make a store")).absolute()
-    if (work := _load_unfinished(folder)) is not None:
+    if (work := load_plan(folder)) is not None:
         check_host(work, inputs=False)
         with _unless_finished(work), claimed(folder, share=True):
             return _finish_store(work, None, time.monotonic())

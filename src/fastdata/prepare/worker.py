@@ -30,7 +30,6 @@ from fastdata.store.columns import save_values
 from fastdata.store.files import COLUMNS, WORK, FileSum, publish, shard_file, write_atomic
 from fastdata.store.writer import ShardWriter
 from fastdata.system.children import end_with
-from fastdata.types import Array
 
 if TYPE_CHECKING:
     from fastdata.prepare.plan import Plan  # which each worker would pay for when it starts
@@ -62,10 +61,10 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """The files of a shard, by the names of variants and of columns, not published yet; their checksums; the bytes of its table."""
+    """The files of a shard, by the names of variants and of columns, not published yet; and the bytes of its table."""
 
     shard: int
-    files: dict[str, tuple[Path, FileSum]]
+    files: dict[str, Path]
     table: bytes
 
 
@@ -103,7 +102,6 @@ class Writers:
         self._shard = shard
         self._rows = list[Sequence[Any]]()
         self._writers = {name: ShardWriter(self._temporary(name)) for name, _, _ in job.plan.options.variants()}
-        self.indices = dict[str, Array]()
 
     def _temporary(self, name: str) -> Path:
         return Path(self._job.out, WORK, f"{name}-{self._shard:05d}.{self._job.mark}-{os.getpid()}.tmp")
@@ -114,24 +112,24 @@ class Writers:
         for writer, record in zip(self._writers.values(), records, strict=True):
             writer.append(record)
 
-    def finish(self) -> dict[str, tuple[Path, FileSum]]:
-        """Complete the files. Return the path and the sum of each; `indices` then has the rows of each variant's index."""
-        found = dict[str, tuple[Path, FileSum]]()
+    def finish(self, table: dict[str, Any]) -> ShardResult:
+        """Complete the files. table: what the kind of data adds to the shard's."""
+        plan, sums, indices = self._job.plan, dict[str, FileSum](), dict[str, str]()
         for name, writer in self._writers.items():
-            total, self.indices[name] = writer.finish()
-            found[name] = self._temporary(name), total
-        if self._job.plan.columns:
-            path = self._temporary(COLUMNS)
-            found[COLUMNS] = path, save_values(self._job.plan.columns, self._rows, path)
-        return found
+            sums[name], rows = writer.finish()
+            indices[name] = base64.b64encode(rows.tobytes()).decode()
+        if plan.columns:
+            sums[COLUMNS] = save_values(plan.columns, self._rows, self._temporary(COLUMNS))
+        files = {name: [total.bytes, total.xxh3_128] for name, total in sums.items()}
+        body = {"fingerprint": plan.fingerprint, "files": files, "indices": indices, **table}
+        return ShardResult(self._shard, {name: self._temporary(name) for name in sums}, json.dumps(body).encode())
 
     def __enter__(self) -> Writers:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is not None:
-            for writer in self._writers.values():
-                writer.abort()
+        for writer in self._writers.values() if error is not None else ():
+            writer.abort()
 
 
 def shard_place(out: Path, name: str, shard: int) -> Path:
@@ -185,18 +183,13 @@ def make_shard(job: Job, task: ShardTask, progress: ProgressReport) -> ShardResu
                 table = kinds.find(job.plan.options.kind).module("shards").make_shard(job, task, writers, progress)
                 progress.at(-1)
                 _check_unchanged(job, task)
-                files = writers.finish()
-            break
+                return writers.finish(table)
         except _DiskError:
             if not pauses_s:
                 raise
             progress.at(-1)
             release()  # files that are open may be stale
             time.sleep(pauses_s.pop(0))
-    sums = {name: [total.bytes, total.xxh3_128] for name, (_, total) in files.items()}
-    indices = {name: base64.b64encode(rows.tobytes()).decode() for name, rows in writers.indices.items()}
-    body = {"fingerprint": job.plan.fingerprint, "files": sums, "indices": indices, **table}
-    return ShardResult(task.shard, files, json.dumps(body).encode())
 
 
 def _check_unchanged(job: Job, task: ShardTask) -> None:
@@ -209,7 +202,7 @@ def _check_unchanged(job: Job, task: ShardTask) -> None:
 
 def publish_shard(out: Path, made: ShardResult) -> None:
     """Publish the files of a shard, then its table, which marks it as complete."""
-    for name, (path, _) in made.files.items():
+    for name, path in made.files.items():
         publish(path, shard_place(out, name, made.shard))
     write_atomic(shard_table(out, made.shard), made.table, durable=False)
 
