@@ -13,7 +13,7 @@ import simplejpeg
 import fastdata
 from fastdata.images.prepare import ImageRecipe, prepare_image
 from fastdata.prepare.build_plan import build_plan
-from fastdata.prepare.run import job_of
+from fastdata.prepare.run import for_workers
 from fastdata.prepare.worker import ProgressReport, ShardTask, make_shard
 from fastdata.report.sheet import draw_sheet
 from support import encode, picture, write_pictures
@@ -29,7 +29,7 @@ def prepare(photos: Path, out: Path, **options: Any) -> None:
     """What a worker does, in this process."""
     work = build_plan(photos, out, **options)
     (out / "work").mkdir(parents=True)
-    make_shard(job_of(work, out, 1), ShardTask(0, 0, work.plan.shard(0), {}), ProgressReport([0] * 4))
+    make_shard(for_workers(work, 1), ShardTask(0, 0, work.plan.shard(0), {}), ProgressReport([0] * 4))
 
 
 CALLERS: dict[str, Callable[[Path, Path, Path], Any]] = {

@@ -62,7 +62,6 @@ def test_a_store_of_two_classes_with_rejects(tmp_path: Path) -> None:
     (tmp_path / "in/owl/words.jpg").write_text("no image")
     page = report(prep(tmp_path / "in", tmp_path / "in.fds", workers=1, codec="png").out)
     assert page.chart("samples of each class") == {"owl": "33", "rook": "3"}
-    assert page.chart("full/height") == {"80": "12", "81": "12", "82": "12"} and len(page.chart("full/width")) == 12
     assert page.texts["td"][-3:] == ["owl/words.jpg", "not-an-image", page.texts["td"][-1]]
     assert len(page.pictures()) == 36 and page.texts["b"].count("owl") == 33
     assert any("codec png" in text for text in page.texts["dd"])
@@ -89,22 +88,14 @@ def test_names_from_the_data_are_never_markup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "pictures", "chart", "bars"),
-    [
-        ("unlabelled", 5, "32/height", {"32": "5"}),
-        ("floats", 6, "label minus", {f"{-k}": "1" for k in range(6)}),
-        ("deep", None, "full: bytes of a record", None),
-        ("several", 12, "full/width", None),
-        ("masked", 6, "pixels of each class of masks", {f"{k} ": "1,200" for k in range(3)}),
-        ("tokens", 0, "tokens", None),
-        ("arrays", 1, "shape 2", {"40": "1"}),
-        ("masked_arrays", 28, "shape 0", None),
-    ],
+    ("name", "pictures"),
+    [("unlabelled", 5), ("floats", 6), ("deep", None), ("several", 12), ("masked", 6), ("tokens", 0), ("arrays", 1)],
 )
-def test_every_kind_has_a_page(name: str, pictures: int | None, chart: str, bars: dict[str, str] | None) -> None:
+def test_every_kind_has_a_page(name: str, pictures: int | None) -> None:
     page = report(getattr(stores, name)())
     assert pictures in (None, len(page.pictures()))
-    assert page.chart(chart) == bars if bars else page.chart(chart)
+    if name == "masked":
+        assert page.chart("pixels of each class of masks") == {f"{k} ": "1,200" for k in range(3)}
 
 
 def test_text_is_shown(tmp_path: Path) -> None:

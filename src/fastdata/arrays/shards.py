@@ -15,8 +15,8 @@ from fastdata.arrays.sections import MAX_AXES, Arrays, samples_dtype, touched
 from fastdata.errors import CodecError
 from fastdata.images.sections import Masks
 from fastdata.kinds import Tables
-from fastdata.prepare.plan import Plan
-from fastdata.prepare.worker import Job, ProgressReport, ShardTask, Writers, reject_of
+from fastdata.prepare.plan import Plan, PrepareRun
+from fastdata.prepare.worker import ProgressReport, ShardTask, Writers, reject_of
 from fastdata.sources.inputs import Source, detail_of, reason_of
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import MASK, Form
@@ -85,7 +85,7 @@ def laid_out(shape: tuple[int, ...], channels: str) -> tuple[int, tuple[int, ...
 PLAN_TYPES = ArrayRecipe, (Source, ArraySource)
 
 
-def _load(job: Job, source: ArraySource, skip: tuple[str, str] | None = None) -> list[Array] | tuple[str, str]:
+def _load(job: PrepareRun, source: ArraySource, skip: tuple[str, str] | None = None) -> list[Array] | tuple[str, str]:
     """Return an array, [channels, ...] or [...], and its mask, if there are masks; or why they cannot be stored.
 
     Both may be mapped from their files. A reason and a detail hold no path: a store is the same anywhere.
@@ -126,7 +126,7 @@ def _records(arrays: list[Array], options: ArrayRecipe) -> Iterator[list[Array]]
         yield [chunk, *(mask[box].astype(f"<u{options.mask_bits // 8}", order="C") for mask in masks)]
 
 
-def make_shard(job: Job, task: ShardTask, writers: Writers, progress: ProgressReport) -> dict[str, Any]:
+def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: ProgressReport) -> dict[str, Any]:
     """Store the arrays of a task. A row is the number of the input, its shape, and the number of its chunks."""
     rows: list[tuple[int, list[int], int]] = []
     rejects: list[dict[str, Any]] = []

@@ -18,8 +18,8 @@ from fastdata.images.prepare import ImageRecipe, Record, Room, prepare_image
 from fastdata.images.sections import Masks, rows_dtype
 from fastdata.images.tokens import encode_columns
 from fastdata.kinds import Tables
-from fastdata.prepare.plan import Plan
-from fastdata.prepare.worker import Job, ProgressReport, ShardTask, Writers, reject_of
+from fastdata.prepare.plan import Plan, PrepareRun
+from fastdata.prepare.worker import ProgressReport, ShardTask, Writers, reject_of
 from fastdata.sources.base import read_source
 from fastdata.sources.fields import field_files, read_fields
 from fastdata.sources.inputs import Source, detail_of, listed, reason_of
@@ -41,7 +41,7 @@ def _scratch() -> Array:
     return decode_buffer(SCRATCH_BYTES)
 
 
-def make_shard(job: Job, task: ShardTask, writers: Writers, progress: ProgressReport) -> dict[str, Any]:
+def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: ProgressReport) -> dict[str, Any]:
     """Prepare the images of a task in every size."""
     rows, rejects = list[list[Any]](), list[dict[str, Any]]()
     classes, counts, originals = Counter[int](), Counter[str](), np.zeros(len(job.plan.options.variants()), int)
@@ -65,7 +65,7 @@ def make_shard(job: Job, task: ShardTask, writers: Writers, progress: ProgressRe
     return {**found, "classes": classes, "originals": originals.tolist(), "counts": counts}
 
 
-def _with_files(job: Job, task: ShardTask, progress: ProgressReport) -> Iterable[Source]:
+def _with_files(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> Iterable[Source]:
     """Return the sources of a task; those in object storage come when their bytes are here."""
     roots = [to_path(root) for root in job.plan.roots]
     if all(isinstance(root, Path) for root in roots) and not any("://" in source.name for source in task.sources):
@@ -84,7 +84,7 @@ def _with_files(job: Job, task: ShardTask, progress: ProgressReport) -> Iterable
 
 
 @contextmanager
-def _room(job: Job, source: Source, progress: ProgressReport, place: int, need: int) -> Iterator[None]:
+def _room(job: PrepareRun, source: Source, progress: ProgressReport, place: int, need: int) -> Iterator[None]:
     """Make sure of the memory for an image. A worker that waits for its turn is no decoder that hangs."""
     try:
         with room(need, job.share, waiting=lambda: progress.at(-1)):
@@ -96,7 +96,7 @@ def _room(job: Job, source: Source, progress: ProgressReport, place: int, need: 
 
 
 def _prepared(
-    job: Job, source: Source, skip: tuple[str, str] | None, counts: Counter[str], room: Room
+    job: PrepareRun, source: Source, skip: tuple[str, str] | None, counts: Counter[str], room: Room
 ) -> tuple[list[Record], list[Any]]:
     """Return a source's records and values. Raise CodecError, or whatever a decoder raises, if it cannot be used.
 

@@ -102,6 +102,8 @@ class PrepareRun:
     storage: Storage = field(default_factory=dict)  # options of clients of object storage, which each task has for itself
     replaces: Path | None = None  # the finished store that this one is to replace, and inside of which `out` lies
     url: str = ""  # where the finished store is copied to
+    mark: str = ""  # for workers: a part of the names of temporary files that no other run uses
+    share: int = 0  # and the bytes of memory that each may take at any time; for an input that takes more, it waits for its turn
 
     @property
     def kind(self) -> kinds.Modality:

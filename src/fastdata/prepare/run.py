@@ -12,12 +12,11 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import connection
-from pathlib import Path
 
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.plan import PrepareRun
 from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, Worker, take
-from fastdata.prepare.worker import Job, ShardResult, ShardTask, publish_shard
+from fastdata.prepare.worker import ShardResult, ShardTask, publish_shard
 from fastdata.store.files import WORK, unique
 from fastdata.system.machine import available_cores, free_memory
 
@@ -30,10 +29,10 @@ BACKLOG = 2  # finished shards for each worker that may wait to be published, be
 Report = Callable[[int, int], None]  # takes the sums of a run: work done, inputs rejected
 
 
-def job_of(work: PrepareRun, out: Path, workers: int) -> Job:
-    """Return what a number of workers have to know to make shards in a folder."""
+def for_workers(work: PrepareRun, workers: int) -> PrepareRun:
+    """Return what a number of workers have to know of a run, which is not the list of its inputs."""
     share = free_memory() // (2 * workers)  # the other half is for one large input at a time
-    return Job(replace(work.plan, sources=(), bounds=(), amounts=()), out, unique(), work.storage, share)
+    return replace(work, plan=replace(work.plan, sources=(), bounds=(), amounts=()), mark=unique(), share=share)
 
 
 class _Pool:
@@ -44,7 +43,7 @@ class _Pool:
 
     def __init__(self, work: PrepareRun, *, workers: int, timeout_s: float) -> None:
         self._work = work
-        self._job = job_of(work, work.out, workers)
+        self._job = for_workers(work, workers)
         self._count = workers
         self._timeout_s = timeout_s
         self._todo: deque[int] = deque()

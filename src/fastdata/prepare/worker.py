@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from fastdata import kinds
 from fastdata.errors import LACKS_MEMORY, CodecError, PrepError, RemoteError, StoreError, lacking, may_pass
 from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, STATUS_BYTES
-from fastdata.remote.url import Storage
 from fastdata.sources.base import release
 from fastdata.sources.urls import stamps_of, to_path, use_client
 from fastdata.store.columns import save_values
@@ -32,21 +31,10 @@ from fastdata.store.writer import ShardWriter
 from fastdata.system.children import end_with
 
 if TYPE_CHECKING:
-    from fastdata.prepare.plan import Plan  # which each worker would pay for when it starts
+    from fastdata.prepare.plan import PrepareRun  # which each worker would pay for when it starts
 
 PAUSES_S = 0.5, 2.0, 8.0  # before a shard is made again whose inputs could not be read
 ORDINARY_BYTES = 256 << 20  # of memory, which an image of 50 megapixels takes
-
-
-@dataclass(frozen=True)
-class Job:
-    """What the tasks of a run share."""
-
-    plan: Plan  # without its sources
-    out: Path
-    mark: str  # a part of the names of temporary files that no other run uses
-    storage: Storage
-    share: int  # bytes of memory that a worker may take at any time; for an input that takes more, it waits for its turn
 
 
 @dataclass(frozen=True)
@@ -97,7 +85,7 @@ class ProgressReport:
 class Writers:
     """The files of one shard: one for each variant, and one for all columns. A context manager that removes them on an error."""
 
-    def __init__(self, job: Job, shard: int) -> None:
+    def __init__(self, job: PrepareRun, shard: int) -> None:
         self._job = job
         self._shard = shard
         self._rows = list[Sequence[Any]]()
@@ -160,7 +148,7 @@ def main(connection: int, status: int, alive: int) -> None:
     end_with(alive)
     progress = ProgressReport(memoryview(mmap.mmap(status, STATUS_BYTES)).cast("q"))
     with Connection(connection) as parent, suppress(EOFError, ConnectionError):  # the parent closed the connection or died
-        job: Job | str = parent.recv()
+        job: PrepareRun | str = parent.recv()
         while isinstance(job, str):  # a kind of data, of which the parent plans a store
             kinds.find(job).module("shards")
             job = parent.recv()
@@ -174,13 +162,13 @@ def main(connection: int, status: int, alive: int) -> None:
                 parent.send(("failed", str(error) if known else lacking(error) or traceback.format_exc()))
 
 
-def make_shard(job: Job, task: ShardTask, progress: ProgressReport) -> ShardResult:
+def make_shard(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> ShardResult:
     """Make the files of a shard; again, if inputs cannot be read for a reason that may pass."""
     pauses_s = [*PAUSES_S]
     while True:
         try:
             with Writers(job, task.shard) as writers:
-                table = kinds.find(job.plan.options.kind).module("shards").make_shard(job, task, writers, progress)
+                table = job.kind.module("shards").make_shard(job, task, writers, progress)
                 progress.at(-1)
                 _check_unchanged(job, task)
                 return writers.finish(table)
@@ -192,7 +180,7 @@ def make_shard(job: Job, task: ShardTask, progress: ProgressReport) -> ShardResu
             time.sleep(pauses_s.pop(0))
 
 
-def _check_unchanged(job: Job, task: ShardTask) -> None:
+def _check_unchanged(job: PrepareRun, task: ShardTask) -> None:
     """Raise a PrepError if a file of which inputs are parts was replaced after these were listed."""
     root, names = to_path(job.plan.roots[0]), [*dict.fromkeys(source.container for source in task.sources if source.container)]
     for name, stamp in zip(names, stamps_of([root / name for name in names]), strict=True):

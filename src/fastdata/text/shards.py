@@ -12,8 +12,8 @@ import numpy as np
 
 from fastdata.errors import CodecError
 from fastdata.kinds import Tables
-from fastdata.prepare.plan import Plan
-from fastdata.prepare.worker import Job, ProgressReport, ShardTask, Writers, reject_of
+from fastdata.prepare.plan import Plan, PrepareRun
+from fastdata.prepare.worker import ProgressReport, ShardTask, Writers, reject_of
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, format_of, read_documents, read_tokens
@@ -57,7 +57,7 @@ class TokenRecipe:
 PLAN_TYPES = TokenRecipe, (Piece, Head)
 
 
-def make_shard(job: Job, task: ShardTask, writers: Writers, progress: ProgressReport) -> dict[str, Any]:
+def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: ProgressReport) -> dict[str, Any]:
     """Tokenize the pieces of a task, one after another."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
     shard = _Shard(job, task, writers, progress)
@@ -75,7 +75,7 @@ class _Shard:
     tokens, unknown ones and records there are.
     """
 
-    def __init__(self, job: Job, task: ShardTask, writers: Writers, progress: ProgressReport) -> None:
+    def __init__(self, job: PrepareRun, task: ShardTask, writers: Writers, progress: ProgressReport) -> None:
         self._options: TokenRecipe = job.plan.options
         self._root, self._files = to_path(job.plan.roots[0]), job.plan.files
         self._skip, self._writers, self._progress = task.skip, writers, progress
