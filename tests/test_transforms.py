@@ -261,3 +261,11 @@ def test_crops_and_flips_may_be_set_too():
         dataset.hflip = 2
     with pytest.raises(TypeError, match="crop is 24"):
         dataset.crop = 24
+
+
+def test_a_crop_beside_a_transform_that_crops_is_warned_of():
+    twice = albumentations.Compose([albumentations.RandomCrop(8, 8)])
+    with pytest.warns(UserWarning, match=r"crop= and the RandomCrop in transform= both crop"):
+        plain(twice)
+    LMDBDataset(square(), transform=twice)
+    plain(albumentations.HorizontalFlip())

@@ -42,6 +42,8 @@ class UserTransform:
         self.transform = transform
         objects = list(_objects(transform))
         self._call = _caller(transform, objects)
+        names = [type(found).__name__ for found in objects if not _comes_from(found, "fastdata")]
+        self.crops = [name for name in names if "Crop" in name]
         self.seeders = [seeder for found in objects if (seeder := _seeder(found))]  # of generators of its own
 
     def __reduce__(self) -> Any:  # search again: in another process, a function has other globals

@@ -13,7 +13,7 @@ from fastdata.data.choice import checked
 from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_one_line
 from fastdata.data.random import ROW_MASK, isolated_global_rngs, repeated, seeds_for_user_code, uniforms
 from fastdata.data.targets import Item, to_tensors
-from fastdata.errors import LoaderError, StoreError
+from fastdata.errors import LoaderError, StoreError, warn_user
 from fastdata.images.fields import Columns, Fields, Values, as_item, columns_of
 from fastdata.images.records import ConcatImages, Images
 from fastdata.images.rendering import EncodedBatch, render_batch, render_masks
@@ -315,6 +315,9 @@ class ImageDataset(SlotDataset):
                 found = f"transform takes an image, and {follower} would not follow: transform both on the device"
             remedy = "images= chooses one image, RAMDataset(masks=False) leaves out masks"
             raise ValueError(f"{found}, or leave the other out; {remedy}")
+        for view in views:
+            if view.crop is not None and view.user is not None and view.user.crops:
+                warn_user(f"crop= and the {view.user.crops[0]} in transform= both crop: leave one out (crop= decodes less)")
         self.views, self.several = views, several
         self._view = {"crop": crop, "hflip": hflip, "vflip": vflip, "transform": transform}
 
