@@ -48,7 +48,7 @@ def _read(path: Path) -> None:
 
 
 def test_shards_that_changed_places_are_an_error(tmp_path: Path) -> None:
-    """Raw pixels of one size: without checks, too."""
+    """Raw pixels of one size."""
     write_pictures(tmp_path / "in", 6, ending=".bmp")
     out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", codec="rgb", shard_samples=3, workers=1).out
     one, other = shards(out)
@@ -56,11 +56,10 @@ def test_shards_that_changed_places_are_an_error(tmp_path: Path) -> None:
     one.rename(tmp_path / "s")
     other.rename(one)
     (tmp_path / "s").rename(other)
-    for check in ("first", None):
-        dataset = LMDBDataset(out, check=check)
-        for k in range(6):
-            with pytest.raises(FormatError, match=rf"shard-0000\d.mdb is damaged: record \d .* run fastdata verify {out}"):
-                dataset[k]
+    dataset = LMDBDataset(out)
+    for k in range(6):
+        with pytest.raises(FormatError, match=rf"shard-0000\d.mdb is damaged: record \d .* run fastdata verify {out}"):
+            dataset[k]
 
 
 def test_the_index_finds_what_lmdb_and_its_tools_find(tmp_path: Path) -> None:
@@ -278,24 +277,21 @@ def test_columns_of_a_store_that_was_replaced_are_not_read(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("make", [LMDBDataset, MaskDataset])
 def test_a_changed_pixel_is_an_error_when_its_record_is_first_read(make: Any, tmp_path: Path) -> None:
-    made, folder, part = (stores.masked(), "mask-full", 1) if make is MaskDataset else (stores.store(), "96", 0)
+    made, folder = (stores.masked(), "mask-full") if make is MaskDataset else (stores.store(), "96")
     out = _copy(made, tmp_path)
     file = next(file for file in shards(out) if file.parent.name == folder)
     store = Store(out)
     variant = next(v for v in store.manifest.variants if v.name == file.parent.name)
     record = bytes(store.reader(variant).get(1))
     _flip(file, file.read_bytes().index(record) + len(record) // 2, 1)
-    unchecked, checked = make(out, check=None), make(out)
-    assert not np.array_equal(unchecked[1][part], make(made)[1][part])
+    checked, whole = make(out), make(made)
     for dataset in (checked, pickle.loads(pickle.dumps(checked)), checked.subset([1, 0])):
         index = 1 if len(dataset) > 2 else 0
         for _ in range(2):
             with pytest.raises(FormatError, match=rf"{file} is damaged: record 1 is not what .* run fastdata verify {out}"):
                 dataset[index]
-        assert np.array_equal(dataset[1 - index][0], unchecked[0][0])
+        assert np.array_equal(dataset[1 - index][0], whole[0][0])
     with pytest.raises(FormatError, match="record 1 is not"), Loader(checked.subset([0, 2, 1]), 1, num_workers=1) as loader:
         list(loader)
     with pytest.raises(FormatError, match="record 1 is not"):
         RAMDataset(out, shared=False)
-    with pytest.raises(ValueError, match="check is 'always', but must be 'first' or None"):
-        make(out, check="always")

@@ -377,7 +377,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any]]] = {
 def test_a_damaged_file_in_the_cache_is_fetched_again(
     damage: str, many: Path, remote: Opens, local: LMDBDataset, tmp_path: Path
 ) -> None:
-    """Also if its size and its times are right, as after a power failure. Of a shard, the first and the last record tell."""
+    """Also if its size and its times are right, as after a power failure."""
     remote()[6]
     remote()[0]
     name, harm = DAMAGE[damage]
@@ -390,7 +390,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(
         return
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     with pytest.warns(UserWarning, match=f"{path.name} is not what was written there: it is fetched again"):
-        assert remote(check=None)[0][0].equal(local[0][0])
+        assert remote()[0][0].equal(local[0][0])
     assert path.read_bytes() == data and valid(tmp_path / "cache", many, tmp_path)
 
 

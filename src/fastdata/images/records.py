@@ -43,23 +43,17 @@ class ColumnValues(NamedTuple):
 
 
 class _Holdable(ABC):
-    """Images of which the first can be held in shared memory, as encoded bytes or as pixels.
-
-    Attributes:
-        records: the images in memory; None: all are on disk.
-        decoded: whether these are pixels.
-    """
+    """Images of which the first can be held in shared memory, as encoded bytes or as pixels."""
 
     form: Form
-    records: InMemoryRecords | None = None
-    decoded = False
+    records: InMemoryRecords | None = None  # the images in memory; None: all are on disk
+    decoded = False  # whether these are pixels
 
     def memory(self, decoded: bool) -> Array:
         """Return the bytes that each image takes in memory."""
         if not decoded:
             return self._lengths()
-        heights, widths = self.sides(np.arange(len(self)))
-        return np.asarray(self.form.nbytes(heights * widths))
+        return np.asarray(self.form.nbytes(np.prod(self.sides(np.arange(len(self))), axis=0)))
 
     def hold(self, nbytes: Array, decoded: bool, shared: bool) -> None:
         """Load the first images, which take these bytes in memory; shared: once for all processes, if they come from a store."""
@@ -90,15 +84,16 @@ class _Holdable(ABC):
     def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         """Decode `data`, from `get`, to a region that contains the window. `scratch(size)` returns flat uint8 memory for it."""
         if self.decoded and self.records is not None and index < len(self.records):
-            heights, widths = self.sides(np.array([index]))
-            return Region(np.frombuffer(data, self.form.dtype).reshape(int(heights[0]), int(widths[0]), self.form.channels))
+            return Region(np.frombuffer(data, self.form.dtype).reshape(*self._shape(index), self.form.channels))
         return self._decode(index, data, window, scratch)
 
     def _pixels(self, index: int) -> Array:
-        heights, widths = self.sides(np.array([index]))
-        window = Window(0, 0, int(heights[0]), int(widths[0]))
-        region = self._decode(index, self._read(index), window, decode_buffer)
+        region = self._decode(index, self._read(index), Window(0, 0, *self._shape(index)), decode_buffer)
         return np.ascontiguousarray(region.pixels).view(np.uint8).reshape(-1)
+
+    def _shape(self, index: int) -> tuple[int, int]:
+        height, width = self.sides(np.array(index))
+        return int(height), int(width)
 
     @abstractmethod
     def sides(self, ids: Array) -> tuple[Array, Array]: ...
@@ -139,8 +134,7 @@ class StoreImages(_Holdable):
     Args:
         image: which image of each sample, if it has several.
         expected: as for Store.
-        check: as for LMDBDataset.
-        held: what is in memory, by variant, which all images of a dataset share; empty: the images are on disk.
+        held: what is in memory, by variant, which all images of a dataset share.
     """
 
     def __init__(
@@ -151,18 +145,15 @@ class StoreImages(_Holdable):
         mask: bool = False,
         image: str = "",
         expected: str | None = None,
-        check: str | None = "first",
         held: dict[str, CachedRecords] | None = None,
     ) -> None:
-        if check not in (None, "first"):
-            raise ValueError(f"check is {check!r}, but must be 'first' or None")
         self.store = Store(path, expected=expected)
         self.variant = self.store.variant(size, mask=mask, image=image)
         self.form = self.variant.form
         self._held = {} if held is None else held
-        self._options: dict[str, Any] = {"mask": mask, "image": image, "check": check, "held": self._held}
+        self._options: dict[str, Any] = {"mask": mask, "image": image, "held": self._held}
         self.records, self.decoded = self._held.get(self.variant.name, (None, False))
-        self._reader = self.store.reader(self.variant, check=check is not None)
+        self._reader = self.store.reader(self.variant, check=True)
         self.labels = self.store.manifest.labels
         label = self.store.samples["label"]
         self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
@@ -205,7 +196,7 @@ class StoreImages(_Holdable):
         assert self.records is not None
         self._held[self.variant.name] = self.records, decoded
         # A new one, because what the other had mapped counts as memory of this process
-        self._reader = self.store.reader(self.variant, check=self._options["check"] is not None)
+        self._reader = self.store.reader(self.variant, check=True)
 
     def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         try:
@@ -244,6 +235,7 @@ class FileImages(_Listed, _Holdable):
     """Image files of any format, read when needed, as upright RGB. Sizes come from the headers."""
 
     form = Form("file", 3, "uint8")
+    location, num_shards = "image files", 0
     columns: Mapping[str, ColumnValues] = {}
     stores: Mapping[Path, Store] = {}
 
@@ -270,10 +262,6 @@ class FileImages(_Listed, _Holdable):
     def _lengths(self) -> Array:
         return self._sides.array[:, 2]
 
-    @property
-    def location(self) -> str:
-        return "image files"
-
     def _read(self, index: int) -> memoryview:
         with _naming(self.paths[index]):
             return memoryview(Path(self.paths[index]).read_bytes())
@@ -284,8 +272,6 @@ class FileImages(_Listed, _Holdable):
 
     def name(self, index: int) -> str:
         return self.paths[index]
-
-    num_shards = 0
 
     def shards_of(self, rows: Array) -> NoReturn:
         raise StoreError("order is 'interleaved', which follows the shards of a store, but image files have none: leave order out")
@@ -310,10 +296,7 @@ def _values_of_store(store: Store, column: Column) -> ColumnValues:
 
 
 class ConcatImages(_Listed):
-    """The images of several sources, as one source.
-
-    Args:
-        parts: sources, each with the rows of it to use, in order; None: all rows.
+    """The images of several sources, each with the rows of it to use, in order (None: all rows), as one source.
 
     Raises:
         ValueError: if their labels, channels or dtypes differ.
@@ -334,6 +317,8 @@ class ConcatImages(_Listed):
         numbers = [np.full(len(rows), k) for k, (_, rows) in enumerate(chosen)]
         self._rows = SharedArray.of(np.stack([np.concatenate(numbers), np.concatenate([rows for _, rows in chosen])]))
         self._targets = SharedArray.of(np.concatenate([images.targets[rows] for images, rows in chosen]))
+        self.jpegs: bool = all(images.jpegs for images in self._sources)
+        self.indexed: bool = all(images.indexed for images in self._sources)
         self._sides = SharedArray.of(np.concatenate([np.stack(images.sides(rows), axis=1) for images, rows in chosen]))
 
     def split(self, ids: Array) -> Iterator[tuple[int, Images, Array, Array]]:
@@ -396,14 +381,6 @@ class ConcatImages(_Listed):
     def decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region:
         images, local = self._find(index)
         return images.decode(local, data, window, scratch)
-
-    @property
-    def jpegs(self) -> bool:
-        return all(images.jpegs for images in self._sources)
-
-    @property
-    def indexed(self) -> bool:
-        return all(images.indexed for images in self._sources)
 
     @property
     def location(self) -> str:

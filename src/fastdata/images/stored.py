@@ -21,22 +21,11 @@ from fastdata.remote.url import Storage
 from fastdata.types import StrPath
 
 
-def _open_images(
-    path: StrPath, size: int | None, chosen: str | Sequence[str] | None, check: str | None
-) -> tuple[list[StoreImages], tuple[str, ...]]:
-    """Open the images of each sample of a store, and return them with their names, which are () for one image.
-
-    Args:
-        size: the stored size; None: the largest.
-        chosen: the name of one image, which is emitted alone, or several; None: all.
-
-    Raises:
-        StoreError: the store lacks an image, or the size.
-        ValueError: no image is chosen, or one twice.
-    """
+def _open_images(path: StrPath, size: int | None, chosen: str | Sequence[str] | None) -> tuple[list[StoreImages], tuple[str, ...]]:
+    """Open the images of each sample, as for LMDBDataset, and return them with their names, which are () for one image."""
     if isinstance(chosen, str):
-        return [StoreImages(path, size, image=chosen, check=check)], ()
-    opened = StoreImages(path, size, check=check)
+        return [StoreImages(path, size, image=chosen)], ()
+    opened = StoreImages(path, size)
     names = opened.store.manifest.images if chosen is None else tuple(chosen)
     if chosen is None and not names:
         return [opened], ()
@@ -77,7 +66,6 @@ class LMDBDataset(ImageDataset):
             describe them.
         images: for a store with several images a sample: those to emit. One name gives the image alone; several give a dict; None:
             all of them, as a dict.
-        check: "first": compare each record with its checksum when a process first reads it (docs/format.md); None: do not.
         cache, cache_size, storage: for a URL, such as s3://bucket/photos.fds: the folder for shards on a local disk, the most bytes
             in it, such as "200GB", and options of the client: see docs/remote.md.
 
@@ -98,13 +86,12 @@ class LMDBDataset(ImageDataset):
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
         images: str | Sequence[str] | None = None,
-        check: str | None = "first",
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
     ) -> None:
         path = locate(path, cache, cache_size, storage)
-        sources, names = _open_images(path, size, images, check)
+        sources, names = _open_images(path, size, images)
         first = sources[0]
         if fields is None and first.store.manifest.section("masks") and first.labels.kind == "none":
             raise StoreError(
@@ -123,7 +110,7 @@ class MaskDataset(ImageDataset):
     centre. A `Loader` delivers masks as [B, H, W].
 
     Args:
-        path, size, hflip, vflip, images, check, cache, cache_size, storage: as for LMDBDataset.
+        path, size, hflip, vflip, images, cache, cache_size, storage: as for LMDBDataset.
         crop: a crop; None: the whole image.
         ignore_index: the class of pixels outside the image, where a crop is padded; None: 255, or 65535 for uint16 masks. Pixels of
             class 255 next to two or more other classes count as void, as in public data sets. Other pixels of the default class
@@ -144,13 +131,12 @@ class MaskDataset(ImageDataset):
         vflip: float = 0.0,
         ignore_index: int | None = None,
         images: str | Sequence[str] | None = None,
-        check: str | None = "first",
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
     ) -> None:
         path = locate(path, cache, cache_size, storage)
-        sources, names = _open_images(path, size, images, check)
+        sources, names = _open_images(path, size, images)
         masks = sources[0].with_size(size, mask=True, image="")
         outside = _ignored_class(masks, ignore_index)
         super().__init__(sources, names, masks=masks, ignore_index=outside, crop=crop, hflip=hflip, vflip=vflip)
@@ -172,7 +158,6 @@ class RAMImages(RAMDataset, ImageDataset):
         fields: str | Sequence[str] | None = None,
         min_visible: float = 0.0,
         images: str | Sequence[str] | None = None,
-        check: str | None = "first",
         cache: StrPath | None = None,
         cache_size: int | str | None = None,
         storage: Storage | None = None,
@@ -188,7 +173,7 @@ class RAMImages(RAMDataset, ImageDataset):
             sizes: list[int | None] = [*size] if isinstance(size, Sequence) else [size]
             if not sizes or len(set(sizes)) < len(sizes):
                 raise ValueError(f"size is {size!r}, but must be a stored size, or several different ones, such as (160, 224)")
-            stored, names = _open_images(source, sizes[0], images, check)
+            stored, names = _open_images(source, sizes[0], images)
             sources, held = stored, [*stored]
             if masks and fields is None and stored[0].store.manifest.section("masks"):
                 masks_of = stored[0].with_size(sizes[0], mask=True, image="")
