@@ -31,11 +31,7 @@ POINTER = re.compile(rb"version https://git-lfs|\s*/?(?:\.\./)*(?:\.git/)?annex/
 
 
 class SourceImage:
-    """An encoded image of any format, of which the header is read.
-
-    Attributes:
-        header: what the file declares; its `format` is "jpeg", "png", "webp", "tiff", "jxl", "heif", or Pillow's name of a plugin.
-        height, width: upright, that is after EXIF orientation.
+    """An encoded image of any format, of which the header is read. `height` and `width` are upright: after EXIF orientation.
 
     Raises:
         CodecError: empty, not-an-image, too-large (more than `max_pixels`), truncated, unsupported, undecodable.

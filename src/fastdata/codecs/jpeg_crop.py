@@ -72,25 +72,17 @@ class Grid(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The cells of a JPEG that contain a box: `height` x `width` pixels, the first at (`top`, `left`).
+    """The cells of a JPEG that contain a box: `height` x `width` pixels, the first at (`top`, `left`)."""
 
-    Attributes:
-        head: the JPEG's header, as in Grid.
-        rows: the bytes of each row of cells.
-        lengths: bytes of each cell, one row after another.
-        end: the bottom of the cells: `height`, or more for an image's last row of cells, which may reach beyond it.
-        bounded: whether pixels of the box depend on the image ending above or below: no cells of another image may be there.
-    """
-
-    head: tuple[bytes, bytes]
-    rows: list[memoryview]
-    lengths: Array
+    head: tuple[bytes, bytes]  # the JPEG's header, as in Grid
+    rows: list[memoryview]  # the bytes of each row of cells
+    lengths: Array  # bytes of each cell, one row after another
     top: int
     left: int
     height: int
     width: int
-    end: int
-    bounded: bool
+    end: int  # the bottom of the cells: `height`, or more for an image's last row of cells, which may reach beyond it
+    bounded: bool  # whether pixels depend on the image ending above or below: no cells of another image may be there
 
 
 def find_cells(
@@ -166,11 +158,7 @@ class JpegBatch(NamedTuple):
         return join_cells(self.cells)
 
     def decode(self, data: Array, *, gray: bool, scratch: Callable[[int], Array]) -> list[tuple[int, Region]]:
-        """Decode the result of `join` to (place, region that contains its window) pairs; see `decode_jpeg_into`.
-
-        Raises:
-            CodecError: if the bytes of one of them are damaged.
-        """
+        """Decode the result of `join`, as `decode_jpeg_into` does, to (place, region that contains its window) pairs."""
         shrink = self.shrink
         above = sum(cells.end for cells in self.cells[:-1])
         size = -(-(above + self.cells[-1].height) // shrink), -(-self.cells[0].width // shrink)

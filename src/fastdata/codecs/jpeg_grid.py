@@ -158,7 +158,6 @@ def decode_jpeg_into(
 
     Args:
         scratch: returns flat uint8 memory of at least a number of bytes, as `decode_buffer` does.
-        data, gray: as for `decode_jpeg`.
         size: (height, width) at full size, or at 1/2, 1/4 or 1/8 of it, rounded up.
         fast: use a faster, less exact transform and upsampling of colours.
 

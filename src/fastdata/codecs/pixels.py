@@ -36,11 +36,7 @@ def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
 
 
 def decode_record(data: Data, form: Form, height: int, width: int) -> Array:
-    """Decode a record to [H, W, C] of the format's dtype: read-only, and a view of `data` where that saves a copy.
-
-    Raises:
-        CodecError: if the bytes are damaged, or have an image of another size.
-    """
+    """Decode a record to [H, W, C] of the format's dtype, perhaps a view of `data`. Raise CodecError if it is damaged."""
     shape, gray = (height, width, form.channels), form.channels == 1
     if form.codec == "rgb":
         if len(data) != form.nbytes(height * width):
@@ -63,10 +59,7 @@ def decode_record(data: Data, form: Form, height: int, width: int) -> Array:
 def decode_window(data: Data, form: Form, height: int, width: int, window: Window, scratch: Callable[[int], Array]) -> Region:
     """Decode as little of a record as contains the window. Pixels equal those of decoding the whole at that scale.
 
-    `scratch` returns flat uint8 memory of at least a size, which the result may use.
-
-    Raises:
-        CodecError: if the bytes are damaged, or have an image of another size.
+    `scratch` returns flat uint8 memory of at least a size, which the result may use. Raise CodecError if the record is damaged.
     """
     if form.codec not in JPEGS:
         return Region(decode_record(data, form, height, width))

@@ -55,11 +55,7 @@ class UserTransform:
             seeder((seed + k * GOLDEN) & 0xFFFFFFFFFFFFFFFF)
 
     def __call__(self, pixels: Array, channels: int) -> Array:
-        """Return the transformed image, [H, W, channels].
-
-        Raises:
-            LoaderError: the transform returned something else.
-        """
+        """Return the transformed image, [H, W, channels]; raise LoaderError if it is something else."""
         result = image = self._call(self.transform, pixels)
         if isinstance(result, torch.Tensor):
             with contextlib.suppress(TypeError, RuntimeError):  # on another device, or of a dtype that numpy lacks

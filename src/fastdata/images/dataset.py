@@ -129,10 +129,7 @@ class ImageDataset(SlotDataset):
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
     ) -> tuple[Any, Any]:
-        """Return a batch for the Loader: images [n, H, W, C], a tuple of views or a dict of images, and targets.
-
-        Targets are int64 [n], float32 [n, columns], masks [n, H, W], which are allocated last, or what `Fields.batch` returns.
-        """
+        """Return images [n, H, W, C], a tuple of views or a dict of images, and targets; masks [n, H, W] are allocated last."""
         keys, rows, plans = self._plan_batch(indices, seed, epoch, repeats)
         if all(view.transform is None for view in self.views):
             images = self._render(rows, plans, allocate, timing)
@@ -169,7 +166,6 @@ class ImageDataset(SlotDataset):
 
     @property
     def channels(self) -> int:
-        """Channels of a decoded image: 3 or 1."""
         return self._images.form.channels
 
     def encode_batch(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> EncodedBatch:
@@ -261,12 +257,7 @@ class ImageDataset(SlotDataset):
         return Columns(self._columns, self.rows(np.arange(len(self))))
 
     def decode(self, tokens: Any, column: str | None = None) -> str:
-        """Return the text of tokens, whole numbers [length], of a column of tokens; None: of the only one.
-
-        Raises:
-            StoreError: if there is no such column.
-            MissingExtraError: if the tokenizer's library is not installed.
-        """
+        """Return the text of tokens, whole numbers [length], of a column of tokens; None: of the only one."""
         known = {name: values.column for name, values in self._images.columns.items() if values.column.tokens is not None}
         chosen = [*known] if column is None else [name for name in known if name == column]
         if len(chosen) != 1:
@@ -274,10 +265,9 @@ class ImageDataset(SlotDataset):
         return decode_tokens(next(iter(self._images.stores)), known[chosen[0]], np.asarray(tokens).reshape(-1).tolist())
 
     def __add__(self, other: Any) -> Any:
-        """Concatenate two datasets, with their masks. Other datasets are added with torch's slower `ConcatDataset`.
+        """Concatenate two datasets, with their masks; raise ValueError if anything but their samples differs.
 
-        Raises:
-            ValueError: if their crops, flips, labels, classes or kinds of pixels differ, or only one has masks.
+        Other datasets are added with torch's slower `ConcatDataset`.
         """
         if not isinstance(other, ImageDataset):
             return super().__add__(other)

@@ -40,14 +40,10 @@ class Placement:
 
 
 def layout(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple[Array, Array, Array]:
-    """Return the (height, width) to resize images of these sides to, and the corner and the sides of what is stored of that.
+    """Return the (height, width) to resize images of these sides to, and the corner and the sides of what is stored; int64 [n, 2].
 
-    All are int64 [n, 2].
-
-    Args:
-        size: what the side becomes that `mode`, the option `--resize`, names; the other is truncated, as in torchvision's Resize.
-            None: every image keeps its sides.
-        upscale: whether a smaller image is enlarged, or keeps its size ("stretch": each side by itself).
+    size: what the side becomes that `mode`, the option `--resize`, names; the other is truncated, as in torchvision's Resize. None:
+    every image keeps its sides. upscale: whether a smaller image is enlarged, or keeps its size ("stretch": each side by itself).
     """
     resized = sides = sides.astype(np.int64)
     if size is not None and mode == "stretch":
@@ -78,10 +74,9 @@ def placement(store: Store, variant: Variant, rows: Array, files: Array) -> tupl
 def move_columns(
     columns: Sequence[Column], values: dict[str, Any], placed: Placement, sizes: Array, min_visible: float = 0.0
 ) -> int:
-    """Move the boxes and keypoints among values of columns, and drop instances whose boxes are gone from all of their group.
+    """Move the boxes and keypoints among values of columns, by name, and drop instances whose boxes are gone, in all of a group.
 
-    Areas of instances change as those of their boxes do. `values` of each column by its name, as `ColumnReader.read` returns them,
-    are replaced. The other arguments are those of `move_boxes`. Return the number of boxes that were dropped.
+    Areas of instances change as those of their boxes do. Return the number of boxes that were dropped.
     """
     remaining, share = dict[str, Array](), dict[str, Array]()
     for column in columns:
@@ -114,10 +109,8 @@ def _areas(boxes: Array) -> Array:
 def move_boxes(boxes: Array, of: Array, placed: Placement, sizes: Array, min_visible: float) -> tuple[Array, Array]:
     """Move boxes, x1, y1, x2, y2 [total, 4], clip them to the outputs, and say which remain, bool [total].
 
-    Args:
-        of: the image of each box, int64 [total].
-        sizes: of the outputs, (width, height), [n, 2].
-        min_visible: the share of a box's area that must remain inside; of one without area, nothing does.
+    of: the image of each box, int64 [total]. sizes: of the outputs, (width, height), [n, 2]. min_visible: the share of a box's area
+    that must remain inside; of one without area, nothing does.
     """
     corners = boxes.reshape(-1, 2, 2) * placed.scale[of, None] + placed.shift[of, None]
     corners.sort(axis=1)  # a flip swaps them

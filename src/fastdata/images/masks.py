@@ -23,19 +23,12 @@ SMOOTH_LEVELS, SMOOTH_SHARE = 4, 10  # so many different values, less than one i
 
 @dataclass(frozen=True)
 class MaskRecipe:
-    """How mask files are read.
+    """How mask files are read."""
 
-    Attributes:
-        bits: bits of a class, 8 or 16.
-        colors: the colour of each class, if files have colours.
-        names: the name of each class.
-        binary: whether all masks have two classes: in a file of 0 and the largest value, that is class 1.
-    """
-
-    bits: int = 8
-    colors: tuple[Color, ...] = ()
-    names: tuple[str, ...] = ()
-    binary: bool = False
+    bits: int = 8  # of a class, 8 or 16
+    colors: tuple[Color, ...] = ()  # of the classes, if files have colours
+    names: tuple[str, ...] = ()  # of the classes
+    binary: bool = False  # whether all masks have two classes: in a file of 0 and the largest value, that is class 1
 
     @property
     def form(self) -> Form:
@@ -74,11 +67,7 @@ def read_palette(path: StrPath) -> tuple[tuple[Color, ...], tuple[str, ...]]:
 
 
 def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> Array:
-    """Return the class of each pixel of a PNG file, uint8 or uint16 [H, W]: its colour's in the table, else its value or index.
-
-    Raises:
-        CodecError: the file is no PNG, or what its values mean is not clear.
-    """
+    """Return the class of each pixel of a PNG file, uint8 or uint16 [H, W]: its colour's in the table, else its value or index."""
     if recipe.colors:
         color, _ = split_alpha(_header(data, max_pixels).pixels(data))  # alpha is no class
         values = _class_numbers(to_channels(color, gray=False), recipe.colors)

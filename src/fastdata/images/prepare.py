@@ -34,11 +34,8 @@ OTHERS_BYTES = 48  # the most for a pixel of a mask or a further image while it 
 class ImageRecipe:
     """How to prepare an image.
 
-    Attributes:
-        sizes: one variant each; None keeps the image's own size.
-        images: the images of a sample, if it has several. The first has the codec, bits and gray of the recipe.
-        order: "listed" or "shuffled", of the samples in the store.
-        shard_samples: the most in a shard; None: as `make_plan` chooses.
+    sizes: one variant each; None keeps the image's own size. images: those of a sample, if it has several; the first has the codec,
+    bits and gray of the recipe.
     """
 
     kind: ClassVar[str] = "images"
@@ -114,12 +111,8 @@ def prepare_image(
 ) -> list[Record]:
     """Return a record for each variant of the recipe. All sizes of an image are made from one decode.
 
-    Args:
-        scratch: memory of `decode_buffer` that a JPEG may be decoded into.
-        companions: what to call the mask, and each further image, in messages, and the bytes of its file.
-
-    Raises:
-        CodecError: if the image, its mask or a further image cannot be read or encoded, or their sizes differ.
+    scratch: memory of `decode_buffer` that a JPEG may be decoded into. companions: what messages call the mask, and each further
+    image, and the bytes of its file. Raise CodecError if a file cannot be read or encoded, or their sizes differ.
     """
     source = SourceImage(data, max_pixels=options.max_pixels)
     upright = np.array([(source.height, source.width)])

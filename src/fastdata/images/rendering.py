@@ -38,9 +38,7 @@ def render_batch(
 ) -> list[Array]:
     """Return the samples of each view, [n, H, W, C]. They are made in any order.
 
-    Args:
-        plans: for each view, an entry for each row.
-        before_transform: called with the number of the view, and that of the row.
+    plans: for each view, an entry for each row. before_transform: called with the number of the view, and that of the row.
     """
     form, timing = images.form, timing or Timing()
     dtype = np.dtype(form.dtype)
@@ -115,7 +113,10 @@ def _joined(windows: Sequence[Window], cuts: bool) -> list[tuple[Window, list[in
     for view in sorted(range(len(windows)), key=lambda view: -windows[view].area):
         window = windows[view]
         for number, (part, views) in enumerate(parts):
-            union = _union(part, window)
+            top, left = min(part.top, window.top), min(part.left, window.left)
+            bottom = max(part.top + part.height, window.top + window.height)
+            right = max(part.left + part.width, window.left + window.width)
+            union = part._replace(top=top, left=left, height=bottom - top, width=right - left)
             fits = part[4:] == window[4:] and part.empty == window.empty
             if fits and (not cuts or union.area - part.area <= window.area + START):
                 parts[number] = union, [*views, view]
@@ -123,14 +124,6 @@ def _joined(windows: Sequence[Window], cuts: bool) -> list[tuple[Window, list[in
         else:
             parts.append((window, [view]))
     return parts
-
-
-def _union(one: Window, other: Window) -> Window:
-    """Return the smallest window that contains both, at the scale of the first."""
-    top, left = min(one.top, other.top), min(one.left, other.left)
-    bottom = max(one.top + one.height, other.top + other.height)
-    right = max(one.left + one.width, other.left + other.width)
-    return one._replace(top=top, left=left, height=bottom - top, width=right - left)
 
 
 def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Timing) -> Iterator[tuple[int, Region | None]]:
@@ -172,8 +165,7 @@ def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Tim
 class _Scratch:
     """Flat memory that grows. A fresh array for each image would cost more in page faults than another core gains."""
 
-    def __init__(self) -> None:
-        self.memory: Array = np.empty(0, np.uint8)
+    memory: Array = np.empty(0, np.uint8)
 
     def __call__(self, size: int) -> Array:
         if self.memory.size < size:
@@ -201,16 +193,9 @@ def _stack(samples: Sequence[Array], allocate: Allocate) -> Array:
 
 
 class EncodedBatch(NamedTuple):
-    """A batch before decoding, for decoders that take whole batches of JPEGs.
-
-    Attributes:
-        plan: the plan for each image.
-        jpegs: each image as a JPEG.
-        targets: as `read_batch` returns them.
-        shape: [H, W, C] of each sample.
-    """
+    """A batch before decoding, for decoders that take whole batches of JPEGs."""
 
     plan: Sequence[Sample]
     jpegs: list[memoryview]
-    targets: Any
-    shape: tuple[int, ...]
+    targets: Any  # as `read_batch` returns them
+    shape: tuple[int, ...]  # [H, W, C] of each sample

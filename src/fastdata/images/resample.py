@@ -50,9 +50,7 @@ def resample_part(
 ) -> None:
     """Resize a whole image, and write the part that begins there at `start`, (row, column), to `out`, [H, W, C].
 
-    Args:
-        pixels: of the image from `corner`, (row, column), on: all that `out` depends on.
-        rate: how many pixels of the image each new one spans, down and across.
+    pixels: of the image from `corner`, (row, column), on. rate: how many pixels of the image each new one spans, down and across.
     """
     (height, width), channels = out.shape[:2], pixels.shape[2]
     if rate == (1, 1):

@@ -32,15 +32,10 @@ class NamedImage(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Masks(Entry, frozen=True):
-    """The manifest's section about masks.
+    """The manifest's section about masks."""
 
-    Attributes:
-        names: names of the classes, if they are known.
-        pixels: pixel counts by class number, before preparing.
-    """
-
-    names: tuple[str, ...]
-    pixels: dict[Annotated[str, Meta(pattern=r"^[0-9]+\Z")], Count]
+    names: tuple[str, ...]  # of the classes, if they are known
+    pixels: dict[Annotated[str, Meta(pattern=r"^[0-9]+\Z")], Count]  # by class number, before preparing
 
     @property
     def by_class(self) -> dict[int, int]:
@@ -50,8 +45,7 @@ class Masks(Entry, frozen=True):
     def outside(self, ignore_index: int | None, dtype: Any) -> int:
         """Return the class of pixels outside an image: the user's `ignore_index`, or the largest that a mask of this dtype holds.
 
-        Raises:
-            ValueError: if a mask cannot hold it, or it is the default and has pixels that may be meant to be learnt.
+        Raise ValueError if a mask cannot hold it, or it is the default and has pixels that may be meant to be learnt.
         """
         largest, pixels = int(np.iinfo(dtype).max), self.by_class
         chosen = largest if ignore_index is None else ignore_index
@@ -76,7 +70,6 @@ def reads(form: Form, *, mask: bool) -> bool:
 
 
 def samples_dtype(manifest: Manifest) -> np.dtype[Any]:
-    """Return the dtype of a row of samples.npy."""
     return rows_dtype(manifest.labels, [variant.name for variant in manifest.variants])
 
 

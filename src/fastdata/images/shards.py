@@ -100,8 +100,7 @@ def _prepared(
 ) -> tuple[list[Record], list[Any]]:
     """Return a source's records and values. Raise CodecError, or whatever a decoder raises, if it cannot be used.
 
-    Details have no paths: a store is the same anywhere. `counts` counts what `_notes` tells: texts that were cut, by column, and
-    boxes.
+    Details have no paths: a store is the same anywhere. `counts` counts what `_notes` tells.
     """
     if skip is not None:
         raise CodecError(skip[1], skip[0])

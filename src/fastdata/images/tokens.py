@@ -21,9 +21,7 @@ TOKENIZE = re.compile(r"(?P<name>[^=]+)=(?P<tokenizer>.+?)(:(?P<length>[0-9]+))?
 def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tuple[Column, ...], dict[str, bytes]]:
     """Return columns, of which `--tokenize` turned text, or JSON lists of texts, to tokens, and the tokenizers' files by name.
 
-    Raises:
-        PrepError: an option is malformed, or does not fit its column.
-        MissingExtraError: the tokenizer's library is not installed.
+    Raise PrepError if an option does not fit its column, MissingExtraError if the tokenizer's library is not installed.
     """
     found, files = {column.name: column for column in columns}, dict[str, bytes]()
     for option in options:

@@ -79,7 +79,6 @@ class View:
 
     @property
     def draws(self) -> int:
-        """How many random numbers a sample needs."""
         return FLIP_DRAWS + (self.crop.draws if self.crop else 0)
 
     def plan(self, u: Array, heights: Array, widths: Array) -> list[Sample]:
