@@ -233,7 +233,7 @@ def test_arrays_of_unequal_shapes_make_no_batch():
             next(iter(loader))
     with Loader(ArrayDataset(labelled()), 1, num_workers=1) as loader:
         assert [tuple(batch[0].shape) for batch in loader][:2] == [(1, 20, 24, 30), (1, 22, 24, 30)]
-    with pytest.raises(LoaderError, match=r"RandomCrop.* does not fit into an array of 20 x 24 x 30: use more padding"):
+    with pytest.raises(LoaderError, match=r"RandomCrop.* does not fit into a sample of 20 x 24 x 30: use more padding"):
         ArrayDataset(labelled(), crop=RandomCrop(25))[0]
 
 

@@ -131,7 +131,7 @@ def test_random_crop_is_torchvisions_padding_included(height, width, size, paddi
     th, tw = crop.shape
     h, w = height + 2 * padding, width + 2 * padding  # of the padded image
     if h < th or w < tw:
-        with pytest.raises(LoaderError, match=f"does not fit into an image of {width} x {height} pixels: use more padding"):
+        with pytest.raises(LoaderError, match=f"does not fit into a sample of {height} x {width}: use more padding"):
             boxes_of(crop, seed, [height], [width])
         return
     u, (box,) = boxes_of(crop, seed, [height], [width])

@@ -25,6 +25,7 @@ SAMPLINGS = {
     "4:2:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
     "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
 }
+SAMPLING_422, SAMPLING_440 = cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440
 MCU = {"4:2:0": 16, "4:4:4": 8, "grey": 8}
 HEALTHY = encode_jpeg(picture(2, 70, 90))
 
@@ -98,40 +99,29 @@ def _check_region(region: Any, data: bytes, sides: Any, box: tuple[int, ...], gr
     np.testing.assert_array_equal(pasted[inner], whole[inner])
 
 
-def test_segments_that_are_no_grid_are_not_cut() -> None:
-    grid = cv2.cvtColor(picture(0, 32, 112), cv2.COLOR_RGB2BGR)  # 2 rows of 7 MCUs
-    for interval, cut in ((1, True), (7, True), (4, False), (14, False)):  # 4 makes 4 segments, as if there were two in each row
-        data = add_index(cv2.imencode(".jpg", grid, [cv2.IMWRITE_JPEG_RST_INTERVAL, interval])[1].reshape(-1))
-        assert (find_cells(data, 20, 70, 10, 30) is not None) == cut
-    at = HEALTHY.index(b"\xff\xdd")
-    never = HEALTHY[: at + 4] + b"\0\0" + HEALTHY[at + 6 :]
-    without = HEALTHY[:at] + HEALTHY[at + 6 :]
-    progressive = HEALTHY.replace(b"\xff\xc0", b"\xff\xc2")
-    for data in (never, without, progressive):
-        assert find_cells(HEALTHY, 1, 2, 30, 40) is not None and find_cells(data, 1, 2, 30, 40) is None
+def _of_opencv(image: Array, *params: int) -> Array:
+    return cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), params)[1].reshape(-1)
 
 
-def test_without_a_usable_index_there_is_no_cut_and_a_window_still_comes() -> None:
-    image = picture(2, 70, 90)
-    plain = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_RST_INTERVAL, 1])[1].tobytes()
-    good = encode_jpeg(image)
-    at = good.index(b"fastdata\0") + 14
-    wrong_count = good[:at] + (31).to_bytes(4, "little") + good[at + 4 :]
-    wrong_sum = good[: at + 4] + bytes([good[at + 4] ^ 1]) + good[at + 5 :]
-    form, memory = Form("jpeg", 3, "uint8"), np.empty(1 << 16, np.uint8)
-    for data in (plain, wrong_count, wrong_sum):
-        assert find_cells(data, 1, 2, 30, 40) is None
-        region = decode_window(data, form, 70, 90, Window(1, 2, 30, 40), lambda _: memory)
-        assert (region.top, region.left) == (0, 0)
-        np.testing.assert_array_equal(region.pixels[:, :, :3], _pillow(data))
-
-
-def test_other_samplings_are_not_cut() -> None:
+def test_what_is_no_grid_with_its_index_is_not_cut_and_a_window_still_comes() -> None:
     """libjpeg interpolates the colours of 4:2:2 at smaller scales too, so more than a pixel beside the box would count."""
-    image = cv2.cvtColor(picture(2, 70, 90), cv2.COLOR_RGB2BGR)
-    for sampling in (cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440):
-        params = [cv2.IMWRITE_JPEG_RST_INTERVAL, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling]
-        assert find_cells(add_index(cv2.imencode(".jpg", image, params)[1].reshape(-1)), 1, 2, 30, 40) is None
+    image, at, count = picture(2, 70, 90), HEALTHY.index(b"\xff\xdd"), HEALTHY.index(b"fastdata\0") + 14
+    interval, sampling = cv2.IMWRITE_JPEG_RST_INTERVAL, cv2.IMWRITE_JPEG_SAMPLING_FACTOR
+    assert find_cells(HEALTHY, 1, 2, 30, 40) is not None
+    assert all(find_cells(add_index(_of_opencv(image, interval, n)), 1, 2, 30, 40) is not None for n in (1, 6))
+    for data in (HEALTHY[: at + 4] + b"\0\0" + HEALTHY[at + 6 :], HEALTHY[:at] + HEALTHY[at + 6 :]):  # of no restarts
+        assert find_cells(data, 1, 2, 30, 40) is None
+    for data in (
+        _of_opencv(image, interval, 1).tobytes(),  # without an index
+        HEALTHY[:count] + (31).to_bytes(4, "little") + HEALTHY[count + 4 :],  # of another number
+        HEALTHY[: count + 4] + bytes([HEALTHY[count + 4] ^ 1]) + HEALTHY[count + 5 :],  # or another sum
+        add_index(_of_opencv(image, interval, 4)),  # segments that go on in the next row
+        add_index(_of_opencv(image, interval, 12)),
+        *(add_index(_of_opencv(image, interval, 1, sampling, n)) for n in (SAMPLING_422, SAMPLING_440)),
+    ):
+        assert find_cells(data, 1, 2, 30, 40) is None
+        region = decode_window(data, Form("jpeg", 3, "uint8"), 70, 90, Window(1, 2, 30, 40), _fresh)
+        np.testing.assert_array_equal(region.pixels[:, :, :3], _pillow(data))
 
 
 def test_a_record_of_another_size_is_an_error() -> None:

@@ -152,8 +152,6 @@ def test_what_views_cannot_do_is_refused() -> None:
     dataset = LMDBDataset(path, crop=TWO)
     with pytest.raises(ValueError, match="crop is an empty list, but must have a crop for each view"):
         LMDBDataset(path, crop=[])
-    with pytest.raises(TypeError, match=r"crop is 24, but must be a fastdata\.Crop"):
-        LMDBDataset(path, crop=[24])
     with pytest.raises(ValueError, match="DALI cannot decode this dataset: it has several crops"):
         Loader(dataset, 8, backend="dali")
     with pytest.raises(ValueError, match="crop makes 2 views of an image, and its mask can follow only one"):

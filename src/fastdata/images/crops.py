@@ -271,13 +271,10 @@ class RandomCrop(_Cut):
     def starts(self, u: Array, shapes: Array) -> Array:
         places = shapes + 2 * self.padding - self.sides(shapes.shape[1]) + 1
         if places.size and places.min() < 1:
-            shape = shapes[int(places.min(axis=1).argmin())].tolist()
-            what = (
-                f"an image of {shape[1]} x {shape[0]} pixels" if len(shape) == 2 else f"an array of {' x '.join(map(str, shape))}"
-            )
+            shape = " x ".join(map(str, shapes[int(places.min(axis=1).argmin())].tolist()))
             raise LoaderError(
-                f"RandomCrop({self.size}, padding={self.padding}) does not fit into {what}: use more padding, a smaller crop, or "
-                "CenterCrop, which pads by itself"
+                f"RandomCrop({self.size}, padding={self.padding}) does not fit into a sample of {shape}: use more padding, a "
+                "smaller crop, or CenterCrop, which pads by itself"
             )
         return np.asarray((u[: shapes.shape[1]].T * places).astype(np.int64) - self.padding)
 

@@ -34,11 +34,6 @@ def _open_images(path: StrPath, size: int | None, chosen: str | Sequence[str] | 
     return [opened.with_size(size, image=name) for name in names], names
 
 
-def _ignored_class(masks: StoreImages, ignore_index: int | None) -> int:
-    """Return the class of pixels outside an image. Raise ValueError as `Masks.outside` does."""
-    return masks.store.manifest.section("masks").outside(ignore_index, masks.form.dtype)  # type: ignore[no-any-return]
-
-
 class LMDBDataset(ImageDataset):
     """The images of a store, read from disk through LMDB.
 
@@ -138,7 +133,7 @@ class MaskDataset(ImageDataset):
         path = locate(path, cache, cache_size, storage)
         sources, names = _open_images(path, size, images)
         masks = sources[0].with_size(size, mask=True, image="")
-        outside = _ignored_class(masks, ignore_index)
+        outside = masks.store.manifest.section("masks").outside(ignore_index, masks.form.dtype)
         super().__init__(sources, names, masks=masks, ignore_index=outside, crop=crop, hflip=hflip, vflip=vflip)
 
 
@@ -177,7 +172,7 @@ class RAMImages(RAMDataset, ImageDataset):
             sources, held = stored, [*stored]
             if masks and fields is None and stored[0].store.manifest.section("masks"):
                 masks_of = stored[0].with_size(sizes[0], mask=True, image="")
-                ignore_index = _ignored_class(masks_of, ignore_index)
+                ignore_index = masks_of.store.manifest.section("masks").outside(ignore_index, masks_of.form.dtype)
                 held.append(masks_of)
             held += [one.with_size(other) for other in sizes[1:] for one in held]
         else:
