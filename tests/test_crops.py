@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
 import io
 import math
+from dataclasses import dataclass
 from functools import cache, partial
 
 import cv2
@@ -13,16 +15,23 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata import CenterCrop, LMDBDataset, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize
+from fastdata import CenterCrop, Crop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize
 from fastdata.codecs.pixels import decode_window, encode_record
 from fastdata.data.random import uniforms
 from fastdata.errors import LoaderError
+from fastdata.images import crops
+from fastdata.images.geometry import layout
+from fastdata.images.prepare import resize
 from fastdata.images.resample import resample
 from fastdata.images.view import Sample, View
 from fastdata.store.manifest import Form
-from stores import deep, store, whole
-from support import Corner, Shifted, picture
+from stores import deep, square, store, whole
+from support import Array, Corner, Shifted, picture
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 sides = st.integers(1, 40) | st.integers(1, 3000)
 sizes = st.integers(1, 64) | st.tuples(st.integers(1, 80), st.integers(1, 80))
 seeds = st.integers(0, 2**64 - 1)
@@ -325,3 +334,127 @@ def test_a_box_is_not_shifted_by_a_decode_at_a_smaller_scale(antialias, factor, 
         assert here < (2 if antialias else 4)
         for dy, dx in ((0, 1), (1, 0), (0, -1), (-1, 0)):
             assert here < apart(dy, dx)
+
+
+# What crops of a user's own say of themselves holds wherever batches are made
+
+
+@dataclass(frozen=True)
+class Even(Crop):
+    """The largest box in the centre whose sides are multiples of a number."""
+
+    step: int = 8
+    resizes = False
+    shape = None
+
+    def boxes(self, u, heights, widths):
+        h, w = heights - heights % self.step, widths - widths % self.step
+        return np.stack([(heights - h) // 2, (widths - w) // 2, h, w], axis=1)
+
+    def shapes(self, boxes):
+        return list(map(tuple, boxes[:, 2:].tolist()))
+
+
+def test_shapes_may_depend_on_the_image():
+    dataset = LMDBDataset(store(), size=96, crop=Even(1, step=16))
+    sides = [(h - h % 16, w - w % 16) for h, w, _ in (image.shape for image in whole(store(), 96))]
+    assert [tuple(image.shape[1:]) for image, _ in dataset] == sides
+    assert dataset.sample_bytes() == 3 * max(h * w for h, w in sides)
+    with Loader(dataset.subset(np.flatnonzero([side == sides[0] for side in sides])), 3, num_workers=1) as loader:
+        assert {tuple(batch[0].shape[1:]) for batch in loader} == {(3, *sides[0])}
+
+
+class Wrong(Crop):
+    box = 0, 0, 10, 10
+
+    def boxes(self, u, heights, widths):
+        return np.tile(self.box, (len(heights), 1))
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        (
+            {"box": (0, -1, 10, 10)},
+            r"Wrong\(8\).boxes gave \[0, -1, 10, 10\] .* which reaches beyond .*reaches_outside is",
+        ),
+        ({"box": (0, 0, 0, 8)}, "which has no pixels"),
+        ({"resizes": False}, "does not have the size of the output, but resizes is False"),
+        ({"box": (0, 0, 10)}, r"gave int64 \[1, 3\], but must give integers \[1, 4\]"),
+        ({"shape": None}, "Wrong has no shape of its own, so it needs a method shapes"),
+    ],
+)
+def test_boxes_that_are_not_what_a_crop_says(said, says):
+    with pytest.raises((LoaderError, NotImplementedError), match=says):
+        LMDBDataset(square(), crop=type("Wrong", (Wrong,), said)(8))[0]
+
+
+def test_reprs_are_short_and_the_example_runs():
+    assert repr(RandomResizedCrop(224)) == "RandomResizedCrop(224)"
+    assert repr(RandomCrop((32, 24), padding=4)) == "RandomCrop((32, 24), padding=4)"
+    assert repr(Resize(64, antialias=False)) == "Resize(64, antialias=False)"
+    assert repr(Corner(8)) == "Corner(8)"
+    results = doctest.testmod(crops)
+    assert results.attempted >= 2 and results.failed == 0
+
+
+# Resizing offline, against averages over exact pixel areas
+
+
+def _weights(before: int, after: int) -> Array:
+    """[after, before]: how much of each pixel lies in each of `after` equal parts of a side."""
+    edges = np.arange(after + 1) * before / after
+    low = np.maximum(edges[:-1, None], np.arange(before))
+    high = np.minimum(edges[1:, None], np.arange(before) + 1)
+    return np.maximum(high - low, 0) * after / before
+
+
+def areas(image: Array, shape: tuple[int, int]) -> Array:
+    down, across = _weights(image.shape[0], shape[0]), _weights(image.shape[1], shape[1])
+    return np.einsum("yh,hw...,xw->yx...", down, image, across, optimize=True)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("factor", [1.02, 1.1, 1.2, 1.3, 1.5, 1.8, 1.97, 2.0, 2.7, 4.0])
+def test_shrinking_averages_areas(factor: float, channels: int, dtype: type) -> None:
+    image = picture(3, 301, 400).astype(dtype)
+    image = image[..., 0] if channels == 1 else image
+    scale = 257 if dtype == np.uint16 else 1
+    shape = round(301 / factor), round(400 / factor)
+    found, exact = resize(image * dtype(scale), shape) / scale, areas(image, shape)
+    assert np.abs(found - exact).mean() < (2 if 1 < factor < 2 else 0.3)
+    for dy, dx in ((0, 1), (0, -1), (1, 0), (-1, 0)):  # and is not shifted by a fraction of a pixel
+        assert np.abs(found - exact).mean() < np.abs(found - np.roll(exact, (dy, dx), (0, 1))).mean() / 2
+
+
+@given(st.integers(20, 90), st.integers(20, 90), st.floats(0.2, 1), st.floats(0.2, 1), st.integers(0, 255))
+def test_a_ramp_stays_a_ramp_and_flat_stays_flat(height: int, width: int, down: float, across: float, value: int) -> None:
+    """Filters that are symmetric and sum to one keep straight lines, up to the borders and rounding."""
+    shape = max(4, round(height * down)), max(4, round(width * across))
+    flat = np.full((height, width, 3), value, np.uint8)
+    np.testing.assert_array_equal(resize(flat, shape), np.full((*shape, 3), value, np.uint8))
+    ramp = np.add.outer(np.arange(height), 1.5 * np.arange(width)).round().astype(np.uint8)
+    found, exact = resize(ramp, shape), areas(ramp, shape)
+    inner = np.s_[1:-1, 1:-1]
+    assert np.abs(found[inner] - exact[inner]).max() <= 1.5
+
+
+RESIZED = st.integers(1, 300) | st.integers(1, 65_500)
+
+
+@given(RESIZED, RESIZED, RESIZED)
+def test_sides_are_those_of_torchvisions_resize(height: int, width: int, size: int) -> None:
+    def resized(mode: str, upscale: bool) -> list[int]:
+        shape, corner, stored = (found[0].tolist() for found in layout(np.array([(height, width)]), size, mode, upscale=upscale))
+        square = [min(*shape, size)] * 2 if mode == "crop" else shape
+        assert stored == square and corner == [(whole - side) // 2 for whole, side in zip(shape, square, strict=True)]
+        return shape
+
+    short, long = min(height, width), max(height, width)
+    expected = [int(size * long / short), size] if width <= height else [size, int(size * long / short)]
+    assert resized("short", True) == resized("crop", True) == expected
+    assert resized("long", True) == [max(1, int(size * n / long)) for n in (height, width)]
+    assert resized("stretch", True) == [size, size]
+    for mode, side in (("short", short), ("crop", short), ("long", long)):
+        assert resized(mode, False) == ([height, width] if size >= side else resized(mode, True))
