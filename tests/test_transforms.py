@@ -264,7 +264,7 @@ def test_crops_and_flips_may_be_set_too():
 
 
 def test_a_crop_beside_a_transform_that_crops_is_warned_of():
-    twice = albumentations.Compose([albumentations.RandomCrop(8, 8)])
+    twice = albumentations.RandomCrop(8, 8)
     with pytest.warns(UserWarning, match=r"crop= and the RandomCrop in transform= both crop"):
         plain(twice)
     LMDBDataset(square(), transform=twice)
