@@ -58,7 +58,9 @@ def batches(n, world, batch, *, shuffle=True, epoch_start=(0, 0), epochs=1, bloc
     """For each rank the list of its requests of one epoch, or more."""
     found = []
     for rank in range(world):
-        requests = Requests(EpochOrder(n, 7, shuffle), RankShard(rank, world, blocks), SampleCounts(n, batch, n), [(0, Size())])
+        requests = Requests(
+            None, EpochOrder(n, 7, shuffle), RankShard(rank, world, blocks), SampleCounts(n, batch, n), [(0, Size())]
+        )
         requests.restart(*epoch_start)
         found.append(list(islice(requests, epochs * -(-n // batch))))
     return found

@@ -13,7 +13,7 @@ from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.gpu.batch_transform import transform_batch
 from fastdata.loader.engine import Engine
-from fastdata.loader.fetch import Reply
+from fastdata.loader.fetch import Reply, Request
 from fastdata.loader.requests import Requests
 
 
@@ -65,7 +65,6 @@ class LoaderPosition:
         in_flight: the position of the batch that the engine makes next.
         transforms: what is done to each batch on its device.
         requests: what this rank delivers (`Requests`); None: its rank was not looked up yet.
-        compared: whether these were compared with other ranks.
     """
 
     epoch: int = 0
@@ -75,7 +74,6 @@ class LoaderPosition:
     in_flight: tuple[int, int] = (0, 0)
     transforms: list[Callable[[Any], Any]] = field(default_factory=list)
     requests: Any = None
-    compared: bool = False
     engine: Engine | None = None
     stats: Stats = field(default_factory=Stats)
 
@@ -83,7 +81,7 @@ class LoaderPosition:
         """Return this position, with nothing that runs."""
         if self.engine is not None:
             raise TypeError("a running Loader has workers, which cannot be pickled: pickle its state_dict(), or close() it first")
-        return replace(self, requests=None, compared=False, stats=replace(self.stats))
+        return replace(self, requests=None, stats=replace(self.stats))
 
     @property
     def position(self) -> tuple[int, int]:
@@ -129,21 +127,17 @@ class LoaderPosition:
             self.close()  # the next pass starts new workers
             raise
         self.stats.add(reply, time.perf_counter() - started)
-        request = reply.request
-        self.consumed, self.begun = request.stop, True
+        self.consumed, self.begun = reply.request.stop, True
         self.in_flight = self.position
-        rows = request.valid, request.indices, (request.epoch, request.stop)
         if self.transforms:
-            data = transform_batch(_with_rows(data, *rows), self.transforms)
-        return _with_rows(data, *rows)
+            data = transform_batch(_with_rows(data, reply.request), self.transforms)
+        return _with_rows(data, reply.request)
 
     def close(self) -> None:
         """End the engine. The next batch starts another; batches still held keep their memory."""
-        if self.engine is not None:
-            self.engine.close()
-            if self.engine.slots is not None:
-                self.stats.copies += self.engine.slots.copies
-        self.detach()
+        if (engine := self.detach()) is not None:
+            engine.close()
+            self.stats.copies += engine.slots.copies if engine.slots is not None else 0
 
     def detach(self) -> Engine | None:
         """Forget the engine and return it."""
@@ -153,8 +147,9 @@ class LoaderPosition:
         return engine
 
 
-def _with_rows(data: Any, valid: int, ids: Any, position: tuple[int, int]) -> Any:
-    """Return a batch with these attributes."""
+def _with_rows(data: Any, request: Request) -> Any:
+    """Return a batch with the attributes `valid`, `ids` and `position`."""
+    valid, ids, position = request.valid, request.indices, (request.epoch, request.stop)
     if type(data) in (tuple, list, dict):
         return Batch.of(data, valid, ids, position)
     try:

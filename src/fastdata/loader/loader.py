@@ -176,7 +176,7 @@ class Loader(Fixed):
             if progress.requests is None or progress.requests.shard != shard:
                 requests = self._sampling.requests(shard)
                 self.close()
-                progress.requests, progress.compared = requests, False
+                progress.requests = requests
         found: Requests = progress.requests
         return found
 
@@ -317,11 +317,11 @@ class Loader(Fixed):
         """Return a new engine, which makes the batches, once the ranks agree."""
         requests = self._requests()
         ranks, sampler = self._sampling.ranks, self._sampling.user_sampler
-        if not self._progress.compared and ranks.comparable:
+        if not requests.compared and ranks.comparable:
             requests.rows()  # which draws the sampler's list
             state = {**self.state_dict(), "len": len(self), "dataset": checksum(self.dataset)}
             ranks.compare(state, None if sampler is None else sampler.drawn)
-        self._progress.compared = True
+        requests.compared = True
         engine: Engine
         if self._direct:
             engine = Direct(self.dataset, requests, pin=self.pin_memory)

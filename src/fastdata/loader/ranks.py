@@ -39,24 +39,23 @@ class Ranks:
             ValueError: the arguments are out of range, or only one of them is given.
             LoaderError: torch.distributed contradicts the environment, or nothing says which of several ranks this is.
         """
-        rank, world_size = self.rank, self.world_size
         if not self.split:
             return RankShard(0, 1, self.blocks)
-        if (rank is None) != (world_size is None):
+        if (self.rank is None) != (self.world_size is None):
             raise ValueError("give both rank and world_size, or neither")
-        if rank is not None and world_size is not None:
-            if not 0 <= rank < world_size:
-                raise ValueError(f"rank is {rank} of world_size {world_size}, but ranks count from 0")
-            return RankShard(rank, world_size, self.blocks)
+        if self.rank is not None and self.world_size is not None:
+            if not 0 <= self.rank < self.world_size:
+                raise ValueError(f"rank is {self.rank} of world_size {self.world_size}, but ranks count from 0")
+            return RankShard(self.rank, self.world_size, self.blocks)
         number, size = _number("RANK"), _number("WORLD_SIZE") or 1
         if dist.is_available() and dist.is_initialized():
-            found = RankShard(dist.get_rank(), dist.get_world_size(), self.blocks)
-            if "WORLD_SIZE" in os.environ and number is not None and (number, size) != (found.rank, found.world_size):
+            rank, ranks = dist.get_rank(), dist.get_world_size()
+            if "WORLD_SIZE" in os.environ and number is not None and (number, size) != (rank, ranks):
                 raise LoaderError(
-                    f"torch.distributed says that this is rank {found.rank} of {found.world_size}, but RANK and WORLD_SIZE in the "
-                    f"environment say rank {number} of {size}: give the Loader rank= and world_size="
+                    f"torch.distributed says that this is rank {rank} of {ranks}, but RANK and WORLD_SIZE in the environment say "
+                    f"rank {number} of {size}: give the Loader rank= and world_size="
                 )
-            return found
+            return RankShard(rank, ranks, self.blocks)
         if number is None and size > 1:
             raise LoaderError(
                 f"WORLD_SIZE is {size}, but nothing says which rank this process is, and all would read the same samples. "

@@ -34,6 +34,7 @@ class Requests:
     """Requests of all epochs, without a gap: the first batches of an epoch are made while the last of the one before are consumed.
 
     Args:
+        dataset: told which of its shards will be read, if it comes from a remote store.
         order: of the samples.
         shard: this rank's share of it.
         counts: of an epoch.
@@ -42,11 +43,13 @@ class Requests:
 
     Attributes:
         slots: where each request takes a slot from, or None.
+        compared: whether they were compared with those of other ranks.
         generation: the number of restarts; it marks replies to requests from before the last one.
     """
 
     def __init__(
         self,
+        dataset: Any,
         order: EpochOrder | LaneOrder,
         shard: RankShard,
         counts: SampleCounts,
@@ -60,6 +63,12 @@ class Requests:
         self._sampler = sampler
         self.slots: Slots | None = None
         self._schedule: ScheduleWriter | None = None
+        if isinstance(dataset, SlotDataset) and dataset.remote:
+            own = weakref.proxy(self)  # no cycle: the fetcher is to see at once that these requests are gone
+            self._schedule = ScheduleWriter(
+                lambda epoch, ids: sized(dataset, own._size(epoch)).uses(ids), lambda *at: own._chunk(*at)
+            )
+        self.compared = False
         self.generation = 0
         self.restart(0, 0)
 
@@ -76,15 +85,6 @@ class Requests:
         self._ready: deque[Request] = deque()
         if self._schedule is not None:
             self._schedule.restart(epoch, start)
-
-    def announce(self, dataset: Any) -> None:
-        """Tell where a remote dataset comes from which of its shards will be read."""
-        if isinstance(dataset, SlotDataset) and dataset.remote:
-            own = weakref.proxy(self)  # no cycle: the fetcher is to see at once that these requests are gone
-            self._schedule = ScheduleWriter(
-                lambda epoch, ids: sized(dataset, own._size(epoch)).uses(ids), lambda *at: own._chunk(*at)
-            )
-            self._schedule.restart(self._epoch, self._start)
 
     def _size(self, epoch: int) -> Size:
         return next(size for first, size in reversed(self.sizes) if first <= epoch)
@@ -123,9 +123,8 @@ class Requests:
     def take(self) -> list[Request]:
         """Return the next requests, one or more of one epoch, without slots."""
         self.fill()
-        taken = list(self._ready)
-        self._ready.clear()
-        return taken
+        taken, self._ready = self._ready, deque()
+        return list(taken)
 
     def fill(self) -> None:
         """If there are no requests, compute the next: several full batches, or the last, smaller one of an epoch."""

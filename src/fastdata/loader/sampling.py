@@ -80,7 +80,7 @@ class Sampling:
             if (size := getattr(self, name)) is not None:
                 setattr(self, name, whole(name, size, 1))
         self.any_sampler = self.sampler if self.batch_sampler is None else self.batch_sampler
-        self._check_samplers()
+        self._check_order()
         self.sizes = read_schedule(self.schedule, dataset)
         self._shuffled = self.shuffle and not getattr(dataset, "any_order", False)
         if self.order is None:
@@ -93,7 +93,7 @@ class Sampling:
                 self.any_sampler, self.batch_sampler is not None, self.seed, len(dataset) if own else None
             )
 
-    def _check_samplers(self) -> None:
+    def _check_order(self) -> None:
         if self.order not in ORDERS:
             raise ValueError(f"order is {self.order!r}, but must be one of {', '.join(map(repr, ORDERS))}")
         if self.order == "interleaved" and not self.shuffle:
@@ -120,9 +120,7 @@ class Sampling:
         if self.order == "interleaved" and self._lanes is None:
             self._lanes = LaneOrder.of(self.dataset, self.seed)
         order = self._lanes or EpochOrder(counts.num_samples, self.seed, self._shuffled)
-        requests = Requests(order, shard, counts, self.sizes, self.user_sampler)
-        requests.announce(self.dataset)
-        return requests
+        return Requests(self.dataset, order, shard, counts, self.sizes, self.user_sampler)
 
     def _count(self, shard: RankShard) -> SampleCounts:
         """Return the counts; with a sampler, for this rank alone; with a batch sampler, in batches."""
