@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import fastdata
+from client_ranks import loader, row
 from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
-from stores import CLASSES, SIZES, folder, sources, store
+from stores import CLASSES, COUNT, SIZES, folder, once, sources, store
 from support import run
 
 sys.path.append(str(Path(__file__).parents[1] / "scale"))
@@ -66,6 +67,17 @@ def launch(client: str, *arguments: Any, ranks: int = 1, env: dict[str, str] | N
     own = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     done = run(sys.executable, *command, seconds=400, env={**own, "OMP_NUM_THREADS": "1", **(env or {})})
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def check_training(
+    seen: Sequence[Any], path: str | Path, batch_size: int, wrap: Callable[[Loader], Any] = iter, **options: Any
+) -> None:
+    """Each rank saw what a Loader of that rank delivers in two epochs, and all of them each row once an epoch."""
+    for rank, rows in enumerate(seen):
+        with loader(str(path), batch_size, rank=rank, world_size=len(seen), **options) as made:
+            assert rows == [row(batch) for _ in range(2) for batch in wrap(made)]
+    for epoch in range(2):
+        assert once([ids[:valid] for rows in seen for ids, valid, at, *_ in rows if at == epoch], COUNT)
 
 
 def flat(lists: Any) -> list[Any]:

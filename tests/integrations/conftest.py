@@ -26,6 +26,16 @@ else:  # here, and in every process that a test starts, before anything imports 
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE / "site"), os.environ.get("PYTHONPATH"))))
 
 
+@pytest.fixture(scope="session")
+def epochs():
+    """What four epochs deliver in a loop by hand that tells the Loader each epoch."""
+    from common import train_loader
+    from stores import sha
+
+    with train_loader(0) as loader:
+        return [sha(loader) for epoch in range(4) if loader.set_epoch(epoch) is None]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of warnings, those that clients raise about themselves are no errors here; ours are, as everywhere."""
     for item in items:

@@ -12,54 +12,23 @@ import torch
 from accelerate import Accelerator, skip_first_batches
 from accelerate.state import GradientState
 
-from common import launch, placed, train_loader, val_loader
-from fastdata import Batch, LMDBDataset, Loader, RandomResizedCrop
+from common import check_training, launch, placed, train_loader, val_loader
+from fastdata import Batch, Loader
 from fastdata.integrations.accelerate import AcceleratedLoader
-from stores import COUNT, once, sha
+from stores import COUNT, sha
 
 
-@pytest.fixture(scope="module")
-def epochs():
-    """What three epochs deliver in a loop by hand."""
-    with train_loader(0) as loader:
-        return [sha(loader) for _ in range(3)]
-
-
-@pytest.fixture(scope="module", params=["1 local", "2 local", "3 local", "2 merged", "2 remote"])
-def run(request, tmp_path_factory):
-    """What each of so many processes saw, and the store and the options of a Loader by hand."""
-    folder = tmp_path_factory.mktemp("ranks")
-    number, place = request.param.split()
+@pytest.mark.parametrize(("count", "place"), [(1, "local"), (2, "local"), (3, "local"), (2, "merged"), (2, "remote")])
+def test_each_rank_trains_on_what_its_loader_delivers_and_gathers_each_row_once(count, place, tmp_path):
+    """Gradients are synchronized at the end of each epoch, too."""
     with placed(place) as (where, local, more, options):
-        launch("accelerate", where, folder, ranks=int(number), env=more)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(int(number))], local, options
-
-
-@pytest.fixture
-def ranks(run):
-    return run[0]
-
-
-def test_each_rank_trains_on_what_a_loader_of_that_rank_delivers(run):
-    ranks, local, options = run
-    for rank, found in enumerate(ranks):
-        dataset = LMDBDataset(local, size=64, crop=RandomResizedCrop(16))
-        loader = Loader(dataset, 4, shuffle=True, seed=3, num_workers=0, rank=rank, world_size=len(ranks), **options)
-        with loader:
-            batches = [batch for _ in range(2) for batch in AcceleratedLoader(loader)]
-        assert found["train"] == [[b.ids.tolist(), b.valid, *b.position, b[0].sum().item()] for b in batches]
-    for epoch in range(2):
-        assert once([ids[:valid] for rank in ranks for ids, valid, found, *_ in rank["train"] if found == epoch], COUNT)
-
-
-def test_gradients_are_synchronized_at_the_end_of_each_epoch(ranks):
-    batches = -(-COUNT // (4 * len(ranks)))
-    expected = [k for k in range(1, batches + 1) if k % 4 == 0 or k == batches]
-    assert all(rank["synced"] == 2 * expected for rank in ranks)
-
-
-def test_gathered_rows_are_each_row_once_in_order(ranks):
+        launch("accelerate", where, tmp_path, ranks=count, env=more)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(count)]
+    check_training([rank["train"] for rank in ranks], local, 4, AcceleratedLoader, **options)
+    batches = -(-COUNT // (4 * count))
+    synced = [k for k in range(1, batches + 1) if k % 4 == 0 or k == batches]
     for rank in ranks:
+        assert rank["synced"] == 2 * synced
         assert rank["val"] == rank["kept"] == list(range(COUNT)), "in the dataset's order"
 
 

@@ -9,16 +9,8 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from common import launch, train_loader
-from fastdata import LMDBDataset, Loader, RandomResizedCrop
-from stores import COUNT, once, sha, store
-
-
-@pytest.fixture(scope="module")
-def epochs():
-    """What three epochs deliver in a loop by hand."""
-    with train_loader(0) as loader:
-        return [sha(loader) for _ in range(3)]
+from common import check_training, launch, train_loader
+from stores import sha, store
 
 
 @pytest.mark.parametrize("done", [0, 1, 5, 6, 8])
@@ -39,11 +31,5 @@ def test_a_checkpoint_keeps_the_loaders_place(tmp_path, epochs, done):
 def test_two_processes_see_each_row_once(tmp_path):
     launch("fabric", store(), tmp_path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    for rank, found in enumerate(ranks):
-        dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
-        with Loader(dataset, 5, shuffle=True, seed=3, num_workers=0, rank=rank, world_size=2) as loader:
-            expected = [[b.ids.tolist(), b.valid, *b.position, b[0].sum().item()] for _ in range(2) for b in loader]
-        assert found["seen"] == expected
-    for epoch in range(2):
-        assert once([ids[:valid] for rank in ranks for ids, valid, at, *_ in rank["seen"] if at == epoch], COUNT)
+    check_training([rank["seen"] for rank in ranks], store(), 5)
     assert ranks[0]["weights"] == ranks[1]["weights"] and torch.tensor(ranks[0]["weights"]).isfinite().all()

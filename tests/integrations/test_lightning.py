@@ -51,15 +51,10 @@ class Net(L.LightningModule):
 
 
 @pytest.fixture(scope="module")
-def epochs():
-    """What four epochs deliver in a loop by hand that tells the Loader each epoch, and what validation does."""
-    found = []
-    with train_loader(workers=0) as loader:
-        for epoch in range(4):
-            loader.set_epoch(epoch)
-            found.append(sha(loader))
+def validation():
+    """What validation delivers. It has no random numbers, and a sanity check is no epoch of training."""
     with val_loader() as loader:
-        return found, sha(loader)
+        return without_epochs(sha(loader))
 
 
 def trainer(tmp_path, **options):
@@ -68,20 +63,17 @@ def trainer(tmp_path, **options):
 
 
 def without_epochs(batches):
-    """A sanity check is no epoch of training, and validation has no random numbers."""
     return [(ids, valid, *rest) for ids, valid, _, *rest in batches]
 
 
-def test_training_validation_and_the_sanity_check_see_each_row_in_order(tmp_path, epochs):
-    expected, validation = epochs
+def test_training_validation_and_the_sanity_check_see_each_row_in_order(tmp_path, epochs, validation):
     net = Net()
     with train_loader() as train, val_loader(2) as val:
         run = trainer(tmp_path)
         run.fit(net, train, val)
         assert run.num_training_batches == len(train) == PER_EPOCH and run.num_val_batches == [len(val)]
-    assert net.seen["train"] == flat(expected[:3])
-    sanity = without_epochs(validation)[:2]
-    assert without_epochs(net.seen["val"]) == sanity + 3 * without_epochs(validation)
+    assert net.seen["train"] == flat(epochs[:3])
+    assert without_epochs(net.seen["val"]) == validation[:2] + 3 * validation
 
 
 def test_predictions_are_of_every_row_once_in_order(tmp_path):
@@ -104,7 +96,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_way_to_run_trains_on_the_batches_of_its_epochs(tmp_path, epochs, name):
+def test_every_way_to_run_trains_on_the_batches_of_its_epochs(tmp_path, epochs, validation, name):
     class Remade(Net):
         def train_dataloader(self):
             return train_loader(0)
@@ -114,9 +106,9 @@ def test_every_way_to_run_trains_on_the_batches_of_its_epochs(tmp_path, epochs, 
         net = Remade() if name == "made anew" else Net()
         loaders = [] if name == "made anew" else [train, [val, other]]
         trainer(tmp_path, **options).fit(net, *loaders)
-    assert net.seen["train"] == flat(expected(epochs[0]))
+    assert net.seen["train"] == flat(expected(epochs))
     if name == "validation within":
-        assert without_epochs(net.seen["val"]) == 12 * without_epochs(epochs[1])
+        assert without_epochs(net.seen["val"]) == 12 * validation
 
 
 class Pairs(Net):
@@ -145,7 +137,7 @@ def test_several_loaders_at_once(tmp_path, epochs, mode):
     net = Pairs()
     with train_loader(0) as long, train_loader(2, seed=9, batch_size=12) as short:
         trainer(tmp_path, max_epochs=2).fit(net, CombinedLoader([long, short], mode))
-    assert net.seen["train"] == flat(MODES[mode](epochs[0], others))
+    assert net.seen["train"] == flat(MODES[mode](epochs, others))
 
 
 class StopAt(Callback):
@@ -180,7 +172,7 @@ def test_a_resumed_run_goes_on_with_the_next_row_and_ends_with_the_same_bits(tmp
     with pytest.raises(RuntimeError, match="an accident"):
         checkpointed(tmp_path, epochs_apart, stop=step + 1)
     resumed = checkpointed(tmp_path, epochs_apart, tmp_path / f"at-step={step}.ckpt", workers=2)
-    assert straight.seen["train"] == flat(epochs[0][:3])
+    assert straight.seen["train"] == flat(epochs[:3])
     assert resumed.seen["train"] == straight.seen["train"][step:]
     for name, tensor in straight.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
