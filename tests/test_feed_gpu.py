@@ -1,6 +1,6 @@
 """Batches on their way to a GPU: bit-equal whatever the consumer does, no waits of the host, and memory that stays flat.
 
-The tests of `test_copies.py`, on a real one. A consumer that is slow queues `_sleep`; slow copies begin with one.
+The tests of `test_copies.py`, on a real one. A consumer that is slow queues `_sleep`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fastdata import LMDBDataset, Loader, Prefetcher, RandomResizedCrop, Trainer
-from fastdata.gpu import copies
-from fastdata.gpu.copies import Copier
 from stores import script, store
 from support import engine_of, under_way
 from training import net, summed, values
@@ -77,14 +75,6 @@ def right(found: list[Tensor]) -> bool:
 
 
 @contextmanager
-def slow_copies() -> Iterator[None]:
-    send = copies._send
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copies, "_send", lambda block, source: (torch.cuda._sleep(CYCLES), send(block, source)))
-        yield
-
-
-@contextmanager
 def no_waits() -> Iterator[None]:
     try:
         torch.cuda.set_sync_debug_mode("error")
@@ -99,32 +89,6 @@ def test_a_slow_consumer_sees_every_batch_as_it_was_made(workers, depth):
     with made(workers, device_prefetch=depth) as loader:
         assert right(train(passes(loader)))
         assert loader.stats().copies == 0
-
-
-@pytest.mark.parametrize("missing", ["the consumer waits", "the copy waits", "the host's memory is held"])
-def test_without_its_waits_batches_would_be_wrong(missing, monkeypatch):
-    """The tests above see what they are there to see."""
-    torch.full((64 << 20,), 99, dtype=torch.uint8, device="cuda")  # what a reader finds that does not wait
-    if missing == "the consumer waits":
-        monkeypatch.setattr(copies.Copy, "take", lambda self: self._data)
-    elif missing == "the host's memory is held":
-        monkeypatch.setattr(Copier, "reclaim", lambda self, *_: under_way(self).clear())
-    else:
-        start = Copier._start
-
-        def hasty(self: Any, batch: Any, side: Any) -> Any:
-            side.wait_event = lambda event: None
-            return start(self, batch, side)
-
-        monkeypatch.setattr(Copier, "_start", hasty)
-    if missing == "the copy waits":
-        with made() as loader:
-            found = train(passes(loader))
-    else:
-        with slow_copies(), made() as loader:
-            found = train(passes(loader))
-            torch.cuda.synchronize()  # before the slots lose their page lock
-    assert not right(found)
 
 
 COMPILED = """

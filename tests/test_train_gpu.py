@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Any
 
@@ -63,35 +62,6 @@ def test_without_a_device_the_gpu_is_used_unless_the_model_is_elsewhere():
     apart = model()
     apart[4].to("cuda")
     assert Trainer(apart, loss_fn, partial(torch.optim.SGD, lr=0.1)).device.type == "cpu"
-
-
-def test_a_wait_would_be_seen():
-    subject = trainer(loss_fn=lambda m, b: (loss_fn(m, b)[0], int(b[1].numel() + b[1].sum() * 0)), log_every=1000)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        subject.fit(resident(8), max_steps=5)
-    steps = subject.steps(resident(10))
-    try:
-        torch.cuda.set_sync_debug_mode("error")
-        with pytest.raises(RuntimeError, match="synchroniz"):
-            next(steps)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-def test_cudnn_benchmark_ends_after_six_shapes():
-    before = torch.backends.cudnn.benchmark
-    try:
-        subject = trainer(loss_fn=lambda m, b: (m[0](b[0]).square().sum(), len(b[0])))
-        assert torch.backends.cudnn.benchmark
-        batches = [(torch.randn(rows, 3, side, side, device="cuda"),) for side in (8, 10, 12) for rows in (4, 3)]
-        subject.fit(batches, epochs=1)
-        assert torch.backends.cudnn.benchmark
-        with pytest.warns(UserWarning, match="more than 6 shapes"):
-            subject.fit([*batches, (torch.randn(4, 3, 14, 14, device="cuda"),)], epochs=2)
-        assert not torch.backends.cudnn.benchmark
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

@@ -39,8 +39,10 @@ def test_a_schedule_that_ends_before_the_run():
 class Unsized:
     """Three batches an epoch, and no len()."""
 
+    batches = cut(data(12), (4, 4, 4))
+
     def __iter__(self) -> Iterator[Batch]:
-        return iter(cut(data(12), (4, 4, 4)))
+        return iter(self.batches)
 
 
 def rates(scheduler: Any, batches: Any, accumulate: int = 1, resume: int | None = None, **options: Any) -> list[float]:
@@ -104,28 +106,29 @@ def test_a_run_of_unknown_length_needs_a_total():
     assert rates(linear(9), UNSIZED, epochs=3) == [linear(9)(update) for update in range(9)]
 
 
-def detect(model: Any, batch: Any) -> Any:
-    return (model(batch[0]).sum(1).repeat_interleave(5) - batch[1]).square()
-
-
 def test_repeated_samples_that_can_not_be_left_out_are_an_error():
-    model = torch.nn.Linear(3, 2)
     batch = LoaderBatch.of((torch.ones(4, 3), torch.ones(20)), 3, np.arange(4), (0, 4))
     with pytest.raises(FastDataError, match=r"repeats 1 of 4 samples, but Tensor of 20.*drop_last=True"):
-        Trainer(model, detect, SGD(model.parameters(), lr=0.01)).fit([batch], epochs=1)
+        recorded()[0].fit([batch], epochs=1)
+
+
+def recorded(**options: Any) -> tuple[Trainer, list[Any]]:
+    """A Trainer, and the rows of the batches that it has seen."""
+    seen = list[Any]()
+
+    def loss_fn(model: Any, batch: Any) -> Any:
+        seen.append(batch[0][:, 0].tolist())
+        return model(batch[0]).sum(1)
+
+    return Trainer(torch.nn.Linear(3, 2), loss_fn, partial(SGD, lr=0.01), **options), seen
 
 
 def test_a_pass_that_was_left_goes_on_with_the_next_batch():
     """Of our Loader and of any other iterable; in another call of fit, and in a loop over steps."""
 
     def ids(plan: Any, batches: Any) -> list[Any]:
-        seen, model = list[Any](), torch.nn.Linear(3, 2)
-
-        def loss_fn(model: Any, batch: Any) -> Any:
-            seen.append(batch[0][:, 0].tolist())
-            return model(batch[0]).sum(1)
-
-        plan(Trainer(model, loss_fn, SGD(model.parameters(), lr=0.01), accumulate=2), batches)
+        run, seen = recorded(accumulate=2)
+        plan(run, batches)
         return seen
 
     def broken(run: Any, batches: Any) -> None:
@@ -147,46 +150,26 @@ def test_workers_that_persist_do_not_change_what_a_resumed_run_sees(stop):
     rows = TensorDataset(torch.arange(10.0)[:, None].expand(10, 3))
 
     def ids(*ends: int | None) -> list[Any]:
-        seen, state = list[Any](), None
+        found, state = list[Any](), None
         torch.manual_seed(0)
         for end in ends:
-            model = torch.nn.Linear(3, 2)
-
-            def loss_fn(model: Any, batch: Any) -> Any:
-                seen.append(batch[0][:, 0].tolist())
-                return model(batch[0]).sum(1)
-
-            run = Trainer(
-                model, loss_fn, SGD(model.parameters(), lr=0.01), callbacks={"step": lambda run, end=end: run.update == end}
-            )
+            run, seen = recorded(callbacks={"step": lambda run, end=end: run.update == end})
             if state is not None:
                 run.load_state_dict(state)
             loader = DataLoader(rows, 2, shuffle=True, num_workers=1, persistent_workers=True)
             run.fit(loader, epochs=2)
             state = run.state_dict()
+            found += seen
             end_kept_workers(loader)
-        return seen
+        return found
 
     assert ids(stop, None) == ids(None)
-
-
-class Claimed:
-    """Says another number of batches than it gives."""
-
-    def __init__(self, batches: Any, claimed: int) -> None:
-        self.batches, self.claimed = batches, claimed
-
-    def __len__(self) -> int:
-        return self.claimed
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self.batches)
 
 
 @pytest.mark.parametrize(("claimed", "used", "says"), [(3, 3, "gave more batches"), (5, 5, None), (7, 5, "gave 5 batches")])
 def test_a_len_that_is_wrong_is_said(claimed, used, says, recwarn):
     run = trainer(net(), partial(SGD, lr=0.1))
-    run.fit(Claimed(SIZED, claimed), epochs=1)
+    run.fit(type("Claimed", (Unsized,), {"batches": SIZED, "__len__": lambda self: claimed})(), epochs=1)
     assert run.update == used
     texts = [str(one.message) for one in recwarn if "len()" in str(one.message)]
     assert len(texts) == bool(says) and all(f"len() is {claimed}, but it {says}" in text for text in texts)
