@@ -110,7 +110,6 @@ class Thawing(nn.Sequential):
 
 
 DROPPED: dict[str, Callable[[], nn.Module]] = {
-    "in a model": lambda: Forward(lambda m, x: m.bn(m.conv(x))),
     "by keyword": lambda: Forward(lambda m, x: m.bn(input=m.conv(input=x))),
     "behind integers": lambda: Forward(lambda m, x: m.bn(m.conv(m.floats(x))), floats=GPUNormalize(0.5, 0.25)),
     "weight read": lambda: Forward(lambda m, x: m.bn(m.conv(x)) + m.conv.weight.sum()),
@@ -122,25 +121,22 @@ KEPT: dict[str, Callable[[], nn.Module]] = {
     "something between": lambda: nn.Sequential(conv(), nn.ReLU(), bn()),
     "linear, whose inputs may have three axes": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
     "other rank": lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm1d(4)),
+    "called by a module that fx does not open": lambda: (
+        lambda one: Forward(lambda m, x: m.bn(m.conv(x)) + m.all(x), conv=one, all=nn.DataParallel(one, device_ids=[]))
+    )(conv()),
     "output used": lambda: Forward(lambda m, x: (lambda y: m.bn(y) + y)(m.conv(x))),
     "output stored": lambda: Forward(lambda m, x: m.bn(m.seen.append(m.conv(x)) or m.seen[-1])),
     "convolution called once more": lambda: Forward(lambda m, x: m.bn(m.conv(x)) + m.conv(x)),
     "norm called once more": lambda: Forward(lambda m, x: m.bn(m.conv(x)) + m.bn(x[:, :1].expand(6, 4, 9, 7))),
-    "called by a module that fx does not open": lambda: (
-        lambda one: Forward(lambda m, x: m.bn(m.conv(x)) + m.all(x), conv=one, all=nn.DataParallel(one, device_ids=[]))
-    )(conv()),
-    "functional": lambda: Forward(lambda m, x: F.batch_norm(m.conv(x), m.bn.running_mean, m.bn.running_var)),
     "only in training": lambda: Forward(lambda m, x: (lambda y: m.bn(y) if m.training else (m.bn(y), y))(m.conv(x))),
     "not traceable": lambda: Forward(lambda m, x: m.bn(m.conv(x)) if x.sum() > 0 else x),
     "bias read among all parameters": lambda: Forward(lambda m, x: m.bn(m.conv(x)) + sum(p.sum() for p in m.parameters())),
     "a path chosen by a buffer": lambda: Forward(lambda m, x: m.bn(m.conv(x)) if m.bn.num_batches_tracked else x),
     "statistics read": lambda: Forward(lambda m, x: m.bn(m.conv(x)) + x.mean() * m.bn.running_mean.view(1, 4, 1, 1)),
     "bias shared": lambda: changed(conv(), bn(), conv(4), change=lambda m: setattr(m[2], "bias", m[0].bias)),
-    "module shared": lambda: (lambda one: nn.Sequential(one, bn(), nn.Conv2d(4, 3, 1), one))(conv()),
     "parametrized": lambda: changed(
         conv(), bn(), conv(4), change=lambda m: parametrize.register_parametrization(m[0], "weight", nn.Identity())
     ),
-    "lazy": lambda: nn.Sequential(nn.LazyConv2d(4, 1), bn()),
     "subclass": lambda: nn.Sequential(type("Named", (nn.Conv2d,), {})(3, 4, 1), bn(), conv(4)),
     "patched": lambda: changed(conv(), bn(), change=lambda m: setattr(m[0], "forward", lambda x: F.relu(x))),
     "norm frozen": lambda: changed(conv(), bn(), change=lambda m: m[1].eval()),
@@ -153,7 +149,6 @@ KEPT: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
 @pytest.mark.parametrize("case", [*DROPPED, *KEPT])
 def test_what_is_dropped_and_what_is_kept(case: str) -> None:
     model = (DROPPED | KEPT)[case]()

@@ -34,39 +34,28 @@ def adam() -> AdamW:
     return AdamW([nn.Parameter(torch.ones(2))], lr=0.01)
 
 
-def sequential(*parts: Callable[[Optimizer], Any], milestones: list[int]) -> Callable[[Optimizer], Any]:
-    return lambda opt: lrs.SequentialLR(opt, [part(opt) for part in parts], milestones)
-
-
 Make = Callable[[Optimizer], Any]
 TOTAL = EPOCHS * UPDATES
 # name: how it is made, when torch's documentation steps it, the optimizer
 CASES: dict[str, tuple[Make, str, Callable[[], Optimizer]]] = {
     "lambda": (lambda o: lrs.LambdaLR(o, lambda epoch: 0.95**epoch), "epoch", sgd),
-    "step": (lambda o: lrs.StepLR(o, 2), "epoch", sgd),
     "multistep": (lambda o: lrs.MultiStepLR(o, [2, 4, 4], gamma=0.1), "epoch", sgd),
     "exponential": (lambda o: lrs.ExponentialLR(o, 0.9), "epoch", sgd),
     "linear": (lambda o: lrs.LinearLR(o, 0.1, 1.0, 4), "epoch", sgd),
     "cosine": (lambda o: lrs.CosineAnnealingLR(o, EPOCHS, 1e-4), "epoch", sgd),
     "restarts": (lambda o: lrs.CosineAnnealingWarmRestarts(o, 2, 2), "epoch", sgd),
-    "cyclic": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, 4), "update", sgd),
     "cyclic-function": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, scale_fn=lambda x: 0.8**x), "update", sgd),
     "onecycle": (lambda o: lrs.OneCycleLR(o, [0.1, 0.03], TOTAL), "update", sgd),
     "onecycle-betas": (lambda o: lrs.OneCycleLR(o, 0.1, TOTAL, three_phase=True, anneal_strategy="linear"), "update", adam),
     "plateau": (lambda o: lrs.ReduceLROnPlateau(o, patience=1, factor=0.3, cooldown=1), "evaluation", sgd),
     "plateau-max": (lambda o: lrs.ReduceLROnPlateau(o, "max", patience=0, min_lr=[1e-3, 1e-2]), "evaluation", sgd),
     "sequential": (
-        sequential(
-            lambda o: lrs.LinearLR(o, 0.1, 1.0, 2),
-            lambda o: lrs.MultiStepLR(o, [1, 2]),
-            lambda o: lrs.ExponentialLR(o, 0.9),
-            milestones=[2, 4],
-        ),
+        lambda o: lrs.SequentialLR(o, [lrs.LinearLR(o, 0.1, 1.0, 2), lrs.MultiStepLR(o, [1, 2])], [2]),
         "epoch",
         sgd,
     ),
     "sequential-per-update": (
-        sequential(lambda o: lrs.ConstantLR(o, 0.1, 5), lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3), milestones=[5]),
+        lambda o: lrs.SequentialLR(o, [lrs.ConstantLR(o, 0.1, 5), lrs.CyclicLR(o, 0.01, 0.1, 3)], [5]),
         "update",
         sgd,
     ),
@@ -89,11 +78,11 @@ def step(optimizer: Optimizer, *, skip: bool = False) -> None:
     optimizer.step()
 
 
-def plain_loop(optimizer: Optimizer, scheduler: Any, every: str) -> list[list[float]]:
+def plain_loop(optimizer: Optimizer, scheduler: Any, every: str, epochs: int = EPOCHS, updates: int = UPDATES) -> list[list[float]]:
     """What a loop by hand uses in each update, and what it ends with."""
     found = []
-    for epoch in range(EPOCHS):
-        for _ in range(UPDATES):
+    for epoch in range(epochs):
+        for _ in range(updates):
             found.append(rates_and_momenta(optimizer))
             step(optimizer)
             if every == "update":
@@ -227,12 +216,7 @@ def test_a_wrong_scheduler_is_refused(make: Make, error: type[Exception], messag
 def of_torch(make: Make, updates: int) -> list[float]:
     """The rates of updates 0, 1, ... by torch, with rate 1."""
     optimizer = SGD([nn.Parameter(torch.ones(1))], lr=1.0, momentum=0.9)
-    scheduler, found = make(optimizer), []
-    for _ in range(updates):
-        found.append(optimizer.param_groups[0]["lr"])
-        step(optimizer)
-        scheduler.step()
-    return found
+    return [rates[0] for rates in plain_loop(optimizer, make(optimizer), "update", 1, updates)][:updates]
 
 
 def close(expected: list[float]) -> Any:

@@ -28,20 +28,16 @@ pytestmark = [
 
 
 class Counter:
-    """Batches 0 to 9, and how many were drawn; it ends with an error if it has one."""
+    """Batches 0 to 9, how many were drawn, and an error."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception) -> None:
         self.drawn, self.error = 0, error
-
-    def __len__(self) -> int:
-        return 10
 
     def __iter__(self) -> Iterator[Tensor]:
         for k in range(10):
             self.drawn += 1
             yield torch.tensor(k)
-        if self.error:
-            raise self.error
+        raise self.error
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -55,19 +51,15 @@ def test_batches_are_those_of_the_loader(workers):
             assert type(found) is type(want) is list and all(map(torch.equal, found, want))
 
 
-@pytest.mark.parametrize("depth", [1, 2, 4])
-def test_no_more_than_depth_are_drawn_ahead(depth):
-    loader = Counter()
-    for k, batch in enumerate(Prefetcher(loader, "cpu", depth=depth)):
-        assert int(batch) == k and loader.drawn == min(k + 1 + depth, 10)
-
-
 def test_an_error_comes_after_the_batches_before_it():
-    found = []
-    with pytest.raises(OSError, match="the end"):
-        for batch in Prefetcher(Counter(OSError("the end")), "cpu", depth=5):
-            found.append(int(batch))
-    assert found == list(range(10))
+    """And no more than `depth` are drawn ahead."""
+    for depth in (1, 2, 4):
+        loader, found = Counter(OSError("the end")), list[int]()
+        with pytest.raises(OSError, match="the end"):
+            for batch in Prefetcher(loader, "cpu", depth=depth):
+                found.append(int(batch))
+                assert loader.drawn == min(len(found) + depth, 10)
+        assert found == list(range(10))
 
 
 def test_a_loader_without_length_or_state_stays_so():
@@ -76,6 +68,8 @@ def test_a_loader_without_length_or_state_stays_so():
         len(subject)
     assert not hasattr(subject, "state_dict") and not hasattr(subject, "load_state_dict") and not hasattr(subject, "epoch_stop")
     assert [batch.tolist() for batch in subject] == [[1, 1]] and list(subject) == []
+    with pytest.raises(ValueError, match="depth is 0, but must be at least 1"):
+        Prefetcher([], "cpu", depth=0)
 
 
 def test_the_loaders_attributes_are_there():
@@ -135,8 +129,3 @@ def test_a_pass_that_ends_early_lets_go_of_everything(end, monkeypatch):
     del batches
     gc.collect()
     assert not under_way(subject) and all(reference() is None for reference in held)
-
-
-def test_wrong_arguments():
-    with pytest.raises(ValueError, match="depth is 0, but must be at least 1"):
-        Prefetcher([], "cpu", depth=0)
