@@ -22,9 +22,8 @@ from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RandomCrop, R
 from fastdata.data.random import uniforms
 from fastdata.errors import CodecError, PrepError, StoreError
 from fastdata.images.masks import MaskRecipe, decode_mask, read_palette
-from fastdata.sources.inputs import Source, SourceList
-from fastdata.sources.packed import Packed
-from fastdata.sources.pairs import with_files
+from fastdata.sources.folder import with_files
+from fastdata.sources.inputs import Packed, Source, SourceList
 from fastdata.store.manifest import Labels
 from fastdata.store.store import Store
 from image_files import saved

@@ -23,8 +23,7 @@ from fastdata.images.masks import MaskRecipe
 from fastdata.images.prepare import ImageRecipe
 from fastdata.prepare.build_plan import build_plan
 from fastdata.prepare.plan import PrepareRun, load_plan, make_plan, save_plan
-from fastdata.sources.inputs import Source, SourceList
-from fastdata.sources.packed import Packed
+from fastdata.sources.inputs import Packed, Source, SourceList
 from fastdata.store.manifest import Labels
 from support import MAIN, PEAK_MEMORY, encode, picture, run
 

@@ -37,7 +37,7 @@ Names = str | Sequence[str]
 PARQUETS, ARROWS, TEXTS = (".parquet", ".pq"), (".arrow", ".feather", ".ipc"), (".csv", ".tsv")
 INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64")  # torch computes with int16, not with uint16
 FLOATS = ("float16", "float32", "float64")
-NARROWED = ("int", "uint", "halffloat", "float", "double", "decimal")  # the beginnings of Arrow's types of numbers
+NARROWED = ("int", "uint", "halffloat", "float", "double")  # the beginnings of Arrow's types of numbers
 MASK = ".missing"  # a batch has a column's mask under its name and this
 TARGET = "target"  # a field of a row; c0, c1 and so on are columns and masks
 WORD_BYTES = 8  # a row is a whole number of words, so that it can be gathered as int64
@@ -54,7 +54,7 @@ class TableColumn:
 
     Attributes:
         type: the widest Arrow type of such values, which says what they mean, such as "int64", "timestamp[us]" (a count since
-            1970), "decimal128(38, 2)" (the number times 100), or "string" (the place of a name in `names`).
+            1970), or "string" (the place of a name in `names`).
     """
 
     name: str
@@ -68,13 +68,12 @@ class TableDataset(RowsDataset):
     """A table, held in memory once for all processes of this machine.
 
     `ds[i]` is ({column: tensor without dimensions}, target); a `Loader` delivers ({column: [B]}, targets [B]). Each column has the
-    narrowest dtype that holds all of its values exactly. One with missing values comes with its mask, a bool tensor called
-    "NAME.missing"; where the mask is True, the column holds NaN (floats), the number of names (categories), False (booleans) or 0
-    (all others). A NaN of Parquet or Arrow is a value; one of pandas is a missing value.
+    narrowest dtype that holds all of its values exactly; decimals are floats. One with missing values comes with its mask, a bool
+    tensor called "NAME.missing"; where it is True, the column holds NaN (floats), the number of names (categories), False
+    (booleans) or 0 (all others). A NaN of Parquet or Arrow is a value; one of pandas is a missing value.
 
     Text is a category, whose names are sorted, by number if all are whole numbers; those of pandas and dictionaries of Arrow keep
-    their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all values are such, else names; numbers with
-    leading zeros, such as "01", are names.
+    their order. In a CSV, a column holds numbers, booleans, dates or timestamps if all values are such, else names, as "01" is.
 
     The target is an int class (names or booleans in the table), the number itself (whole numbers), a float32 vector (other numbers,
     or several targets), or -1 without a target. Rows whose target is missing or not finite are left out, with a warning.
@@ -233,7 +232,7 @@ def _contiguous(part: Array, pin: bool) -> torch.Tensor:
 
 
 def _labels(columns: Sequence[TableColumn]) -> Labels:
-    """Return what the targets mean: names and booleans are classes, a whole number is itself, other numbers are float vectors."""
+    """Return what the targets mean."""
     if not columns:
         return Labels("none")
     first, names = columns[0], tuple(column.name for column in columns)
@@ -370,7 +369,7 @@ def _widest(name: str, kind: Any) -> Any:
     if types.is_integer(value):
         return pa.uint64() if value == pa.uint64() else pa.int64()
     if types.is_decimal(value):
-        return pa.decimal128(38, value.scale)
+        return pa.float64() if value.scale else pa.int64()
     if types.is_date(value):
         return pa.date32()
     if types.is_floating(value) or types.is_temporal(value) or types.is_boolean(value) or types.is_null(value):
@@ -380,7 +379,7 @@ def _widest(name: str, kind: Any) -> Any:
 
 
 def _as_names(array: Any, kind: Any) -> Any:
-    """Return a chunked array of anything as dictionaries of text, of this type."""
+    """Return a chunked array of anything as dictionaries of text."""
     pa = import_pyarrow()
     stored_once = pa.types.is_dictionary(array.type) and is_text(array.type)
     if not stored_once or any(chunk.dictionary.null_count for chunk in array.chunks):
@@ -400,12 +399,6 @@ def _to_numpy(array: Any) -> tuple[Array, Array, tuple[str, ...]]:
         names, array = tuple(array.dictionary.to_pylist()), array.indices
     if pa.types.is_null(array.type):
         return np.zeros(len(array), np.uint8), missing, names
-    if pa.types.is_decimal(array.type):
-        raw = np.frombuffer(array.buffers()[1], "<i8")[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
-        low, high = np.where(missing, 0, raw.T)
-        if (high != low >> 63).any():
-            raise ValueError("it holds decimals of more than 64 bits")
-        return low, missing, names
     if pa.types.is_temporal(array.type):
         array = array.cast(pa.int32() if array.type.bit_width == 32 else pa.int64())
     if not pa.types.is_floating(array.type):  # else NaN follows from nulls
@@ -432,7 +425,7 @@ def _quoted(names: Sequence[str]) -> str:
 def _read(
     source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[str, TableColumn]
 ) -> tuple[str, list[TableColumn], dict[str, Array]]:
-    """Return the name of a source, what its columns hold, and the values of these and of masks, in the rows that have a target.
+    """Return the name of a source, what its columns hold, and their values and masks, in the rows that have a target.
 
     wanted: the names that the arguments target, category and drop give. classes: columns of another table.
     """
@@ -474,8 +467,6 @@ def _read(
         dtype = _narrowest(values) if column.type.startswith(NARROWED) else column.dtype
         count = None if each in wanted["target"] else int(missing.sum()) or None
         columns.append(replace(column, dtype=dtype, missing=count))
-        if each in wanted["target"] and column.type.startswith("decimal"):
-            values, dtype = values / 10.0 ** int(column.type[:-1].rpartition(", ")[2]), "float64"
         arrays[each] = np.ascontiguousarray(values, dtype)
         if count is not None:
             if each + MASK in chosen:
@@ -485,9 +476,9 @@ def _read(
 
 
 def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColumn | None) -> tuple[TableColumn, Array, Array]:
-    """Read a column of all parts: what it holds, its values, and where they are missing.
+    """Read a column of all parts: what it holds, its values, and where they are missing. names: whether they are names.
 
-    names: whether its values are names, whatever they look like. other: a column of another table, whose names are numbered.
+    other: a column of another table, whose names are numbered.
     """
     pa, chunks = import_pyarrow(), []
     types = [pa.string()] if names else [part.schema.field(name).type for part in parts]
@@ -498,6 +489,8 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
         for part in parts:
             with _reading(f"{part.name}, column {name!r}"):
                 array = part.read(name)
+                if pa.types.is_decimal(array.type):
+                    array = array.cast(pa.string())  # whose digits are read exactly
                 chunks += (_as_names(array, kind) if pa.types.is_dictionary(kind) else array.cast(kind)).chunks
         values, missing, texts = _to_numpy(pa.chunked_array(chunks, kind))
     if not pa.types.is_dictionary(kind):

@@ -14,9 +14,8 @@ from typing import Any
 import test_coco
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.annotations import with_coco, with_yolo
-from fastdata.sources.fields import read_fields
+from fastdata.sources.fields import in_pixels, read_fields
 from fastdata.sources.inputs import SourceList
-from fastdata.sources.instances import in_pixels
 from fastdata.sources.listing import list_sources
 from stores import folder
 from support import write_pictures

@@ -16,11 +16,10 @@ from fastdata.images.sections import NamedImage
 from fastdata.images.tokens import with_tokens
 from fastdata.prepare.plan import Plan, make_plan
 from fastdata.sources.annotations import with_coco, with_yolo
-from fastdata.sources.fields import with_groups
+from fastdata.sources.fields import with_groups, with_meanings
+from fastdata.sources.folder import image_folders, with_files
 from fastdata.sources.inputs import SourceList, label_notes
-from fastdata.sources.instances import with_meanings
 from fastdata.sources.listing import list_sources
-from fastdata.sources.pairs import image_folders, with_files
 from fastdata.sources.urls import AnyPath, to_path
 from fastdata.types import StrPath
 

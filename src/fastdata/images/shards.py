@@ -21,9 +21,8 @@ from fastdata.kinds import Tables
 from fastdata.prepare.plan import Plan, PrepareRun
 from fastdata.prepare.worker import ProgressReport, ShardTask, Writers, reject_of
 from fastdata.sources.base import read_source
-from fastdata.sources.fields import field_files, read_fields
+from fastdata.sources.fields import box_notes, field_files, in_pixels, read_fields
 from fastdata.sources.inputs import Source, detail_of, listed, reason_of
-from fastdata.sources.instances import box_notes, in_pixels
 from fastdata.sources.urls import AnyPath, join, read_ahead, to_path
 from fastdata.system.machine import room
 from fastdata.tokenizer import unknown_note

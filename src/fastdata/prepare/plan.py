@@ -24,8 +24,7 @@ from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.errors import PrepError, StoreError, lacking
 from fastdata.remote.url import Storage
-from fastdata.sources.inputs import Field, Source, SourceList
-from fastdata.sources.packed import Packed, shuffled, trimmed
+from fastdata.sources.inputs import Field, Packed, Source, SourceList, shuffled, trimmed
 from fastdata.sources.urls import AnyPath, UrlPath, stamps_of, to_path
 from fastdata.store.columns import Column
 from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic

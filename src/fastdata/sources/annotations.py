@@ -14,11 +14,9 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from fastdata.errors import PrepError
-from fastdata.sources.folder import Walk, walk_files
-from fastdata.sources.inputs import Field, Source, SourceList, listed, parse_json, read_bytes
-from fastdata.sources.instances import annotated, instance_column, with_annotations
-from fastdata.sources.packed import Packed
-from fastdata.sources.pairs import FileIndex
+from fastdata.sources.fields import annotated, instance_column, with_annotations
+from fastdata.sources.folder import FileIndex, Walk, walk_files
+from fastdata.sources.inputs import Field, Packed, Source, SourceList, listed, parse_json, read_bytes
 from fastdata.sources.urls import AnyPath
 from fastdata.store.columns import INSTANCES, SOURCE_SIZE, Column, mirror_order
 from fastdata.words import number_of, was

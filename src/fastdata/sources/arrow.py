@@ -42,10 +42,7 @@ def import_pyarrow() -> Any:
 
 
 def column_of(name: str, kind: Any, names: tuple[str, ...] = ()) -> Column:
-    """Return the column that suits an Arrow type: fixed-size lists of numbers become arrays, other lists of them lists.
-
-    names: of the classes that whole numbers stand for. Raise ValueError if no column holds such values.
-    """
+    """Return the column that suits an Arrow type. Raise ValueError if there is none. names: of what whole numbers stand for."""
     kind, shape = _decoded(kind), list[int]()
     many = str(kind).startswith(("list<", "large_list<"))
     inner = kind.value_type if many else kind
@@ -128,10 +125,7 @@ def read_arrow(path: AnyPath) -> Any:
 
 
 class _ArrowFile:
-    """A Parquet file, or a memory-mapped one of Arrow.
-
-    Cells of Parquet are read forward, a few rows at a time: a row group may be larger than memory.
-    """
+    """A Parquet file, read a few rows at a time, since a row group may be larger than memory; or a memory-mapped one of Arrow."""
 
     def __init__(self, path: AnyPath) -> None:
         self._table = None if ENDINGS[path.suffix.lower()] == "parquet" else read_arrow(path)
@@ -159,7 +153,7 @@ class _ArrowFile:
         return list((compute.struct_field(column, field) if field else column).to_pylist())
 
     def cell(self, name: str, row: int) -> Any:
-        """Return a value. Raises CodecError if it is damaged, or another one before it in its row group."""
+        """Return a value. Raise CodecError if it is damaged, or another one before it in its row group."""
         if self._table is not None:
             return self._table[name][row].as_py()
         group = bisect_right(self._ends, row) - 1
@@ -222,10 +216,10 @@ def read(path: AnyPath, column: str, row: int) -> bytes:
     """Return the image file of a row. Raise CodecError if it holds none, or is damaged."""
     image = cell(path, column, row)
     if isinstance(image, dict):
-        if image.get("bytes") is None and image.get("path"):
+        path_alone = image.get("path") if image.get("bytes") is None else None
+        if path_alone:
             raise CodecError(
-                f"the row has only a path, {image['path']}: embed the images; those of Hugging Face's datasets by {EMBED}",
-                "missing",
+                f"the row has only a path, {path_alone}: embed the images; those of Hugging Face's datasets by {EMBED}", "missing"
             )
         image = image.get("bytes")
     if image is None:

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.folder import list_entries
-from fastdata.sources.inputs import SPLITS, Field, Source, SourceList, SplitsError, is_image, listed, look, not_stored
+from fastdata.sources.inputs import SPLITS, Field, Packed, Source, SourceList, SplitsError, is_image, listed, look, not_stored
 from fastdata.sources.labels import Value, with_labels
 from fastdata.sources.options import NO_LABELS, LabelOptions
-from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, join, look_at_all, state_of, to_path
 from fastdata.store.manifest import Labels
 from fastdata.types import StrPath

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from fastdata.errors import PrepError
 from fastdata.sources.base import list_archives
 from fastdata.sources.fields import parse_fields, with_fields
-from fastdata.sources.folder import list_folder
+from fastdata.sources.folder import list_folder, refuse_mask_folders
 from fastdata.sources.inputs import FOLDERS, Field, SourceList
 from fastdata.sources.labels import with_folder_classes, with_labels, with_pattern
 from fastdata.sources.options import LabelOptions
-from fastdata.sources.pairs import refuse_mask_folders
 from fastdata.sources.tables import is_path_table, list_table, with_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.types import StrPath

@@ -1,7 +1,6 @@
 """Python sequences as SOURCE: an object of this process, or `module:function`, which every worker imports and calls itself.
 
-Workers read items by number: from a copy of a sequence that pickles to less than 64 MB, or through the process that has it. The
-plan has the number of items, their labels and fields, and a checksum of 1,000 items.
+Workers read items from a copy of a sequence that pickles to less than 64 MB, or through the process that has it.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ import xxhash
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.base import FUNCTION, Selection, function_of, open_once
-from fastdata.sources.inputs import LABELS, PATHS, Source, SourceList, choose_label, not_stored
+from fastdata.sources.inputs import LABELS, PATHS, Packed, Source, SourceList, choose_label, not_stored
 from fastdata.sources.labels import with_labels
 from fastdata.sources.options import NO_LABELS
-from fastdata.sources.packed import Packed
 from fastdata.sources.tables import PathTable, with_columns
 from fastdata.sources.urls import AnyPath, waiting
 from fastdata.store.manifest import Labels
@@ -112,14 +110,9 @@ def _view(source: Any, label_column: str, fields: Sequence[str] = ()) -> Items:
         return replace(each[0], source=joined, labels=None)
     features = getattr(source, "features", None)
     if isinstance(features, Mapping) and hasattr(source, "cast_column"):
-        return _view_columns(source, features, label_column)
+        return _view_columns(source, [*features], features, label_column, fields)
     if kind.__name__ in ("DataFrame", "Table"):  # of pandas, polars or Arrow
-        names = [*getattr(source, "column_names", source.columns)]
-        image, label = _image_column(names, ()), choose_label(names, label_column, "source")
-        cells = {name: _cells(source[name]) for name in names if name in (image, label, *fields)}
-        rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
-        labels, classes = (cells[label], _categories(source[label])) if label else ([None] * len(source), [])
-        return Items(rows, labels, classes, image, label, dict.fromkeys(name for name in names if name not in (image, label)))
+        return _view_columns(source, [*getattr(source, "column_names", source.columns)], {}, label_column, fields)
     if kind.__name__ == "Series":
         source = _cells(source)
     if isinstance(source, Mapping):
@@ -137,23 +130,25 @@ def _view(source: Any, label_column: str, fields: Sequence[str] = ()) -> Items:
     return Items(source, labels, classes, label_column=label_column)
 
 
-def _view_columns(source: Any, features: Mapping[str, Any], label_column: str) -> Items:
-    """View a dataset of Hugging Face. Its images stay encoded, unless a format is set."""
-    image = _image_column([*features], [name for name, one in features.items() if type(one).__name__ == "Image"])
-    label = choose_label([*features], label_column, "source", [name for name, one in features.items() if hasattr(one, "names")])
+def _view_columns(
+    source: Any, names: Sequence[Any], features: Mapping[str, Any], label_column: str, fields: Sequence[str]
+) -> Items:
+    """View a DataFrame, or by its features a dataset of Hugging Face, whose images stay encoded unless a format is set."""
+    known = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
+    if (image := next((name for name in (*known, *IMAGES) if name in names), None)) is None:
+        listed, hint = ", ".join(map(str, names)), "a table without images is not prepared: TableDataset reads it"
+        raise PrepError(f"source has no column of images or paths ({', '.join(IMAGES)}), only {listed}; {hint}")
+    label = choose_label(names, label_column, "source", [name for name, feature in features.items() if hasattr(feature, "names")])
+    labels = _cells(source[label]) if label else [None] * len(source)
+    classes = _categories(source[label]) if label else []
+    if not features:
+        cells = {name: _cells(source[name]) for name in names if name in (image, label, *fields)}
+        rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+        return Items(rows, labels, classes, image, label, dict.fromkeys(name for name in names if name not in (image, label)))
     feature = features[image]
     if getattr(feature, "decode", False) and source.format["type"] is None:
         source = source.cast_column(image, type(feature)(decode=False))
-    labels = list(source[label]) if label else [None] * len(source)
     return Items(source, labels, list(getattr(features.get(label), "names", None) or ()), image, label)
-
-
-def _image_column(names: Sequence[Any], images: Sequence[str]) -> str:
-    """Return the column of images, or of their paths. images: those that are known to be."""
-    if (found := next((name for name in (*images, *IMAGES) if name in names), None)) is not None:
-        return found
-    listed, hint = ", ".join(map(str, names)), "a table without images is not prepared: TableDataset reads it"
-    raise PrepError(f"source has no column of images or paths ({', '.join(IMAGES)}), only {listed}; {hint}")
 
 
 def _categories(column: Any) -> list[str]:
@@ -232,7 +227,7 @@ _shared = dict[Path, tuple[Any, Any]]()  # by the files of `share`: sequences of
 
 
 def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
-    """List the items: labels and class names of all, and the contents of some, which are part of the names of their places."""
+    """List the items. A checksum of the contents of some is part of the names of their places."""
     (path,) = files
     match = function_of(path)
     source, labels = (_call(match, Path()), None) if match else _shared[Path(path)]
@@ -284,8 +279,7 @@ def read(path: AnyPath, index: int) -> bytes:
     """Return the image file of an item."""
     with waiting():  # imports take a while
         items = open_once(path, _open, str(path))
-    data: bytes = items.image(index)
-    return data
+    return bytes(items.image(index))
 
 
 def _open(path: AnyPath) -> Any:
@@ -331,7 +325,7 @@ def _call(match: re.Match[str], folder: Path) -> Any:
 
 @contextmanager
 def share(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the path of SOURCE, and the labels that are not in it. That of a sequence is for workers of this machine, meanwhile."""
+    """Yield the path of SOURCE, that of a sequence for the workers of this machine, and the labels that are not in it."""
     if isinstance(source, str | os.PathLike):
         yield source, labels
         return
@@ -386,7 +380,7 @@ def _pickled(source: Any) -> bytes:
 
 @contextmanager
 def _served(items: Items, path: Path) -> Iterator[None]:
-    """Let other processes read the items, by threads of this one, one item at a time. path: of a socket, in a private folder."""
+    """Let other processes read the items, one at a time, by threads of this one. path: of a socket, in a private folder."""
     lock, ended = threading.Lock(), threading.Event()
 
     def answer(connection: Connection) -> None:
@@ -416,13 +410,13 @@ def _served(items: Items, path: Path) -> Iterator[None]:
 
 
 class _RemoteItems:
-    """Images of items in another process."""
+    """Items of another process."""
 
     def __init__(self, path: Path) -> None:
         self._connection = Client(str(path))
 
     def image(self, index: int) -> bytes:
-        """Return an image file, as `Items.image` does."""
+        """Return what `Items.image` does."""
         try:
             self._connection.send(index)
             with waiting():  # for the items of other workers
@@ -431,8 +425,7 @@ class _RemoteItems:
             raise PrepError(f"the process that reads SOURCE does not answer: {error}") from None
         if isinstance(reply, Exception):
             raise reply
-        data: bytes = reply
-        return data
+        return bytes(reply)
 
     def close(self) -> None:
         self._connection.close()

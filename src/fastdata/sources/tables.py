@@ -10,7 +10,7 @@ import shlex
 import sys
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Any
@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from fastdata.errors import PrepError
+from fastdata.errors import CodecError, PrepError
 from fastdata.sources.arrow import class_names, column_of, image_columns, import_pyarrow
 from fastdata.sources.base import pointer_of
-from fastdata.sources.fields import field_error, fit, give_type, nested, parse_text
+from fastdata.sources.fields import as_instances, field_error, fit, give_type, nested, parse_text
 from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import (
     INDEX_COLUMN,
     LABELS,
     PATHS,
     Field,
+    Packed,
     Source,
     SourceList,
     SplitsError,
@@ -41,10 +42,8 @@ from fastdata.sources.inputs import (
     parse_json,
     path_key,
 )
-from fastdata.sources.instances import as_instances
 from fastdata.sources.labels import with_labels
 from fastdata.sources.options import NO_LABELS, LabelOptions
-from fastdata.sources.packed import Packed
 from fastdata.sources.urls import AnyPath, join, look_at_all, seekable, to_path
 from fastdata.store.manifest import Labels
 from fastdata.words import number_of
@@ -202,8 +201,8 @@ def delimiter_of(path: AnyPath) -> str:
 # Encodings
 
 
-def name_encoding(head: bytes) -> str:
-    """Return the encoding of a text if it is UTF-16 or UTF-32, else "". head: the first bytes."""
+def _name_encoding(head: bytes) -> str:
+    """Return the encoding of a text if it is UTF-16 or UTF-32, else ""."""
     if (name := json.detect_encoding(head).upper()) in ("UTF-16", "UTF-32"):  # a mark at the beginning says so
         return name
     even, odd = head[::2], head[1::2]
@@ -213,9 +212,12 @@ def name_encoding(head: bytes) -> str:
     return ""
 
 
-def not_utf8(name: str, encoding: str) -> str:
-    """Say that a file is not UTF-8, and how to convert it."""
-    return f"it is {encoding}, not UTF-8: convert it with {_iconv(encoding, name)}"
+def refuse_head(name: str, head: bytes) -> None:
+    """Raise CodecError if the first bytes of a text file are a pointer, or are not UTF-8."""
+    if pointer := pointer_of(head):
+        raise CodecError(f"it is {pointer}", "pointer")
+    if encoding := _name_encoding(head[:ENCODING_BYTES]):
+        raise CodecError(f"it is {encoding}, not UTF-8: convert it with {_iconv(encoding, name)}", "not-utf8")
 
 
 def _iconv(encoding: str, name: str) -> str:
@@ -224,11 +226,10 @@ def _iconv(encoding: str, name: str) -> str:
 
 def _refuse_head(path: AnyPath) -> None:
     with path.open("rb") as file:
-        head = file.read(ENCODING_BYTES)
-    if pointer := pointer_of(head):
-        raise PrepError(f"{path} is {pointer}")
-    if encoding := name_encoding(head):
-        raise PrepError(f"cannot read {path}: {not_utf8(str(path), encoding)}")
+        try:
+            refuse_head(str(path), file.read(ENCODING_BYTES))
+        except CodecError as error:
+            raise PrepError(f"cannot read {path}: {error}") from None
 
 
 SPLIT = "split"
@@ -354,40 +355,30 @@ def _splits(table: PathTable) -> list[str]:
 
 def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
     """Return the field of a column of a table, with its type, and its values as JSON."""
-    cells = table.column(field.path[0], f"--fields {field}")
-    texts, kind, column = table.texts, table.schema.get(field.path[0]), field.column
-
-    def each(convert: Callable[[Any], Any]) -> Packed[Any]:
-        found = Packed[Any]()
-        for row, cell in enumerate(cells):
-            try:
-                found.append(convert(cell))
-            except (ValueError, OverflowError, RecursionError) as error:
-                raise field_error(field, f"{table.path}, row of {table.names[row]!r}: {error}") from None
-        return found
-
-    if field.layout or len(field.path) > 1:  # in text as JSON
-        cells = each(lambda cell: nested(parse_json(cell) if texts else cell, field.path[1:]))
-        texts, kind = False, None
+    (first, *rest), column, found = field.path, field.column, Packed[Any]()
+    cells, kind = table.column(first, f"--fields {field}"), None if rest else table.schema.get(first)
+    inner = bool(field.layout or rest)  # in text as JSON
+    texts = table.texts and not inner
     if not field.typed and kind is not None:
         try:
             column = column_of(column.name, *kind)
         except ValueError as error:
             raise field_error(field, error) from None
-    elif not field.typed:
-        numbers = any(cells) and all(map(is_number, filter(None, cells))) if texts else False
-        if numbers or not (texts or all(isinstance(cell, str | None) for cell in cells)):
-            raise field_error(field, f"its values are no text: {give_type(field)}")
+    elif not field.typed and texts and any(cells) and all(map(is_number, filter(None, cells))):
+        raise field_error(field, f"its values are no text: {give_type(field)}")
     if column.type == "bytes" and not texts:
         raise field_error(field, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
-
-    convert = as_instances if field.layout else fit
-
-    def as_json(cell: Any) -> Any:
-        value = convert(column, parse_text(column, cell) if texts else cell)
-        return value.tolist() if isinstance(value, np.ndarray) else value
-
-    return replace(field, column=column, listed=True), each(as_json)
+    for row, cell in enumerate(cells):
+        try:
+            value = nested(parse_json(cell) if inner and table.texts else cell, rest)
+            if not field.typed and kind is None and not isinstance(value, str | None):
+                raise ValueError(f"its values are no text: {give_type(field)}")
+            value = parse_text(column, value) if texts else value
+            value = as_instances(column, value) if field.layout else fit(column, value)
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise field_error(field, f"{table.path}, row of {table.names[row]!r}: {error}") from None
+        found.append(value.tolist() if isinstance(value, np.ndarray) else value)
+    return replace(field, column=column, listed=True), found
 
 
 def with_columns(inputs: SourceList, table: PathTable, rows: Sequence[int], fields: Sequence[Field]) -> SourceList:

@@ -14,10 +14,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import Selection, damaged_file, read_range, unreadable
-from fastdata.sources.inputs import Source, SourceList, is_image, nfc, parse_json, read_bytes
+from fastdata.sources.folder import with_companion
+from fastdata.sources.inputs import Packed, Source, SourceList, is_image, nfc, parse_json, read_bytes
 from fastdata.sources.labels import Value, with_labels
-from fastdata.sources.packed import Packed
-from fastdata.sources.pairs import with_companion
 from fastdata.sources.urls import AnyPath
 from fastdata.store.manifest import Labels
 
@@ -58,19 +57,16 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
 
 
 class Member(NamedTuple):
-    """A file in a tar. problem: why it cannot be used, or ""."""
+    """A file in a tar."""
 
     name: str
     offset: int
     size: int
-    problem: str
+    problem: str  # why it cannot be used, or ""
 
 
 def _members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
-    """Yield the members that are not folders, in order.
-
-    Python's tarfile takes a damaged header for the end. So it is an error if anything but the zeros of an end follows the last.
-    """
+    """Yield the members that are not folders. Anything but zeros behind them is an error: tarfile takes damage for the end."""
     total, end = file.seek(0, os.SEEK_END), 0
     file.seek(0)
     try:
@@ -177,8 +173,7 @@ def _in_json(data: bytes) -> tuple[Any, list[str]]:
         value, names = body.get("label", body.get("cls")), body.get("names")
     except (ValueError, RecursionError, AttributeError):
         return None, []
-    names = names if _are_names(names) else []
-    return value, names
+    return value, names if _are_names(names) else []
 
 
 def _are_names(names: Any) -> bool:

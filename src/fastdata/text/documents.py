@@ -20,7 +20,7 @@ from fastdata.errors import CodecError, MissingExtraError, PrepError, needs
 from fastdata.prepare.worker import reject_of
 from fastdata.sources.base import damaged_file, pointer_of, unreadable
 from fastdata.sources.inputs import ABSENT, detail_of
-from fastdata.sources.tables import ENCODING_BYTES, name_encoding, not_utf8
+from fastdata.sources.tables import ENCODING_BYTES, refuse_head
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.types import Array
 
@@ -115,10 +115,8 @@ def _blocks(path: AnyPath, packed: str, piece: Piece) -> Iterator[bytes]:
         file.seek(piece.start)
         blocks = filter(None, _gzip(file) if packed == "gzip" else _zstd(file) if packed else _plain(file, piece))
         head = next(blocks, b"")
-        if not piece.start and (pointer := pointer_of(head)):
-            raise CodecError(f"it is {pointer}", "pointer")
-        if not piece.start and (encoding := name_encoding(head[:ENCODING_BYTES])):
-            raise CodecError(not_utf8(path.name, encoding), "not-utf8")
+        if not piece.start:
+            refuse_head(path.name, head)
         yield head
         yield from blocks
 
