@@ -23,8 +23,15 @@ ROOT = Path(__file__).parents[1]
 BENCH = "--seconds 0.05 --repeats 1 --workers 0 --crop 64 --batch-size 8"
 SHORT = ["--copies", "8", "--epochs", "3", "--at-least", "0.8", "--bench-options", BENCH]
 
-IMAGES = ROOT / "examples/train_images.py"
+IMAGES = "train_images.py"
 SMALL = ["--side", "16", "--width", "8", "--batch-size", "8", "--workers", "1", "--device", "cpu"]
+
+
+def said(script: str, *options: Any, cwd: Path, seconds: float = 300) -> str:
+    """What an example prints."""
+    done = run(sys.executable, ROOT / "examples" / script, *options, cwd=cwd, seconds=seconds)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stdout + done.stderr
+    return done.stdout
 
 
 def imported(name: str) -> Any:
@@ -38,18 +45,17 @@ def imported(name: str) -> Any:
 
 @pytest.mark.slow
 def test_the_tour_makes_what_it_names_and_learns(tmp_path: Path) -> None:
-    done = run(sys.executable, ROOT / "examples/demo.py", *SHORT, cwd=tmp_path)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stdout + done.stderr
-    for said in ("1797 of 1797 images kept", "16 of 16 images kept", "demo/digits.png", "demo/digits.html"):
-        assert said in done.stdout
+    text = said("demo.py", *SHORT, cwd=tmp_path)
+    for words in ("1797 of 1797 images kept", "16 of 16 images kept", "demo/digits.png", "demo/digits.html"):
+        assert words in text
     assert cv2.imread(str(tmp_path / "demo/digits.png")).shape[0] > 100
     for store in ("demo/digits.fds", "demo/photos.fds"):
         assert (tmp_path / store / "manifest.json").is_file()
-    commands = re.findall(r"^\$ (.*)$", done.stdout, re.MULTILINE)
+    commands = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
     assert [c.split(" demo")[0] for c in commands] == [
         "fastdata-prep", "fastdata-prep", "fastdata verify", "fastdata info", "fastdata report", "fastdata bench",
     ]  # fmt: skip
-    epochs = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+)% +(\d+)$", done.stdout, re.MULTILINE)
+    epochs = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+)% +(\d+)$", text, re.MULTILINE)
     assert [int(epoch) for epoch, *_ in epochs] == [1, 2, 3]
     losses, accuracies = [float(e[1]) for e in epochs], [float(e[2]) for e in epochs]
     assert losses == sorted(losses, reverse=True)
@@ -76,9 +82,8 @@ def test_segmentation_learns_from_generated_scenes(tmp_path: Path) -> None:
         noise = rng.integers(0, 60, (90, 120, 3), np.uint8)
         cv2.imwrite(str(tmp_path / f"images/{k}.png"), noise + 150 * mask[:, :, None])
         cv2.imwrite(str(tmp_path / f"masks/{k}.png"), mask)
-    done = run(sys.executable, ROOT / "examples/train_segmentation.py", "images", "masks", "--epochs", "8", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    right, plain = (float(share) for share in re.findall(r"([\d.]+)%", done.stdout))
+    text = said("train_segmentation.py", "images", "masks", "--epochs", "8", cwd=tmp_path)
+    right, plain = (float(share) for share in re.findall(r"([\d.]+)%", text))
     assert right > plain + 5
     assert cv2.imread(str(tmp_path / "segmentation/scenes.png")).shape == (4 * 176, 3 * 240, 3)
 
@@ -89,11 +94,9 @@ def test_a_gpt_learns_what_a_bigram_model_can_t(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     words = ["abab", "abba", "baab", "acab"]
     (tmp_path / "text.txt").write_text("\n\n".join(2 * words[k] for k in rng.integers(0, 4, 3000)))
-    script = ROOT / "examples/train_gpt.py"
-    done = run(sys.executable, script, tmp_path / "text.txt", "--steps", "150", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "3000 speeches, 27000 tokens" in done.stdout
-    found = re.search(r"held-out loss ([\d.]+) nats a token after \d+ s; the bigram model's is ([\d.]+)", done.stdout)
+    text = said("train_gpt.py", tmp_path / "text.txt", "--steps", "150", cwd=tmp_path)
+    assert "3000 speeches, 27000 tokens" in text
+    found = re.search(r"held-out loss ([\d.]+) nats a token after \d+ s; the bigram model's is ([\d.]+)", text)
     assert found is not None and float(found[1]) < float(found[2]) - 0.1
 
 
@@ -114,31 +117,25 @@ def test_views_without_labels_teach_an_encoder_what_raw_pixels_do_not_tell(tmp_p
             path = tmp_path / split / kind / f"{k}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(path), image)
-    options = ["--epochs", "15", "--batch-size", "64", "--width", "16"]
-    done = run(sys.executable, ROOT / "examples/train_ssl.py", "train", "test", *options, cwd=tmp_path, seconds=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    learnt, _, raw = (float(share) for share in re.findall(r"([\d.]+)%", done.stdout.splitlines()[-1]))
+    text = said("train_ssl.py", "train", "test", "--epochs", "15", "--batch-size", "64", "--width", "16", cwd=tmp_path)
+    learnt, _, raw = (float(share) for share in re.findall(r"([\d.]+)%", text.splitlines()[-1]))
     assert learnt > raw + 15
 
 
 @pytest.mark.slow
 def test_a_clip_finds_captions_that_it_was_not_trained_on(tmp_path: Path) -> None:
-    options = ["--scenes", "1500", "--epochs", "12"]
-    done = run(sys.executable, ROOT / "examples/train_clip.py", *options, cwd=tmp_path, seconds=400)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1500 of 1500 scenes prepared" in done.stdout
-    found = [[float(share) for share in pair] for pair in re.findall(r"recall@\d ([\d.]+)%; by chance ([\d.]+)%", done.stdout)]
+    text = said("train_clip.py", "--scenes", "1500", "--epochs", "12", cwd=tmp_path, seconds=400)
+    assert "1500 of 1500 scenes prepared" in text
+    found = [[float(share) for share in pair] for pair in re.findall(r"recall@\d ([\d.]+)%; by chance ([\d.]+)%", text)]
     (first, chance), (five, _) = found
     assert 100 >= five >= first > 20 * chance > 0
 
 
 @pytest.mark.slow
 def test_a_detector_finds_shapes(tmp_path: Path) -> None:
-    options = ["--scenes", "800", "--epochs", "12"]
-    done = run(sys.executable, ROOT / "examples/train_detection.py", *options, cwd=tmp_path, seconds=400)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = re.search(r"mAP ([\d.]+) at an IoU of 0.5, on 160 held-out scenes", done.stdout)
-    assert found is not None and float(found[1]) > 0.6, done.stdout
+    text = said("train_detection.py", "--scenes", "800", "--epochs", "12", cwd=tmp_path, seconds=400)
+    found = re.search(r"mAP ([\d.]+) at an IoU of 0.5, on 160 held-out scenes", text)
+    assert found is not None and float(found[1]) > 0.6, text
     assert cv2.imread(str(tmp_path / "detection-demo/scenes.png")).shape == (288, 4 * 288, 3)
 
 
@@ -179,9 +176,8 @@ def test_batches_of_a_dataset_on_the_device_are_its_samples(patterns: Path) -> N
 @pytest.mark.slow
 def test_a_model_learns_from_a_dataset_on_the_device(patterns: Path) -> None:
     store = fastdata.prep(patterns, patterns.with_suffix(".fds"), workers=1).out
-    done = run(sys.executable, ROOT / "examples/dataset_on_device.py", store, cwd=patterns.parent)
-    assert done.returncode == 0, done.stderr
-    first, *_, last = (float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout))
+    text = said("dataset_on_device.py", store, cwd=patterns.parent)
+    first, *_, last = (float(loss) for loss in re.findall(r"loss ([\d.]+)", text))
     assert last < first / 2
 
 
@@ -192,15 +188,14 @@ def losses(log: Path) -> list[float]:
 @pytest.mark.slow
 def test_a_resnet_learns(patterns: Path) -> None:
     options = ["--epochs", "6", "--lr", "0.02", "--dir", "run", "--log-every", "1"]
-    done = run(sys.executable, IMAGES, patterns, patterns, *SMALL, *options, cwd=patterns.parent)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "42 of 42 images" in done.stdout
-    found = re.search(r"top1 ([\d.]+)% of 42 images after 30 updates", done.stdout)
+    text = said(IMAGES, patterns, patterns, *SMALL, *options, cwd=patterns.parent)
+    assert "42 of 42 images" in text
+    found = re.search(r"top1 ([\d.]+)% of 42 images after 30 updates", text)
     assert found is not None and float(found[1]) > 80
     run_folder = patterns.parent / "run"
     assert len(losses(run_folder / "log.jsonl")) == 30
-    again = run(sys.executable, IMAGES, patterns, patterns, *SMALL, *options, cwd=patterns.parent)
-    assert again.returncode == 0 and found[0] in again.stdout, "a run that has ended says its result again"
+    again = said(IMAGES, patterns, patterns, *SMALL, *options, cwd=patterns.parent)
+    assert found[0] in again, "a run that has ended says its result again"
 
 
 @pytest.mark.slow
@@ -208,7 +203,8 @@ def test_two_ranks_give_the_curve_of_one(patterns: Path) -> None:
     """The same images in the same updates; 42 are not a multiple of 8, so that the last update of an epoch is a short one."""
     options = [*SMALL, "--norm", "group", "--epochs", "2", "--log-every", "1", "--clip-norm", "1"]
     for name, ranks, *more in (("one", 1), ("two", 2), ("parts", 2, "--shard")):
-        assert run_ranks(ranks, sys.executable, IMAGES, patterns, *options, *more, "--dir", name, cwd=patterns.parent) == 0
+        command = [sys.executable, ROOT / "examples" / IMAGES, patterns, *options, *more, "--dir", name]
+        assert run_ranks(ranks, *command, cwd=patterns.parent) == 0
     one, *others = (losses(patterns.parent / name / "log.jsonl") for name in ("one", "two", "parts"))
     for other in others:
         assert len(one) == len(other) == 10
@@ -221,7 +217,7 @@ def test_both_data_paths_learn_alike(tmp_path: Path) -> None:
         path = tmp_path / "images" / ("dark", "light")[k % 2] / f"{k}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), np.full((32, 32, 3), (20, 200)[k % 2] + k // 8, np.uint8))
-    command = [sys.executable, ROOT / "examples/beside_torch.py", tmp_path / "images", tmp_path / "images"]
-    done = run(*command, "--epochs", "8", "--seeds", "1", "--picture", tmp_path / "curves.png", cwd=tmp_path)
-    assert re.findall(r"seed 0: ([\d.]+)%", done.stdout) == ["100.0", "100.0"], done.stdout + done.stderr
+    options = ["--epochs", "8", "--seeds", "1", "--picture", tmp_path / "curves.png"]
+    text = said("beside_torch.py", tmp_path / "images", tmp_path / "images", *options, cwd=tmp_path)
+    assert re.findall(r"seed 0: ([\d.]+)%", text) == ["100.0", "100.0"], text
     assert cv2.imread(str(tmp_path / "curves.png")).shape[0] > 100

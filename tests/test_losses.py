@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from training import cut, data, net, trainer, values
+from training import cut, data, mean_of_torch, net, plain, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
 IGNORED = [0, 1, 2, 3, 13, 29]  # the first micro-batch has nothing that counts
@@ -43,20 +43,10 @@ def sums(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
     return F.cross_entropy(model(inputs).transpose(1, 2), targets, reduction="sum"), (targets != -100).sum()
 
 
-def mean_of_torch(model: nn.Module, batch: Any) -> Tensor:
-    """What torch takes for the mean: over targets that are not ignored."""
-    scores = model(batch[0])
-    return F.cross_entropy(scores.movedim(-1, 1), batch[1])
-
-
 def by_hand(batches: list[Any]) -> nn.Module:
     """The loop of every tutorial, over large batches."""
     model = net()
-    optimizer = MOMENTUM(model.parameters())
-    for batch in batches:
-        optimizer.zero_grad()
-        mean_of_torch(model, batch).backward()
-        optimizer.step()
+    plain(model, MOMENTUM(model.parameters()), batches)
     return model
 
 

@@ -20,9 +20,7 @@ META = torch.device("meta")
 class Crossings(TorchDispatchMode):
     """Counts copies between host and device. To read a tensor of the meta device is an error of torch's."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
+    count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -69,7 +67,7 @@ def test_the_device_gets_what_the_cpu_gets_and_the_host_reads_nothing(name: str)
     assert layouts(found) == want and crossings.count == 0
 
 
-@pytest.mark.parametrize("read", [Ragged.unbind, Ragged.padded, lambda lists: lists[1], lambda lists: lists[:2]])
+@pytest.mark.parametrize("read", [Ragged.unbind, Ragged.padded, lambda lists: lists[1]])
 def test_what_is_said_to_wait_for_the_device_does(read: Callable[[Ragged], Any]) -> None:
     lists = Ragged(torch.zeros(7, 4, device=META), torch.zeros(4, dtype=torch.int64, device=META))
     with pytest.raises((RuntimeError, NotImplementedError), match=r"[Mm]eta"):

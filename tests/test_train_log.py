@@ -21,7 +21,7 @@ from torch.optim import SGD
 from fastdata import Trainer
 from fastdata.train import log
 from fastdata.train.checks import CudnnBenchmark
-from training import cut, data, net, summed
+from training import cut, data, net, plain, summed
 
 PLAIN = partial(SGD, lr=0.1)
 BATCHES = cut(data(20), (4, 4, 4, 4, 4))
@@ -40,11 +40,8 @@ def test_the_log_has_the_mean_loss_of_the_updates_since_the_last_line(tmp_path):
     losses, model = list[float](), net()
     optimizer = PLAIN(model.parameters())
     for x, y in BATCHES * 2:
-        loss = F.cross_entropy(model(x), y)
-        losses.append(loss.item())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        losses.append(F.cross_entropy(model(x), y).item())
+        plain(model, optimizer, [(x, y)])
     got: list[dict[str, Any]] = []
     made(tmp_path, callbacks={"log": lambda run, record: got.append(record)}).fit(BATCHES, BATCHES[:1], epochs=2)
     found = {record["update"]: record["loss"] for record in records(tmp_path, "train")}

@@ -8,9 +8,9 @@ import shutil
 import signal
 import socket
 import sys
-import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,18 +145,15 @@ def test_on_other_numbers_of_ranks_the_batches_are_the_same(root: Path) -> None:
             assert torch.allclose(state["model"][name], weight, rtol=0, atol=1e-6), name
 
 
-def linear(folder: Path, **options: Any) -> Trainer:
-    model = torch.nn.Linear(3, 3)
-    return Trainer(model, runs.loss, torch.optim.SGD(model.parameters(), lr=0.1), dir=folder, **options)
-
-
 def test_a_handler_of_sigterm_is_put_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     within: list[Any] = []
 
     def fit(name: str) -> None:
         callbacks = {"step": lambda trainer: within.append(signal.getsignal(signal.SIGTERM))}
-        linear(tmp_path / name, callbacks=callbacks).fit([(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64))], epochs=1)
+        sgd = partial(torch.optim.SGD, lr=0.1)
+        trainer = Trainer(torch.nn.Linear(3, 3), runs.loss, sgd, dir=tmp_path / name, callbacks=callbacks)
+        trainer.fit([(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64))], epochs=1)
 
     def mine(number: int, frame: Any) -> None:
         pass
@@ -165,9 +162,8 @@ def test_a_handler_of_sigterm_is_put_back(tmp_path: Path) -> None:
     try:
         fit("main")
         assert within.pop() is not mine and signal.getsignal(signal.SIGTERM) is mine
-        thread = threading.Thread(target=fit, args=("thread",))
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(fit, "thread").result()
         assert within == [mine] and signal.getsignal(signal.SIGTERM) is mine
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -40,11 +40,16 @@ def trainer(model: nn.Module, optimizer: Any, loss_fn: Callable[..., Any] = summ
     return Trainer(model, loss_fn, optimizer, **{"device": "cpu", **options})
 
 
-def plain(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch]) -> None:
+def mean_of_torch(model: nn.Module, batch: Any) -> Tensor:
+    """What torch takes for the mean: over targets that are not ignored."""
+    return F.cross_entropy(model(batch[0]).movedim(-1, 1), batch[1])
+
+
+def plain(model: nn.Module, optimizer: Any, batches: Iterable[Any], mean: Callable[..., Tensor] = mean_of_torch) -> None:
     """The loop of every tutorial."""
-    for x, y in batches:
+    for batch in batches:
         optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
+        mean(model, batch).backward()
         optimizer.step()
 
 

@@ -31,14 +31,8 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: int | slice) -> Any:
-        """Return one list, [length, ...], or with a slice without a step, several, as a Ragged. Both are views of the values."""
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step != 1:
-                raise ValueError(f"a slice of a Ragged has no step, found {step}: use ragged.unbind()[...]")
-            offsets = self.offsets[start : max(start, stop) + 1]
-            return Ragged(self.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+    def __getitem__(self, index: int) -> Tensor:
+        """Return one list, [length, ...], a view of the values."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index}, but the batch has {len(self)} lists")
         place = index % len(self)

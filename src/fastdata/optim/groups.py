@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from fastdata.optim.rates import need
 from fastdata.system.torch_private import NormBase
 
 NORMS = (NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -15,11 +16,9 @@ NORMS = (NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Return a model's parameters for any optimizer: one group with `weight_decay`, and one without.
 
-    These do not decay: biases, all parameters of torch's norms (a LayerNorm of images has weights of 3 dimensions), and all
-    parameters of 0 or 1 dimension (gains, layer scales, norms of other libraries). All others decay, embeddings too, as in nanoGPT;
-    timm exempts the position embeddings that a model names. Frozen parameters are in no group. A shared parameter appears once, and
-    does not decay if any module uses it in one of these roles. The order is that of ``model.parameters()``. A group without
-    parameters is left out. Lazy modules need one forward pass before.
+    These do not decay: biases, all parameters of torch's norms, and all parameters of 0 or 1 dimension (gains, layer scales, norms
+    of other libraries). All others decay, embeddings too, as in nanoGPT. Frozen parameters are in no group. A shared parameter
+    appears once, and does not decay if any module uses it in one of these roles. The order is that of ``model.parameters()``.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
@@ -33,8 +32,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
         >>> Trainer(model, loss_fn, Lamb(decay_groups(model, 0.01), lr=2e-3, pre_norm=True))  # doctest: +SKIP
         >>> Trainer(model, loss_fn, NovoGrad(decay_groups(model, 1e-3), lr=1e-2))  # doctest: +SKIP
     """
-    if not 0 <= weight_decay < math.inf:
-        raise ValueError(f"weight_decay is {weight_decay!r}, but must be a finite number from 0 on")
+    need(0 <= weight_decay < math.inf, "weight_decay", weight_decay, "a finite number from 0 on")
     decays: dict[nn.Parameter, bool] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):

@@ -17,12 +17,9 @@ from typing import Any
 
 
 class Curve:
-    """A factor of the rate that spans all updates of a run.
+    """A factor of the rate that spans all updates of a run: ``factor(update, total, **arguments)``.
 
-    Args:
-        name: of the function that made it.
-        factor: factor(update, total, **arguments).
-        total: updates of the run. None: not known yet; calling the curve then raises a ValueError.
+    `name` is that of the function that made it. If `total` is None, it is not known yet, and a call raises a ValueError.
     """
 
     def __init__(self, name: str, factor: Callable[..., float], total: int | None, **arguments: Any) -> None:

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from fastdata.gpu.bias import dead_biases
+from fastdata.optim.rates import need
 from fastdata.train.world import World
 
 
@@ -23,8 +24,7 @@ class EMA:
     """Does ``average += (1 - decay) * (weights - average)`` after each update that was not skipped; counters are copied."""
 
     def __init__(self, model: nn.Module, average: nn.Module, decay: float) -> None:
-        if not 0 <= decay < 1:
-            raise ValueError(f"ema is {decay}, but a decay lies between 0 and 1, such as 0.999")
+        need(0 <= decay < 1, "ema", decay, "a decay from 0 on and below 1, such as 0.999")
         self._decay = decay
         self.model = average.eval().requires_grad_(False)
         pairs = zip((*average.parameters(), *average.buffers()), (*model.parameters(), *model.buffers()), strict=True)
@@ -58,10 +58,7 @@ def device_for(device: str | torch.device | None, model: nn.Module) -> torch.dev
             return None
     chosen = torch.device(device or "cuda")
     if chosen.type == "cuda":
-        index = rank if chosen.index is None else chosen.index
-        if index >= count:
-            raise ValueError(f"device is {str(device)!r}, GPU {index} here, but torch sees {count} GPUs: give device='cpu'")
-        chosen = torch.device("cuda", index)
+        chosen = torch.device("cuda", rank if chosen.index is None else chosen.index)
         torch.cuda.set_device(chosen)
     return chosen
 
@@ -90,8 +87,7 @@ def lay_out(
     average = None if ema is None else copy.deepcopy(_inside(model))
     for kind in recompute:
         chosen = [module for module in model.modules() if isinstance(module, kind)]
-        if not chosen:
-            raise ValueError(f"recompute has {kind.__name__}, but must have classes of some of the model's modules")
+        need(bool(chosen), "recompute", kind.__name__, "classes of some of the model's modules")
         for module in chosen:
             if "forward" not in vars(module):  # a second Trainer does not wrap it again
                 module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)

@@ -51,9 +51,8 @@ class Trainer:
     batch, such as BatchNorm. An update whose gradient is not finite is skipped; fifty in a row, or all of a run, raise an error.
 
     Under `torchrun`, each process is a rank. With a `dir`, a new Trainer continues from the newest checkpoint there. SIGTERM and
-    Ctrl-C save a checkpoint and end the process with exit codes 75 and 130; the latter is also a KeyboardInterrupt. If options
-    differ from the saved ones, the new values are used and a warning names both. Only a scheduler of torch keeps its saved
-    arguments, rates and momenta.
+    Ctrl-C save a checkpoint and end the process with exit codes 75 and 130. If options differ from the saved ones, the new values
+    are used and a warning names both. Only a scheduler of torch keeps its saved arguments, rates and momenta.
 
     Args:
         model: stays yours: the Trainer keeps any wrapper to itself.

@@ -70,12 +70,7 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class Compute:
-    """Where and how a model runs.
-
-    Attributes:
-        dtype: the type of autocast, or None.
-        channels_last: memory layout of 4-D tensors.
-    """
+    """Where and how a model runs: `dtype` is the type of autocast, or None; `channels_last` the memory layout of 4-D tensors."""
 
     world: World
     device: torch.device
@@ -116,7 +111,7 @@ class Compute:
             if spare and (_has_rows(part) or (isinstance(part, Tensor) and part.dim())):
                 if len(part) != rows:
                     raise refuse(f"{type(part).__name__} of {len(part)}")
-                part, is_cut = part[:valid], True
+                part, is_cut = Ragged.of(part.unbind()[:valid]) if isinstance(part, Ragged) else part[:valid], True
             if isinstance(part, list):
                 return part
             part = part.to(self.device, non_blocking=True)
