@@ -138,7 +138,7 @@ def test_summary_and_a_finished_store(tmp_path: Path) -> None:
     assert lines[2].startswith("skipped 1 file") and lines[2].endswith(".txt 1")
     size = sum(path.stat().st_size for path in shards(tmp_path / "o.fds"))
     assert lines[3].startswith("labels: none")
-    assert lines[4] == f"shards of {size / 1000:.1f} kB"
+    assert lines[4] == f"{size / 1000:.1f} kB in shards"
     assert re.fullmatch(r"\d+ images/s, \d+\.\d s", lines[5])
     again = run(*command)
     assert again.returncode == 0 and again.stdout.splitlines()[:5] == lines[:5]

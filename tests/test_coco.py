@@ -237,7 +237,7 @@ def test_nothing_vanishes(folder: Path, body: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"bbox": [0, 0, 1, "x"]}, "is not a list of as many numbers"),
+        ({"bbox": [0, 0, 1, "x"]}, "is not a list with equally many numbers"),
         ({"bbox": [0, 0, 1, float("inf")]}, "has numbers that are not finite"),
         ({"iscrowd": float("inf")}, "annotation 0: iscrowd is inf, not 0 or 1"),
         ({"category_id": None}, "annotation 0: category_id None is not the id of a category"),

@@ -94,7 +94,7 @@ SMOOTH = cv2.resize(cv2.circle(np.zeros((80, 120), np.uint8), (60, 40), 30, 255,
 @pytest.mark.parametrize(
     ("data", "recipe", "reason", "says"),
     [
-        (saved(np.zeros((8, 8), np.uint8), "tiff"), {}, "not-png", "has to be PNG, this is tiff"),
+        (saved(np.zeros((8, 8), np.uint8), "tiff"), {}, "not-png", "must be PNG, this is tiff"),
         (saved(picture(0, 8, 8)), {}, "colors", "--palette FILE"),
         (saved(np.full((8, 8), 256, np.uint16)), {}, "range", "--mask-bits 16"),
         (saved(SMOOTH), {}, "mask-values", "smooth edges, whose values between 0 and 255 are no classes"),

@@ -72,7 +72,7 @@ def test_the_column_of_paths_is_found_by_its_name(photos: Path) -> None:
     assert found.labels.names == ("cat", "dog") and any("1 column is not stored: id" in note for note in found.notes)
     for text in ("a.png,cat\nc.png,dog\n", "age,city\n58,Rome\n"):
         (photos / "u.csv").write_text(text)
-        with pytest.raises(PrepError, match=r"no column of paths, .* named by --path-column; .*TableDataset reads it"):
+        with pytest.raises(PrepError, match=r"no column path: .* --path-column; .*TableDataset reads it"):
             list_sources(photos / "u.csv")
 
 

@@ -258,5 +258,5 @@ def test_another_process_reads_the_same_memory_until_its_maker_is_gone(shared):
         assert torch.equal(pickle.loads(data)[3][0], LMDBDataset(path)[3][0])
         maker.stdin.close()
     gc.collect()  # of the copy here, which would hold the memory
-    with pytest.raises(StoreError, match=f"process {maker.pid} does not hold this data .* make it again"):
+    with pytest.raises(StoreError, match=f"process {maker.pid} no longer holds this data.* make it again"):
         pickle.loads(data)

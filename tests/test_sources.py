@@ -90,7 +90,7 @@ def test_files_beside_class_folders_are_listed_as_without_a_label(tmp_path: Path
     [
         ("path,label\n", False, "has no rows"),
         ("path,label\nb.jpg\n", False, "row 2: 1 column, the first row has 2"),
-        ("a.jpg,1\nb.jpg,3\n", False, r"has no column of paths, .* it has a.jpg, 1"),
+        ("a.jpg,1\nb.jpg,3\n", False, r"has no column path: .* there are a.jpg, 1"),
         ("path,x\nc.jpg,2\n", True, r"names no image of .*: its first path is 'c.jpg', but .* such as 'a.jpg'"),
         ("path,x\na.jpg,1\n./a.jpg,2\n", True, "'a.jpg' more than once"),
     ],

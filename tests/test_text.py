@@ -249,7 +249,7 @@ def test_a_column_of_any_type_of_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokenizer": "gpt2"}, "the same ids as the tokenizer.json of its model"),
+        ({"tokenizer": "gpt2"}, "give the tokenizer.json of its model, which has the same ids"),
         ({"tokenizer": "bytes", "size": 64}, "is about images"),
         ({"tokenizer": "bytes", "train_bpe": 300}, "not both"),
         ({"tokenizer": "bytes", "split_lines": True, "split_on": "x"}, "or neither"),

@@ -208,6 +208,6 @@ def test_repeated_rows_of_an_unknown_container_are_an_error():
         assert [(batch.valid, len(batch.ids)) for batch in one] == [(1, 2)]
     with (
         Loader(TensorDataset(torch.ones(3, 3)), 2, num_workers=0, rank=1, world_size=2, collate_fn=lambda rows: 0) as other,
-        pytest.raises(LoaderError, match="repeats 1 of 2 samples, which a int has no place for"),
+        pytest.raises(LoaderError, match="repeats 1 of 2 samples, which a int cannot mark"),
     ):
         next(iter(other))

@@ -284,7 +284,7 @@ def _open(source: Any, untyped: Container[str]) -> list[_Table]:
     for path in map(Path, source if isinstance(source, list | tuple) else [source]):
         ending = path.suffix.lower()
         if ending not in (*PARQUETS, *ARROWS, *TEXTS):
-            raise ValueError(f"{path} is no table, which ends in {', '.join((*PARQUETS, *ARROWS, *TEXTS))}")
+            raise ValueError(f"{path} is no table: its name must end in {', '.join((*PARQUETS, *ARROWS, *TEXTS))}")
         with _reading(str(path)):
             if ending in PARQUETS:
                 opened = partial(pa.parquet.ParquetFile, page_checksum_verification=True, coerce_int96_timestamp_unit="us")

@@ -189,8 +189,8 @@ def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]
         engine = "chars" if path.name == FILES["chars"] else "tokenizers"
         return Spec(engine, path.name, hashlib.sha256(data).hexdigest()), data
     raise PrepError(
-        f"{option} {name} is neither a tokenizer.json of Hugging Face's, nor a store of text, nor bytes or chars; an encoding of "
-        "tiktoken's has the same ids as the tokenizer.json of its model"
+        f"{option} {name} is neither a tokenizer.json of Hugging Face's, nor a store of text, nor bytes or chars; for an encoding "
+        "of tiktoken's, give the tokenizer.json of its model, which has the same ids"
     )
 
 

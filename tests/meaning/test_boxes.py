@@ -215,7 +215,7 @@ def test_what_has_no_geometry_is_told(tmp_path: Path) -> None:
     ("field", "value", "message"),
     [
         ("b:xyxy", [[1, 2, 3]], r"row of '0.png': an array of \[1, 3\], but boxes are lists of 4 numbers"),
-        ("b:xyxy", [[1, 2, 3, "4"]], "is not a list of as many numbers for each instance"),
+        ("b:xyxy", [[1, 2, 3, "4"]], "is not a list with equally many numbers for each instance"),
         ("b:xyxy", [[1, 2, 3, float("nan")]], "has numbers that are not finite"),
         ("b:xyxy[4]", [], "boxes are given as xyxy, xywh or cxcywh, and keypoints as xy"),
         ("b.c:xyxy", {"d": 1}, "has no c"),

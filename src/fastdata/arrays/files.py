@@ -58,7 +58,7 @@ def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
     """
     ending = ending_of(path.name)
     if ending not in ENDINGS:
-        raise CodecError(f"files that end in {ending or 'nothing'} are no arrays that are known here", "unsupported")
+        raise CodecError(f"files that end in {ending or 'nothing'} are not read as arrays", "unsupported")
     try:
         if ending == ".npz":
             values = _read_npz(path, key, max_bytes)
@@ -71,10 +71,10 @@ def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
             raise
         raise CodecError(f"it is damaged, or ends early: {error}"[:200]) from None
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
-        raise CodecError(f"it holds {values.dtype}, and not integers or floats of 8 to 64 bits", "dtype")
+        raise CodecError(f"it holds {values.dtype}, but must hold integers or floats of 8 to 64 bits", "dtype")
     _check_size(values.nbytes, max_bytes)
     if max(values.shape, default=0) >= 1 << 32:
-        raise CodecError(f"its shape is {values.shape}, and sides below 2^32 are stored", "too-large")
+        raise CodecError(f"its shape is {values.shape}, but sides must be below 2^32", "too-large")
     return values
 
 
@@ -95,7 +95,7 @@ def _check_size(size: int, max_bytes: int) -> None:
 def _map_npy(path: AnyPath) -> Array:
     values = np.lib.format.open_memmap(path, mode="r")
     if path.stat().st_size > values.offset + values.nbytes:
-        raise CodecError("the file goes on behind its array", "trailing")
+        raise CodecError("the file has bytes after its array", "trailing")
     return values
 
 
@@ -110,7 +110,7 @@ def _read_npz(path: AnyPath, key: str | None, max_bytes: int) -> Array:
         _check_size(archive.getinfo(f"{name}.npy").file_size - HEADER_BYTES, max_bytes)
         values: Array = np.lib.format.read_array(file, allow_pickle=False)
         if file.read(1):  # zip compares its checksum at the end
-            raise CodecError("it goes on behind its array", "trailing")
+            raise CodecError("it has bytes after its array", "trailing")
     return values
 
 
@@ -144,7 +144,7 @@ def check_geometry(path: AnyPath, mask: AnyPath) -> None:
         volume, own = (np.asarray(nibabel.load(one).affine) for one in (path, mask))
         if not np.allclose(own, volume, rtol=0, atol=AFFINE_SHARE * np.abs(volume[:3, :3]).max()):
             grids = " and ".join(map(grid_of, (mask, path)))
-            raise CodecError(f"its affine is another than that of its volume (axes {grids}): resample it to the volume", "geometry")
+            raise CodecError(f"its affine differs from that of its volume (axes {grids}): resample it to the volume", "geometry")
 
 
 def grid_of(path: AnyPath) -> str:
@@ -173,6 +173,4 @@ def check_values(values: Array, name: str, *, rounded: bool = False, say: str = 
                 bad = ~((cast == part) & (cast.astype(part.dtype) == part) | ((cast != cast) & (part != part)))
         if bad.any():
             value = part[bad][0]
-            raise CodecError(
-                f"the store is of {name}, which does not hold its {values.dtype} value {value} exactly: see {say}", "range"
-            )
+            raise CodecError(f"its {values.dtype} value {value} is not exact in {name}, the dtype of the store: see {say}", "range")

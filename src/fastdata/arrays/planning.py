@@ -41,7 +41,7 @@ def plan_source(source: StrPath, out: Path, options: ArrayOptions, limit: int | 
     chunk = default_chunk(axes, channels * np.dtype(dtype).itemsize) if options.chunk is None else options.chunk
     chunk = (chunk,) * axes if isinstance(chunk, int) else chunk
     if len(chunk) != axes:
-        raise ValueError(f"--chunk is {','.join(map(str, chunk))}, but the arrays have {axes} axes, channels aside")
+        raise ValueError(f"--chunk is {','.join(map(str, chunk))}, but the arrays have {axes} axes, besides channels")
     recipe = ArrayRecipe(
         dtype=dtype,
         rounded=options.dtype is not None,

@@ -76,9 +76,9 @@ def laid_out(shape: tuple[int, ...], channels: str) -> tuple[int, tuple[int, ...
     else:
         count, sides = 1, shape
     if not 1 <= len(sides) <= MAX_AXES:
-        raise CodecError(f"its shape is {shape}: one to {MAX_AXES} axes are stored, and one of channels if you say so", "axes")
+        raise CodecError(f"its shape is {shape}, but must have one to {MAX_AXES} axes, besides --channels", "axes")
     if not math.prod(shape):
-        raise CodecError(f"its shape is {shape}: there is nothing in it", "empty")
+        raise CodecError(f"its shape is {shape}: it is empty", "empty")
     return count, sides
 
 
@@ -99,14 +99,14 @@ def _load(job: PrepareRun, source: ArraySource, skip: tuple[str, str] | None = N
         values = read_array(path, source.key or options.key or None, options.max_bytes)
         _, sides = laid_out(values.shape, options.channels)
         if len(sides) != len(options.chunk):
-            channels = "" if options.channels == "none" else ", channels aside"
-            raise CodecError(f"its shape is {values.shape}: the store is of {len(options.chunk)} axes{channels}", "axes")
+            channels = "" if options.channels == "none" else " besides channels"
+            raise CodecError(f"its shape is {values.shape}, but the store has {len(options.chunk)} axes{channels}", "axes")
         check_values(values, options.dtype, rounded=options.rounded)
         if of_mask := bool(options.mask_bits):
             mask_path = to_path(job.plan.roots[1]) / source.companions[0].name
             mask = read_array(mask_path, None, options.max_bytes)
             if mask.shape != sides:
-                raise CodecError(f"it is {mask.shape}, its array {sides}", "size")
+                raise CodecError(f"its shape is {mask.shape}, that of its array {sides}", "size")
             check_geometry(path, mask_path)
             check_values(mask, f"uint{options.mask_bits}", say="--mask-bits")
             masks = [mask]

@@ -48,7 +48,7 @@ class Augment(nn.Module):
         if not any(kind.__module__.startswith("kornia.") for module in modules for kind in type(module).__mro__):
             raise TypeError(
                 f"Augment takes augmentations of kornia, found {type(transform).__name__}: give others to the dataset, as "
-                "LMDBDataset(..., transform=), or what needs no random numbers of a sample to the Loader, as batch_transform="
+                "LMDBDataset(..., transform=), or if they need no random numbers, to the Loader, as batch_transform="
             )
         for module in modules:
             if any(kind.__name__.startswith(ACROSS) for kind in type(module).__mro__):
@@ -156,7 +156,7 @@ class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count, length = len(self._keys), len(out) if out.dim() else 1
         if length not in (1, count):
             found = f"{list(out.shape)} for {count} samples"
-            raise TypeError(f"the transform draws {found}, which does not tell them apart: leave it out")
+            raise TypeError(f"the transform draws {found}, but needs a row for each sample, or one for all: leave it out")
         rows = self._keys if length == count else self._common
         self._draws += 1
         rows = _mixed(rows + self._draws).to(out.device, non_blocking=True)

@@ -63,7 +63,7 @@ class GPUNormalize(nn.Module):
             raise ValueError(f"max_value must be a number above 0, found {max_value}: pass 255, 4095, ..., or None")
         if max_value is None and max(*self.mean, *self.std) > 1:
             raise ValueError(
-                f"mean is {self.mean} and std {self.std}, but the pixels are scaled to 0 to 1 before: pass max_value=1 if both are "
+                f"mean is {self.mean} and std {self.std}, but pixels are first scaled to 0 to 1: pass max_value=1 if both are "
                 "in codes (0 to 255), or divide both by 255; pass max_value=255 to use these numbers as they are"
             )
         self.channels = max(channels, default=None)

@@ -99,9 +99,9 @@ def mask_values(data: bytes, max_pixels: int = 1 << 28) -> Array:
 def _header(data: bytes, max_pixels: int) -> PngHeader:
     header = SourceImage(data, max_pixels=max_pixels).header
     if not isinstance(header, PngHeader):
-        raise CodecError(f"a mask has to be PNG, this is {header.format}: others change values, or mean them otherwise", "not-png")
+        raise CodecError(f"a mask must be PNG, this is {header.format}: other formats change values, or their meaning", "not-png")
     if header.orientation != 1:
-        raise CodecError("the mask says that it is turned (EXIF orientation), which masks are not", "unsupported")
+        raise CodecError("the mask has an EXIF orientation, which a mask may not have", "unsupported")
     return header
 
 

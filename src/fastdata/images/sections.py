@@ -54,8 +54,8 @@ class Masks(Entry, frozen=True):
         void = chosen == VOID and len(pixels.keys() - {chosen}) > 1 and len(self.names) <= VOID
         if ignore_index is None and pixels.get(chosen) and not void:
             raise ValueError(
-                f"{pixels[chosen]} pixels of the masks have class {chosen}, which is the default ignore_index, that of pixels "
-                f"outside of an image: give ignore_index={chosen} if a loss is to ignore them, or a number that is no class"
+                f"{pixels[chosen]} pixels of the masks have class {chosen}, the default ignore_index of pixels outside "
+                f"of an image: give ignore_index={chosen} if a loss is to ignore them, or a number that is no class"
             )
         return chosen
 

@@ -119,7 +119,7 @@ def _prepared(
     if not source.place and not any(field.ending for field in job.plan.fields):  # whose sizes are part of that of the source
         found = len(data) + sum(len(body) for _, body in companions)
         if found != source.size:
-            raise CodecError(f"{found} bytes, and {source.size} when it was listed", "changed")
+            raise CodecError(f"{found} bytes, but {source.size} when it was listed", "changed")
     records = prepare_image(data, job.plan.options, scratch=_scratch(), companions=companions, room=room)
     values = in_pixels(job.plan.fields, read_fields(job.plan.roots[0], source, job.plan.fields), records[0].source, counts)
     return records, encode_columns(job.plan.columns, values, job.plan.files, counts)

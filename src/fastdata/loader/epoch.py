@@ -157,8 +157,8 @@ def _with_rows(data: Any, request: Request) -> Any:
     except AttributeError:
         if valid < len(ids):
             raise LoaderError(
-                f"the last batch of this rank repeats {len(ids) - valid} of {len(ids)} samples, which a {type(data).__name__} has "
-                "no place for: let collate_fn return a tuple or a dict, or give drop_last=True"
+                f"the last batch of this rank repeats {len(ids) - valid} of {len(ids)} samples, which a {type(data).__name__} "
+                "cannot mark: let collate_fn return a tuple or a dict, or give drop_last=True"
             ) from None
     return data
 

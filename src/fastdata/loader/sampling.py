@@ -106,7 +106,7 @@ class Sampling:
         if given := [name for name in excluded if getattr(self, name) not in (None, False)]:
             raise ValueError(f"a sampler decides the order, and a batch_sampler the batches too: leave out {', '.join(given)}")
         if hasattr(self.sampler, "__getitem__") and np.asarray(next(iter(self.sampler), 0)).dtype == bool:
-            raise ValueError("sampler is a mask of booleans, and not of indices: give the Loader dataset.subset(mask)")
+            raise ValueError("sampler is a mask of booleans, not indices: give the Loader dataset.subset(mask)")
         if not hasattr(self.any_sampler, "__len__"):
             raise ValueError("a sampler or batch_sampler needs a len(), the number of its indices or batches")
 
@@ -171,7 +171,7 @@ class Sampling:
             if state.get(name) != own.get(name):
                 raise ValueError(
                     f"the state was taken with {name} {state.get(name)}, this loader has {own.get(name)}: make them equal "
-                    "(shards: a checksum of how many samples of the store each has)"
+                    "(shards: a checksum of their numbers of samples)"
                 )
         whole("epoch", state["epoch"], 0, LAST_EPOCH)
         whole("consumed", state["consumed"], 0, own["num_samples"])

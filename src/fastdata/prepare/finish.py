@@ -76,7 +76,7 @@ class Summary:
             yield f"the first reject: {self.first_reject}"
         yield from skipped_note(self.skipped, self.kind)
         yield from self.notes
-        yield f"shards of {human_bytes(self.bytes)}" + (f", {number_of(self.tokens, 'token')}" if self.tokens else "")
+        yield f"{human_bytes(self.bytes)} in shards" + (f", {number_of(self.tokens, 'token')}" if self.tokens else "")
         for size, count in self.originals.items():
             yield f"size {size}: {number_of(count, 'image')} kept as they were, {self.kept - count} encoded"
         if self.resumed == self.inputs:

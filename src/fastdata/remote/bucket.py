@@ -69,8 +69,8 @@ class Bucket:
         _users.add(os.getpid())
         if len(_users) > 1:
             raise RemoteError(
-                "this process was forked from one that has used object storage, whose client does not survive that: start it with "
-                "multiprocessing's method spawn or forkserver"
+                "this process was forked from one that has used object storage, whose client does not survive a fork: start it "
+                "with multiprocessing's method spawn or forkserver"
             )
         storage = storage or {}
         options = _options(self.url, storage)
@@ -108,7 +108,7 @@ class Bucket:
             seen = list(pool.map(lambda _: self.read_tagged(path)[0], range(2 if self.plain else 1)))
         while self.plain and len(set(seen)) == len(seen):
             if len(seen) > TRIES:
-                raise RemoteError(f"{self.url}/{path} came {len(seen)} times with different bytes: the network changes them")
+                raise RemoteError(f"{self.url}/{path} was read {len(seen)} times, with different bytes: the network changes them")
             seen.append(self.read_tagged(path)[0])
         return max(seen, key=seen.count)
 
@@ -148,7 +148,7 @@ class Bucket:
             if self.download(path, size, descriptor, pool) == xxh3_128:
                 return
         raise RemoteError(
-            f"{self.url}/{path} came {CHECKED_TRIES} times with another checksum than the manifest says: the object is damaged, or "
+            f"{self.url}/{path} was read {CHECKED_TRIES} times, never with the checksum in the manifest: the object is damaged, or "
             "was replaced; publish the store again"
         )
 

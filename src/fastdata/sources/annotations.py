@@ -281,7 +281,7 @@ def _dataset(folder: AnyPath) -> _Dataset:
             except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
                 raise PrepError(f"--yolo {folder}: {path}: {' '.join(str(error).split())}") from None
         if other := [found.told_by for found in told if found.classes != told[0].classes]:
-            raise PrepError(f"--yolo {folder}: {told[0].told_by} and {other[0]} in {level} name other classes; keep one of them")
+            raise PrepError(f"--yolo {folder}: {told[0].told_by} and {other[0]} in {level} name different classes; keep one")
         if told:
             return told[0]
     return _Dataset()

@@ -53,7 +53,7 @@ def column_of(name: str, kind: Any, names: tuple[str, ...] = ()) -> Column:
     if number in (*NUMBERS, "bool"):
         return Column(name, number, tuple(shape), many, names=names)
     if (type := OTHERS.get(str(kind).partition("<")[0])) is None:
-        raise ValueError(f"it is of Arrow's type {kind}, which no column holds; write it as a number, or as text")
+        raise ValueError(f"it is of Arrow's type {kind}, which no column can hold; write it as a number, or as text")
     return Column(name, type)
 
 

@@ -370,7 +370,7 @@ def as_instances(column: Column, value: Any) -> Array:
     except ValueError:
         array = np.array(None)
     if array.size and array.dtype.kind not in "iuf":
-        raise ValueError(f"{value!r:.60} is not a list of as many numbers for each instance")
+        raise ValueError(f"{value!r:.60} is not a list with equally many numbers for each instance")
     array, each = array.astype(np.float64), column.shape
     if not np.isfinite(array).all():
         raise ValueError(f"{value!r:.60} has numbers that are not finite")

@@ -197,8 +197,8 @@ class FileIndex:
         often = [suffix for suffix, count in counts.items() if 2 * count > min(len(stems), len(self._files))]
         if len(often) > 1 and "" not in often:
             raise PrepError(
-                f"--masks holds more than one mask for an image: their names add {listed(sorted(often))}; give a folder that holds "
-                "those of one kind only"
+                f"--masks holds more than one mask for an image: their names add {listed(sorted(often))}; give a folder "
+                "with one kind of them"
             )
         return own, min(often, default="")
 

@@ -99,8 +99,8 @@ def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
     kind, file = getattr(sources[0], "place", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
     if kind == "parquet" or (kind == "arrow" and remote):
         raise PrepError(
-            f"{file} is unpacked in large pieces, and would be so once for each input: prepare it with --order listed, export the "
-            "store (fastdata export), and prepare that with --order shuffled"
+            f"{file} is unpacked in large pieces, which shuffled inputs would do once for each: prepare it with --order listed, "
+            "export the store (fastdata export), and prepare the export with --order shuffled"
         )
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SHUFFLE_SEED) for k in range(len(sources)))
     return Packed(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))

@@ -197,7 +197,7 @@ def read_classes(classes: StrPath | Sequence[str] | None) -> tuple[str, ...] | N
     elif (path := Path(classes)).is_dir():
         labels = read_current(path)[1].labels
         if labels.kind != "class":
-            raise PrepError(f"--classes {path}: that store has no classes, its labels are of kind {labels.kind!r}")
+            raise PrepError(f"--classes {path}: the store has no classes, its labels are of kind {labels.kind!r}")
         return labels.names
     else:
         try:

@@ -86,7 +86,7 @@ def _table(path: AnyPath, archive: str, file: _StreamedFile, wanted: str) -> Tab
         listed = ", ".join(f"{name} ({encoding})" for name, encoding in columns.items())
         raise PrepError(
             f"{path.parent}: one column of image files (jpeg, png, bytes), or one called image, is needed; there are {listed}. "
-            "Other encodings are for their package to decode, whose dataset is a sequence: fastdata.prep(dataset, OUT)"
+            "For other encodings, prepare the dataset of the package itself: fastdata.prep(dataset, OUT)"
         )
     able = [name for name in columns if columns[name] in (*NUMBERS, "str")]
     pair = [name for name in able if name == PAIR_LABEL]
@@ -114,5 +114,5 @@ def _samples(path: AnyPath, file: _StreamedFile) -> Iterator[dict[str, tuple[int
         said = iter(np.frombuffer(data, "<u4", own, start).tolist())
         bounds = list(accumulate((next(said) if size == -1 else size for size in file.sizes), initial=start + 4 * own))
         if bounds != sorted(bounds) or bounds[-1] > end:
-            raise ValueError("a sample is larger than its place")
+            raise ValueError("a sample is longer than its offsets say")
         yield {name: (first, data[first:last]) for name, (first, last) in zip(file.columns, pairwise(bounds), strict=True)}

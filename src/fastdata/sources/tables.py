@@ -115,8 +115,8 @@ def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> Path
     paths = options.path_column or find_column(columns, PATHS)
     if not paths:
         raise PrepError(
-            f"{path} has no column of paths, such as {PATHS[0]}, or named by --path-column; it has {', '.join(columns)}. Text "
-            "needs --tokenizer or --train-bpe; a table without paths is not prepared: TableDataset reads it"
+            f"{path} has no column {PATHS[0]}: name the column of paths with --path-column; there are {', '.join(columns)}. "
+            "Text needs --tokenizer or --train-bpe. A table without paths needs no preparing: TableDataset reads it"
         )
     table = PathTable(path, columns, paths, texts, schema)
     cells = table.column(paths, f"--path-column {paths}")

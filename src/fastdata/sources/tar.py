@@ -103,7 +103,7 @@ def _samples(path: AnyPath, name: str, skipped: Counter[str], selection: Selecti
                 continue
             if hash(key) in seen:
                 raise PrepError(
-                    f"{path}: the members of {key!a} lie apart; write the tar with its files sorted, as tar --sort=name does"
+                    f"{path}: the members of {key!a} are not adjacent; write the tar with its files sorted, as tar --sort=name does"
                 )
             seen.add(hash(key))
             yield _sample(file, path, name, key, list(group), skipped, selection)
@@ -133,7 +133,7 @@ def _sample(
     by_ending = {_ending(member.name): member for member in group}
     if len(by_ending) < len(group):
         twice = next(member.name for member in group if by_ending[_ending(member.name)] is not member)
-        raise PrepError(f"{path} has two members {twice!a}, or that differ in case alone; write the tar again with one of them")
+        raise PrepError(f"{path} has two members {twice!a}, or differing in case alone; write the tar again with one of them")
     label, names, used = _label(file, by_ending)
     chosen = {used, *endings, *selection.images, *(_ending(image.name) for image in images)}
     skipped.update(ending for ending in by_ending if ending not in chosen)

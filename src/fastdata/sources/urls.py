@@ -139,7 +139,7 @@ class Client:
             if known is None or hashlib.md5(data, usedforsecurity=False).hexdigest() == known[0] or data in seen:
                 return data
             seen.add(data)
-        raise RemoteError(f"{url} came {TRIES} times with different bytes: the network changes them")
+        raise RemoteError(f"{url} was read {TRIES} times, with different bytes: the network changes them")
 
     def copy(self, url: str) -> str:
         """Return the path of a copy on a disk of this machine, which has no name and lasts until another is asked for."""

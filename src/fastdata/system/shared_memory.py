@@ -67,7 +67,6 @@ class SharedArray:
             descriptor = os.open(f"/proc/{owner}/fd/{number}", self._FLAGS)
         if descriptor < 0 or os.fstat(descriptor).st_ino != inode:
             raise StoreError(
-                f"process {owner} does not hold this data in memory any more: keep the dataset alive while others use it, or make "
-                "it again here"
+                f"process {owner} no longer holds this data: keep the dataset alive while others use it, or make it again here"
             )
         self._attach(descriptor, dtype, shape)

@@ -28,7 +28,7 @@ def check_rank(loader: Any, world: World) -> None:
     if size is not None and (rank, size) != (world.rank, world.size):
         raise FastDataError(
             f"the Loader has the samples of rank {rank} of {size}, but this is rank {world.rank} of {world.size}: "
-            "leave rank= and world_size= out, and it finds its part where torch.distributed or torchrun tells it"
+            "leave rank= and world_size= out, and it takes both from torch.distributed or torchrun"
         )
 
 

@@ -77,7 +77,7 @@ def evaluate(model: nn.Module, loader: Any, loss_fn: Any, metrics: Metrics, comp
                 if (functions or objects) and recorded.calls != 1:
                     raise FastDataError(
                         f"loss_fn called the model {recorded.calls} times, so metrics do not know which outputs to take: let it "
-                        "call a module once, whose forward does all of it and returns the outputs for the metrics"
+                        "call one module once, whose forward returns the outputs for the metrics"
                     )
                 found = {name: _pair(name, function(recorded.outputs, batch), batch) for name, function in functions.items()}
             if valid == 0:

@@ -124,7 +124,7 @@ def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> t
     own = {id(p) for p in model.parameters()}
     if not all(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise ValueError(
-            "the optimizer has parameters that are not the model's, as when the model was replaced or sharded after it was "
-            "made: give a function that makes the optimizer, such as partial(AdamW, lr=1e-3)"
+            "the optimizer has parameters that are not the model's, perhaps since the model was replaced or sharded "
+            "later: give a function that makes the optimizer, such as partial(AdamW, lr=1e-3)"
         )
     return optimizer

@@ -35,7 +35,7 @@ class Schedule:
         self._moves: bool | None = None  # whether a rate was above 0 since the last epoch ended; None: there was no update
         self._scheduler: Any = base
         if isinstance(base, LRScheduler) and base.optimizer is not optimizer:
-            raise ValueError(f"the {_name(base)} is of another optimizer: make it with the one whose rates it is to set")
+            raise ValueError(f"the {_name(base)} is of another optimizer: make it with the optimizer of the Trainer")
         self._fitted = isinstance(base, Curve) and base.total is None  # the run gives the total
         self._set(0)
 
@@ -57,7 +57,7 @@ class Schedule:
     def begin(self, updates: float, *, evaluated: bool) -> None:
         """Prepare for a run of `updates` updates, math.inf if unknown: fill in the total of a function that has none."""
         if self.every == "evaluation" and not evaluated:
-            raise ValueError(f"the scheduler waits for the metric {self.metric!r}, but fit has no val to evaluate: give it one")
+            raise ValueError(f"the scheduler needs the metric {self.metric!r}, but fit has no val to evaluate: give val")
         if self._fitted:
             if updates == math.inf:
                 raise ValueError(f"{self._scheduler} takes its total from the run, but the loader has no len(): give fit max_steps")
@@ -111,7 +111,7 @@ class Schedule:
         """Continue from a state; load the optimizer's first. As in torch, a scheduler gets its saved arguments back."""
         own, found = (_name(self._scheduler), self.every), (state["scheduler"], state["every"])
         if own != found:
-            raise ValueError(f"the scheduler is {own}, in the checkpoint it is {found}: pass that one, or start a new run")
+            raise ValueError(f"the scheduler is {own}, in the checkpoint it is {found}: pass the same, or start a new run")
         self._set(state["update"])
         if self.of_torch:
             self._scheduler.load_state_dict(copy.deepcopy(state["state"]))
