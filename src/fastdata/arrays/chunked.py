@@ -104,13 +104,13 @@ class StoreArrays:
                 values = np.frombuffer(get(first + place), self._stored).reshape(channels + chunk)
             except ValueError:
                 raise FormatError(
-                    f"sample {row} of {self.store.place}: a chunk is not of {channels + chunk} {self.dtype}; "
+                    f"sample {row} of {self.store.location}: a chunk is not of {channels + chunk} {self.dtype}; "
                     f"{self._reader.advice(first + place)}"
                 ) from None
             part[every + target] = values[every + wanted]
 
     def __getstate__(self) -> tuple[Path | StoreLocation, bool, str, InMemoryRecords | None]:
-        return self.store.place, self.mask, self.store.manifest.xxh3_128, self.records
+        return self.store.location, self.mask, self.store.manifest.xxh3_128, self.records
 
     def __setstate__(self, state: tuple[Path | StoreLocation, bool, str, InMemoryRecords | None]) -> None:
         path, mask, expected, in_memory = state

@@ -72,7 +72,7 @@ class ArrayDataset(SlotDataset):
         store, self.ignore_index = self._arrays.store, 255
         self._masks: StoreArrays | None = None
         if masks := store.manifest.section("masks"):
-            self._masks = StoreArrays(store.place, mask=True, expected=store.manifest.xxh3_128)
+            self._masks = StoreArrays(store.location, mask=True, expected=store.manifest.xxh3_128)
             self.ignore_index = masks.outside(ignore_index, self._masks.dtype)
         elif ignore_index is not None:
             raise ValueError(f"ignore_index is {ignore_index}, but the store has no masks; prepare it with --masks FOLDER")
@@ -162,7 +162,7 @@ class ArrayDataset(SlotDataset):
 
     def with_size(self, size: int | None) -> Any:
         if size is not None:
-            raise StoreError(f"{self._arrays.store.place} has no size {size}: arrays are stored in their own sizes")
+            raise StoreError(f"{self._arrays.store.location} has no size {size}: arrays are stored in their own sizes")
         return self
 
     def with_crop(self, crop: Crop | None, *, flips: float | Sequence[float] = 0.0) -> Any:
@@ -175,7 +175,7 @@ class ArrayDataset(SlotDataset):
         classes = f"{len(self.classes)} classes" if self._arrays.labels.kind == "class" else ""
         masks = "masks" if self._masks is not None else ""
         crop = "" if self.crop is None else repr(self.crop)
-        return in_one_line(self, arrays, str(self._arrays.dtype), classes, masks, crop, shown(self._arrays.store.place))
+        return in_one_line(self, arrays, str(self._arrays.dtype), classes, masks, crop, shown(self._arrays.store.location))
 
 
 class RAMArrays(RAMDataset, ArrayDataset):

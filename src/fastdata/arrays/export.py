@@ -17,7 +17,7 @@ ENDING = re.compile(r"\.(npy|npz|nii|nii\.gz)$", re.IGNORECASE)  # names in .npz
 
 def export(store: Store, root: Path, to: str, size: int | None, tick: Callable[[int], None]) -> int:
     """Write each array as stored (channels first) to an .npy file; with masks, to `arrays` and `masks`. Return their number."""
-    sources = [StoreArrays(store.place, mask=variant.is_mask) for variant in store.manifest.variants]
+    sources = [StoreArrays(store.location, mask=variant.is_mask) for variant in store.manifest.variants]
     folders = dict(zip(["arrays", "masks"] if len(sources) > 1 else [""], sources, strict=True))
 
     def write(row: int, folder: str, path: Path) -> None:

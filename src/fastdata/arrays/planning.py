@@ -55,7 +55,7 @@ def plan_source(source: StrPath, out: Path, options: ArrayOptions, limit: int | 
         shard_samples=options.shard_samples,
     )
     plan = make_plan(found, recipe, limit, least=MIN_SHARD, companions=() if masks is None else (masks,))
-    notes = label_notes(replace(found, sources=plan.sources), masks=masks is not None, meant=options.no_labels)
+    notes = label_notes(replace(found, sources=plan.sources), masks=masks is not None, no_labels=options.no_labels)
     return replace(plan, notes=(*notes, *found.notes))
 
 

@@ -30,7 +30,7 @@ def facts(store: Store) -> dict[str, Any]:
 
 def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
     """Yield arrays with their masks next to them. Volumes show their middle slice."""
-    sources = [StoreArrays(store.place, mask=variant.is_mask) for variant in store.manifest.variants]
+    sources = [StoreArrays(store.location, mask=variant.is_mask) for variant in store.manifest.variants]
     names, axes = store.names(), sources[0].axes
     for row in rows.tolist():
         sides = sources[0].sides[row].tolist()

@@ -30,8 +30,8 @@ def checked(index: Any, count: int) -> int:
     return number % count
 
 
-def places(indices: Any, count: int) -> Array:
-    """Return the argument of `subset` as places in a dataset of `count` samples, int64."""
+def positions(indices: Any, count: int) -> Array:
+    """Return the argument of `subset` as positions in a dataset of `count` samples, int64."""
     chosen = np.asarray(indices)
     if chosen.dtype == bool and chosen.shape == (count,):
         chosen = np.flatnonzero(chosen)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from fastdata.data.choice import check_split, checked, disambiguate, part_of, places
+from fastdata.data.choice import check_split, checked, disambiguate, part_of, positions
 from fastdata.data.random import ROW_MASK
 from fastdata.data.targets import to_tensors
 from fastdata.store.store import StoreLocation, Use
@@ -158,7 +158,7 @@ class RowsDataset(Dataset[Any]):
 
         Samples keep their random numbers; each repetition of a sample has its own.
         """
-        return self._like(_chosen=SharedArray.of(disambiguate(self._keys(places(indices, len(self))))))
+        return self._like(_chosen=SharedArray.of(disambiguate(self._keys(positions(indices, len(self))))))
 
     def split(self, fraction: float, *, seed: int, stratify: bool = False) -> tuple[Any, Any]:
         """Return two disjoint datasets, the first with `fraction` of the samples, drawn by `seed`; both keep the order.

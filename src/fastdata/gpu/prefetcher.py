@@ -11,7 +11,7 @@ from fastdata.gpu.copies import Copier, Copy, CopyQueue
 from fastdata.system.torch_private import arrived
 
 
-def places(loader: Any) -> tuple[Any, ...]:
+def loader_parts(loader: Any) -> tuple[Any, ...]:
     """Return the loader and its parts that may have an epoch or a random generator."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     return loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)
@@ -19,7 +19,7 @@ def places(loader: Any) -> tuple[Any, ...]:
 
 def set_epoch(loader: Any, epoch: int) -> None:
     """Set the next epoch of a loader, or else of its sampler or batch sampler. A loader without `set_epoch` is left alone."""
-    for place in places(loader):
+    for place in loader_parts(loader):
         if hasattr(place, "set_epoch"):
             place.set_epoch(epoch)
             return

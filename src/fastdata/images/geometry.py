@@ -67,7 +67,7 @@ def placement(store: Store, variant: Variant, rows: Array, files: Array) -> tupl
     options = store.manifest.options
     resized, corner, stored = layout(files, variant.size, options["resize"], upscale=options["upscale"])
     if any((store.field(variant, side)[rows] != stored[:, k]).any() for k, side in enumerate(("height", "width"))):
-        raise FormatError(f"{store.place}: column {SOURCE_SIZE.name} does not fit its images; prepare it again")
+        raise FormatError(f"{store.location}: column {SOURCE_SIZE.name} does not fit its images; prepare it again")
     return Placement((resized / files)[:, ::-1], -corner[:, ::-1].astype(np.float64)), stored[:, ::-1].astype(np.float64)
 
 

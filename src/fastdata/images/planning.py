@@ -69,8 +69,8 @@ def plan_source(source: StrPath, out: Path, options: ImageOptions, limit: int | 
         raise PrepError(f"--fields {twice[0]}: another column has this name; --fields NAME=ENDING gives a name of your choice")
     columns, files = with_tokens(found.columns, options.tokenize)
     plan = make_plan(found, recipe, limit, columns=columns, files=files, companions=companions)
-    meant = options.no_labels or bool(columns)
-    notes = [*label_notes(replace(found, sources=plan.sources), masks=mask is not None, meant=meant), *found.notes]
+    no_labels = options.no_labels or bool(columns)
+    notes = [*label_notes(replace(found, sources=plan.sources), masks=mask is not None, no_labels=no_labels), *found.notes]
     if columns:
         notes.append(f"columns: {', '.join(map(str, columns))}")
     if images:

@@ -168,7 +168,7 @@ class StoreImages(_Holdable):
 
     @property
     def location(self) -> str:
-        return shown(self.store.place)
+        return shown(self.store.location)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -221,10 +221,10 @@ class StoreImages(_Holdable):
 
     def with_size(self, size: int | None, **options: Any) -> StoreImages:
         """Return images of another size, or others of the same store. options: `mask` and `image`, where they differ."""
-        return StoreImages(self.store.place, size, expected=self.store.manifest.xxh3_128, **(self._options | options))
+        return StoreImages(self.store.location, size, expected=self.store.manifest.xxh3_128, **(self._options | options))
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.store.place, self.variant.size, self.store.manifest.xxh3_128, self._options
+        return self.store.location, self.variant.size, self.store.manifest.xxh3_128, self._options
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         path, size, expected, options = state

@@ -1,6 +1,6 @@
-"""The order of an epoch, and each rank's part of it. Any place of any epoch is computed directly.
+"""The order of an epoch, and each rank's part of it. Any position of any epoch is computed directly.
 
-A shuffled epoch is a pseudorandom permutation of 0 .. n-1 that is computed place by place, never stored: a Feistel network over the
+A shuffled epoch is a pseudorandom permutation of 0 .. n-1 that is computed, never stored: a Feistel network over the
 next power of two, applied again to results outside the range (cycle walking; Black and Rogaway, "Ciphers with Arbitrary Finite
 Domains", 2002). So a resume in the middle of ten million samples costs as much as one batch. `tests/reference.py` defines both
 orders exactly, in plain Python.
@@ -27,17 +27,17 @@ CHUNK = 1 << 22  # samples whose shards are looked up at once
 KEPT = 2  # epochs that are laid out at a time: the current one and the next
 
 
-def permute(places: Array, n: Any, bits: Any, keys: Array) -> Array:
-    """Return the image of each place under a permutation of 0 .. n-1, int64.
+def permute(positions: Array, n: Any, bits: Any, keys: Array) -> Array:
+    """Return the image of each position under a permutation of 0 .. n-1, int64.
 
     Args:
-        places: int64 [k].
-        n, bits: the size, and the bits of the network: at least 2, and enough for n - 1. One for all places, or of each, int64 [k].
-        keys: uint32 [ROUNDS], or of each place, uint32 [ROUNDS, k].
+        positions: int64 [k].
+        n, bits: the size, and the bits of the network: at least 2, and enough for n - 1. One for all, or of each, int64 [k].
+        keys: uint32 [ROUNDS], or of each position, uint32 [ROUNDS, k].
     """
     each = keys.ndim > 1
     n = np.asarray(n, np.uint64)
-    out = _feistel(np.asarray(places, np.uint64), bits, keys)
+    out = _feistel(np.asarray(positions, np.uint64), bits, keys)
     outside = np.flatnonzero(out >= n)
     while outside.size:
         out[outside] = _feistel(out[outside], *((bits[outside], keys[:, outside]) if each else (bits, keys)))
@@ -46,7 +46,7 @@ def permute(places: Array, n: Any, bits: Any, keys: Array) -> Array:
 
 
 def _feistel(x: Array, bits: Any, keys: Array) -> Array:
-    """Map numbers of `bits` bits one to one. The halves may differ by a bit; an even number of rounds restores their places.
+    """Map numbers of `bits` bits one to one. The halves may differ by a bit; an even number of rounds restores their positions.
 
     bits: an int, or one for each number; then there is a column of keys for each, too.
     """
@@ -85,12 +85,12 @@ class EpochOrder:
     seed: int
     shuffle: bool
 
-    def at(self, epoch: int, places: Array) -> Array:
-        """Return the samples at these places of an epoch, int64."""
+    def at(self, epoch: int, positions: Array) -> Array:
+        """Return the samples at these positions of an epoch, int64."""
         if not self.shuffle:
-            return np.asarray(places, np.int64)
+            return np.asarray(positions, np.int64)
         bits = max(MIN_FEISTEL_BITS, (self.n - 1).bit_length())
-        return permute(places, self.n, bits, order_keys(self.seed, epoch))
+        return permute(positions, self.n, bits, order_keys(self.seed, epoch))
 
 
 def number_of_lanes(shards: int) -> int:
@@ -110,7 +110,7 @@ class LaneOrder:
     """An order in which few shards are in use at a time; docs/loader.md says how well it mixes.
 
     The shards of an epoch are laid end to end in a random order. This row of n samples is cut into L lanes of equal length, and
-    places are dealt to them in turn: place p is step p // L of lane p % L. A lane reads its shards one after another, and the
+    positions are dealt to them in turn: position p is step p // L of lane p % L. A lane reads its shards one after another, and the
     samples of each in a random order.
 
     Args:
@@ -154,10 +154,10 @@ class LaneOrder:
         """What determines the order besides the seed: the number of lanes, and a checksum of the shards' counts of samples."""
         return {"lanes": self.lanes, "shards": f"{zlib.crc32(self.counts.astype('<i8').tobytes()):08x}"}
 
-    def at(self, epoch: int, places: Array) -> Array:
-        """Return the samples at these places of an epoch, int64."""
+    def at(self, epoch: int, positions: Array) -> Array:
+        """Return the samples at these positions of an epoch, int64."""
         layout = self._layout(epoch)
-        step, lane = np.divmod(np.asarray(places, np.int64), self.lanes)
+        step, lane = np.divmod(np.asarray(positions, np.int64), self.lanes)
         length, longer = divmod(self.n, self.lanes)  # the first `longer` lanes are longer by one
         row = lane * length + np.minimum(lane, longer) + step
         slot = np.searchsorted(layout.starts, row, "right") - 1
@@ -181,7 +181,7 @@ class LaneOrder:
 
 @dataclass(frozen=True)
 class RankShard:
-    """A rank's part of a global batch, which is the places [k G, (k + 1) G) of the epoch. Rank r takes every W-th of them.
+    """A rank's part of a global batch, which is the positions [k G, (k + 1) G) of the epoch. Rank r takes every W-th of them.
 
     With `blocks` it takes n = G / W neighbours, from k G + r n on, so that rows gathered from all ranks are in order.
 
@@ -193,8 +193,8 @@ class RankShard:
     world_size: int
     blocks: bool = False
 
-    def places(self, start: int, stop: int, batch: int) -> tuple[Array, int]:
-        """Return this rank's places in [start, stop), which is whole global batches or a smaller one, and the real ones of each."""
+    def positions(self, start: int, stop: int, batch: int) -> tuple[Array, int]:
+        """Return this rank's positions in [start, stop), whole global batches or a smaller one, and the real ones of each."""
         size = min(batch, stop - start)
         rows = -(-size // self.world_size)
         k = np.arange(rows)

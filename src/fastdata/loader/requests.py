@@ -154,8 +154,8 @@ class Requests:
         batch, end = self.counts.global_batch_size, self.counts.epoch_stop
         full = min(max(AHEAD * self.shard.world_size // batch, 1), (end - start) // batch)
         stop = start + full * batch if full else end
-        places, valid = self.shard.places(start, stop, batch)
-        return self.order.at(epoch, places), valid, stop
+        positions, valid = self.shard.positions(start, stop, batch)
+        return self.order.at(epoch, positions), valid, stop
 
     def _drawn(self, sampler: UserSampler) -> Iterator[Array]:
         """Yield the batches of the sampler in the rest of this epoch."""

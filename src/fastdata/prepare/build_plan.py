@@ -48,7 +48,7 @@ def build_plan(
     kind = choose_kind(source, arguments)
     preload(kind.name)
     options = _own_options(kind, source, arguments)
-    out = place_of(out)
+    out = resolve_out(out)
     target = _resolve(source, out, getattr(options, "root", None), getattr(options, "split", None))
     if is_url(out) and "order" in options_of(kind.options) and options.order is None:
         options = replace(options, order="shuffled")  # it is read in lanes, which mix sorted inputs badly
@@ -56,7 +56,7 @@ def build_plan(
     return PrepareRun(plan, target, dict(storage or {}), url=str(out) if is_url(out) else "")
 
 
-def place_of(out: Any) -> Any:
+def resolve_out(out: Any) -> Any:
     """Return OUT as it is used: a URL of object storage without a slash at its end, the path of a file:// URL, or as given."""
     if isinstance(out, os.PathLike) and os.fspath(out).partition("/")[0].endswith(":"):
         raise ValueError(f"OUT {out} is a path, in which // became /: give a URL as text")
@@ -70,8 +70,8 @@ def place_of(out: Any) -> Any:
 
 
 def on_disk(out: Any, what: str) -> Any:
-    """Return OUT as `place_of` does. Raise a PrepError if it is a URL. what: begins the reason."""
-    if is_url(place := place_of(out)):
+    """Return OUT as `resolve_out` does. Raise a PrepError if it is a URL. what: begins the reason."""
+    if is_url(place := resolve_out(out)):
         raise PrepError(f"OUT is {place}, but {what} on a disk: give a folder, then fastdata publish")
     return place
 

@@ -16,7 +16,7 @@ import numpy as np
 from fastdata import kinds
 from fastdata.errors import PrepError
 from fastdata.prepare.plan import Plan, PrepareRun
-from fastdata.prepare.worker import shard_place, shard_table
+from fastdata.prepare.worker import shard_path, shard_table
 from fastdata.sources.inputs import nothing_kept, tried_path
 from fastdata.sources.urls import to_path
 from fastdata.store.columns import join_columns
@@ -179,7 +179,7 @@ def finished_shards(work: PrepareRun, shards: Sequence[int]) -> dict[int, tuple[
     for shard in shards:
         with suppress(OSError, ValueError, KeyError, TypeError):
             table = _table(work.out, shard)
-            sizes = {shard_place(work.out, name, shard).stat().st_size == size for name, (size, _) in table["files"].items()}
+            sizes = {shard_path(work.out, name, shard).stat().st_size == size for name, (size, _) in table["files"].items()}
             if table["fingerprint"] == work.plan.fingerprint and sizes <= {True}:
                 found[shard] = table["kept"], len(table["rejects"])
     return found
@@ -228,7 +228,7 @@ def finish(work: PrepareRun) -> tuple[str, ...]:
     rows = {name: np.frombuffer(b"".join(parts), INDEX_ROW) for name, parts in indices.items()}
     files = write_tables(out, tables.samples, tables.names, rejects, rows)
     files |= {name: file_sum(out / name) for name in plan.files}
-    files |= join_columns(plan.columns, [shard_place(out, COLUMNS, k) for k in range(plan.num_shards)], out)
+    files |= join_columns(plan.columns, [shard_path(out, COLUMNS, k) for k in range(plan.num_shards)], out)
     variants = tuple(
         Variant(name, size, form, tuple(sums[name]), tables.records, tables.originals.get(name))
         for name, size, form in plan.options.variants()

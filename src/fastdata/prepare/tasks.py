@@ -28,7 +28,7 @@ from fastdata.prepare.folder import claimed, replace_store, settle
 from fastdata.prepare.plan import PrepareRun, check_host, difference, load_plan, plan_path, save_plan, saved_plan
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
-from fastdata.prepare.worker import shard_place, shard_table
+from fastdata.prepare.worker import shard_path, shard_table
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.publish import publish, read_fingerprint
 from fastdata.remote.url import Storage
@@ -172,7 +172,7 @@ def _lay_plan(work: PrepareRun, overwrite: bool) -> PrepareRun | None:
     if not overwrite:
         _check_same(work, changed)
     kept = [] if changed else finished_shards(work, range(work.plan.num_shards))
-    clear(out, {shard_table(out, k) for k in kept} | {shard_place(out, name, k) for k in kept for name in (COLUMNS, *names)})
+    clear(out, {shard_table(out, k) for k in kept} | {shard_path(out, name, k) for k in kept for name in (COLUMNS, *names)})
     for folder in ("", WORK, *names):
         (out / folder).mkdir(exist_ok=True)
     save_plan(work.plan, out)

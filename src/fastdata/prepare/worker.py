@@ -120,8 +120,8 @@ class Writers:
             writer.abort()
 
 
-def shard_place(out: Path, name: str, shard: int) -> Path:
-    """Return the place of one of a shard's files, by the name of the variant, or of all columns."""
+def shard_path(out: Path, name: str, shard: int) -> Path:
+    """Return the path of a shard's file of a variant, or of all columns."""
     return out / WORK / f"{COLUMNS}-{shard:05d}.npz" if name == COLUMNS else out / shard_file(name, shard)
 
 
@@ -191,7 +191,7 @@ def _check_unchanged(job: PrepareRun, task: ShardTask) -> None:
 def publish_shard(out: Path, made: ShardResult) -> None:
     """Publish the files of a shard, then its table, which marks it as complete."""
     for name, path in made.files.items():
-        publish(path, shard_place(out, name, made.shard))
+        publish(path, shard_path(out, name, made.shard))
     write_atomic(shard_table(out, made.shard), made.table, durable=False)
 
 

@@ -59,10 +59,10 @@ class ScheduleWriter:
             if not len(ids):
                 break
             for use in self._uses(after[0], ids):
-                if isinstance(use.place, RemoteStore):
-                    if use.place not in self._files:
-                        self._files[use.place] = _ScheduleFile(use.place)
-                    self._files[use.place].add(use.variant, use.samples + self._scheduled, use.shards, len(ids) // GAPS_PER_CHUNK)
+                if isinstance(use.store, RemoteStore):
+                    if use.store not in self._files:
+                        self._files[use.store] = _ScheduleFile(use.store)
+                    self._files[use.store].add(use.variant, use.samples + self._scheduled, use.shards, len(ids) // GAPS_PER_CHUNK)
             self._scheduled += len(ids)
             self._at = after[0], after[1]
         self._tick()

@@ -348,8 +348,8 @@ def not_stored(columns: Sequence[str], stored: str) -> str:
     return f"{count} column{'s are' if count > 1 else ' is'} not stored: {listed(columns)} ({stored})"
 
 
-def label_notes(inputs: SourceList, *, masks: bool, meant: bool) -> Iterator[str]:
-    """Yield notes on the labels. masks: inputs have masks, and so need no labels. meant: the caller asked for no labels."""
+def label_notes(inputs: SourceList, *, masks: bool, no_labels: bool) -> Iterator[str]:
+    """Yield notes on the labels. masks: inputs have masks, and so need no labels. no_labels: the caller asked for none."""
     by, names = f" from {inputs.labelled_by}" if inputs.labelled_by else "", inputs.labels.names
     if inputs.labels.kind == "vector":
         yield f"labels: {number_of(len(names), 'float')}{by}: {listed(names)}"
@@ -364,7 +364,7 @@ def label_notes(inputs: SourceList, *, masks: bool, meant: bool) -> Iterator[str
     elif not masks:
         archive = "--label-column COLUMN, if the archive has columns, or --label-from '([a-z]+)_', whose group is the class"
         how = archive if any(source.place for source in inputs.sources) else f"one folder for each class, {FLAT}"
-        yield "labels: none, so targets will be -1" + ("" if meant else f". To add labels: {how}")
+        yield "labels: none, so targets will be -1" + ("" if no_labels else f". To add labels: {how}")
 
 
 def reason_of(problem: str) -> str:

@@ -28,7 +28,7 @@ def store_facts(store: Store) -> Facts:
     of_variants = own.pop("variants", {})
     variants = [_variant(store, variant) | of_variants.get(variant.name, {}) for variant in manifest.variants]
     facts: Facts = {
-        "path": str(store.place),
+        "path": str(store.location),
         "format": manifest.version,
         "kind": manifest.kind,
         "samples": len(store),

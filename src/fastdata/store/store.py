@@ -34,9 +34,9 @@ class StoreLocation(os.PathLike[str]):
 
 
 class Use(NamedTuple):
-    """The shards of samples of a store at a place: indices of samples, int64 [n], and the shard of each, int64 [n]."""
+    """The shards of some samples of a store: indices of samples, int64 [n], and the shard of each, int64 [n]."""
 
-    place: StoreLocation
+    store: StoreLocation
     variant: str
     samples: Array
     shards: Array
@@ -61,7 +61,7 @@ class Store:
 
     Attributes:
         path: the folder that its files are in, absolute.
-        place: what opens it again: the folder, or the StoreLocation that was given. Its text goes into messages.
+        location: what opens it again: the folder, or the StoreLocation that was given. Its text goes into messages.
         samples: one row for each sample (docs/format.md), memory-mapped read-only.
         stamp: what tells whether the store has been replaced since.
 
@@ -71,7 +71,7 @@ class Store:
     """
 
     def __init__(self, path: StrPath, kind: str | None = "images", *, expected: str | None = None) -> None:
-        self.place: Path | StoreLocation = path if isinstance(path, StoreLocation) else Path(path).absolute()
+        self.location: Path | StoreLocation = path if isinstance(path, StoreLocation) else Path(path).absolute()
         while True:  # until no other store takes its place meanwhile
             self.path, self.manifest = read_current(Path(path).absolute())
             if expected not in (None, self.manifest.xxh3_128):
@@ -91,9 +91,9 @@ class Store:
         manifest = self.manifest
         self.kind = kinds.find(manifest.kind)
         if kind not in (None, manifest.kind):
-            raise StoreError(f"{self.place} holds {manifest.kind}, not {kind}; open it with fastdata.open")
+            raise StoreError(f"{self.location} holds {manifest.kind}, not {kind}; open it with fastdata.open")
         files = {self.path / name: total for name, total in manifest.files.items()}
-        if not isinstance(self.place, StoreLocation):
+        if not isinstance(self.location, StoreLocation):
             files |= {self.shard(variant, k): total for variant in manifest.variants for k, total in enumerate(variant.shards)}
         for path, total in files.items():
             check_size(path, total.bytes)
@@ -118,16 +118,16 @@ class Store:
         images = self.manifest.images
         if image and image not in images:
             has = f"has the images {', '.join(images)}" if images else "has one image for each sample, which has no name"
-            raise StoreError(f"{self.place} has no image {image!r}: it {has}")
+            raise StoreError(f"{self.location} has no image {image!r}: it {has}")
         image = "" if image in images[:1] else image
         variants = {v.size: v for v in self.manifest.variants if (v.is_mask, v.image) == (mask, image)}
         if not variants:
-            raise StoreError(f"{self.place} has no masks; prepare it with --masks FOLDER")
+            raise StoreError(f"{self.location} has no masks; prepare it with --masks FOLDER")
         if size is None:
             return max(variants.values(), key=lambda v: float("inf") if v.size is None else v.size)
         if size not in variants:
             found = ", ".join("the images' own" if one is None else str(one) for one in variants)
-            raise StoreError(f"{self.place} has no size {size}; it has {found}")
+            raise StoreError(f"{self.location} has no size {size}; it has {found}")
         return variants[size]
 
     def shards_of(self, rows: Array) -> Array:
@@ -137,9 +137,9 @@ class Store:
     def uses(self, variant: Variant, rows: Array, held: int = 0) -> list[Use]:
         """Return which shards of a variant samples lie in, if the store is remote. held: the first samples, which are in memory."""
         samples = np.flatnonzero(rows >= held)
-        if not isinstance(self.place, StoreLocation) or not len(samples):
+        if not isinstance(self.location, StoreLocation) or not len(samples):
             return []
-        return [Use(self.place, variant.name, samples, self.shards_of(rows[samples]))]
+        return [Use(self.location, variant.name, samples, self.shards_of(rows[samples]))]
 
     def index(self, variant: Variant) -> RecordIndex:
         """Return where the records of a variant lie."""
@@ -148,10 +148,10 @@ class Store:
     def reader(self, variant: Variant, *, check: bool = False) -> ShardReader:
         """Open the records of a variant. check: as for ShardReader."""
         index = self.index(variant)
-        if isinstance(self.place, StoreLocation):
-            return self.place.reader(variant, index, check=check)
+        if isinstance(self.location, StoreLocation):
+            return self.location.reader(variant, index, check=check)
         paths, sizes = [self.shard(variant, k) for k in range(len(variant.shards))], [shard.bytes for shard in variant.shards]
-        return ShardReader(index, LocalShards(paths, sizes, f"run fastdata verify {self.place}", self.stamp), check=check)
+        return ShardReader(index, LocalShards(paths, sizes, f"run fastdata verify {self.location}", self.stamp), check=check)
 
     def shard(self, variant: Variant, number: int) -> Path:
         """Return the path of a shard."""
@@ -193,13 +193,13 @@ def verify(path: StrPath, *, tick: Callable[[int], None] = lambda size: None) ->
     except FastDataError as error:
         yield str(error)
         return
-    place = path if isinstance(path, StoreLocation) else None  # whose tables were compared with their checksums when they came
-    for name, total in manifest.files.items() if place is None else ():
+    location = path if isinstance(path, StoreLocation) else None  # whose tables were compared with their checksums when they came
+    for name, total in manifest.files.items() if location is None else ():
         yield from _problems(check_sum, root / name, total)
     for variant in manifest.variants:
         for shard, total in enumerate(variant.shards):
-            if place is not None:
-                yield from _problems(place.check, variant, shard)
+            if location is not None:
+                yield from _problems(location.check, variant, shard)
             else:
                 yield from _problems(check_sum, root / shard_file(variant.name, shard), total)
             tick(total.bytes)

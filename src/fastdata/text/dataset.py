@@ -86,7 +86,7 @@ class TokenDataset(Fixed, Dataset[Any]):
             raise ValueError(f"block_size is {block_size}, but must be positive")
         path = locate(path, cache, cache_size, storage)
         store = Store(path, "tokens")
-        self.path, self._place, self._expected = store.path, store.place, store.manifest.xxh3_128
+        self.path, self._location, self._expected = store.path, store.location, store.manifest.xxh3_128
         self.block_size, self.mode, self.documents = block_size, mode, documents
         self._section: Tokens = store.manifest.section("tokens")
         self._memory = TokenMemory(store)
@@ -277,7 +277,7 @@ class TokenDataset(Fixed, Dataset[Any]):
     def __repr__(self) -> str:
         documents = counted_of(self.num_documents, len(self._ends.array) - 1, "documents")
         block = f"block_size={self.block_size}"
-        return in_one_line(self, f"{self.num_tokens:,} tokens", documents, block, self.mode, self.documents, shown(self._place))
+        return in_one_line(self, f"{self.num_tokens:,} tokens", documents, block, self.mode, self.documents, shown(self._location))
 
 
 class RAMTokens(RAMDataset, TokenDataset):
@@ -285,14 +285,14 @@ class RAMTokens(RAMDataset, TokenDataset):
 
     def __init__(self, source: StrPath, *, max_bytes: int | None = None, shared: bool = True, **options: Any) -> None:
         super().__init__(source, **options)
-        self._memory.copy_to_memory(Store(self._place, "tokens", expected=self._expected), max_bytes, shared=shared)
+        self._memory.copy_to_memory(Store(self._location, "tokens", expected=self._expected), max_bytes, shared=shared)
 
 
 def _ends(store: Store) -> Array:
     """Return where each document of a store begins, and then where the last one ends: int64 [documents + 1]."""
     ends = np.append(0, np.cumsum(store.samples["tokens"], dtype=np.int64))
     if ends[-1] != sum(store.manifest.section("tokens").counts) or not np.array_equal(ends[:-1], store.samples["start"]):
-        raise FormatError(f"{store.place}: the table of documents does not fit its tokens; prepare it again")
+        raise FormatError(f"{store.location}: the table of documents does not fit its tokens; prepare it again")
     return ends
 
 

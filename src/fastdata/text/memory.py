@@ -101,8 +101,8 @@ class TokenMemory:
     def __init__(self, store: Store) -> None:
         variant = store.manifest.variants[0]
         self.dtype = np.dtype(variant.form.dtype)
-        if isinstance(store.place, StoreLocation):
-            store.place.require(store.manifest, variant)
+        if isinstance(store.location, StoreLocation):
+            store.location.require(store.manifest, variant)
         self._reader = store.reader(variant)
         self.records: InMemoryRecords | None = None
         self._process = -1

@@ -81,7 +81,7 @@ class _Shard:
         self._skip, self._writers, self._progress = task.skip, writers, progress
         spec = self._options.tokenizer
         self._unknown = load(spec, self._files[spec.file]).unknown if spec.engine == "tokenizers" else None
-        self._place = 0
+        self._step = 0
         self._record = np.empty(RECORD_BYTES // np.dtype(self._options.dtype).itemsize, self._options.dtype)
         self._used = 0
         self.table: dict[str, Any] = {"pieces": [], "rejects": [], "largest": 0, "unknown": 0, "tokens": 0, "records": 0}
@@ -93,35 +93,35 @@ class _Shard:
         end = np.array([] if options.end is None else [options.end], self._record.dtype)
         batches = _batches(read_documents(self._root, piece, options.cutting, options.max_bytes))
         while True:
-            self._progress.at(self._place)  # a worker that dies here, while reading, leaves out the rest of the piece
-            if self._place in self._skip or not (batch := next(batches, [])):
+            self._progress.at(self._step)  # a worker that dies here, while reading, leaves out the rest of the piece
+            if self._step in self._skip or not (batch := next(batches, [])):
                 break
             extra_s = sum(len(text) for _, text in batch if isinstance(text, str)) // SLOWEST
-            self._progress.at(self._place + 1, extra_s=extra_s)  # one that dies here, while tokenizing, leaves out this batch
-            for at, ids in _encoded(engine, batch, self._skip.get(self._place + 1)):
+            self._progress.at(self._step + 1, extra_s=extra_s)  # one that dies here, while tokenizing, leaves out this batch
+            for at, ids in _encoded(engine, batch, self._skip.get(self._step + 1)):
                 if isinstance(ids, tuple):
                     self._reject(number, piece, ids, at)
                 else:
                     counts.append(len(ids) + len(end))
                     self._append(ids)
                     self._append(end)
-            self._place += 2
+            self._step += 2
             at = batch[-1][0]
             now = done if at is None or piece.stop < 0 else min(at - piece.start, size)  # else `at` is not a byte of the file
             self._progress.add(done=now - done)
             done = now
-        if self._place in self._skip:
-            self._reject(number, piece, self._skip[self._place])
-        self._place += 1  # the next piece begins at another place
+        if self._step in self._skip:
+            self._reject(number, piece, self._skip[self._step])
+        self._step += 1  # the next piece begins at another place
         self._progress.add(done=size - done)
         return counts
 
     def copy(self, number: int, piece: Piece) -> list[int]:
         """Copy the tokens of a .bin file, and return the number of tokens of each document."""
-        self._progress.at(self._place)
+        self._progress.at(self._step)
         counts = list[int]()
         try:
-            if skip := self._skip.get(self._place):
+            if skip := self._skip.get(self._step):
                 raise CodecError(skip[1], skip[0])
             tokens, lengths = read_tokens(self._root, piece, self._options.end)
             if (top := int(tokens.max(initial=0))) >= self._options.vocab_size:
@@ -130,7 +130,7 @@ class _Shard:
             counts = lengths.tolist()
         except (CodecError, OSError) as error:
             self._reject(number, piece, reject_of(error))
-        self._place += 1
+        self._step += 1
         self._progress.add(done=max(piece.size, 0))
         return counts
 

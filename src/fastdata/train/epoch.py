@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fastdata.errors import FastDataError, warn_user
-from fastdata.gpu.prefetcher import places, set_epoch
+from fastdata.gpu.prefetcher import loader_parts, set_epoch
 from fastdata.system.torch_private import has_iterator, let_have_iterator
 from fastdata.train.states import random_state, restore_random
 from fastdata.train.world import World
@@ -56,7 +56,7 @@ class Epoch:
         self.over = False
         self._now = random_state() if self.used else None
         set_epoch(loader, number)  # it may replace a generator
-        found = () if self._stateful else (getattr(part, "generator", None) for part in places(loader))
+        found = () if self._stateful else (getattr(part, "generator", None) for part in loader_parts(loader))
         self._generators = list(dict.fromkeys(own for own in found if isinstance(own, torch.Generator)))
         if place:
             self._go_to(place)

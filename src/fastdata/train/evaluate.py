@@ -194,6 +194,6 @@ def _batches(loader: Any, compute: Compute) -> Iterator[tuple[Any, int | None]]:
         loader.set_epoch(0)  # the same random crops each time
     count = 0
     for count, batch in enumerate(loader, 1):  # noqa: B007
-        yield compute.place(batch)
+        yield compute.to_device(batch)
     if not compute.world.largest(count):  # a rank alone may have none
         raise FastDataError(f"the loader gave no batches to evaluate: {NO_BATCHES}")

@@ -210,10 +210,10 @@ class Trainer:
             last_epoch, last_update, val = math.inf, self.update + WARMUP + self._profile, None
         self._restore_random()
 
-        def goes_on() -> bool:
+        def is_unfinished() -> bool:
             return self.epoch_open or (self.epoch < last_epoch and self.update < last_update)
 
-        if self._main and self.update and not goes_on():
+        if self._main and self.update and not is_unfinished():
             warn_user(
                 f"nothing was trained: the run is finished, with {self.epoch} epochs and {self.update} updates. To train "
                 "longer, ask for more epochs or max_steps; for a new run, pass resume=False or another dir"
@@ -223,7 +223,7 @@ class Trainer:
             profiled(self._profile if self._main else None, self.dir or Path(), self._progress.tell) as self._profiler,
         ):
             try:
-                while not self._ending and goes_on():
+                while not self._ending and is_unfinished():
                     for update in self.steps(train) if not self.epoch_open else ():
                         if eval_every and update % eval_every == 0:
                             self.validate(val)
@@ -284,7 +284,7 @@ class Trainer:
     def _begin_epoch(self, train: Any) -> Epoch:
         self._restore_random()
         check_rank(train, self.world)
-        self._pass = epoch = Epoch(train, self.epoch, self._place(train), self.world)
+        self._pass = epoch = Epoch(train, self.epoch, self._position_in(train), self.world)
         self._resumed = None
         total = None if epoch.total is None else math.ceil(epoch.total / self.accumulate)
         self._progress.begin(self.epoch + 1, epoch.used // self.accumulate, total)
@@ -294,7 +294,7 @@ class Trainer:
         self._step.begin()
         return epoch
 
-    def _place(self, train: Any) -> Mapping[str, Any] | None:
+    def _position_in(self, train: Any) -> Mapping[str, Any] | None:
         """Return where to continue in an epoch: where the last pass over this loader was left, or where a state was taken."""
         if self._pass is not None and self._pass.loader is train and not self._pass.over:
             return self._pass.state()
@@ -306,7 +306,7 @@ class Trainer:
         self._random = None
 
     def _add(self, batch: Any, *, last: bool) -> None:
-        batch, valid = self._compute.place(batch)
+        batch, valid = self._compute.to_device(batch)
         tensor = first_tensor(batch)
         if tensor is not None and tensor.dim():
             if self._cudnn is not None:
@@ -327,7 +327,7 @@ class Trainer:
         """Return the number of updates of the whole run, including those before a resume; math.inf if it is not known."""
         with suppress(TypeError):  # a DataLoader may have a len() that raises
             batches = len(train)
-            place = self._place(train)
+            place = self._position_in(train)
             first = math.ceil((batches - (int(place["used"]) if place else 0)) / self.accumulate)  # rest of the current epoch
             left = (last_epoch - self.epoch - 1) * math.ceil(batches / self.accumulate) + first
             return min(last_update, self.update + max(left, 0))

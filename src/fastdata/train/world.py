@@ -88,7 +88,7 @@ class Compute:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None)
 
-    def place(self, batch: Any) -> tuple[Any, int | None]:
+    def to_device(self, batch: Any) -> tuple[Any, int | None]:
         """Return the batch on the device without its filling rows, and its number of real rows, or None if it does not say.
 
         If no row is real, all stay, since every rank has to run the model.
