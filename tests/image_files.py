@@ -101,16 +101,18 @@ def pnm(kind: int, values: Array, largest: int) -> bytes:
 # --------------------------------------------------------------------------------------------------------------- others
 
 
-def heif(pixels: Array, **options: Any) -> bytes:
+def heif(pixels: Array | Image.Image, **options: Any) -> bytes:
     pytest.importorskip("pillow_heif")
     from pillow_heif import from_pillow
 
     out = io.BytesIO()
-    from_pillow(Image.fromarray(pixels)).save(out, quality=100, chroma=444, **options)
+    from_pillow(pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)).save(
+        out, quality=100, chroma=444, **options
+    )
     return out.getvalue()
 
 
-def jxl(pixels: Array, **options: Any) -> bytes:
+def jxl(pixels: Array | Image.Image, **options: Any) -> bytes:
     pytest.importorskip("pillow_jxl")
     import pillow_jxl  # noqa: F401
 

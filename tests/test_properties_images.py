@@ -133,14 +133,6 @@ def jpeg(p: Picture, mode: str, **options: Any) -> Made:
     return Made(data, other(data), gray=np.asarray(again.convert("L")))
 
 
-def webp(p: Picture, channels: int, **options: Any) -> Made:
-    lossless = "lossless" in options
-    pixels = p.values(channels) if lossless else np.dstack([p.photo(3), p.values(1)])[..., :channels]
-    data = saved(pixels, "WEBP", **options)
-    shown = pixels if lossless else other(data, "RGBA" if channels == 4 else "RGB")
-    return Made(data, p.blend(shown[..., :3], shown[..., 3:]) if channels == 4 else shown)
-
-
 def indexed(p: Picture, count: int) -> tuple[Image.Image, Array, Array]:
     """A Pillow image of mode P, its colours, and its indices."""
     indices = p.values(1, count - 1)[..., 0]
@@ -150,25 +142,40 @@ def indexed(p: Picture, count: int) -> tuple[Image.Image, Array, Array]:
     return image, palette[indices], indices
 
 
-def by_pillow(p: Picture, kind: str, mode: str, **options: Any) -> Made:
-    """A file of the simple formats that keep every pixel."""
+CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
+
+
+def by_pillow(p: Picture, kind: str, mode: str, *, apart: int = 0, clear: bool = False, **options: Any) -> Made:
+    """A file of a format that keeps every pixel, or at its best quality (apart) nearly so. clear: one colour is transparent."""
+    if kind == "JPEG2000" and not features.check("jpg_2000"):
+        pytest.skip("this Pillow writes no JPEG 2000")
+    save = {"JXL": image_files.jxl, "HEIF": image_files.heif}.get(kind, partial(saved, kind=kind))
     if mode.startswith("P"):
-        image, shown, _ = indexed(p, int(mode[1:]))
-    elif mode == "1":
+        image, shown, indices = indexed(p, int(mode[1:]))
+        if clear:
+            shown, options["transparency"] = np.where(indices[..., None] == 1, 255, shown), 1
+        return Made(save(image, **options), shown)
+    if mode == "1":
         bits = p.values(1, 1)[..., 0] > 0
-        image, shown = Image.fromarray(bits), colors(bits[..., None] * 255)
-    elif mode == "I;16":
+        return Made(save(Image.fromarray(bits), **options), colors(bits[..., None] * 255))
+    if mode == "I;16":
         deep = p.values(1, 65535)
-        return Made(saved(deep[..., 0], kind, **options), colors(deep), 16)
-    else:
-        pixels = p.values({"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}[mode])
-        image = Image.frombytes(mode, (p.width, p.height), pixels.tobytes())
-        shown = colors(pixels[..., :1]) if mode in ("L", "LA") else pixels[..., :3]
-        if mode == "CMYK":
-            return Made(saved(image, kind, **options), through(pixels), apart=1)
-        if mode in ("LA", "RGBA") and kind != "BMP":  # whose fourth byte is none, without masks
-            shown = p.blend(shown, pixels[..., -1:])
-    return Made(saved(image, kind, **options), shown)
+        return Made(save(deep[..., 0], **options), colors(deep), 16)
+    pixels = p.photo(CHANNELS[mode]) if apart else p.values(CHANNELS[mode])
+    data = save(Image.frombytes(mode, (p.width, p.height), pixels.tobytes()), **options)
+    if mode == "CMYK":
+        return Made(data, through(pixels), apart=1)
+    shown = colors(pixels[..., :1]) if mode in ("L", "LA") else pixels[..., :3]
+    if mode in ("LA", "RGBA") and kind != "BMP":  # whose fourth byte is none, without masks
+        shown = p.blend(shown, pixels[..., -1:])
+    return Made(data, shown, apart=apart)
+
+
+def webp(p: Picture, mode: str) -> Made:
+    """One that loses something, as libwebp decodes it."""
+    data = saved(np.dstack([p.photo(3), p.values(1)])[..., : CHANNELS[mode]], "WEBP", quality=80)
+    shown = other(data, mode)
+    return Made(data, p.blend(shown[..., :3], shown[..., 3:]) if mode == "RGBA" else shown)
 
 
 TIFFS = {"white-is-0": (0, 1), "gray": (1, 1), "rgb": (2, 3), "rgb-unused": (2, 4), "rgb-unsaid": (2, 4), "rgba": (2, 4)}
@@ -198,14 +205,6 @@ def tiff(p: Picture, kind: str, largest: int, order: str, **layout: Any) -> Made
     return Made(data, shown, 8 if largest == 255 else 16, apart=apart, reason="unsupported" if refused else "")
 
 
-def gif(p: Picture, count: int, *, interlace: int, clear: bool) -> Made:
-    image, shown, indices = indexed(p, count)
-    options = {"transparency": 1} if clear else {}
-    if clear:
-        shown = np.where(indices[..., None] == 1, 255, shown)
-    return Made(saved(image, "GIF", interlace=interlace, **options), shown)
-
-
 def pnm(p: Picture, kind: int, largest: int = 1) -> Made:
     """What lies between the codes of 8 or 16 bits is rounded; Pillow rounds halves to even numbers."""
     values = p.values(3 if kind == 6 else 1, largest)
@@ -219,32 +218,6 @@ def pnm(p: Picture, kind: int, largest: int = 1) -> Made:
     return Made(data, colors(scaled), 8 if full == 255 else 16, apart=int(largest % 2 == 0))
 
 
-def jp2(p: Picture, channels: int, **options: Any) -> Made:
-    if not features.check("jpg_2000"):
-        pytest.skip("this Pillow writes no JPEG 2000")
-    if channels == 16:
-        deep = p.values(1, 65535)
-        return Made(saved(deep[..., 0], "JPEG2000", **options), colors(deep), 16)
-    pixels = p.values(channels)
-    data = saved(pixels[..., 0] if channels == 1 else pixels, "JPEG2000", **options)
-    return Made(data, opencv(data) if "irreversible" in options else colors(pixels))
-
-
-def losing(p: Picture, write: Callable[..., bytes], apart: int, *, alpha: bool) -> Made:
-    """AVIF and HEIC at their best quality."""
-    pixels = p.photo(4 if alpha else 3)
-    return Made(write(pixels), p.blend(pixels[..., :3], pixels[..., 3:]) if alpha else pixels, apart=apart)
-
-
-def jxl(p: Picture, channels: int, **options: Any) -> Made:
-    if channels == 16:
-        deep = p.values(1, 65535)
-        return Made(image_files.jxl(deep[..., 0], **options), colors(deep), 16)
-    pixels = p.values(channels)
-    return Made(image_files.jxl(pixels, **options), p.blend(pixels[..., :3], pixels[..., 3:]) if channels == 4 else colors(pixels))
-
-
-avif = partial(saved, kind="AVIF", quality=100, subsampling="4:4:4")
 Form = Callable[[Picture], Made]
 PNG: dict[str, Form] = {
     f"png-{kind}-{depth}{'-interlaced' * interlaced}{'-clear' * clear}": partial(
@@ -267,10 +240,10 @@ FORMS: dict[str, Form] = {
     "jpeg-gray": partial(jpeg, mode="L"),
     "jpeg-gray-progressive": partial(jpeg, mode="L", progressive=True),
     "jpeg-cmyk": partial(jpeg, mode="CMYK"),
-    "webp": partial(webp, channels=3, quality=80),
-    "webp-alpha": partial(webp, channels=4, quality=80),
-    "webp-lossless": partial(webp, channels=3, lossless=True),
-    "webp-lossless-alpha": partial(webp, channels=4, lossless=True, exact=True),
+    "webp": partial(webp, mode="RGB"),
+    "webp-alpha": partial(webp, mode="RGBA"),
+    "webp-lossless": partial(by_pillow, kind="WEBP", mode="RGB", lossless=True),
+    "webp-lossless-alpha": partial(by_pillow, kind="WEBP", mode="RGBA", lossless=True, exact=True),
     **{
         f"tiff-{mode}-{compression}": partial(by_pillow, kind="TIFF", mode=mode, compression=compression)
         for mode in ("RGB", "L", "P200", "P14", "1", "CMYK", "RGBA", "LA", "I;16")
@@ -292,7 +265,9 @@ FORMS: dict[str, Form] = {
     },
     **{f"bmp-{mode}": partial(by_pillow, kind="BMP", mode=mode) for mode in ("RGB", "L", "P200", "P14", "1", "RGBA")},
     **{
-        f"gif-{count}{'-interlaced' * interlace}{'-clear' * clear}": partial(gif, count=count, interlace=interlace, clear=clear)
+        f"gif-{count}{'-interlaced' * interlace}{'-clear' * clear}": partial(
+            by_pillow, kind="GIF", mode=f"P{count}", interlace=interlace, clear=clear
+        )
         for count in (2, 14, 200, 256)
         for interlace in (0, 1)
         for clear in (False, True)
@@ -305,23 +280,27 @@ FORMS: dict[str, Form] = {
         for largest in (1, 2, 7, 100, 254, 255, 256, 1023, 4095, 65534, 65535)
     },
     **{
-        f"jp2-{channels}{'-bare' * bare}": partial(jp2, channels=channels, no_jp2=bare)
-        for channels in (1, 3, 16)
+        f"jp2-{mode}{'-bare' * bare}": partial(by_pillow, kind="JPEG2000", mode=mode, no_jp2=bare)
+        for mode in ("L", "RGB", "I;16")
         for bare in (False, True)
     },
-    "jp2-irreversible": partial(jp2, channels=3, irreversible=True, quality_mode="rates", quality_layers=[4]),
-    "jp2-tiles": partial(jp2, channels=3, tile_size=(16, 8)),
-    "jp2-bare-tiles": partial(jp2, channels=3, tile_size=(16, 8), no_jp2=True),
-    "jp2-no-mct": partial(jp2, channels=3, mct=0),
-    "jp2-one-resolution": partial(jp2, channels=3, num_resolutions=1),
-    "jp2-rpcl": partial(jp2, channels=3, progression="RPCL", plt=True),
-    "avif": partial(losing, write=avif, apart=4, alpha=False),
-    "avif-alpha": partial(losing, write=avif, apart=5, alpha=True),
-    "heic": partial(losing, write=image_files.heif, apart=5, alpha=False),
-    "heic-alpha": partial(losing, write=image_files.heif, apart=6, alpha=True),
-    "jxl": partial(jxl, channels=3),
-    "jxl-boxes": partial(jxl, channels=4, use_container=True),
-    "jxl-16": partial(jxl, channels=16),
+    **{
+        f"jp2-{name}": partial(by_pillow, kind="JPEG2000", mode="RGB", **options)
+        for name, options in {
+            "tiles": {"tile_size": (16, 8)},
+            "bare-tiles": {"tile_size": (16, 8), "no_jp2": True},
+            "no-mct": {"mct": 0},
+            "one-resolution": {"num_resolutions": 1},
+            "rpcl": {"progression": "RPCL", "plt": True},
+        }.items()
+    },
+    "avif": partial(by_pillow, kind="AVIF", mode="RGB", apart=4, quality=100, subsampling="4:4:4"),
+    "avif-alpha": partial(by_pillow, kind="AVIF", mode="RGBA", apart=5, quality=100, subsampling="4:4:4"),
+    "heic": partial(by_pillow, kind="HEIF", mode="RGB", apart=5),
+    "heic-alpha": partial(by_pillow, kind="HEIF", mode="RGBA", apart=6),
+    "jxl": partial(by_pillow, kind="JXL", mode="RGB"),
+    "jxl-boxes": partial(by_pillow, kind="JXL", mode="RGBA", use_container=True),
+    "jxl-16": partial(by_pillow, kind="JXL", mode="I;16"),
 }
 CHECKED = tuple(PNG)  # a checksum for every byte
 

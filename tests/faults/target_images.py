@@ -51,7 +51,7 @@ FORMATS: dict[str, tuple[Callable[[], dict[str, bytes]], str, int]] = {
     ),
     "webp": (files("webp", "webp", "webp-lossless", "webp-alpha"), "truncated", 2000),
     "pillow": (files("image", "gif-200", "bmp-RGB", "pnm-6-255"), "truncated", 3000),
-    "modern": (files("image", "heic", "avif", "jxl", "jp2-3"), "truncated", 400),
+    "modern": (files("image", "heic", "avif", "jxl", "jp2-RGB"), "truncated", 400),
 }
 for _name, (_files, _exact, _cases) in FORMATS.items():
     _options: dict[str, Any] = {"exact": _exact, "cases": _cases}

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
@@ -223,12 +223,8 @@ class StoreImages(_Holdable):
         """Return images of another size, or others of the same store. options: `mask` and `image`, where they differ."""
         return StoreImages(self.store.location, size, expected=self.store.manifest.xxh3_128, **(self._options | options))
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.store.location, self.variant.size, self.store.manifest.xxh3_128, self._options
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        path, size, expected, options = state
-        self.__init__(path, size, expected=expected, **options)  # type: ignore[misc]
+    def __reduce__(self) -> Any:
+        return partial(StoreImages, expected=self.store.manifest.xxh3_128, **self._options), (self.store.location, self.variant.size)
 
 
 class FileImages(_Listed, _Holdable):

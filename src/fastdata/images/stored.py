@@ -12,8 +12,7 @@ from fastdata.data.in_memory import how_many
 from fastdata.data.opening import RAMDataset
 from fastdata.errors import StoreError
 from fastdata.images.crops import Crop
-from fastdata.images.dataset import ImageDataset
-from fastdata.images.fields import Fields
+from fastdata.images.dataset import Fields, ImageDataset
 from fastdata.images.records import FileImages, StoreImages
 from fastdata.images.view import AnyCrop, Transform, View
 from fastdata.remote.reader import locate
