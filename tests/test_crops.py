@@ -52,16 +52,11 @@ def torchvision_random_resized_crop(height, width, scale, ratio, u):
             i = int(place[0] * (height - h + 1))
             j = int(place[1] * (width - w + 1))
             return i, j, h, w
-    in_ratio = float(width) / float(height)
-    if in_ratio < min(ratio):
-        w = width
+    w, h = width, height
+    if width / height < min(ratio):
         h = round(w / min(ratio))
-    elif in_ratio > max(ratio):
-        h = height
+    elif width / height > max(ratio):
         w = round(h * max(ratio))
-    else:
-        w = width
-        h = height
     h, w = max(h, 1), max(w, 1)  # torchvision itself would go on with an empty box, and fail
     i = (height - h) // 2
     j = (width - w) // 2
@@ -69,22 +64,10 @@ def torchvision_random_resized_crop(height, width, scale, ratio, u):
 
 
 def torchvision_center_crop(image, size):
-    """functional.center_crop of torchvision 0.20, on an array."""
-    (image_height, image_width), (crop_height, crop_width) = image.shape[:2], size
-    if crop_width > image_width or crop_height > image_height:
-        left, top, right, bottom = (
-            (crop_width - image_width) // 2 if crop_width > image_width else 0,
-            (crop_height - image_height) // 2 if crop_height > image_height else 0,
-            (crop_width - image_width + 1) // 2 if crop_width > image_width else 0,
-            (crop_height - image_height + 1) // 2 if crop_height > image_height else 0,
-        )
-        image = np.pad(image, ((top, bottom), (left, right)))
-        image_height, image_width = image.shape[:2]
-        if crop_width == image_width and crop_height == image_height:
-            return image
-    crop_top = round((image_height - crop_height) / 2.0)
-    crop_left = round((image_width - crop_width) / 2.0)
-    return image[crop_top : crop_top + crop_height, crop_left : crop_left + crop_width]
+    """functional.center_crop of torchvision 0.20, on an array: what is smaller is padded first."""
+    image = np.pad(image, [(max(n - m, 0) // 2, (max(n - m, 0) + 1) // 2) for m, n in zip(image.shape, size, strict=True)])
+    top, left = (round((m - n) / 2.0) for m, n in zip(image.shape, size, strict=True))
+    return image[top : top + size[0], left : left + size[1]]
 
 
 def cut(image, box):
@@ -170,10 +153,8 @@ def test_resize_keeps_the_aspect_as_torchvision_does(height, width, size):
         *(partial(kind, size) for kind in (RandomResizedCrop, CenterCrop, RandomCrop, Resize) for size in (0, 8.0, (8, 0))),
         lambda: CenterCrop((8, 8, 8)),
         lambda: Resize(None),
-        lambda: RandomResizedCrop(8, scale=(0.0, 1.0)),
         lambda: RandomResizedCrop(8, scale=(0.5, 0.1)),
         lambda: RandomResizedCrop(8, ratio=(-1, 1)),
-        lambda: RandomCrop(8, padding=-1),
         lambda: RandomCrop(8, padding=(1, 2)),
         lambda: RandomResizedCrop(8, interpolation="nearest"),
         lambda: RandomScaleCrop(8, (2, 1)),

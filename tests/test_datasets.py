@@ -75,13 +75,8 @@ def test_a_subset_is_the_chosen_samples_in_that_order(indices):
 @pytest.mark.parametrize(
     ("indices", "error"),
     [
-        ([COUNT], IndexError),
-        ([-COUNT - 1], IndexError),
-        ([0.5], TypeError),
-        ([[1, 2]], TypeError),
-        (3, TypeError),
-        (np.ones(COUNT - 1, bool), TypeError),
-        (["a"], TypeError),
+        *(([index], IndexError) for index in (COUNT, -COUNT - 1)),
+        *((wrong, TypeError) for wrong in ([0.5], [[1, 2]], 3, np.ones(COUNT - 1, bool), ["a"])),
     ],
 )
 def test_a_wrong_subset_is_refused(indices, error):

@@ -12,7 +12,6 @@ from PIL import Image
 import fastdata
 from fastdata import LMDBDataset
 from fastdata.prepare.finish import Summary
-from fastdata.store.export import export
 from fastdata.store.store import Store
 from image_files import saved
 from stores import folder
@@ -91,16 +90,6 @@ def test_the_samples_are_what_pillow_makes_of_the_files() -> None:
                 assert np.array_equal(image.permute(1, 2, 0), np.asarray(file.convert("RGB"))), name
     shape = {dataset.name(k): tuple(dataset[k][0].shape[1:]) for k in range(len(dataset))}
     assert shape["m/turned.jpg"] == (90, 60)
-
-
-def test_export_gives_the_files_back(tmp_path: Path) -> None:
-    assert export(made().out, tmp_path / "out") == 14
-    for name, data in files().items():
-        if name.startswith("k"):
-            assert (tmp_path / "out" / name).with_suffix(".jpg").read_bytes() == data
-    again = fastdata.prep(tmp_path / "out", tmp_path / "o.fds", codec="original", workers=1)
-    assert again.originals == {"full": 14} and again.kept == 14
-    assert sorted(stored(again.out).values()) == sorted(stored(made().out).values()), "nothing is lost by going round"
 
 
 def test_a_size_keeps_the_images_that_have_it(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""An image file of any format and mode, whole, cut or damaged, is read as it was meant, or refused: never as another picture.
+"""An image file of any format and mode, whole or cut, is read as it was meant, or refused: never as another picture.
 
-Pixels are made in numpy. What loses some is compared with another decoder than the one that fastdata uses for the format. What no
-reader can notice is a changed byte where a format has no checksum: there the size alone has to be right.
+Pixels are made in numpy. What loses some is compared with another decoder than the one that fastdata uses for the format. Targets
+of tests/faults change bytes.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def pnm(p: Picture, kind: int, largest: int = 1) -> Made:
 
 
 Form = Callable[[Picture], Made]
-PNG: dict[str, Form] = {
+FORMS: dict[str, Form] = {
     f"png-{kind}-{depth}{'-interlaced' * interlaced}{'-clear' * clear}": partial(
         png, kind=kind, depth=depth, interlaced=interlaced, clear=clear
     )
@@ -229,8 +229,7 @@ PNG: dict[str, Form] = {
     for clear in (False, True)
     if not (clear and kind in (GRAY_ALPHA, RGB_ALPHA))
 }
-FORMS: dict[str, Form] = {
-    **PNG,
+FORMS |= {
     "jpeg": partial(jpeg, mode="RGB"),
     "jpeg-progressive": partial(jpeg, mode="RGB", progressive=True),
     "jpeg-444": partial(jpeg, mode="RGB", subsampling=0),
@@ -302,9 +301,6 @@ FORMS: dict[str, Form] = {
     "jxl-boxes": partial(by_pillow, kind="JXL", mode="RGBA", use_container=True),
     "jxl-16": partial(by_pillow, kind="JXL", mode="I;16"),
 }
-CHECKED = tuple(PNG)  # a checksum for every byte
-
-
 # ---------------------------------------------------------------------------------------------------------- the properties
 
 
@@ -357,16 +353,6 @@ def check_cut(made: Made, whole: Array | None, size: int) -> None:
         assert apart(found, whole) == 0
 
 
-def check_flip(made: Made, whole: Array | None, place: int, change: int) -> None:
-    """Where every byte counts for a checksum: equal, where what was changed says nothing, or refused."""
-    data = bytearray(made.data)
-    data[place] ^= change
-    found = read(bytes(data), made.bits)
-    if not isinstance(found, str):
-        assert whole is not None
-        assert apart(found, whole) == 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_is_read_and_its_cuts_are_noticed(name: str) -> None:
@@ -375,9 +361,6 @@ def test_every_form_is_read_and_its_cuts_are_noticed(name: str) -> None:
     total = len(made.data)
     for size in sorted({*range(0, total, total // 12 + 1), *range(total - 12, total)}):
         check_cut(made, whole, size)
-    if name in CHECKED:
-        for place in range(0, total, total // 100 + 1):
-            check_flip(made, whole, place, 1 << place % 8)
 
 
 COMMON = [*(f"jpeg{kind}" for kind in ("", "-progressive", "-restarts", "-cmyk")), "png-2-8", "png-3-8-clear", "webp"]
@@ -392,36 +375,10 @@ def test_a_common_file_that_ends_early_is_called_truncated(name: str) -> None:
 
 
 @settings(max_examples=250, deadline=None)
-@given(
-    name=st.sampled_from(sorted(FORMS)),
-    height=st.integers(8, 40),
-    width=st.integers(8, 40),
-    seed=st.integers(0, 1 << 32),
-    cuts=st.lists(st.floats(0, 1), max_size=5),
-    late=st.integers(1, 40),
-    edits=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255), st.booleans()), max_size=5),
-)
-def test_any_picture_whole_cut_or_damaged_is_itself_or_refused(
-    name: str,
-    height: int,
-    width: int,
-    seed: int,
-    cuts: list[float],
-    late: int,
-    edits: list[tuple[float, int, bool]],
-) -> None:
+@given(st.sampled_from(sorted(FORMS)), st.integers(8, 40), st.integers(8, 40), st.integers(0, 1 << 32), st.integers(1, 40))
+def test_any_picture_whole_or_cut_is_itself_or_refused(name: str, height: int, width: int, seed: int, late: int) -> None:
     made = FORMS[name](Picture(height, width, seed))
-    whole, total = check_whole(made), len(made.data)
-    for size in (*(int(cut * (total - 1)) for cut in cuts), max(total - late, 0)):
-        check_cut(made, whole, size)
-    for where, change, early in edits:
-        place = int(where * (min(total, 160) - 1 if early else total - 1))
-        if name in CHECKED:
-            check_flip(made, whole, place, change)
-        else:
-            data = bytearray(made.data)
-            data[place] ^= change
-            read(bytes(data), made.bits)
+    check_cut(made, check_whole(made), max(len(made.data) - late, 0))
 
 
 @settings(max_examples=200, deadline=None)

@@ -24,31 +24,19 @@ from fastdata.errors import FormatError, StoreError
 from fastdata.store.store import Store
 from fastdata.system.shared_memory import SharedArray
 from stores import folder, sha, sources, store
-from support import Array, images_of, memory_of, picture, plain, records_of
+from support import images_of, memory_of, picture, plain, records_of
 from test_masks import masked
 
 
 @cache
-def tokens() -> tuple[Path, Array]:
+def tokens() -> Path:
     """Two and a half million tokens in two shards of several records, 0 between documents."""
     rng, root = np.random.default_rng(0), folder()
     everything = rng.integers(1, 60_000, 2_500_000).astype("<u2")
     everything[rng.integers(0, len(everything), 2000)] = 0
     everything[:1_500_000].tofile(root / "a.bin")
     everything[1_500_000:].tofile(root / "b.bin")
-    return fastdata.prep(root, folder() / "o.fds", end_token="0", workers=1).out, everything
-
-
-@cache
-def volumes() -> tuple[Path, list[Array]]:
-    """A store and its arrays, of which 7 times the mask is left; chunks at the far ends are smaller."""
-    rng, root = np.random.default_rng(1), folder()
-    arrays = [rng.integers(0, 65_536, (40 + k, 33, 20), np.uint16) for k in range(6)]
-    for name, found in (("in", arrays), ("masks", [(a % 7).astype(np.uint8) for a in arrays])):
-        (root / name).mkdir()
-        for k, array in enumerate(found):
-            np.save(root / name / f"{k}.npy", array)
-    return fastdata.prep(root / "in", root / "o.fds", masks=root / "masks", chunk=16, workers=1).out, arrays
+    return fastdata.prep(root, folder() / "o.fds", end_token="0", workers=1).out
 
 
 VIEW: dict[str, Any] = {"crop": RandomResizedCrop((40, 31)), "hflip": 0.5}
@@ -62,12 +50,12 @@ CASES: dict[str, tuple[Callable[[], Path], dict[str, Any]]] = {
     "masks, decoded": (lambda: masked(codec="jpeg"), {**VIEW, "decoded": True, "ignore_index": 7}),
     "several": (stores.several, VIEW),
     "several, decoded": (stores.several, {**VIEW, "decoded": True}),
-    "tokens, random": (lambda: tokens()[0], {"block_size": 700}),
-    "tokens, sequential": (lambda: tokens()[0], {"block_size": 700, "mode": "sequential", "documents": "mask"}),
-    "tokens, align": (lambda: tokens()[0], {"block_size": 700, "documents": "align"}),
-    "tokens, document": (lambda: tokens()[0], {"block_size": 700, "mode": "document"}),
+    "tokens, random": (tokens, {"block_size": 700}),
+    "tokens, sequential": (tokens, {"block_size": 700, "mode": "sequential", "documents": "mask"}),
+    "tokens, align": (tokens, {"block_size": 700, "documents": "align"}),
+    "tokens, document": (tokens, {"block_size": 700, "mode": "document"}),
     "arrays": (
-        lambda: volumes()[0],
+        stores.masked_arrays,
         {"crop": RandomCrop((17, 9, 20), padding=2), "flips": (0.5, 0, 1), "ignore_index": 9},
     ),
 }
@@ -166,12 +154,12 @@ def test_all_copies_and_parts_read_the_memory_that_is_held():
     copy = pickle.loads(pickle.dumps(part := images.subset([3, 1])))
     records_of(copy)[1].bytes[:] = 9
     assert (images[2][1] == 9).all() and (part[0][1] == 9).all() and copy.ignore_index == 7, "one memory, not a copy of it"
-    path, arrays = volumes()
+    path = stores.masked_arrays()
     held, part = RAMDataset(path, shared=False), RAMDataset(path, max_bytes=100_000, shared=False)
     for one in (held, part):
         memory_of(one)[:] = 255
-    assert (held[0][0] == 65_535).all() and not (ArrayDataset(path)[0][0] == 65_535).all()
-    np.testing.assert_array_equal(part[5][0], arrays[5])
+    assert (held[0][0] == -1).all() and not (ArrayDataset(path)[0][0] == -1).all()
+    np.testing.assert_array_equal(part[5][0], ArrayDataset(path)[5][0])
 
 
 def test_the_crop_of_a_held_image_leaves_it_as_it_is():
@@ -212,9 +200,9 @@ def test_images_alone_from_a_store_with_masks():
 @pytest.mark.parametrize(
     ("path", "options", "message"),
     [
-        (lambda: tokens()[0], {"crop": None, "block_size": 8}, "unexpected keyword argument 'crop'"),
-        (lambda: tokens()[0], {"block_size": 8, "max_bytes": -1}, r"max_bytes is -1, but must not be negative"),
-        (lambda: volumes()[0], {"hflip": 0.5}, "unexpected keyword argument 'hflip'"),
+        (tokens, {"crop": None, "block_size": 8}, "unexpected keyword argument 'crop'"),
+        (tokens, {"block_size": 8, "max_bytes": -1}, r"max_bytes is -1, but must not be negative"),
+        (stores.arrays, {"hflip": 0.5}, "unexpected keyword argument 'hflip'"),
         (store, {"targets": [1]}, "targets go with"),
         (store, {"size": (64, 70)}, "has no size 70; it has 96, 64"),
         (store, {"size": (64, 64)}, r"size is \(64, 64\), but must be"),
