@@ -170,7 +170,7 @@ def _decoded(cases: list[Case], gray: bool, fast: bool) -> tuple[list[bytes], di
     batches, alone = jpeg_batches([memoryview(record) for record in records], [size for _, size, *_ in cases], windows)
     found = {}
     for each in batches:
-        for place, region in each.decode(each.join(), gray=gray, scratch=_fresh):
+        for place, region in each.decode(join_cells(each.cells), gray=gray, scratch=_fresh):
             assert place not in found
             found[place] = region
     return records, found, len(batches), alone
@@ -222,7 +222,7 @@ def test_damage_of_one_changes_no_other(harmed: int, bytes_of_it: list[tuple[int
     batches, _ = jpeg_batches([memoryview(bytes(record)) for record in records], [(64, 64)] * 4, [Window(20, 20, 20, 20)] * 4)
     assert len(batches) == 1
     try:
-        found = batches[0].decode(batches[0].join(), gray=False, scratch=_fresh)
+        found = batches[0].decode(join_cells(batches[0].cells), gray=False, scratch=_fresh)
     except CodecError:
         return
     for place, region in found:

@@ -153,12 +153,8 @@ class JpegBatch(NamedTuple):
     places: list[int]
     cells: list[Cells]
 
-    def join(self) -> Array:
-        """Return the JPEG of all cells, uint8."""
-        return join_cells(self.cells)
-
     def decode(self, data: Array, *, gray: bool, scratch: Callable[[int], Array]) -> list[tuple[int, Region]]:
-        """Decode the result of `join`, as `decode_jpeg_into` does, to (place, region that contains its window) pairs."""
+        """Decode the JPEG that `join_cells` makes of all cells to (place, region that contains its window) pairs."""
         shrink = self.shrink
         above = sum(cells.end for cells in self.cells[:-1])
         size = -(-(above + self.cells[-1].height) // shrink), -(-self.cells[0].width // shrink)

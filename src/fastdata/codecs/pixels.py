@@ -11,7 +11,7 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from fastdata.codecs.jpeg_crop import MIN_SHRUNK_SIDE, Region, Window, jpeg_batches
+from fastdata.codecs.jpeg_crop import MIN_SHRUNK_SIDE, Region, Window, join_cells, jpeg_batches
 from fastdata.codecs.jpeg_grid import decode_jpeg, decode_jpeg_into, encode_jpeg, jpeg_size
 from fastdata.errors import CodecError
 from fastdata.store.manifest import Form
@@ -66,7 +66,7 @@ def decode_window(data: Data, form: Form, height: int, width: int, window: Windo
     gray = form.channels == 1
     batches, _ = jpeg_batches([data], [(height, width)], [window])
     if batches:
-        ((_, region),) = batches[0].decode(batches[0].join(), gray=gray, scratch=scratch)
+        ((_, region),) = batches[0].decode(join_cells(batches[0].cells), gray=gray, scratch=scratch)
         return region
     _check_size(data, form.codec, height, width)
     shrink = window.shrink if max(height, width) > MIN_SHRUNK_SIDE else 1

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.codecs.jpeg_crop import JpegBatch, Region, Window, jpeg_batches
+from fastdata.codecs.jpeg_crop import JpegBatch, Region, Window, join_cells, jpeg_batches
 from fastdata.codecs.jpeg_grid import decode_buffer
 from fastdata.data.dataset import Allocate, Timing
 from fastdata.errors import CodecError, LoaderError
@@ -140,7 +140,7 @@ def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Tim
             timing.decode_s += perf_counter() - read
         for batch in batches:
             started = perf_counter()
-            joined = batch.join()  # waits for the disk
+            joined = join_cells(batch.cells)  # waits for the disk
             read = perf_counter()
             try:
                 regions = batch.decode(joined, gray=images.form.channels == 1, scratch=scratch)
