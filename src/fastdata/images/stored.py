@@ -41,19 +41,16 @@ class LMDBDataset(ImageDataset):
         size: the stored size to read; None: the largest.
         crop: RandomResizedCrop, RandomScaleCrop, CenterCrop, RandomCrop, Resize, or your own Crop; None: the whole image. A list,
             or a MultiCrop, makes several views of each image: a sample's image is then a tuple, with random numbers and flips of
-            its own for each view. `View` gives a view its own flips and transform. Views that overlap are decoded together, which
-            changes no pixel.
+            its own for each view. `View` gives a view its own flips and transform.
         hflip, vflip: probability of a flip.
         transform: your own function, called in the worker after crop and flips. It takes a uint8 (or uint16) array [H, W, C] and
             returns an array [H, W, C], or a tensor [C, H, W] on the CPU. If its parameter is annotated with torch.Tensor or
-            PIL.Image.Image, it gets a tensor [C, H, W] or a PIL image. An nn.Module, such as one of torchvision.transforms.v2, gets
-            a tensor. A transform of kornia, albumentations, timm or the old torchvision.transforms gets what it is made for.
-            The samples of a batch come in any order. Under the Loader, its random numbers too are seeded by (seed, epoch, sample):
-            those of random, numpy.random, torch, and generators found in its attributes, closure and globals. It can be replaced
-            later through `dataset.transform`.
+            PIL.Image.Image, it gets a tensor [C, H, W] or a PIL image. An nn.Module gets a tensor; a transform of torchvision,
+            kornia, albumentations or timm what it is made for. Under the Loader, its random numbers too are seeded by (seed, epoch,
+            sample): those of random, numpy.random, torch, and generators found in its attributes, closure and globals.
         fields: columns to emit as targets, in place of labels: one name, for its value alone, or several, for a dict. Columns are
-            what `fastdata-prep` stored, and "label". Numbers are batched to tensors [B, ...], lists to a
-            `Ragged`, text, bytes and JSON to Python lists; torch's DataLoader does the same. Boxes (x1, y1, x2, y2) and keypoints
+            what `fastdata-prep` stored, and "label". Numbers are batched to tensors [B, ...], lists to a `Ragged`, text, bytes and
+            JSON to Python lists; torch's DataLoader does the same. Boxes (x1, y1, x2, y2) and keypoints
             (x, y, visibility) are in pixels of the emitted image: they follow its resize, crop and flips. Boxes are clipped to it;
             keypoints outside of it become (0, 0, 0), and "left_..." and "right_..." change places in a mirror image.
         min_visible: drop instances of whose box a smaller share, or nothing, lies in the emitted image, from all columns that
@@ -112,7 +109,6 @@ class MaskDataset(ImageDataset):
 
     Raises:
         StoreError, FormatError: as for LMDBDataset, or the store has no masks.
-        ValueError: if an argument is wrong.
     """
 
     def __init__(
@@ -158,8 +154,7 @@ class RAMImages(RAMDataset, ImageDataset):
         shared: bool = True,
         **view: Any,
     ) -> None:
-        masks_of: StoreImages | None = None
-        names: tuple[str, ...] = ()
+        masks_of, names = None, tuple[str, ...]()
         sources: Sequence[StoreImages | FileImages]
         held: list[StoreImages | FileImages]
         if isinstance(source, str | os.PathLike):
