@@ -8,11 +8,11 @@ import stores
 from fastdata import ArrayDataset, CenterCrop, LMDBDataset, MaskDataset, RAMDataset, RandomCrop, TableDataset, TokenDataset
 from stores import store
 from test_masks import masked
-from test_ram import tokens, volumes
+from test_ram import tokens
 
 
 def test_a_dataset_is_one_line():
-    images, crop, text, arrays = store(), CenterCrop(9), TokenDataset(tokens()[0], 64), volumes()[0]
+    images, crop, text, arrays = store(), CenterCrop(9), TokenDataset(tokens(), 64), stores.masked_arrays()
     volume = ArrayDataset(arrays, crop=RandomCrop(4))
     counts = f"{text.num_tokens:,} tokens, {text.num_documents:,} documents"
     cases = (
@@ -20,8 +20,8 @@ def test_a_dataset_is_one_line():
         (LMDBDataset(images).subset([1, 2]), f"LMDBDataset(2 of 42 images, 3 classes, rgb, {images})"),
         (RAMDataset(images), f"RAMImages(42 images, 3 classes, rgb, {images})"),
         (MaskDataset(masked(), crop=crop), f"MaskDataset(12 images, masks of 153 classes, rgb, CenterCrop(9), {masked()})"),
-        (text, f"TokenDataset({counts}, block_size=64, random, join, {tokens()[0]})"),
-        (volume, f"ArrayDataset({len(volume)} arrays of 3 axes, uint16, masks, RandomCrop(4), {arrays})"),
+        (text, f"TokenDataset({counts}, block_size=64, random, join, {tokens()})"),
+        (volume, f"ArrayDataset({len(volume)} arrays of 3 axes, int16, masks, RandomCrop(4), {arrays})"),
         (TableDataset(stores.table(), target="y"), f"TableDataset(10 rows of 1 columns, {stores.table()})"),
     )
     for dataset, says in cases:
@@ -37,6 +37,6 @@ def test_a_dataset_is_one_line():
     ],
 )
 def test_wrong_splits(arguments, error, says):
-    for dataset in (LMDBDataset(store()), TableDataset(stores.table(), target="y"), TokenDataset(tokens()[0], 8)):
+    for dataset in (LMDBDataset(store()), TableDataset(stores.table(), target="y"), TokenDataset(tokens(), 8)):
         with pytest.raises(error, match=says):
             dataset.split(**{"fraction": 0.5, "seed": 0, **arguments})
