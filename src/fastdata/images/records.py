@@ -224,7 +224,8 @@ class StoreImages(_Holdable):
         return StoreImages(self.store.location, size, expected=self.store.manifest.xxh3_128, **(self._options | options))
 
     def __reduce__(self) -> Any:
-        return partial(StoreImages, expected=self.store.manifest.xxh3_128, **self._options), (self.store.location, self.variant.size)
+        options = {"expected": self.store.manifest.xxh3_128, **self._options}
+        return partial(StoreImages, **options), (self.store.location, self.variant.size)
 
 
 class FileImages(_Listed, _Holdable):
