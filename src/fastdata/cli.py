@@ -257,7 +257,7 @@ _Prep.parts = {"plan": _plan, "run": _run, "finish": _finish}
 
 @contextmanager
 def _located(store: str, storage: dict[str, Any] | None) -> Iterator[Any]:
-    """Yield what the commands read: a folder, or a store at a URL through a cache that goes afterwards."""
+    """Yield the folder that a command reads, or a store at a URL, through a cache that is removed afterwards."""
     from fastdata.remote.reader import locate
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:

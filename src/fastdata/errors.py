@@ -112,7 +112,7 @@ def may_pass(error: OSError) -> bool:
 
 
 def damaged(what: object, error: BaseException) -> StoreError:
-    """Return what to raise if a file of a store cannot be read: it is damaged, unless files or memory ran out."""
+    """Return the error to raise if a file of a store cannot be read: damage, unless files or memory ran out."""
     if found := lacking(error):
         return StoreError(f"{what} cannot be opened: {found}")
     return FormatError(f"{what} is damaged: {error}; run fastdata verify")

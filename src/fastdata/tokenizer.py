@@ -1,4 +1,4 @@
-"""Tokenizers with one interface: those of Hugging Face's library, of bytes and of characters."""
+"""Tokenizers with one interface: Hugging Face's, bytes and characters."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class _Characters(TokenizerEngine):
 
 @contextmanager
 def _failing(kind: Callable[[str], FastDataError], message: str) -> Iterator[None]:
-    """Make an error of ours of what tokenizers raises: bare Exceptions, and panics, which are no Exceptions."""
+    """Raise an error of fastdata's for errors of tokenizers: bare Exceptions, and panics, which are no Exceptions."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, MemoryError):
@@ -195,7 +195,7 @@ def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]
 
 
 def character_file(characters: Iterable[str]) -> bytes:
-    """Return the file of a tokenizer of characters: its vocabulary in the order of ids, which is that of code points."""
+    """Return the file of a tokenizer of characters: its vocabulary in the order of ids, and so of code points."""
     return json.dumps(sorted(set(characters))).encode() + b"\n"
 
 

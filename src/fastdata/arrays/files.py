@@ -52,7 +52,7 @@ def stem_of(name: str) -> str:
 
 
 def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
-    """Return the array of a file; that of an .npy file is mapped. key: its name in an .npz file; None: there is only one.
+    """Return the array of a file, memory-mapped for .npy. key: its name in an .npz file; None: there is only one.
 
     A CodecError says that the file is damaged, larger than `max_bytes`, or holds no numbers.
     """
@@ -79,7 +79,7 @@ def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
 
 
 def npz_names(path: AnyPath) -> list[str]:
-    """Return the names of the arrays in an .npz file; what zipfile raises, or a CodecError, says that it is damaged."""
+    """Return the names of the arrays in an .npz file. If it is damaged, zipfile's errors or a CodecError are raised."""
     with zipfile.ZipFile(path) as archive:
         names = [one.filename.removesuffix(".npy") for one in archive.infolist() if not one.comment]
         if not names or len(set(names)) < len(archive.infolist()):  # a damaged directory holds a member as another's comment

@@ -62,7 +62,7 @@ class ArrayRecipe:
 
 
 def default_chunk(axes: int, cell: int) -> tuple[int, ...]:
-    """Return the sides of chunks for arrays with this many axes. cell: bytes at each place, all channels together."""
+    """Return the sides of chunks for arrays with this many axes. cell: bytes of an element, all channels together."""
     sides = list(SIDES[axes])
     while math.prod(sides) * cell > CHUNK_BYTES and max(sides) > 1:
         sides = [max(1, side // 2) for side in sides]
@@ -117,7 +117,7 @@ def _load(job: PrepareRun, source: ArraySource, skip: tuple[str, str] | None = N
 
 
 def _records(arrays: list[Array], options: ArrayRecipe) -> Iterator[list[Array]]:
-    """Yield each chunk of the array as it is stored, and that of its mask."""
+    """Yield each chunk of the array as it is stored, with the chunk of its mask."""
     values, *masks = arrays
     channels = () if options.channels == "none" else (slice(None),)
     shape = values.shape[len(channels) :]

@@ -185,7 +185,7 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
 
 
 def _remade(loader: Any, workers: int) -> Any:
-    """Return a loader like this one, with so many workers; another iterable as it is."""
+    """Return a loader like this one with the given number of workers; other iterables unchanged."""
     if isinstance(loader, Loader):
         kept = {name: getattr(loader, name) for name in ("prefetch_factor", "collate_fn", "device", "pin_memory", "backend")}
         kept |= {"batch_transform": loader._progress.transforms or None, "split": False, "seed": workers}  # other samples for each
@@ -226,7 +226,7 @@ def _count(batch: Any, default: int) -> int:
 
 
 def _parts(loader: Any, seconds: float) -> dict[str, float]:
-    """Return the seconds of the parts of a sample, made in this process; empty if they cannot be told."""
+    """Return the seconds of the parts of a sample, made in this process; empty if they cannot be measured."""
     dataset: Any = loader.dataset if isinstance(loader, Loader | DataLoader) else None
     batched = isinstance(loader, Loader) or getattr(loader, "batch_sampler", None) is not None
     if dataset is None or isinstance(dataset, IterableDataset) or not batched or is_direct(dataset):

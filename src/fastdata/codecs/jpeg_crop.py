@@ -1,4 +1,4 @@
-"""Crop before decoding: cut boxes of JPEGs on the restart grid out of their compressed bytes, and decode those of a batch as one.
+"""Crop before decoding: cut boxes of JPEGs on the restart grid out of the compressed bytes, and decode all cuts of a batch at once.
 
 The cells that a box touches form a JPEG of their own, with their height and width in the header and renumbered restart markers.
 So nothing outside them is entropy-decoded, transformed or converted. Cells are independent of each other, and the images of a store
@@ -170,7 +170,7 @@ class JpegBatch(NamedTuple):
 def jpeg_batches(
     records: Sequence[bytes | memoryview], sizes: Sequence[Shape], windows: Sequence[Window]
 ) -> tuple[list[JpegBatch], list[int]]:
-    """Group JPEG records of which a part is needed into batches. Also return the places of those to decode alone.
+    """Group JPEG records of which a part is needed into batches. Also return the indices of the records to decode alone.
 
     Args:
         records: JPEGs; those with the index of docs/format.md can be batched.

@@ -69,7 +69,7 @@ class JpegHeader(Header):
 
 
 def read_jpeg(data: bytes) -> JpegHeader:
-    """Read the header. The EXIF orientation is that of the first EXIF segment."""
+    """Read the header. The EXIF orientation comes from the first EXIF segment."""
     exif, frame, progressive = b"", (8, 1, 1, 0), False
     for marker, start, end in _segments(data):
         if marker in FRAMES:

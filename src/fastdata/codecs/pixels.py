@@ -57,7 +57,7 @@ def decode_record(data: Data, form: Form, height: int, width: int) -> Array:
 
 
 def decode_window(data: Data, form: Form, height: int, width: int, window: Window, scratch: Callable[[int], Array]) -> Region:
-    """Decode as little of a record as contains the window. Pixels equal those of decoding the whole at that scale.
+    """Decode as little of a record as contains the window. Pixels are as if the whole were decoded at that scale.
 
     `scratch` returns flat uint8 memory of at least a size, which the result may use. Raise CodecError if the record is damaged.
     """

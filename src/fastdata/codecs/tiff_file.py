@@ -1,4 +1,4 @@
-"""Read TIFF and BigTIFF with Pillow, and those that Pillow would misread with tifffile.
+"""Read TIFF and BigTIFF with Pillow, or with tifffile where Pillow would misread the file.
 
 Pillow keeps 8 bits of 16-bit colours, does not invert 16 bits, and mistakes planes. libtiff leaves strips black that a file does
 not name. So the tags are checked before anything is decoded.
@@ -50,7 +50,7 @@ class TiffHeader(Header):
 
 
 def _extra_samples(tags: Mapping[int, Any]) -> tuple[int, ...]:
-    """Return the kinds of samples beside those of colour; a fourth one of RGB that nothing explains is alpha, as in Pillow."""
+    """Return the kinds of samples besides colour. An unexplained fourth sample of RGB is alpha, as in Pillow."""
     unexplained = (STRAIGHT,) if (tags[PHOTOMETRIC], tags.get(SAMPLES)) == (RGB, 4) else ()
     return tags.get(EXTRA) or unexplained
 

@@ -85,7 +85,7 @@ def checksum(dataset: Any) -> int:
 
 
 class RowsDataset(Dataset[Any]):
-    """Rows of a whole set: all of them, or those of a subset."""
+    """Rows of a whole set: all of them, or a subset."""
 
     def __init__(self) -> None:
         self._chosen: SharedArray | None = None  # a subset's keys; in shared memory, so that pickles are small
@@ -118,12 +118,12 @@ class RowsDataset(Dataset[Any]):
 
     @property
     def identity(self) -> Any:
-        """What is equal for datasets of the same samples: the checksums of what they read, and of the chosen rows."""
+        """A key that is equal for datasets of the same samples: checksums of the stores and of the chosen rows."""
         return self._sums, 0 if self._chosen is None else zlib.crc32(self._chosen.array.data)
 
     @property
     def _sums(self) -> list[str]:
-        """The checksums of the manifests of the stores that it reads, or what else tells one set from another."""
+        """The checksums of the manifests of the stores that it reads, or another key of the data."""
         stores = self._all.stores.values()
         return [store.manifest.xxh3_128 for store in stores] or [f"{zlib.crc32(self._all.targets.data):08x}"]
 

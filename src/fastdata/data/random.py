@@ -56,7 +56,7 @@ def _round_keys(k0: int, k1: int) -> Array:
 
 
 def occurrences(rows: Array) -> Array:
-    """Return for each element how many equal ones precede it, int64."""
+    """Return the number of equal elements before each element, int64."""
     order = np.argsort(rows, kind="stable")
     _, first, counts = np.unique(rows[order], return_index=True, return_counts=True)
     out = np.empty(len(rows), np.int64)

@@ -1,4 +1,4 @@
-"""Calls a user's transform with what it takes, checks what it returns, and seeds the generators that it uses."""
+"""Call a user's transform with the type that it takes, check its result, and seed the generators that it uses."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _objects(transform: Any) -> Iterator[Any]:
 
 
 def _inside(found: Any) -> Iterable[Any]:
-    """Return what an object refers to; of a function's globals, those that it uses."""
+    """Return the objects that an object refers to; for a function, also the globals that it uses."""
     if isinstance(found, types.FunctionType):
         used = [found.__globals__.get(name) for name in _names(found.__code__)]
         return [found.__defaults__, found.__closure__, *used]

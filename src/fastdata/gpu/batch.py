@@ -1,4 +1,4 @@
-"""Batch: what a Loader yields, which keeps the ids of its rows wherever it goes."""
+"""Batch: the tuple that a Loader yields, with the ids of its rows, on any device."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Batch(_WithRows, tuple[Any, ...]):
 
 
 class MappingBatch(_WithRows, dict[str, Any]):
-    """The dict that a Loader yields where samples are dicts; its attributes are those of a Batch."""
+    """The dict that a Loader yields where samples are dicts, with the attributes of a Batch."""
 
     def __init__(self, items: Any = (), rows: _Rows | None = None) -> None:
         super().__init__(items)
@@ -130,7 +130,7 @@ def _lengths(batch: Any) -> list[int]:
 
 
 def _tensors(batch: Any) -> list[Tensor]:
-    """Return the tensors of a batch, also those in tuples and dicts."""
+    """Return the tensors of a batch, also inside tuples and dicts."""
     return [leaf.values if isinstance(leaf, Ragged) else leaf for leaf in _leaves(batch)]
 
 

@@ -27,7 +27,7 @@ def as_transforms(batch_transform: Transform | Sequence[Transform] | None) -> li
 
 
 def transform_batch(batch: Any, transforms: list[Transform]) -> Any:
-    """Return what the transforms make of a batch, one after another. Where rows stay, its attributes do."""
+    """Apply the transforms to a batch, one after another. The result keeps the attributes where it keeps the rows."""
     for transform in transforms:
         if isinstance(transform, GPUNormalize) and isinstance(batch, Batch):  # the images, of every view; not the targets
             batch = batch.like((pytree.tree_map_only(Tensor, transform, batch[0]), *batch[1:]))

@@ -134,7 +134,7 @@ class Copier:
 
 
 class CopyQueue(Generic[T]):
-    """A queue of up to `depth` items that are drawn ahead. No item waits for a later one; an error comes after those before it."""
+    """A queue of up to `depth` items that are drawn ahead. No item waits for a later one; an error follows the items before it."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth

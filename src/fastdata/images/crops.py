@@ -242,7 +242,7 @@ class CenterCrop(_Cut):
 
 @dataclass(frozen=True, repr=False)
 class RandomCrop(_Cut):
-    """A box of `size` at a random place, not resized, as torchvision.transforms.RandomCrop.
+    """A box of `size` at a random position, not resized, as torchvision.transforms.RandomCrop.
 
     Args:
         size: (height, width) of the output, or one number for both; for arrays, one number for each axis, or one for all.
@@ -281,7 +281,7 @@ class RandomCrop(_Cut):
 
 @dataclass(frozen=True, repr=False)
 class RandomScaleCrop(Crop):
-    """A box of `size` at a random place of the image, which is first resized by a random factor, as for segmentation.
+    """A box of `size` at a random position of the image, which is first resized by a random factor, as for segmentation.
 
     Args:
         size: (height, width) of the output, or one number for both.

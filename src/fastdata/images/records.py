@@ -62,7 +62,7 @@ class _Holdable(ABC):
         self.decoded = decoded
 
     def _key(self, decoded: bool) -> str | None:
-        """Return what equal bytes in memory have in common; None: unknown, since files may change."""
+        """Return a key that is equal for equal bytes in memory; None if unknown, since files may change."""
         return None
 
     @property

@@ -65,7 +65,7 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
 
 
 def _with_files(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> Iterable[Source]:
-    """Return the sources of a task; those in object storage come when their bytes are here."""
+    """Return the sources of a task; a source in object storage when its bytes have arrived."""
     roots = [to_path(root) for root in job.plan.roots]
     if all(isinstance(root, Path) for root in roots) and not any("://" in source.name for source in task.sources):
         return task.sources
@@ -166,7 +166,7 @@ def _rows(plan: Plan, shard: int, rows: list[Any]) -> Array:
 
 
 def _notes(plan: Plan, counts: Counter[str], classes: Counter[int]) -> Iterator[str]:
-    """Yield what became of boxes and texts, and the classes of the masks, with their shares of all pixels."""
+    """Yield notes on boxes and texts that changed, and on the classes of the masks with their shares of all pixels."""
     yield from box_notes(counts)
     for column in plan.columns:
         if column.tokens is not None and (count := counts[f"cut {column.name}"]):

@@ -11,7 +11,7 @@ from fastdata.loader.loader import Loader
 
 
 class AcceleratedLoader:
-    """What `accelerator.prepare` makes of a DataLoader, made of a Loader; `prepare` leaves it as it is.
+    """A Loader as the DataLoader that `accelerator.prepare` makes; `prepare` returns it unchanged.
 
     Accumulated gradients are synchronized at the end of an epoch, `gather_for_metrics` drops repeated rows, `skip_first_batches`
     counts from the beginning of the epoch, and `register_for_checkpointing` keeps the Loader's place.
@@ -34,7 +34,7 @@ class AcceleratedLoader:
         return len(self.loader)
 
     def begin(self) -> int:
-        """Get ready for a pass, and return how many batches of its epoch were handed out before."""
+        """Begin a pass, and return the number of batches of its epoch that were delivered before."""
         begun = self.loader._progress.begun  # a pass that was left: the next one begins another epoch
         return 0 if begun else int(self.state_dict()["consumed"]) // self.loader.global_batch_size
 
@@ -59,7 +59,7 @@ class AcceleratedLoader:
 
 
 class _FromTheStart(IterableDataset[Any]):
-    """The batches of an epoch from the first one, as `skip_first_batches` wants them: what was consumed is None, and skipped."""
+    """The batches of an epoch from the first one, as `skip_first_batches` expects; batches consumed before are None."""
 
     def __init__(self, loader: AcceleratedLoader) -> None:
         self._loader = loader

@@ -1,4 +1,4 @@
-"""What makes the batches of a Loader: worker processes, this process, or a device; and what copies them to a device."""
+"""Engines that make the batches of a Loader in worker processes, this process or a device, and copy them to a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Engine(Protocol):
     slots: Slots | None = None
 
     def receive(self, generation: int) -> tuple[Reply, Any]:
-        """Return the next batch of this generation, and drop those of earlier ones. Raise whatever went wrong."""
+        """Return the next batch of this generation, and drop earlier generations. Raise the error of a failed batch."""
 
     def ready(self) -> bool:
         """Return whether `receive` would return the next batch, or raise, without waiting for it to be made."""

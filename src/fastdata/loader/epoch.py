@@ -168,7 +168,7 @@ _parents_engines = list[Engine | None]()  # kept in a forked child: freeing them
 
 
 def _after_fork() -> None:
-    """Let the loaders of a forked child start engines of their own: the workers of those that it has answer the parent."""
+    """Let the loaders of a forked child start their own engines, since the inherited ones have workers that answer the parent."""
     _parents_engines.extend([progress.detach() for progress in list(_running)])
 
 

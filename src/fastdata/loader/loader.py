@@ -169,7 +169,7 @@ class Loader(Fixed):
             self._requests()
 
     def _requests(self) -> Requests:
-        """Return what this rank delivers. Until the first batch, look the ranks up each time: a launcher may set them up late."""
+        """Return the requests of this rank. Until the first batch, look the ranks up each time: a launcher may set them up late."""
         progress = self._progress
         if progress.requests is None or not progress.begun:
             shard = self._sampling.ranks.find()
@@ -272,7 +272,7 @@ class Loader(Fixed):
         self._progress.move_to(**self._position(int(state["epoch"]), int(state["consumed"])))
 
     def stats(self) -> Stats:
-        """Return what was delivered so far, and where the time went."""
+        """Return counts of delivered batches and the seconds of each part of the work."""
         engine, stats = self._progress.engine, replace(self._progress.stats)
         if engine is not None and (slots := engine.slots) is not None:
             stats.slots, stats.slots_in_use, stats.slot_bytes = slots.count, slots.in_use, slots.nbytes

@@ -73,7 +73,7 @@ class Requests:
         self.restart(0, 0)
 
     def rows(self) -> int:
-        """Return the most samples of a batch; with a sampler, those of this epoch, and larger batches are copied."""
+        """Return the largest number of samples in a batch; with a sampler, in this epoch, and larger batches are copied."""
         if self._sampler is not None:
             return max(len(indices) for indices, _ in self._drawn(self._sampler))
         return -(-min(self.counts.global_batch_size, self.counts.epoch_stop) // self.shard.world_size)

@@ -1,4 +1,4 @@
-"""The samplers that a Loader is given, and those that it shows to other packages."""
+"""Samplers of the user, and the samplers that a Loader shows to other packages."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class UserSampler:
 
 
 def _tells_epoch(sampler: Any) -> bool:
-    """Return whether a sampler's set_epoch sets its attribute `epoch`; others keep it elsewhere, for the program alone."""
+    """Return whether a sampler's set_epoch sets its attribute `epoch`; other samplers keep it elsewhere, for the program alone."""
     if not (hasattr(sampler, "set_epoch") and hasattr(sampler, "epoch")):
         return False
     before, probe = sampler.epoch, copy.copy(sampler)

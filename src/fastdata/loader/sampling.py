@@ -57,7 +57,7 @@ def read_schedule(schedule: Mapping[int, Any] | None, dataset: Any) -> list[tupl
 
 @dataclass
 class Sampling:
-    """The arguments of a Loader that decide its batches. Raises ValueError and TypeError for those that are wrong."""
+    """The arguments of a Loader that decide its batches. Raises ValueError and TypeError for wrong ones."""
 
     dataset: Any
     batch_size: int | None
@@ -151,7 +151,7 @@ class Sampling:
         return SampleCounts(num_samples, total, stop)
 
     def state(self, requests: Requests) -> dict[str, Any]:
-        """Return what a state says of the order and the batches."""
+        """Return the part of a state that describes the order and the batches."""
         return {
             "seed": self.seed,
             "shuffle": self.shuffle,

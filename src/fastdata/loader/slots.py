@@ -27,7 +27,7 @@ MAX_HELD_BATCHES = 3  # by a consumer, without a copy: the new one, the last one
 
 
 class Span(NamedTuple):
-    """The place of an array in a slot, from byte `start` on."""
+    """An array in a slot, from byte `start` on."""
 
     start: int
     shape: tuple[int, ...]

@@ -15,7 +15,7 @@ from fastdata.tables import TableDataset
 
 
 def settings(dataset: Any) -> list[Any]:
-    """Return the view and the transform of a dataset, and of those that it wraps."""
+    """Return the view and the transform of a dataset, and of the datasets that it wraps."""
     return [getattr(dataset, "views", None), getattr(dataset, "transform", None), *map(settings, inside(dataset))]
 
 

@@ -46,7 +46,7 @@ class Reader(NamedTuple):
     limit: int | None
 
 
-class Request(NamedTuple):
+class FileRequest(NamedTuple):
     """Files that a reader waits for. end: until when it waits for room."""
 
     reader: Reader
@@ -92,7 +92,7 @@ class Downloader:
         self._cache, self._folder = cache, folder
         self._ranges, self._files, self._files_ahead = map(ThreadPoolExecutor, (RANGES, WANTED_AT_ONCE, AHEAD_AT_ONCE))
         self._readers: dict[str, Reader] = {}
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, FileRequest] = {}
         self._schedules: dict[str, ReadSchedule] = {}
         self._buckets: dict[str, Bucket] = {}
         self._wanted: dict[Path, Future[None]] = {}  # what readers wait for
@@ -132,7 +132,7 @@ class Downloader:
                     self._add_reader(name)
                 elif name.endswith(REQUEST) and name not in self._requests:
                     files = [RemoteFile(*file) for file in json.loads((self._folder / name).read_bytes())]
-                    self._requests[name] = Request(self._readers[reader], files, now + WAIT_S)
+                    self._requests[name] = FileRequest(self._readers[reader], files, now + WAIT_S)
                 elif name.endswith(SCHEDULE):
                     stamp = entry.stat().st_mtime_ns
                     if name not in self._schedules or self._schedules[name].stamp != stamp:
@@ -186,7 +186,7 @@ class Downloader:
 
     # Files that readers wait for
 
-    def _serve(self, name: str, request: Request, finished: dict[Path, Future[None]], now: float) -> Request:
+    def _serve(self, name: str, request: FileRequest, finished: dict[Path, Future[None]], now: float) -> FileRequest:
         """Begin to download what a reader waits for, and again if it was evicted; return what is left of the request."""
         for file in request.files:
             path = self._cache.folder / file.path

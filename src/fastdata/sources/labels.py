@@ -1,4 +1,4 @@
-"""The labels of a store: one rule from what a source says of its inputs to classes or numbers, whatever the source is."""
+"""The labels of a store: one rule that turns labels of any source into classes or numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class UnknownClassError(PrepError):
 def encode_labels(
     values: Iterable[Value], type: Type, classes: Sequence[str] | None = None, *, names: Sequence[str] = (), by: str = ""
 ) -> tuple[Labels, Encode]:
-    """Return what labels mean, as docs/inputs.md says, and a function from a value to the label and the problem of its input.
+    """Return the meaning of labels (docs/inputs.md), and a function from a value to the label and the problem of its input.
 
     type: "folders": text is sorted as names whatever it is; "numbers": float32 targets. names: of the classes that whole numbers
     stand for, which the source gives; or of the numbers of a target. by: what the labels were read from, for messages.
@@ -89,7 +89,7 @@ def encode_labels(
 
 
 def _clean(by: str, value: Value) -> int | str | None:
-    """Return what stands for a class; None for what means that there is no label."""
+    """Return the value of a label as a class; None for values that mean no label."""
     value = _plain(value, by)
     if isinstance(value, tuple) and any(isinstance(one, str) for one in value):
         raise _no_label(by, value)
@@ -178,7 +178,7 @@ def _encode_numbers(values: Iterable[Value], names: Sequence[str], by: str) -> t
 
 
 def _target(value: Value, by: str) -> tuple[float, ...] | None:
-    """Return numbers to predict; None: there are none, or one of several is missing."""
+    """Return the numbers to predict; None if any of them is missing."""
     value = _plain(value, by)
     cells = value if isinstance(value, tuple) else (value,)
     if None in cells:

@@ -95,7 +95,7 @@ class Items:
 
 
 def _view(source: Any, label_column: str, fields: Sequence[str] = ()) -> Items:
-    """Find what the items of a sequence, a dataset of Hugging Face, a DataFrame, or torch's wrappers of these are. Read none."""
+    """Return a view of a sequence, a dataset of Hugging Face, a DataFrame, or torch's wrappers of these, without reading items."""
     kind = type(source)
     if (kind.__module__, kind.__name__) == ("torch.utils.data.dataset", "Subset"):
         items, subset = _view(source.dataset, label_column, fields), copy(source)
@@ -158,7 +158,7 @@ def _categories(column: Any) -> list[str]:
 
 
 def _cells(column: Any) -> list[Any]:
-    """Return values by place: `series[k]` of pandas is the value with the index k. Missing ones are None."""
+    """Return values by position: `series[k]` of pandas is the value with the index k. Missing ones are None."""
     if hasattr(column, "isna"):
         return [None if missing else value for value, missing in zip(column, column.isna(), strict=True)]
     to_list = next((getattr(column, name) for name in ("tolist", "to_list", "to_pylist") if hasattr(column, name)), None)
@@ -169,7 +169,7 @@ def _cells(column: Any) -> list[Any]:
 
 
 def _image_file(image: Any, what: str) -> bytes:
-    """Return the bytes of an image file: those that are given, or an uncompressed PNG. Raise CodecError if it is no image."""
+    """Return the bytes of an image file: the given ones, or an uncompressed PNG. Raise CodecError if it is no image."""
     if isinstance(image, Mapping) and ("bytes" in image or "path" in image):  # as Hugging Face's datasets have files
         image = image.get("path") if image.get("bytes") is None else image["bytes"]
     package = type(image).__module__.partition(".")[0]
@@ -202,7 +202,7 @@ def _image_file(image: Any, what: str) -> bytes:
 
 
 def _from_pillow(image: Any) -> bytes | Array:
-    """Return the file that a Pillow image was opened from, if it is not read yet; else one of what it shows, or its deep pixels."""
+    """Return the file that a Pillow image was opened from, if it is not read yet; else a file of its visible or deep pixels."""
     file = getattr(image, "fp", None)
     if file is not None and getattr(image, "tile", None) and image.tell() == 0:
         position = file.tell()
@@ -358,7 +358,7 @@ class _Limited(io.BytesIO):
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses what another process would not read alike: what the main script defines, and Pillow's images, without their files."""
+    """Refuses objects that another process would not read alike: definitions of the main script, and Pillow's images."""
 
     def reducer_override(self, value: Any) -> Any:
         if "__main__" in (getattr(value, "__module__", ""), type(value).__module__) or type(value).__module__.startswith("PIL."):

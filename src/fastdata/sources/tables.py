@@ -190,7 +190,7 @@ def read_rows(path: AnyPath) -> Iterator[list[str]]:
 
 
 def delimiter_of(path: AnyPath) -> str:
-    """Return what separates the columns of a CSV: of comma, semicolon and tab, the one that comes first in its first line."""
+    """Return the delimiter of a CSV: comma, semicolon or tab, whichever comes first in its first line."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     with path.open(encoding="utf-8-sig", errors="replace") as file:
@@ -279,7 +279,7 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
 
 
 def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[str, str]:
-    """Return the file that each name means, by the key of the name: that of the name, else the only one but for its ending."""
+    """Return the file of each name, by the key of the name: the file of that name, else the only file of that stem."""
     wanted = {path_key(name): name for name in names}
     exact, stems = dict[str, str](), defaultdict[str, list[str]](list)
     for file in files:

@@ -93,7 +93,7 @@ class Client:
             raise
 
     def stamp(self, url: str) -> tuple[int, str]:
-        """Return the size of an object, and what changes when it is replaced."""
+        """Return the size of an object, and a value that changes when it is replaced."""
         bucket, key = self.at(url)
         return bucket.stamp(key)
 
@@ -261,7 +261,7 @@ class UrlPath(PurePosixPath):
     absolute = resolve
 
     def _find(self, *, folders: bool = True) -> int | None:
-        """Return the size of an object, FOLDER for a folder, or None for neither, or for what may not be looked at."""
+        """Return the size of an object, FOLDER for a folder, or None for neither, or without the right to look."""
         try:
             return _client().size(str(self), folders=folders)
         except RemoteError as error:
@@ -284,11 +284,11 @@ class UrlPath(PurePosixPath):
         return (-1, "missing") if size is None else (-1, "not-a-file") if size == FOLDER else (size, "")
 
     def scan(self) -> list[UrlPath]:
-        """Return what a folder holds, sorted by name."""
+        """Return the entries of a folder, sorted by name."""
         return [self / name for name in sorted(_client().listing(str(self)))]
 
     def glob(self, pattern: str) -> Iterator[UrlPath]:
-        """Yield what matches a pattern of names, in their order."""
+        """Yield the paths that match a pattern, sorted by name."""
         first, _, rest = pattern.partition("/")
         for path in self.scan():
             if fnmatchcase(path.name, first) and path.name.startswith(".") == first.startswith("."):
@@ -314,7 +314,7 @@ AnyPath = Path | UrlPath
 
 
 def state_of(path: AnyPath) -> Any:
-    """Return what changes when a file is replaced; of a URL, what changes with each run."""
+    """Return a value that changes when a file is replaced; for a URL, with each run."""
     if isinstance(path, UrlPath):
         return _client()
     info = path.stat()
@@ -322,7 +322,7 @@ def state_of(path: AnyPath) -> Any:
 
 
 def stamps_of(paths: Sequence[AnyPath]) -> list[tuple[int, str]]:
-    """Return the size of each file, and what else changes when it is replaced: its time, or of an object the ETag."""
+    """Return the size of each file, and its modification time, or the ETag of an object."""
     client = _client()
     if objects := [str(path) for path in paths if isinstance(path, UrlPath)]:
         with client.waiting():
@@ -331,7 +331,7 @@ def stamps_of(paths: Sequence[AnyPath]) -> list[tuple[int, str]]:
 
 
 def seekable(path: AnyPath) -> Any:
-    """Return what pyarrow opens to read some of a file: the path, or an object that is read by range requests."""
+    """Return the path for pyarrow to open, or for a URL a file object that is read by range requests."""
     return path.open("rb") if isinstance(path, UrlPath) else path
 
 

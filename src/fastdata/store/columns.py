@@ -1,4 +1,4 @@
-"""Columns of a store: what each holds, and the values that belong to each sample, next to its records."""
+"""Columns of a store: descriptions of columns, and their values for each sample."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class ColumnReader:
         return FormatError(f"{self._path} does not fit the {self._samples} samples of its store; run fastdata verify")
 
     def lengths(self, rows: Array) -> Array:
-        """Return how many items these samples have, int64 [n]; only for lists and text."""
+        """Return the number of items of these samples, int64 [n]; only for lists and text."""
         assert self._offsets is not None
         starts, ends = self._offsets[rows], self._offsets[rows + 1]
         if ((starts < 0) | (ends < starts) | (ends > len(self._values))).any():

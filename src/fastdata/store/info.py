@@ -90,7 +90,7 @@ def _variant(store: Store, variant: Variant) -> Facts:
 
 
 def _memory(variants: list[Facts], size: int | None) -> Facts:
-    """Return the bytes that a RAMDataset of a size holds, and those of decoded images."""
+    """Return the bytes that a RAMDataset of a size holds, encoded and decoded."""
     of_size = [variant for variant in variants if variant["size"] == size]
     facts = {"size": size, "bytes": sum(variant["record_bytes"] for variant in of_size)}
     if "decoded_bytes" in of_size[0]:
@@ -132,7 +132,7 @@ def _format_facts(values: Facts) -> str:
 
 
 def plain_values(values: Facts, within: str = "") -> dict[str, str]:
-    """Return JSON values as people read them, by name; those of an inner object by "outer.inner"."""
+    """Return JSON values as people read them, by name; values of an inner object by "outer.inner"."""
     found = dict[str, str]()
     for name, value in values.items():
         found |= plain_values(value, f"{within}{name}.") if isinstance(value, dict) else {within + name: _plain(value)}

@@ -162,7 +162,7 @@ def read_manifest(root: Path) -> Manifest:
 
 
 def parse_manifest(raw: bytes, path: object) -> Manifest:
-    """Return the manifest of these bytes. path: of its file, or its URL. The errors are those of `read_manifest`."""
+    """Return the manifest of these bytes. path: of its file, or its URL. Raises the errors of `read_manifest`."""
     try:
         body = json.loads(raw)
         if body["format"] != FORMAT:

@@ -50,7 +50,7 @@ def label_text(store: Store, row: int) -> str:
 
 
 def counts_of(facts: Facts) -> Iterator[CountTable]:
-    """Yield what the facts of a store count, the largest numbers first."""
+    """Yield the counts in the facts of a store, the largest first."""
     found: dict[str, list[tuple[str, int, Color | None]]] = {
         "samples of each class": [(one["name"], one["samples"], None) for one in facts["labels"].get("classes", ())],
         "pixels of each class of masks": [

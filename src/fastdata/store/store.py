@@ -20,7 +20,7 @@ from fastdata.types import Array, StrPath
 
 
 class StoreLocation(os.PathLike[str]):
-    """Where a store is, if its shards are elsewhere: the path is that of a folder with all its other files."""
+    """The location of a store whose shards are elsewhere. path: of a folder with all its other files."""
 
     def require(self, manifest: Manifest, variant: Variant) -> None:
         """Raise a StoreError if there cannot be room for all shards of a variant at once."""
@@ -158,7 +158,7 @@ class Store:
         return self.path / shard_file(variant.name, number)
 
     def identity(self, variant: Variant) -> str:
-        """Return what is equal for variants whose records are equal: their form, their counts, and the sums of their files."""
+        """Return a key that is equal for variants of equal records: their form, counts and checksums."""
         sums = [s.xxh3_128 for s in variant.shards]
         return repr((variant.form, self.manifest.shard_records(variant), sums))
 
@@ -206,7 +206,7 @@ def verify(path: StrPath, *, tick: Callable[[int], None] = lambda size: None) ->
 
 
 def _problems(check: Callable[..., None], *arguments: Any) -> Iterator[str]:
-    """Yield what a check raises."""
+    """Yield the problem that a check raises."""
     try:
         check(*arguments)
     except FastDataError as error:

@@ -29,7 +29,7 @@ def available_cores(cgroup: Path = CGROUP, own: Path = OWN) -> int:
 
 
 def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP, own: Path = OWN) -> int:
-    """Return the bytes that are free: the machine's available memory, or what its group's limits (cgroup 1 or 2) leave."""
+    """Return the free bytes: the machine's available memory, or less within the limits of its group (cgroup 1 or 2)."""
     found = [int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:")]
     for folder in _groups(cgroup, own, "memory"):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
@@ -45,7 +45,7 @@ def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP, ow
 
 @contextmanager
 def room(need: int, share: int, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Make sure that there is memory for a piece of work, in a process that shares the machine with others.
+    """Ensure memory for a piece of work, in a process that shares the machine with others.
 
     Work that needs no more bytes than the share of a process begins at once. Larger work is done by one of this user's processes
     at a time; `waiting` is called before a wait for the others.

@@ -34,7 +34,7 @@ def workers_of(batches: Any) -> tuple[Any, ...]:
 
 
 def end_workers(batches: Any) -> None:
-    """End the workers of an iterator as torch does, then kill those that are left."""
+    """End the workers of an iterator as torch does, then kill the remaining ones."""
     batches._shutdown_workers()
     for worker in batches._workers:
         worker.kill()

@@ -126,7 +126,7 @@ class TokenDataset(Fixed, Dataset[Any]):
 
     @property
     def identity(self) -> Any:
-        """As of other datasets: what is equal for datasets of the same documents."""
+        """A key that is equal for datasets of the same documents."""
         return self._expected, zlib.crc32(self._bounds.data)
 
     @property
@@ -170,7 +170,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         return self._locate(ids, _fractions(seed, epoch, repeated(ids, repeats)) if self.mode == "random" else None)
 
     def _locate(self, ids: Array, u: Array | None) -> Array:
-        """Return columns: the place in memory (-1 if the row is not contiguous there), the start in the stream, the length."""
+        """Return columns: the offset in memory (-1 if the row is not contiguous there), the start in the stream, the length."""
         starts, lengths = self._spans(ids, u)
         located = np.full((3, len(ids)), -1)  # each column is contiguous
         located[1:] = starts, lengths
@@ -224,7 +224,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         return (rows, torch.from_numpy(self._document_numbers(located[:, 1]))) if self.documents == "mask" else rows
 
     def _gather_pieces(self, located: Array, pin: bool) -> torch.Tensor:
-        """Gather rows of which some are not contiguous in memory: copy another row in their place, then overwrite it."""
+        """Gather rows of which some are not contiguous in memory: copy any other row first, then overwrite it."""
         places = located[:, 0]
         if places.max() >= 0:
             rows = self._copy(np.where(places < 0, places.max(), places), pin=pin)

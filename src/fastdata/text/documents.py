@@ -63,7 +63,7 @@ class Head(Piece):
 
 @dataclass(frozen=True)
 class Cutting:
-    """How files become documents. separator: separates those of a .txt file; if empty, the file is one. field: holds the text."""
+    """How files become documents. separator: between documents of a .txt file; if empty, the file is one. field: of the text."""
 
     separator: str = ""
     field: str = "text"
@@ -287,7 +287,7 @@ def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Ar
 
 
 def _other_dtype(tokens: Array) -> str:
-    """Return what looks as if the bytes of some uint16 were numbers of another dtype; "" if nothing does."""
+    """Return the dtype that the bytes of some uint16 seem to have instead; "" for none."""
     low, high = tokens[: len(tokens) // 2 * 2 : 2], tokens[1::2]
     if len(high) < MIN_PROBED:
         return ""

@@ -58,7 +58,7 @@ class Runs:
         return Runs(np.append(0, np.cumsum(high - low)), self.places[run] + low - self.starts[run])
 
     def find(self, starts: Array, length: int) -> Array:
-        """Return the place in memory of `length` tokens from each start; -1 where they are not contiguous."""
+        """Return the offset in memory of `length` tokens from each start; -1 where they are not contiguous."""
         if not len(self.places):
             return np.full(len(starts), -1)
         run = self._runs_of(starts)

@@ -37,7 +37,7 @@ def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
 
 
 def _decoder(store: Store) -> tuple[Callable[[Sequence[int]], str], str]:
-    """Return what makes text of ids; and, if it shows the ids themselves, why."""
+    """Return a function from ids to text; and, if it shows the ids themselves, why."""
     section: Tokens = store.manifest.section("tokens")
     try:
         return section.load_tokenizer(store.path).decode, ""
@@ -46,7 +46,7 @@ def _decoder(store: Store) -> tuple[Callable[[Sequence[int]], str], str]:
 
 
 def _read_tokens(store: Store, start: int, count: int) -> Array:
-    """Return `count` tokens from a place in the store on."""
+    """Return `count` tokens of the store from a position on."""
     (variant,) = store.manifest.variants
     dtype, reader = np.dtype(variant.form.dtype).newbyteorder("<"), store.reader(variant)
     ends = np.append(0, np.cumsum(store.index(variant).lengths)) // dtype.itemsize

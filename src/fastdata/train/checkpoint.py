@@ -74,7 +74,7 @@ class Checkpoints:
         return None if written is None else written.result()
 
     def _write(self, update: int, state: dict[str, Any]) -> Path:
-        """Write a file completely and readable, or not at all, and remove those that are not to be kept."""
+        """Write a file completely and readable, or not at all, and remove checkpoints that need not be kept."""
         path = self.path(update)
         part = path.with_name(path.name + ".part")
         try:
@@ -106,7 +106,7 @@ class Checkpoints:
         return None if update is None else _read(self.path(update))
 
     def _is_whole(self, update: int) -> bool:
-        """Return whether a file can be read. torch.load compares no checksums, and takes what comes first for the beginning."""
+        """Return whether a file can be read. torch.load compares no checksums."""
         path = self.path(update)
         try:
             with zipfile.ZipFile(path) as file:

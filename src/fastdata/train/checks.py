@@ -29,7 +29,7 @@ class GraphCheck:
         self._marks: list[weakref.ref[_Mark]] = []
 
     def see(self, result: Any) -> None:
-        """Take what loss_fn returned for a batch. Marks the whole graph of one update."""
+        """Check the result of loss_fn for a batch. Marks the whole graph of one update."""
         if self._updates != MARKED_UPDATE - 1:
             return
         losses = result[0] if isinstance(result, tuple | list) else result

@@ -1,4 +1,4 @@
-"""One pass over a loader, and its place in it."""
+"""One pass over a loader, and the position in it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Epoch:
             generator.set_state(state)
 
     def _own_state(self) -> dict[str, Any]:
-        """Return the states of the loader's generators, and whether its next pass goes on with an iterator that it keeps."""
+        """Return the states of the loader's generators, and whether its next pass continues an iterator."""
         return {"own": [generator.get_state() for generator in self._generators], "has_iterator": has_iterator(self.loader)}
 
     def _count(self) -> int | None:
@@ -94,7 +94,7 @@ class Epoch:
             return None
 
     def state(self) -> dict[str, Any]:
-        """Return the place in the epoch, or the start of the next one if all batches are used."""
+        """Return the position in the epoch, or the start of the next one if all batches are used."""
         if self.over:
             return {"used": 0, "loader": None, "random": None, **self._own_state()}
         return {"used": self.used, "loader": self.loader.state_dict() if self._stateful else None, **self._start}

@@ -24,7 +24,7 @@ Metrics: TypeAlias = tuple[dict[str, Any], dict[str, tuple[Any, Any]]]
 
 
 def sort_metrics(metrics: Mapping[str, Any]) -> Metrics:
-    """Return the functions of (outputs, batch), and the objects, each with a function that returns what it is updated with."""
+    """Return the functions of (outputs, batch), and the objects, each with a function that returns its arguments."""
     functions, objects = dict[str, Any](), dict[str, tuple[Any, Any]]()
     for name, metric in metrics.items():
         target, arguments = metric if isinstance(metric, tuple) and len(metric) == 2 else (metric, _scores_and_targets)
@@ -120,7 +120,7 @@ def _wide(value: Any) -> Any:
 
 
 def _computed(objects: Mapping[str, tuple[Any, Any]], number: int, world: World) -> dict[str, float]:
-    """Return what metric objects compute from the `number` batches of this rank, the same on every rank."""
+    """Return the values that metric objects compute from the `number` batches of this rank, the same on every rank."""
     batches = world.gather(number)
     if not all(batches):  # compute() would wait for this rank forever, or leave out the others
         raise FastDataError(

@@ -22,7 +22,7 @@ LINE_S = 60.0  # most time between two lines where there is no progress bar
 
 
 class RunTotals(dict[str, float]):
-    """Sums since a run began: the times of this rank, and numbers of all ranks. A record is about what came after a mark."""
+    """Sums since a run began: the times of this rank, and numbers of all ranks. A record covers the time since a mark."""
 
     def __init__(self) -> None:
         super().__init__(seconds=-time.perf_counter(), wait_s=0.0, rows=0.0, losses=0.0, counts=0.0, skipped=0.0)

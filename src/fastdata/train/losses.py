@@ -17,7 +17,7 @@ SUMS = ("AddBackward0", "MulBackward1")  # of something added, and of a product 
 
 
 class Losses(NamedTuple):
-    """The losses of a batch with their graph, 0 where one does not count; their sum [], without a graph; how many count."""
+    """The losses of a batch with their graph, 0 where one does not count; their sum [], without a graph; the number that count."""
 
     each: Tensor
     total: Tensor
@@ -25,7 +25,7 @@ class Losses(NamedTuple):
 
 
 def losses_of(result: Any) -> Losses:
-    """Return the losses, their sum, and how many count, from the result of a loss function, as `Trainer` describes it."""
+    """Return the losses, their sum, and the number that count, from the result of a loss function, as `Trainer` describes it."""
     losses, second = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)
     if not isinstance(losses, Tensor) or not losses.is_floating_point() or not isinstance(second, Tensor | Real | None):
         raise TypeError(f"loss_fn returned {_described(result)}: {EXPECTED}")

@@ -90,7 +90,7 @@ class Schedule:
             self._scheduler.step()
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
-        """Step a ReduceLROnPlateau after an evaluation. All ranks must pass the same metrics, those of all samples."""
+        """Step a ReduceLROnPlateau after an evaluation. All ranks must pass the same metrics, over all samples."""
         if self.every == "evaluation":
             if self.metric not in metrics:
                 raise ValueError(

@@ -33,7 +33,7 @@ def states(model: nn.Module, *optimizers: Optimizer) -> list[dict[str, Any]]:
 
 
 def load_states(saved: Sequence[dict[str, Any]], model: nn.Module, *optimizers: Optimizer) -> None:
-    """Load what `states` returned."""
+    """Load the result of `states`."""
     if _is_sharded(model):
         rest = saved[1] if optimizers else {}
         sharded.set_state_dict(model, optimizers, model_state_dict=saved[0], optim_state_dict=rest, options=FULL)

@@ -24,7 +24,7 @@ CLIP_EPSILON = 1e-6  # as torch's clip_grad_norm_ has it
 
 
 class Totals(NamedTuple):
-    """Sums over updates: the losses of those that were applied and their counts, of all ranks; skipped ones, also in a row."""
+    """Sums over updates: losses and counts of applied updates, of all ranks; numbers of skipped ones, also in a row."""
 
     losses: float
     counts: float

@@ -190,7 +190,7 @@ class Trainer:
         max_steps: int | None = None,
         eval_every: int | None = None,
     ) -> dict[str, float]:
-        """Train until `epochs` or `max_steps` is reached, counting those before a resume.
+        """Train until `epochs` or `max_steps` is reached, including the ones before a resume.
 
         Args:
             train: an iterable of batches, with as many on every rank, as fastdata's Loader has.
@@ -408,7 +408,7 @@ class Trainer:
         self._progress.show(self._write("train", record))
 
     def _write(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a record with the means of what was logged since the last one, and call the log callback."""
+        """Write a record with the means of the values logged since the last one, and call the log callback."""
         record = {"kind": kind, "update": self.update, "epoch": self.epoch, **values, **self._means.read(self.world)}
         self._log.write(record)
         if self._main:
