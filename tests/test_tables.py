@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 import stores
 from fastdata import Loader, TableDataset
@@ -262,6 +263,21 @@ def test_names_of_another_table() -> None:
     assert other.column("c").tolist() == [2, 3] and other.classes == ["cat", "dog", "eel"] and other.targets.tolist() == [1, 1]
     with pytest.raises(ValueError, match=r"column 'c' has names that classes lacks: 'z'"):
         make(pa.table({"c": ["z"], "y": ["dog"]}), classes=train)
+    written = csv("c,y\n3,dog\n1,eel\n")  # a part in which all names look like numbers
+    train = make(csv("c,y\n1,cat\n2,dog\n3,eel\n", "train.csv"), category="c")
+    assert make(written, classes=train).column("c").tolist() == [2, 0]
+    for kind, others in ((pa.timestamp("ms"), pa.timestamp("us")), (pa.bool_(), pa.int64())):
+        train, other = (with_target(c=pa.nulls(2, one)) for one in (kind, others))
+        with pytest.raises(
+            ValueError, match=rf"column 'c' holds .* values, but {re.escape(str(make(train).columns['c'].type))} in"
+        ):
+            make(other, classes=make(train))
+
+
+def test_categories_that_two_tables_number_otherwise_are_told() -> None:
+    parts = [make(pa.table({"c": names, "y": [1, 2]})) for names in (["x", "y"], ["y", "z"])]
+    with pytest.warns(UserWarning, match="c 0 is x in one dataset of this ConcatDataset, and y in another: .*classes="):
+        Loader(ConcatDataset(parts), 2, num_workers=0)
 
 
 @pytest.fixture(scope="module")

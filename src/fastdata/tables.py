@@ -429,7 +429,7 @@ def _read(
 
     wanted: the names that the arguments target, category and drop give. classes: columns of another table.
     """
-    parts = _open(source, {*wanted["category"], *wanted["drop"]})
+    parts = _open(source, {*wanted["category"], *wanted["drop"], *(each for each, one in classes.items() if one.names is not None)})
     name = parts[0].name if len(parts) == 1 else f"{len(parts)} files"
     names = parts[0].schema.names
     if not names:
@@ -478,9 +478,9 @@ def _read(
 def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColumn | None) -> tuple[TableColumn, Array, Array]:
     """Read a column of all parts: what it holds, its values, and where they are missing. names: whether they are names.
 
-    other: a column of another table, whose names are numbered.
+    other: what it is in another table, whose names are numbered.
     """
-    pa, chunks = import_pyarrow(), []
+    pa, chunks, names = import_pyarrow(), [], names or (other is not None and other.names is not None)
     types = [pa.string()] if names else [part.schema.field(name).type for part in parts]
     with _reading(f"{parts[-1].name}, column {name!r}"):
         schemas = [pa.schema([(name, _widest(name, kind))]) for kind in types]
@@ -493,8 +493,12 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
                     array = array.cast(pa.string())  # whose digits are read exactly
                 chunks += (_as_names(array, kind) if pa.types.is_dictionary(kind) else array.cast(kind)).chunks
         values, missing, texts = _to_numpy(pa.chunked_array(chunks, kind))
-    if not pa.types.is_dictionary(kind):
-        return TableColumn(name, str(kind), values.dtype.name), values, missing
+    type = "string" if pa.types.is_dictionary(kind) else str(kind)
+    kinds = {type, type if other is None else other.type} - {"null"}
+    if other is not None and len(kinds) > 1 and not all(one.startswith(NARROWED) for one in kinds):
+        raise ValueError(f"column {name!r} holds {type} values, but {other.type} in the table of classes: write both alike")
+    if type != "string":
+        return TableColumn(name, type, values.dtype.name), values, missing
     digits = all(each.isascii() and each.isdigit() for each in texts)
     ordered = texts if kind.ordered else sorted(texts, key=lambda each: (int(each) if digits else 0, each))
     if other is not None and other.names is not None:
@@ -503,4 +507,4 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
             raise ValueError(f"column {name!r} has names that classes lacks: {_quoted(unknown)}")
     codes = {each: k for k, each in enumerate(ordered)}
     values = np.array([*(codes[each] for each in texts), len(codes)])[values]
-    return TableColumn(name, "string", _narrowest(np.array([len(codes)])), names=tuple(ordered)), values, missing
+    return TableColumn(name, type, _narrowest(np.array([len(codes)])), names=tuple(ordered)), values, missing

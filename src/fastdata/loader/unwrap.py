@@ -38,11 +38,17 @@ def unwrapped(dataset: Any) -> Any:
 
 
 def _warn_of_classes(parts: Sequence[Any]) -> None:
-    """Warn if the number of a class, or the place of a value in targets, means something else in another dataset."""
-    named = [part.classes for part in parts if isinstance(part, SlotDataset | TableDataset) and part.classes]
-    pairs = (enumerate(zip(named[0], other, strict=False)) for other in named[1:])
-    if clash := next(((k, one, two) for pair in pairs for k, (one, two) in pair if one != two), None):
-        warn_user(
-            f"target {clash[0]} is {clash[1]} in one dataset of this ConcatDataset, and {clash[2]} in another: prepare the second "
-            "with --classes of the first (a TableDataset takes classes=), so that both number them alike"
-        )
+    """Warn if the number of a class or category, or the place of a value in targets, means something else in another dataset."""
+    known = dict[tuple[str, int], str]()
+    for part in parts:
+        own = part.classes if isinstance(part, SlotDataset | TableDataset) else ()
+        names_of = getattr(getattr(part, "columns", None), "names", None)
+        columns = {name: names_of(name) for name in part.columns} if names_of else getattr(part, "categories", {})
+        for what, names in {"target": own, **columns}.items():
+            for k, name in enumerate(names):
+                if known.setdefault((what, k), name) != name:
+                    warn_user(
+                        f"{what} {k} is {known[what, k]} in one dataset of this ConcatDataset, and {name} in another: prepare the "
+                        "second with --classes of the first (a TableDataset takes classes=), so that both number them alike"
+                    )
+                    return
