@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import fastdata
-import stores
 from fastdata.bench.harness import Run, summarize
 from support import MAIN, run, write_pictures
 
@@ -61,11 +60,3 @@ def test_bench(store: Path, tmp_path: Path) -> None:
     for name, row in rows.items():  # one scale
         share, rate = float(table[name][2]), float(table[name][4].replace(",", ""))
         assert share == round(row["ratio"]["median"], 2) and rate == pytest.approx(row["ratio"]["median"] * limit, abs=0.51)
-
-
-@pytest.mark.slow
-def test_other_stores_are_refused_in_words_for_a_shell() -> None:
-    done = run(*MAIN, "bench", stores.tokens())
-    assert (done.returncode, done.stdout) == (1, "")
-    said = f"Error: only stores of images without masks are measured, not {stores.tokens()}, which holds tokens\n"
-    assert done.stderr == said

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ import pytest
 from fastdata import __version__
 from fastdata.cli import cli
 from fastdata.store.store import Store
-from support import MAIN, PREP, encode, picture, run, shards, start, tables, tree, until, write_pictures
+from support import MAIN, PREP, run, shards, tree, write_pictures
 
 
 @pytest.fixture(scope="module")
@@ -109,23 +106,6 @@ def test_many_rejects_exit_with_3(tmp_path: Path) -> None:
     assert len(Store(tmp_path / "o.fds")) == 9
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "to_all"),  # a scheduler's goes to the group, `kill PID` to the parent alone
-    [("fastdata prep", signal.SIGINT, True), ("fastdata-prep", signal.SIGTERM, False), ("fastdata-prep", signal.SIGTERM, True)],
-)
-def test_an_interruption_names_the_command_that_continues(
-    large: Path, tmp_path: Path, name: str, number: int, to_all: bool
-) -> None:
-    command = [*MAIN, "prep"] if name == "fastdata prep" else PREP
-    process = start(*command, large, tmp_path / "o.fds", "--size", "99", "--gray", stderr=subprocess.PIPE)
-    until(lambda: tables(tmp_path / "o.fds"))
-    for _ in range(2 if number == signal.SIGTERM else 1):  # `timeout` sends it twice
-        (os.killpg if to_all else os.kill)(process.pid, number)
-    errors = process.communicate(timeout=90)[1].decode()
-    assert process.returncode == 130 and "Traceback" not in errors
-    assert f"To continue: fastdata-prep {large} {tmp_path}/o.fds --size 99 --gray\n" in errors
-
-
 def test_summary_and_a_finished_store(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in", 30)
     (tmp_path / "in/a.png").write_bytes(b"")
@@ -149,13 +129,3 @@ def test_verify_and_export(store: Path, tmp_path: Path) -> None:
     assert run(*MAIN, "verify", store).stdout == f"{store}: every byte is as written\n"
     assert run(*MAIN, "export", store, tmp_path / "out").stdout == f"20 files in {tmp_path / 'out'}\n"
     assert len(list((tmp_path / "out").rglob("*.jpg"))) == 20
-
-
-def test_a_store_named_after_its_source(tmp_path: Path) -> None:
-    (tmp_path / "my photos").mkdir()
-    (tmp_path / "my photos/a.jpg").write_bytes(encode(picture(0, 10, 10)))
-    assert run(*PREP, tmp_path / "my photos", cwd=tmp_path).returncode == 0
-    assert len(Store(tmp_path / "my photos.fds")) == 1
-    (tmp_path / "list.csv").write_text("path,label\nmy photos/a.jpg,x\n")
-    assert run(*PREP, "list.csv", cwd=tmp_path).returncode == 0
-    assert len(Store(tmp_path / "list.fds")) == 1

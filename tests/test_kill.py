@@ -12,13 +12,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fastdata import prep
 from fastdata.errors import PrepError, StoreError
 from fastdata.store.store import Store, verify
-from support import PREP, children, kill_group, members, run, start, tables, tree, until, write_pictures
+from support import MAIN, PREP, children, kill_group, members, run, start, tables, tree, until, write_pictures
 
 OPTIONS = ("--size", "256", "--workers", "2")
 ROUNDS = 12
@@ -126,12 +127,26 @@ def test_a_begun_store_refuses_another_plan(begun: Path, large: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["start", "workers start", "working", "later"])
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
-    large: Path, tmp_path: Path, moment: str, undisturbed: tuple[dict[str, bytes | None], float, float]
+@pytest.mark.parametrize(
+    ("moment", "number", "send", "command"),  # a scheduler's signal goes to the group, `kill PID` to the parent alone
+    [
+        ("start", signal.SIGINT, os.killpg, PREP),
+        ("workers start", signal.SIGINT, os.killpg, [*MAIN, "prep"]),
+        ("working", signal.SIGTERM, os.kill, PREP),
+        ("later", signal.SIGTERM, os.killpg, PREP),
+    ],
+)
+def test_an_interruption_stops_cleanly_and_says_how_to_go_on(
+    large: Path,
+    tmp_path: Path,
+    moment: str,
+    number: int,
+    send: Any,
+    command: Any,
+    undisturbed: tuple[dict[str, bytes | None], float, float],
 ) -> None:
     out = tmp_path / "with space.fds"
-    process = start(*PREP, large, out, *OPTIONS, stderr=subprocess.PIPE)
+    process = start(*command, large, out, *OPTIONS, stderr=subprocess.PIPE)
     until(
         {
             "start": lambda: (out / "work").exists(),
@@ -141,30 +156,18 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
         }[moment]
     )
     time.sleep(0.1 if moment == "workers start" else 0)
-    os.killpg(process.pid, signal.SIGINT)
+    for _ in range(2 if number == signal.SIGTERM else 1):  # `timeout` sends it twice
+        send(process.pid, number)
     errors = process.communicate(timeout=90)[1].decode()
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert not members(process.pid)
     assert not list(out.rglob("*.tmp")) and not (out / "manifest.json").exists()
     assert len(tables(out)) >= {"start": 0, "workers start": 0, "working": 1, "later": 8}[moment]
-    command = shlex.split(errors.split("To continue:")[1])
-    assert command == ["fastdata-prep", str(large), str(out), *OPTIONS]
-    again = run(*PREP, *command[1:])
+    continued = shlex.split(errors.split("To continue:")[1])
+    assert continued == ["fastdata-prep", str(large), str(out), *OPTIONS]
+    again = run(*PREP, *continued[1:])
     assert again.returncode == 0 and ("done earlier" in again.stdout or "start" in moment)
-    assert tree(out) == undisturbed[0]
-
-
-def test_workers_end_when_only_their_parent_is_killed(
-    large: Path, tmp_path: Path, undisturbed: tuple[dict[str, bytes | None], float, float]
-) -> None:
-    out = tmp_path / "o.fds"
-    process = start(*PREP, large, out, *OPTIONS)
-    until(lambda: len(tables(out)) >= 2)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    until(lambda: not members(process.pid), seconds=5)
-    prep(large, out, size=256, workers=2)
     assert tree(out) == undisturbed[0]
 
 

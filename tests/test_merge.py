@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,9 +15,9 @@ import pytest
 import fastdata
 import stores
 from fastdata import LMDBDataset, MaskDataset, RAMDataset
-from fastdata.errors import PrepError, StoreError
+from fastdata.errors import PrepError
 from fastdata.store.store import Store, verify
-from support import MAIN, kill_group, plain, run, start, tree, until, write_pictures
+from support import MAIN, plain, run, tree, write_pictures
 from test_digests import inputs
 
 
@@ -199,33 +195,6 @@ def test_a_sample_and_its_bytes_are_taken_out(codec: str, tmp_path: Path) -> Non
     part = fastdata.prep(tmp_path / "files", tmp_path / "p.fds", codec="png" if codec == "png" else "original", workers=1).out
     assert [dataset[k][0].tolist() for k in (0, 2, 3, 4)] == [image.tolist() for image, _ in LMDBDataset(part)]
     assert [any(record in path.read_bytes() for path in store.rglob("*.*")) for store in (whole, part)] == [True, False]
-
-
-MERGE = "import sys, fastdata; fastdata.merge(sys.argv[2:], sys.argv[1])"
-
-
-@pytest.mark.slow
-def test_kill_9_at_random_moments_of_a_merge(pool: dict[tuple[str, ...], Path], tmp_path: Path) -> None:
-    paths = [path for path in pool.values() for _ in range(30)]
-    command = [sys.executable, "-c", MERGE]
-    began = time.monotonic()
-    subprocess.run([*command, tmp_path / "want.fds", *paths], check=True)
-    seconds, expected = time.monotonic() - began, tree(tmp_path / "want.fds")
-    rng, unfinished = random.Random(3), 0
-    for k in range(8):
-        out = tmp_path / f"{k}.fds"
-        process = start(*command, out, *paths)
-        until(lambda out=out, p=process: out.exists() or p.poll() is not None)
-        time.sleep(rng.uniform(0, seconds / 10))
-        kill_group(process)
-        if not (out / "manifest.json").exists():
-            unfinished += 1
-            with pytest.raises(StoreError):
-                Store(out)
-            subprocess.run([*command, out, *paths], check=True)
-        shutil.rmtree(out / "work", ignore_errors=True)  # with the lock, if the store was finished and nothing else
-        assert tree(out) == expected
-    assert unfinished >= 3
 
 
 def test_what_does_not_merge(pool: dict[tuple[str, ...], Path], tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 import fastdata
 from fastdata import ArrayDataset, LMDBDataset, RAMDataset, TokenDataset
 from fastdata.errors import PrepError, StoreError
-from fastdata.store.store import Store, verify
-from support import PREP, encode, kill_group, run, start, tree, until
+from fastdata.store.store import verify
+from support import encode, tree
 
 REPLACED = "was replaced while this dataset was in use; make the dataset again"
 OLD, NEW = 10, 200
@@ -206,34 +206,3 @@ def test_of_two_that_overwrite_one_is_refused(images: Pair, tmp_path: Path) -> N
                 prepare(images.new, out, overwrite=True, **options)
     shutil.rmtree(out / "work")
     assert tree(out) == tree(images.old_store)
-
-
-@pytest.mark.slow
-def test_kill_9_at_random_moments(images: Pair, tmp_path: Path) -> None:
-    """The whole process group dies; what is there is the old store or the new one, and the same command ends with the new one."""
-    out = images.copied(tmp_path)
-    command = (*PREP, images.new, out, "--codec", "rgb", "--shard-samples", "3", "--workers", "2", "--overwrite")
-    expected, killed = tree(images.new_store), 0
-    for state in ("work/next/work/plan.json", "work/next/work/shard-*.json", "work/next/samples.npy", "next", "work/lock"):
-        process = start(*command)
-        until(lambda out=out, state=state, process=process: list(out.glob(state)) or process.poll() is not None)
-        killed += process.poll() is None
-        kill_group(process)
-        assert len(_values(LMDBDataset(out))) == 1 and list(verify(out)) == []
-        again = run(*command)
-        assert again.returncode == 0, again.stderr
-        assert tree(out) == expected
-        shutil.rmtree(out)
-        out = images.copied(tmp_path)
-    assert killed >= 3
-
-
-@pytest.mark.slow
-def test_a_full_disk_leaves_the_old_store(images: Pair, tmp_path: Path) -> None:
-    out = images.copied(tmp_path)
-    command = [*PREP, str(images.new), str(out), "--codec", "png", "--size", "600", "--overwrite", "--workers", "1"]
-    found = run("bash", "-c", 'ulimit -f 8; exec "$@"', "bash", *command)
-    assert found.returncode == 1 and "Traceback" not in found.stderr, found.stderr
-    assert _values(LMDBDataset(out)) == {OLD} and list(verify(out)) == []
-    kept = Store(out).manifest
-    assert kept.variants[0].name == "full" and {*tree(out / "full")} == {*tree(images.old_store / "full")}

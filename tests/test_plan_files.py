@@ -24,8 +24,8 @@ from fastdata.images.prepare import ImageRecipe
 from fastdata.prepare.build_plan import build_plan
 from fastdata.prepare.plan import PrepareRun, load_plan, make_plan, save_plan
 from fastdata.sources.inputs import Packed, Source, SourceList
-from fastdata.store.manifest import Labels
-from support import MAIN, PEAK_MEMORY, encode, picture, run
+from fastdata.store.manifest import Labels, read_manifest
+from support import MAIN, PEAK_MEMORY, encode, picture, run, write_pictures
 
 
 def _work(count: int, out: Path) -> PrepareRun:
@@ -93,6 +93,14 @@ def test_there_are_never_more_shards_than_inputs(tmp_path: Path, count: int) -> 
         sources = [Source(f"{k:03d}.png", -1, claimed) for k in range(count)]
         plan = make_plan(SourceList(tmp_path, Labels("none"), sources), ImageRecipe())
         assert plan.num_shards <= count and all(first < end for first, end in pairwise(plan.bounds))
+
+
+def test_no_shard_has_more_samples_than_the_option_says(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "in", 7)
+    out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", shard_samples=3, workers=1).out
+    assert sorted(read_manifest(out).shard_samples) == [2, 2, 3]
+    with pytest.raises(PrepError, match="shard_samples 3, now 7"):
+        fastdata.prep(tmp_path / "in", out, shard_samples=7, workers=1)
 
 
 NAMES = ["a.jpg", "é/日本.png", "\udcff.jpg", "\ud800", "", "x" * 300]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import pytest
 import fastdata
 from fastdata.errors import PrepError
 from fastdata.store.store import Store, verify
-from support import PREP, kill_group, run, start, tables, tree, until, write_pictures
+from support import PREP, run, start, tables, tree, until, write_pictures
 from test_golden_kinds import STORES, write_inputs
 
 OPTIONS = ("--size", "256")
@@ -87,36 +85,6 @@ def test_a_task_that_the_end_overtakes_is_done(planned: Path, expected: dict[str
     assert tree(planned) == expected
 
 
-@pytest.mark.slow
-def test_kill_9_of_tasks_at_random_moments(large: Path, tmp_path: Path, expected: dict[str, bytes | None]) -> None:
-    rng, kills, out = random.Random(4), 0, tmp_path / "o.fds"
-    for round_ in range(4):
-        out = tmp_path / f"{round_}.fds"
-        fastdata.prep_plan(large, out, size=256)
-        running: dict[int, subprocess.Popen[bytes]] = {}
-        left = [0, 1, 2]
-        began = time.monotonic()
-        while left or running:
-            while left and len(running) < 2:
-                task = left.pop()
-                running[task] = start(*PREP, "run", out, "--task", str(task), "--of", "3", *QUICK)
-            time.sleep(rng.uniform(0, 0.6))
-            victim = rng.choice(sorted(running))
-            if running[victim].poll() is not None:
-                assert running.pop(victim).returncode == 0
-            elif time.monotonic() - began < 6:
-                kill_group(running.pop(victim))
-                kills += 1
-                left.append(victim)
-        if round_ % 2:
-            finish = start(*PREP, "finish", out)
-            time.sleep(rng.uniform(0, 0.4))
-            kill_group(finish)
-        fastdata.prep_finish(out)
-        assert tree(out) == expected, f"round {round_} ended otherwise"
-    assert kills > 8
-
-
 def test_a_second_plan_of_the_same_keeps_what_is_finished(large: Path, planned: Path, photos: Path) -> None:
     fastdata.prep_run(planned, task=0, of=8, workers=1)
     before = {path: path.stat().st_ino for path in tables(planned)}
@@ -181,14 +149,8 @@ def test_inputs_that_are_not_there_are_an_error_and_not_rejects(tmp_path: Path) 
     assert fastdata.prep_run(tmp_path / "o.fds", workers=1).rejected == 8
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
+def test_a_missing_ray_is_named(tmp_path: Path) -> None:
     write_pictures(tmp_path / "in/a", 20)
-    fastdata.prep_plan(tmp_path / "in", tmp_path / "o.fds", size=16)
-    return tmp_path / "o.fds"
-
-
-def test_a_missing_ray_is_named(small: Path, tmp_path: Path) -> None:
     code = "import sys; sys.modules['ray'] = None; from fastdata.entry import prep_main; prep_main()"
     found = run(sys.executable, "-c", code, tmp_path / "in", tmp_path / "o.fds", "--size", "16", "--engine", "ray")
     assert found.returncode == 1 and "needs ray, which is not installed: pip install" in found.stderr

@@ -7,6 +7,7 @@ process go on. It raises an AssertionError if that ends otherwise than a run tha
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,9 +27,10 @@ import stores
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomResizedCrop
 from fastdata.errors import LoaderError, StoreError
 from fastdata.store.files import sum_of
+from fastdata.store.store import verify
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.world import World
-from support import PREP, children, members, run, start, tree, until, write_pictures
+from support import MAIN, PREP, children, members, run, start, tree, until, write_pictures
 
 __all__ = ["KILLS", "ORPHANS", "Round", "disturb", "end_of", "forked", "killed", "lose", "one", "photos", "two_epochs"]
 
@@ -81,12 +83,16 @@ OPTIONS = ("--size", "24", "--shard-samples", "4", "--workers", "2")
 
 
 @cache
-def prepared() -> tuple[dict[str, bytes | None], float]:
-    """The store that nobody disturbed, and its seconds."""
-    out, began = stores.folder() / "o.fds", time.monotonic()
-    done = run(*PREP, photos(), out, *OPTIONS)
+def made(name: str, *command: Any) -> tuple[Path, dict[str, bytes | None], float]:
+    """The store that a command makes which nobody disturbs, what is in it, and its seconds."""
+    out, began = stores.folder() / name, time.monotonic()
+    done = run(*(out if part == "OUT" else part for part in command))
     assert done.returncode == 0, done.stderr
-    return tree(out), time.monotonic() - began
+    return out, tree(out), time.monotonic() - began
+
+
+def prepared() -> tuple[Path, dict[str, bytes | None], float]:
+    return made("o.fds", *PREP, photos(), "OUT", *OPTIONS)
 
 
 def disturb(process: subprocess.Popen[bytes], rng: Random, seconds: float) -> None:
@@ -108,15 +114,60 @@ def disturb(process: subprocess.Popen[bytes], rng: Random, seconds: float) -> No
     until(lambda: not members(process.pid) and not any(Path(f"/proc/{pid}").exists() for pid in others), ORPHANS)
 
 
+def finished(out: Path, expected: dict[str, bytes | None], *commands: Sequence[Any]) -> None:
+    """Run commands, which end with the store that nobody disturbed."""
+    for command in commands:
+        done = run(*command)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert tree(out) == expected, "another store"
+
+
 @killed
 def preparing(rng: Random, folder: Path) -> None:
-    expected, seconds = prepared()
-    out = folder / "o.fds"
+    _, expected, seconds = prepared()
+    command = (*PREP, photos(), folder / "o.fds", *OPTIONS)
     for _ in range(rng.choice((1, 1, 3))):
-        disturb(start(*PREP, photos(), out, *OPTIONS), rng, seconds)
-    done = run(*PREP, photos(), out, *OPTIONS)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    assert tree(out) == expected, "another store"
+        disturb(start(*command), rng, seconds)
+    finished(folder / "o.fds", expected, command)
+
+
+@killed
+def overwriting(rng: Random, folder: Path) -> None:
+    """At any moment there is the old store or the new one."""
+    old, *_ = made("old.fds", *PREP, photos(), "OUT", "--size", "16")
+    _, expected, seconds = prepared()
+    out = Path(shutil.copytree(old, folder / "o.fds"))
+    command = (*PREP, photos(), out, *OPTIONS, "--overwrite")
+    for _ in range(rng.choice((1, 1, 3))):
+        disturb(start(*command), rng, 1.4 * seconds)
+        assert len(LMDBDataset(out)) == 40 and list(verify(out)) == [], "no whole store"
+    finished(out, expected, command)
+
+
+@killed
+def in_tasks(rng: Random, folder: Path) -> None:
+    _, expected, seconds = prepared()
+    out = folder / "o.fds"
+    assert run(*PREP, "plan", photos(), out, *OPTIONS[:4]).returncode == 0
+    for task in "201":
+        disturb(start(*PREP, "run", out, "--task", task, "--of", "3", "--workers", "1"), rng, seconds)
+    if rng.random() < 0.5:
+        assert run(*PREP, "run", out).returncode == 0
+    disturb(start(*PREP, "finish", out), rng, seconds)
+    finished(out, expected, (*PREP, "run", out), (*PREP, "finish", out))
+
+
+@killed
+def merging(rng: Random, folder: Path) -> None:
+    parts = [prepared()[0]] * 40
+    _, expected, seconds = made("merged.fds", *MAIN, "merge", *parts, "OUT")
+    out = folder / "o.fds"
+    command = (*MAIN, "merge", *parts, out)
+    disturb(start(*command), rng, 1.4 * seconds)
+    if not (out / "manifest.json").exists():
+        assert run(*command).returncode == 0
+    shutil.rmtree(out / "work", ignore_errors=True)  # which may hold the lock
+    finished(out, expected)
 
 
 # Loading and saving: forks of this process, which has imported everything
