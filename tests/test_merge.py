@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,44 +27,26 @@ def classes(root: Path, found: dict[str, int], *, seed: int = 0) -> Path:
     return root
 
 
-def samples(path: Path, **options: Any) -> list[tuple[str, bytes, Any]]:
-    """The samples of a store of images: the name of the class, the pixels, and the target."""
-    dataset = LMDBDataset(path, **options)
-    images = stores.whole(path) if Store(path).manifest.variants[0].form.codec in ("rgb", "jpeg") else []
-    found = []
-    for k in range(len(dataset)):
-        image, label = dataset[k]
-        name = dataset.classes[label] if isinstance(label, int) and label >= 0 else ""
-        assert not images or np.array_equal(image.permute(1, 2, 0), images[k])
-        found.append((name, image.numpy().tobytes(), label))
-    return found
+def samples(path: Path) -> list[tuple[str, str, bytes]]:
+    """The samples of a store of images: their names, classes and pixels."""
+    dataset = LMDBDataset(path)
+    found = ((dataset.name(k), *dataset[k]) for k in range(len(dataset)))
+    return [(name, dataset.classes[label], image.numpy().tobytes()) for name, image, label in found]
 
 
 def sound(path: Path) -> None:
     assert list(verify(path)) == []
 
 
-def merged_parts(out: Path, *parts: Path, each: Sequence[dict[str, Any]] = ({}, {}), **options: Any) -> Path:
-    """A store of several sources, each of which is prepared by itself, with options of its own, to `out`.0, `out`.1, ..."""
-    made = [
-        fastdata.prep(part, out.with_name(f"{out.name}.{k}"), workers=1, **options, **own).out
-        for k, (part, own) in enumerate(zip(parts, each, strict=True))
-    ]
-    return fastdata.merge(made, out)
-
-
 def test_a_merged_store_has_what_both_stores_have(tmp_path: Path) -> None:
     one, two = classes(tmp_path / "one", {"cat": 5, "dog": 4}), classes(tmp_path / "two", {"ant": 3, "dog": 2, "cat": 1}, seed=7)
-    options: dict[str, Any] = {"size": 32, "codec": "rgb", "quality": 80}
-    with pytest.raises(PrepError, match=rf"classes in another order: prepare {tmp_path}/p.fds.1 with --classes {tmp_path}/p.fds.0"):
-        merged_parts(tmp_path / "p.fds", one, two, **options)
-    out = merged_parts(tmp_path / "o.fds", one, two, each=({}, {"classes": ["cat", "dog", "ant"]}), **options)
-    alone = [tmp_path / "o.fds.0", tmp_path / "o.fds.1"]
-    want = [(name, pixels) for path in alone for name, pixels, _ in samples(path)]
-    assert [(name, pixels) for name, pixels, _ in samples(out)] == want
-    dataset = LMDBDataset(out)
-    assert dataset.classes == ["cat", "dog", "ant"] and dataset.targets[:9].tolist() == LMDBDataset(alone[0]).targets.tolist()
-    assert [dataset.name(k) for k in range(15)] == [LMDBDataset(p).name(k) for p in alone for k in range(len(LMDBDataset(p)))]
+    options: dict[str, Any] = {"size": 32, "codec": "rgb", "workers": 1}
+    first, other = (fastdata.prep(part, part.with_suffix(".fds"), **options).out for part in (one, two))
+    with pytest.raises(PrepError, match=rf"classes in another order: prepare {other} with --classes {first}"):
+        fastdata.merge([first, other], tmp_path / "o.fds")
+    second = fastdata.prep(two, other, classes=["cat", "dog", "ant"], overwrite=True, **options).out
+    out = fastdata.merge([first, second], tmp_path / "o.fds")
+    assert LMDBDataset(out).classes == ["cat", "dog", "ant"] and samples(out) == samples(first) + samples(second)
     sound(out)
     assert {int(s) for s in Store(out).samples["source"]} == set(range(15))
 

@@ -24,31 +24,24 @@ OLD, NEW = 10, 200
 COUNT = 12
 
 
-def _images(root: Path, value: int) -> Path:
+def _write(root: Path, kind: str, value: int) -> Path:
+    """Inputs that hold one value."""
     root.mkdir()
     for k in range(COUNT):
-        (root / f"{value}-{k:02d}.bmp").write_bytes(encode(np.full((24, 24, 3), value, np.uint8), ".bmp"))
+        stem = root / f"{value}-{k:02d}"
+        if kind == "images":
+            stem.with_suffix(".bmp").write_bytes(encode(np.full((24, 24, 3), value, np.uint8), ".bmp"))
+        elif kind == "text":
+            stem.with_suffix(".txt").write_text(chr(value) * 40)
+        else:
+            np.save(stem.with_suffix(".npy"), np.full((8, 8, 8), value, np.uint8))
     return root
 
 
-def _text(root: Path, value: int) -> Path:
-    root.mkdir()
-    for k in range(COUNT):
-        (root / f"{value}-{k:02d}.txt").write_text(chr(value) * 40)
-    return root
-
-
-def _arrays(root: Path, value: int) -> Path:
-    root.mkdir()
-    for k in range(COUNT):
-        np.save(root / f"{value}-{k:02d}.npy", np.full((8, 8, 8), value, np.uint8))
-    return root
-
-
-SOURCES: dict[str, tuple[Callable[[Path, int], Path], dict[str, Any], Callable[[Path], Any]]] = {
-    "images": (_images, {"codec": "rgb", "shard_samples": 3}, LMDBDataset),
-    "text": (_text, {"tokenizer": "bytes", "end_token": "none"}, lambda out: TokenDataset(out, block_size=7)),
-    "arrays": (_arrays, {"kind": "arrays"}, ArrayDataset),
+SOURCES: dict[str, tuple[dict[str, Any], Callable[[Path], Any]]] = {
+    "images": ({"codec": "rgb", "shard_samples": 3}, LMDBDataset),
+    "text": ({"tokenizer": "bytes", "end_token": "none"}, lambda out: TokenDataset(out, block_size=7)),
+    "arrays": ({"kind": "arrays"}, ArrayDataset),
 }
 
 
@@ -71,10 +64,10 @@ class Pair:
     """Two sources of one kind, whose values are OLD and NEW, and the store of each."""
 
     def __init__(self, root: Path, kind: str) -> None:
-        write, self.options, self.reader = SOURCES[kind]
+        options, self.reader = SOURCES[kind]
         old_value, new_value = (97, 98) if kind == "text" else (OLD, NEW)
-        self.old, self.new = write(root / "old", old_value), write(root / "new", new_value)
-        self.options = {**self.options, "workers": 1}
+        self.old, self.new = _write(root / "old", kind, old_value), _write(root / "new", kind, new_value)
+        self.options = {**options, "workers": 1}
         self.rows = {"block_size": 7} if kind == "text" else {}
         self.old_store = fastdata.prep(self.old, root / "old.fds", **self.options).out
         self.new_store = fastdata.prep(self.new, root / "new.fds", **self.options).out

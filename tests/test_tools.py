@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import re
 import sys
-import tarfile
 from pathlib import Path
 
 import cv2
@@ -13,41 +11,11 @@ import numpy as np
 import pytest
 
 import fastdata
-import image_files
 import test_arrays
 import test_masks
 from support import run
 
 TOOLS = Path(__file__).parent.parent / "tools"
-
-
-def test_real_files_are_compared_with_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pillow_heif")
-    pytest.importorskip("pillow_jxl")
-    monkeypatch.syspath_prepend(str(TOOLS))
-    import real_files
-
-    gray = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    late = bytearray(image_files.saved(gray, "GIF"))
-    late[6:8] = (9).to_bytes(2, "little")  # a wider screen than the frame
-    made = {
-        "equal.png": image_files.saved(gray, "PNG"),
-        "near.png": image_files.png(gray[..., None].repeat(3, 2).astype(np.uint16) * 257 + 200, 16, 2),
-        "differs.gif": bytes(late),
-        "rejected.tga": image_files.saved(gray, "TGA"),
-        "neither.png": b"no image",
-        "code.py": b"import this",
-    }
-    with tarfile.open(tmp_path / "suite.tar", "w") as archive:
-        for name, data in made.items():
-            member = tarfile.TarInfo(f"suite-1/{name}")
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    found = real_files.examine(tmp_path / "suite.tar", lambda data: True)
-    results = {seen.name: seen.result for seen in found}
-    assert results == {name: name.split(".")[0] for name in made if name != "code.py"}
-    text = "\n".join(real_files.page(found))
-    assert "| suite | 5 | 1 | 1 | 1 | 1 |  | 1 |  |" in text and "`differs.gif`" in text
 
 
 @pytest.fixture(params=[("jpeg", False), ("jpeg", True), ("rgb", False), ("png", True)], ids=str)

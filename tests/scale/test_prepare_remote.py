@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import re
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from fastdata import LMDBDataset
 from fastdata.errors import PrepError, RemoteError
 from fastdata.remote.bucket import Bucket
 from faults import FaultStore, storing
-from support import MAIN, PREP, encode, kill_group, run, start, tree
+from support import MAIN, PREP, encode, run, tree
 from test_golden_kinds import STORES, write_inputs
 
 Tree = dict[str, bytes | None]
@@ -174,24 +172,6 @@ def test_a_run_that_was_killed_while_it_published_is_continued(photos: Path, exp
         path.write_bytes(expected[name] or b"")
     assert fastdata.prep(photos, URL, size=128, workers=2).kept == 120
     same(objects(server), expected)
-
-
-@pytest.mark.slow
-def test_kill_9_at_random_moments(photos: Path, expected: Tree, server: FaultStore, tmp_path: Path) -> None:
-    rng, kills = random.Random(3), 0
-    server.delay_s = 0.01
-    command = (*PREP, photos, URL, "--size", "128", "--workers", "2")
-    for _ in range(8):
-        process = start(*command)
-        time.sleep(rng.uniform(0.5, 1.2))
-        if process.poll() is not None:
-            break
-        kill_group(process)
-        kills += 1
-    assert run(*command).returncode == 0
-    assert kills
-    same(objects(server), expected)
-    assert list(tmp_path.glob("fastdata-*")) == []
 
 
 def test_another_run_continues_and_another_plan_is_refused(
