@@ -58,7 +58,8 @@ class Diagnosis:
         rates: samples/s of the loader alone, by its number of workers.
         step_s: seconds to copy a batch that is there to the device, and of a step on it, for a sample; None: no step.
         together: samples/s of the loader and the step together; None: no step.
-        prepared: samples/s of the Loader on a part of the same images that was prepared, and with the step; None: not measured.
+        prepared: samples/s of the Loader on a part of the same images that was prepared, with the step if there is one; None: not
+            measured.
         gain: how many times faster the loop is with prepared images, at most as fast as the step; without a step, the loader.
     """
 
@@ -72,7 +73,6 @@ class Diagnosis:
     step_s: float | None
     together: float | None
     prepared: float | None = None
-    prepared_together: float | None = None
     gain: float | None = None
 
     @property
@@ -143,31 +143,21 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
         with running(make(workers)) as batches:
             return stream(count(batches), 1 + workers * (getattr(loader, "prefetch_factor", None) or 2), seconds)
 
-    def compare(turns: Mapping[str, Callable[[float], Run]]) -> dict[str, Any]:
-        rounds, length = (1, TURN_S * TURNS) if prepare is None else (TURNS, TURN_S)
-        runs = interleave(turns, seconds=length * unit, repeats=rounds, warmup=0)
-        return {row["name"]: row for row in summarize(runs, "loader")}
-
-    own = partial(_remade, loader)
-    others = sorted({1, min(2, cores), cores} - {workers} if remade else (), reverse=True)
-    runs = {count: turn(own, counts, RATE_S * unit, count) for count in others}
-    alone, both = {"loader": partial(turn, own, counts)}, {"loader": partial(turn, own, steps)}
+    own, count = partial(_remade, loader), counts if step is None else steps
+    runs = {n: turn(own, counts, RATE_S * unit, n) for n in ({1, min(2, cores), cores, workers} if remade else ()) if n}
+    turns: dict[str, Callable[[float], Run]] = {"loader": partial(turn, own, count)}
     if prepare is not None:
         prepared, kept = prepare(size, workers, device=device if device.type == "cuda" else None), copier.start(batch).take()
-        alone["prepared"] = partial(turn, lambda _: prepared, counts)
-        both["prepared"] = partial(turn, lambda _: prepared, partial(steps, fixed=kept))
-    both["step"] = partial(turn, lambda _: repeat(batch), partial(steps, wait=True), workers=1)  # to warm up by three
-    found = {f"{name} alone": row for name, row in compare(alone).items()}
-    found |= {} if step is None else compare(both)
-    if workers:  # last, when no workers are forked any more, which would share open files
-        runs[0] = turn(own, counts, RATE_S * unit, 0)
+        turns["prepared"] = partial(turn, lambda _: prepared, counts if step is None else partial(steps, fixed=kept))
+    if step is not None:
+        turns["step"] = partial(turn, lambda _: repeat(batch), partial(steps, wait=True), workers=1)  # to warm up by three
+    rounds, length = (1, TURN_S * TURNS) if prepare is None else (TURNS, TURN_S)
+    found = {row["name"]: row for row in summarize(interleave(turns, seconds=length * unit, repeats=rounds, warmup=0), "loader")}
+    runs[0] = turn(own, counts, RATE_S * unit, 0)  # last, when no workers are forked any more, which would share open files
     median = {name: row["images_per_s"]["median"] for name, row in found.items()}
-    rates = {count: run.images / run.seconds for count, run in runs.items()} | {workers: median["loader alone"]}
-    gain = None
-    if prepare is not None and step is not None:
-        gain = min(found["prepared"]["ratio"]["median"], median["step"] / median["loader"])
-    elif prepare is not None:
-        gain = found["prepared alone"]["ratio"]["median"]
+    gain = None if prepare is None else found["prepared"]["ratio"]["median"]
+    if gain is not None and step is not None:
+        gain = min(gain, median["step"] / median["loader"])
     return Diagnosis(
         subject=type(loader).__name__ if dataset is None else f"{type(loader).__name__} of {type(dataset).__name__}",
         samples=len(dataset) if hasattr(dataset, "__len__") else None,
@@ -175,11 +165,10 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
         workers=workers,
         cores=cores,
         parts=_parts(loader, PARTS_S * unit),
-        rates=dict(sorted(rates.items())),
+        rates={n: run.images / run.seconds for n, run in sorted(runs.items())},
         step_s=1 / median["step"] if step is not None else None,
-        together=median.get("loader"),
-        prepared=median.get("prepared alone"),
-        prepared_together=median.get("prepared"),
+        together=median["loader"] if step is not None else None,
+        prepared=median.get("prepared"),
         gain=gain,
     )
 
@@ -263,8 +252,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     rates = {
         "step alone, on one batch": found.step_s and 1 / found.step_s,
         "loader and step together": found.together,
-        "prepared, in the Loader with as many workers": found.prepared,
-        "prepared, and the step together": found.prepared_together,
+        f"prepared, in the Loader with as many workers{', and the step' * (found.step_s is not None)}": found.prepared,
     }
     yield from (f"{name}: {rate:,.0f} samples/s" for name, rate in rates.items() if rate is not None)
     if found.gain is not None:

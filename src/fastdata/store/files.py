@@ -72,17 +72,15 @@ def file_sum(path: Path) -> FileSum:
     return FileSum(size, digest.hexdigest())
 
 
-def check_size(path: Path, size: int, info: os.stat_result | None = None) -> None:
-    """Raise an error unless there is a file of the size that the manifest says. info: what is known of it."""
+def check_size(path: Path, size: int) -> None:
+    """Raise an error unless there is a file of the size that the manifest says."""
     try:
-        info = info or path.stat()
+        found = path.stat().st_size
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}; copy the whole store again, or prepare it again") from None
-    if info.st_size != size:
-        raise FormatError(
-            f"{path} has {info.st_size} bytes, the manifest says {size}: it was cut short or changed; copy it again, or prepare it "
-            "again"
-        )
+    if found != size:
+        what = f"{path} has {found} bytes, the manifest says {size}: it was cut short or changed"
+        raise FormatError(f"{what}; copy it again, or prepare it again")
 
 
 def check_sum(path: Path, total: FileSum) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import resource
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -128,7 +127,7 @@ class LocalShards:
         path = self._paths[shard]
         try:
             with self._manifest.blamed(), path.open("rb") as file:
-                check_size(path, self._sizes[shard], os.fstat(file.fileno()))
+                check_size(path, self._sizes[shard])
                 mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)  # has a descriptor of its own
             mapped.madvise(mmap.MADV_RANDOM)
         except OSError as error:
