@@ -79,7 +79,7 @@ def as_option(name: str) -> str:
 
 
 def as_arguments(function: Callable[P, R], known: Container[str]) -> Callable[P, R]:
-    """Return a function whose errors name Python's arguments in place of the command's options. known: their names."""
+    """Wrap a function so that its errors name Python's arguments instead of the command's options. known: their names."""
 
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -20,7 +20,7 @@ def settings(dataset: Any) -> list[Any]:
 
 
 def unwrapped(dataset: Any) -> Any:
-    """Return torch's Subset or ConcatDataset of fastdata's datasets as one of fastdata's; others, and subclasses, as they are."""
+    """Return torch's Subset or ConcatDataset of fastdata's datasets as one of fastdata's; others, and subclasses, unchanged."""
     if type(dataset) is Subset:
         whole = unwrapped(dataset.dataset)
         return whole.subset(dataset.indices) if isinstance(whole, SlotDataset | TableDataset) else dataset

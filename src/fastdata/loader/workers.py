@@ -140,7 +140,7 @@ class Workers(Engine):
             self.slots.pin(device)  # after the fork: page-locked memory may be missing in a child
 
     def _begin(self, source: DataLoader[Any]) -> Any:
-        """Start the workers, and end those that have started if not all can."""
+        """Start the workers; if one cannot start, end the others."""
         before = multiprocessing.active_children()
         try:
             with ready_to_fork(), _on_cpu(), _uninterrupted():
@@ -180,7 +180,7 @@ class Workers(Engine):
         return reply, self._images(reply, *data) if isinstance(self._dataset, SlotDataset) else data
 
     def _next(self) -> Any:
-        """Wait for what the workers make next. Tell the user once if it does not come."""
+        """Wait for the next result of the workers. Warn once if none comes."""
         end = time.monotonic() + PATIENCE_S
         while True:
             try:

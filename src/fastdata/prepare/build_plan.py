@@ -38,7 +38,7 @@ def build_plan(
     limit: int | None = None,
     **arguments: Any,
 ) -> PrepareRun:
-    """Decide what `prep` would do with these arguments."""
+    """Return the plan that `prep` would carry out with these arguments."""
     check_positive(limit=limit)
     if (place := to_path(source)).is_dir() and is_store(place):
         raise PrepError(
@@ -57,7 +57,7 @@ def build_plan(
 
 
 def resolve_out(out: Any) -> Any:
-    """Return OUT as it is used: a URL of object storage without a slash at its end, the path of a file:// URL, or as given."""
+    """Return OUT in its one form: a URL of object storage without a slash at its end, the path of a file:// URL, or as given."""
     if isinstance(out, os.PathLike) and os.fspath(out).partition("/")[0].endswith(":"):
         raise ValueError(f"OUT {out} is a path, in which // became /: give a URL as text")
     if not is_url(out):
@@ -112,7 +112,7 @@ def check_positive(**arguments: float | None) -> None:
 
 
 def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, split: str | None) -> Path:
-    """Return the folder of the store. own_root: what the names of inputs are relative to, if it is set."""
+    """Return the folder of the store. own_root: the folder that names of inputs are relative to, if set."""
     if is_url(out):
         return Path(tempfile.gettempdir(), f"fastdata-{os.getuid()}-{xxhash.xxh3_64_hexdigest(str(out).encode())}")
     root, name = locate(source)
@@ -124,7 +124,7 @@ def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, spl
 
 
 def plan_stores(plan: Callable[..., PrepareRun], source: Any, out: Any, options: Mapping[str, Any]) -> dict[str, PrepareRun]:
-    """Return the plan of a source by "", or those of its splits by their names, train first, before anything is written.
+    """Return the plan of a source by "", or the plans of its splits by name, train first, before anything is written.
 
     plan: makes a plan of `source`, `out` and `options`. OUT photos.fds becomes photos-train.fds and so on.
     """

@@ -1,4 +1,4 @@
-"""Turn finished shards into a store: merge their tables, then write the manifest; and say in figures and lines what a run made."""
+"""Turn finished shards into a store: merge their tables, then write the manifest; and summaries of a run."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def summarize(
     seconds: float = 0.0,
     notes: tuple[str, ...] = (),
 ) -> Summary:
-    """Describe a finished store. plan: None: it is not known any more. resumed: None: all. notes: besides those of the plan."""
+    """Summarize a finished store. plan: None if it is gone. resumed: None: all. notes: besides the notes of the plan."""
     tokens, inputs = manifest.section("tokens"), manifest.num_samples + len(rejects)
     return Summary(
         out=out,
@@ -170,7 +170,7 @@ def summarize(
 
 
 def finished_shards(work: PrepareRun, shards: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return those shards that are finished, made by this plan and with files of the recorded sizes: how many inputs were kept, and
+    """Return the shards finished by this plan, with files of the recorded sizes: how many inputs were kept, and
     rejected.
 
     A table is published after its files were flushed, so it speaks the truth after a power failure too.

@@ -79,12 +79,12 @@ def _is_ours(out: Path) -> bool:
 
 
 def is_settled(root: Path) -> bool:
-    """Return whether no store has begun to take another one's place without being done."""
+    """Return whether no replacement of a store is unfinished."""
     return not (root / NEXT / MANIFEST).exists()
 
 
 def replace_store(out: Path, root: Path) -> None:
-    """Put the finished store `out` in the place of the one around it. If another process does it already, leave it to that."""
+    """Replace the store around `out` by the finished store `out`, unless another process already does."""
     with suppress(FileNotFoundError):
         out.rename(root / NEXT)
         settle(root)

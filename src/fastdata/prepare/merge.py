@@ -77,7 +77,7 @@ def _check_alike(first: Store, other: Store) -> None:
 
 
 def _seen(options: Any, within: str = "") -> Any:
-    """Return a manifest's options without those that records do not show."""
+    """Return a manifest's options, only those that show in records."""
     if not isinstance(options, dict):
         return options
     unseen = INVISIBLE_OPTIONS | ({"name"} if within == "tokenizer" else set())

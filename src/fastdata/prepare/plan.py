@@ -41,7 +41,7 @@ CPU_AVX2 = 11  # OpenCV's number for it, which cv2 does not export
 
 @dataclass(frozen=True)
 class Plan:
-    """The sources and what to make of them.
+    """The sources, and how to make a store of them.
 
     `options` is a dataclass for each kind of data. Its `libraries` are packages whose versions affect the bytes, its `unit` is that
     of progress, "img" for inputs or "B" for bytes of input; `variants()` returns the (name, size, form) of each variant.
@@ -71,13 +71,13 @@ class Plan:
         return tuple(self.sources[self.bounds[index] : self.bounds[index + 1]])
 
     def rows(self, shard: int) -> bytes:
-        """Return the sources of a shard as JSON: of each, the place of its class in the kind's PLAN_TYPES, and its values."""
+        """Return the sources of a shard as JSON: for each, the index of its class in the kind's PLAN_TYPES, and its values."""
         classes = kinds.find(self.options.kind).module("shards").PLAN_TYPES[1]
         found = [[classes.index(type(source)), *trimmed(source)] for source in self.shard(shard)]
         return json.dumps(found, default=to_builtins).encode()  # msgspec.json refuses names that are not UTF-8
 
     def recorded_options(self) -> dict[str, Any]:
-        """Return the options as JSON values, without those that are newer than format 1.0 and not set."""
+        """Return the options as JSON values, without unset options that are newer than format 1.0."""
         options = self.options
         unset = {one.name for one in fields(options) if one.metadata.get("newer") and getattr(options, one.name) == one.default}
         found: dict[str, Any] = json.loads(json.dumps(to_builtins(options)))
@@ -121,7 +121,7 @@ class PrepareRun:
         return False
 
     def clear(self) -> None:
-        """Remove what only an unfinished store needs."""
+        """Remove the files that only an unfinished store needs."""
         shutil.rmtree(self.store / WORK, ignore_errors=True)
 
 
@@ -179,7 +179,7 @@ def _bounds(sources: Sequence[Source], most: int | None, least_samples: int, lea
 
 
 def machine_of(libraries: Iterable[str]) -> dict[str, str]:
-    """Return what of this machine decides what libraries make: its architecture; how OpenCV was built, and whether it has AVX2."""
+    """Return the properties of this machine that decide bytes: its architecture; OpenCV's build, and whether it has AVX2."""
     found = {"architecture": platform.machine()}
     if "opencv-python-headless" in libraries:
         import cv2
@@ -222,7 +222,7 @@ def check_host(work: PrepareRun, *, inputs: bool = True) -> None:
 
 
 def difference(old: Plan | Manifest, new: Plan) -> str:
-    """Return lines about what differs from an earlier plan, or from that of a store; "" if nothing does."""
+    """Return lines about the differences from an earlier plan, or from a store's; "" if there are none."""
     machine = old.machine if isinstance(old, Plan) else new.machine
     if isinstance(old, Plan) and (replaced := [file for file in old.stamps if old.stamps[file] != new.stamps.get(file)]):
         return f"  {replaced[0]} was replaced"
@@ -252,7 +252,7 @@ def plan_path(out: Path) -> Path:
 
 
 def plan_folder(out: Path) -> Path:
-    """Return the folder in which the store at `out` is made: `out`, or if one is to replace it, the folder of that."""
+    """Return the folder in which the store at `out` is made: `out`, or the folder of its replacement."""
     inner = out / WORK / NEXT
     return inner if plan_path(inner).exists() else out
 
@@ -276,7 +276,7 @@ def save_plan(plan: Plan, out: Path) -> None:
 
 
 def load_plan(out: Path, storage: Storage | None = None) -> PrepareRun | None:
-    """Read the plan of a store that is being made, or of one that is to replace it; None: the store is finished, and the plan gone.
+    """Read the plan of an unfinished store, or of an unfinished replacement; None: the store is finished, and the plan gone.
 
     Sources are read when they are asked for.
     """

@@ -1,4 +1,4 @@
-"""Preparing on Ray: its tasks are those of `prep_run`, which publish shards themselves: no objects of Ray."""
+"""Preparing on Ray: tasks as by `prep_run`, which write shards themselves, and so need no objects of Ray."""
 
 from __future__ import annotations
 

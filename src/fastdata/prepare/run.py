@@ -30,7 +30,7 @@ Report = Callable[[int, int], None]  # takes the sums of a run: work done, input
 
 
 def for_workers(work: PrepareRun, workers: int) -> PrepareRun:
-    """Return what a number of workers have to know of a run, which is not the list of its inputs."""
+    """Return the configuration for a number of workers, without the list of inputs."""
     share = free_memory() // (2 * workers)  # the other half is for one large input at a time
     return replace(work, plan=replace(work.plan, sources=(), bounds=(), amounts=()), mark=unique(), share=share)
 

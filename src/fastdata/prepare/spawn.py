@@ -65,14 +65,14 @@ class Worker:
 
 
 def preload(kind: str) -> None:
-    """Have the spare processes import what makes shards of a kind of data, while their parent plans."""
+    """Have the spare processes import the modules that make shards of a kind of data, while their parent plans."""
     for worker in _spares:
         worker.send(kind)
 
 
 @contextmanager
 def spares(count: int | None) -> Iterator[None]:
-    """Start a few processes for `count` workers that are needed in this context (None: one for each core); end those left over."""
+    """Start a few processes for `count` workers that are needed in this context (None: one for each core); end unused ones."""
     cores = available_cores()
     with suppress(OSError):  # whoever needs a process will try again, and report it
         _spares.extend(Worker() for _ in range(min(count or cores, max(1, cores - 1), MAX_SPARES)))  # the parent takes a core

@@ -152,7 +152,7 @@ def prep_plan(
 
 
 def _lay_plan(work: PrepareRun, overwrite: bool) -> PrepareRun | None:
-    """Write a plan into OUT, remove what killed runs have left there, and return the plan; None: its store is finished."""
+    """Write a plan into OUT, remove leftovers of killed runs, and return the plan; None: its store is finished."""
     settle(work.out)
     if (work.out / MANIFEST).exists():
         if not overwrite:
@@ -180,7 +180,7 @@ def _lay_plan(work: PrepareRun, overwrite: bool) -> PrepareRun | None:
 
 
 def _check_same(work: PrepareRun, changed: str) -> None:
-    """Raise a PrepError if something differs from what is in OUT."""
+    """Raise a PrepError if the plan differs from the plan or store in OUT."""
     if changed:
         raise PrepError(
             f"{work.url or work.store} was made, or begun, with other options or inputs:\n{changed}\n"
@@ -237,7 +237,7 @@ def prep_run(
 
 @contextmanager
 def _unless_finished(work: PrepareRun) -> Iterator[None]:
-    """Suppress errors that come from another process having finished the store, and removed the work folder."""
+    """Suppress errors that arise because another process has finished the store and removed the work folder."""
     try:
         yield
     except (OSError, PrepError, StoreError):
@@ -250,7 +250,7 @@ def _unless_finished(work: PrepareRun) -> Iterator[None]:
 def _make_missing(
     work: PrepareRun, shards: Sequence[int], engine: Callable[..., None], timeout_s: float, show: bool
 ) -> dict[int, tuple[int, int]]:
-    """Make those of some shards that are not finished, by `run_shards` or its like, and return those that were.
+    """Make the unfinished ones of some shards, by `run_shards` or another engine, and return the finished ones.
 
     show: show the progress on stderr, in the log of a job as a line every few seconds.
     """

@@ -57,7 +57,7 @@ class ShardResult:
 
 
 class ProgressReport:
-    """Reports to the parent through shared memory. A place is what is left out if it crashes workers: an image, or documents."""
+    """Reports to the parent through shared memory. A place is an image, or some documents, left out if it crashes workers."""
 
     def __init__(self, status: Any) -> None:
         self._status = status
@@ -101,7 +101,7 @@ class Writers:
             writer.append(record)
 
     def finish(self, table: dict[str, Any]) -> ShardResult:
-        """Complete the files. table: what the kind of data adds to the shard's."""
+        """Complete the files. table: additions of the kind of data to the shard's table."""
         plan, sums, indices = self._job.plan, dict[str, FileSum](), dict[str, str]()
         for name, writer in self._writers.items():
             sums[name], rows = writer.finish()

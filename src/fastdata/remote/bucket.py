@@ -133,7 +133,7 @@ class Bucket:
         return found
 
     def download(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
-        """Write an object of so many bytes to the beginning of a file, and return the xxh3-128 of what came, in hexadecimal."""
+        """Write an object of a known size to the beginning of a file, and return the xxh3-128 of its bytes, in hexadecimal."""
         digest = xxhash.xxh3_128()
         with os.fdopen(descriptor, "wb", closefd=False) as file:
             file.seek(0)

@@ -1,4 +1,4 @@
-"""The folder of a cache: what readers and the one process that downloads for them share, and nothing else; and room in it.
+"""The folder of a cache, which is all that readers share with the process that downloads for them; and its room.
 
     CACHEDIR.TAG                                   marks the folder: nothing is deleted in one without it
     lock                                           locked by whoever makes room for a shard

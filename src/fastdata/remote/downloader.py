@@ -67,7 +67,7 @@ class ReadSchedule(NamedTuple):
     uses: dict[Path, tuple[Bucket, RemoteFile, list[int], list[int]]]
 
     def next_use(self, path: Path) -> float:
-        """Return in how many samples a file is used; inf: never."""
+        """Return the number of samples until a file is used; inf: never."""
         if path not in self.uses:
             return INF
         (_, _, firsts, lasts), now = self.uses[path], self.clock[0]
@@ -76,7 +76,7 @@ class ReadSchedule(NamedTuple):
 
 
 def fill(cache: ShardCache, bucket: Bucket, file: RemoteFile, descriptor: int, pool: Executor) -> None:
-    """Fetch a file into what `ShardCache.begin` has opened."""
+    """Fetch a file into the descriptor that `ShardCache.begin` has opened."""
     cache.fill(file, descriptor, lambda opened: bucket.fetch(file.name, file.bytes, file.xxh3_128, opened, pool))
 
 
@@ -121,7 +121,7 @@ class Downloader:
     # What readers say
 
     def _watch(self, now: float) -> None:
-        """Look for files that are new, and forget those that are gone."""
+        """Look for new files, and forget deleted ones."""
         entries = {entry.name: entry for entry in os.scandir(self._folder)}
         self._requests = {name: request for name, request in self._requests.items() if name in entries}
         self._schedules = {name: schedule for name, schedule in self._schedules.items() if name in entries}
@@ -162,7 +162,7 @@ class Downloader:
             self._set_limit()
 
     def _set_limit(self) -> None:
-        """Let the cache take what all readers allow: of a store that a process has opened again, the last."""
+        """Set the limit of the cache to the smallest of all readers; a process that opens a store again replaces its own."""
         last = {(one.process, one.url): one.limit for one in sorted(self._readers.values(), key=lambda one: one.opened)}
         self._cache.limit = min((limit for limit in last.values() if limit is not None), default=None)
 
@@ -181,13 +181,13 @@ class Downloader:
         return ReadSchedule(stamp, map_number(path.with_suffix(CLOCK), 0), uses)
 
     def _next_use(self, path: Path) -> float:
-        """Return in how many samples a file is used by any Loader; inf: no schedule has it."""
+        """Return the number of samples until any Loader uses a file; inf: no schedule has it."""
         return min((schedule.next_use(path) for schedule in self._schedules.values()), default=INF)
 
     # Files that readers wait for
 
     def _serve(self, name: str, request: FileRequest, finished: dict[Path, Future[None]], now: float) -> FileRequest:
-        """Begin to download what a reader waits for, and again if it was evicted; return what is left of the request."""
+        """Begin to download the files of a request, and again if they were evicted; return the rest of the request."""
         for file in request.files:
             path = self._cache.folder / file.path
             try:
@@ -227,7 +227,7 @@ class Downloader:
     # Files that Loaders will read
 
     def _fetch_ahead(self, now: float) -> None:
-        """Begin to download what Loaders will read next, unless it would take the room of what readers wait for."""
+        """Begin to download the next shards of Loaders, unless readers wait for the room."""
         self._ahead = [future for future in self._ahead if not future.done()]
         if now >= self._look:
             self._coming, self._look = self._uses(), now + LOOK_S
@@ -248,7 +248,7 @@ class Downloader:
             self._coming.pop()
 
     def _uses(self) -> list[tuple[float, Path, Bucket, RemoteFile]]:
-        """Return what schedules have and the cache lacks, the next last."""
+        """Return the scheduled files that the cache lacks, the next one last."""
         found: dict[Path, tuple[float, Path, Bucket, RemoteFile]] = {}
         for schedule in self._schedules.values():
             for path, (bucket, file, _, _) in schedule.uses.items():

@@ -1,4 +1,4 @@
-"""Which shards a Loader will read, and when: it says so in a file, from which its downloader knows what to fetch and to evict.
+"""A Loader writes the shards that it will read, and when, into a file, by which the downloader fetches and evicts.
 
 A schedule is JSON: [[a RemoteFile, [first, ...], [last, ...]], ...]: a shard is used from one sample to another, counted from the
 beginning of the schedule. A file is replaced as a whole. The clock beside it is an int64, which the Loader changes in place: how
@@ -116,7 +116,7 @@ class _ScheduleFile:
             )
 
     def write(self, now: int) -> None:
-        """Write what is used at a sample or later."""
+        """Write the uses from a sample on."""
         self.uses = {variant: uses[uses[:, 2] >= now] for variant, uses in self.uses.items()}
         body = []
         for variant, uses in self.uses.items():
@@ -127,7 +127,7 @@ class _ScheduleFile:
 
 
 def _merged(uses: Array, gap: int) -> Array:
-    """Return uses of shards, (shard, first sample, last sample), int64 [n, 3], of which those up to `gap` samples apart are one."""
+    """Return uses of shards, (shard, first sample, last sample), int64 [n, 3]; uses up to `gap` samples apart are merged."""
     uses = uses[np.lexsort((uses[:, 1], uses[:, 0]))]
     begins = np.append(True, (uses[1:, 0] != uses[:-1, 0]) | (uses[1:, 1] - uses[:-1, 2] > gap))
     ends = np.append(begins[1:], True)

@@ -85,7 +85,7 @@ class Session:
         return self._folder / f"{self._name}.{next(self._numbers)}"
 
     def manifest(self) -> bytes:
-        """Return the manifest that the store has now. Raises what `ask` does."""
+        """Return the current manifest of the store. Raises the errors of `ask`."""
         path = Path(f"{self.stem()}.{MANIFEST}")
         self.ask(RemoteFile(MANIFEST, str(path.relative_to(self._cache)), 0, ""))
         try:
@@ -271,7 +271,7 @@ os.register_at_fork(after_in_child=_unmap_all)  # the lock of a mapping lives as
 
 
 def _has(path: Path, total: FileSum) -> bool:
-    """Return whether the cache has a file. One that is not what was written is removed."""
+    """Return whether the cache has a file. A damaged file is removed."""
     try:
         if file_sum(path) == total:
             return True
@@ -284,7 +284,7 @@ def _has(path: Path, total: FileSum) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file that is not what was written, unless another process has."""
+    """Remove a damaged file, unless another process has."""
     try:
         path.unlink()
         warn_user(f"{path} is not what was written there: it is fetched again; see whether the disk is healthy")
@@ -295,7 +295,7 @@ def _remove(path: Path) -> None:
 
 
 class CachedShards:
-    """The shards of a variant, which come into the cache when they are opened."""
+    """The shards of a variant, which are fetched into the cache when they are opened."""
 
     def __init__(self, store: RemoteStore, variant: str) -> None:
         self.store, self._variant = store, variant
@@ -314,7 +314,7 @@ class CachedShards:
         )
 
     def open(self, shard: int) -> memoryview:
-        """Map a shard, and lock its file shared. One that is not what was written is removed, and fetched again."""
+        """Map a shard, and lock its file shared. A damaged one is removed, and fetched again."""
         raise_file_limit()
         file = self.store.shards[self._variant][shard]
         path = self.store.cache / file.path
@@ -352,7 +352,7 @@ class CachedReader(ShardReader):
         _readers.add(self)
 
     def unmap(self) -> None:
-        """Unmap all shards; those of which there are views stay until these are gone."""
+        """Unmap all shards; a shard with views stays until they are gone."""
         self._opened = {}
 
     def get(self, row: int) -> memoryview:
@@ -376,7 +376,7 @@ def locate(
     cache_size: int | str | None = None,
     storage: Storage | None = None,
 ) -> StrPath:
-    """Return a path of a store's files: what was given, or for a URL a RemoteStore.
+    """Return the location of a store: the given path, or for a URL a RemoteStore.
 
     Args:
         cache: the folder for shards; None: the environment's FASTDATA_CACHE.

@@ -37,7 +37,7 @@ def store_page(path: StrPath) -> str:
 
 
 def _printable(value: Any) -> Any:
-    """Replace what HTML cannot hold, such as undecodable bytes of file names."""
+    """Replace characters that HTML cannot hold, such as undecodable bytes of file names."""
     return UNPRINTABLE.sub("\ufffd", value) if type(value) is str else value
 
 

@@ -70,7 +70,7 @@ class _CocoFile(Struct):
 
 
 def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
-    """Return the images that a COCO file lists, with fields of what it says of them. `file_name` is relative to the inputs' root.
+    """Return the images that a COCO file lists, with its annotations as fields. `file_name` is relative to the inputs' root.
 
     Images of SOURCE that it does not list, and listed images that are not there, remain in the list with that problem, but where a
     table names the inputs: then what it does not name is left out.
@@ -109,7 +109,7 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
 
 
 def _fields(file: _CocoFile) -> list[Field]:
-    """Return the fields for what the annotations hold."""
+    """Return the fields of the annotations."""
     columns, names = [Column("image_id", "int64"), SOURCE_SIZE], tuple(one.name for one in file.categories)
     if any(one.bbox is not UNSET for one in file.annotations):
         columns += [
@@ -186,7 +186,7 @@ LEVELS = 3  # of folders to look for the names in: labels/train, labels, and the
 
 
 class _Dataset(Struct):
-    """What Ultralytics' data.yaml says of the files. told_by: its name, or that of a file with a class in each line."""
+    """The contents of Ultralytics' data.yaml. told_by: its name, or the name of a file with a class in each line."""
 
     names: list[str] | dict[int, str] = []
     kpt_shape: tuple[int, int] = (0, 2)  # keypoints of each object, and numbers of each: 2, or 3 with its visibility
@@ -209,7 +209,7 @@ class _Dataset(Struct):
 
     @property
     def points(self) -> tuple[str, ...]:
-        """Names of the keypoints that tell what swaps in mirror images; none if nothing does."""
+        """Names of the keypoints, from which mirror images are swapped; none if nothing swaps."""
         lists = [*self.kpt_names.values()] if isinstance(self.kpt_names, dict) else [self.kpt_names]
         if self.kpt_names and all(one == lists[0] for one in lists):
             return tuple(lists[0])
@@ -217,7 +217,7 @@ class _Dataset(Struct):
 
 
 def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
-    """Return the images with fields of what YOLO's files say of them. A worker makes pixels of the fractions.
+    """Return the images with the annotations of YOLO's files as fields. A worker makes pixels of the fractions.
 
     An image without a file shows no object. One whose file is damaged remains in the list with that problem.
     """
@@ -288,7 +288,7 @@ def _dataset(folder: AnyPath) -> _Dataset:
 
 
 def _names_in(path: AnyPath) -> Iterator[_Dataset]:
-    """Yield what a file says of the dataset, if it names classes."""
+    """Yield the description of the dataset in a file, if it names classes."""
     import yaml
 
     text = read_bytes(path).decode("utf-8-sig")

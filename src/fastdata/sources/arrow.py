@@ -63,7 +63,7 @@ def _decoded(kind: Any) -> Any:
 
 
 def is_text(kind: Any) -> bool:
-    """Return whether an Arrow type is that of text, also where each value is stored once."""
+    """Return whether an Arrow type is text, also dictionary-encoded."""
     return OTHERS.get(str(_decoded(kind))) == "text"
 
 
@@ -85,7 +85,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def image_columns(schema: Any) -> list[str]:
-    """Return the columns of an Arrow schema that hold images: those that say so, else structs of bytes, else bytes."""
+    """Return the image columns of an Arrow schema: declared ones, else structs of bytes, else bytes."""
     images = [name for name, feature in _features(schema).items() if feature.get("_type") == "Image"]
     return images or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if str(f.type) in BYTES]
 

@@ -83,7 +83,7 @@ def release() -> None:
 
 
 def read_range(path: AnyPath, offset: int, length: int) -> bytes:
-    """Read `length` bytes of a file from `offset` on. A URL stays open, since what is behind the range is on its way."""
+    """Read `length` bytes of a file from `offset` on. A URL stays open, since the next range is on its way."""
     with nullcontext(open_once(path, _open_binary)) if isinstance(path, UrlPath) else path.open("rb") as file:
         file.seek(offset)
         data: bytes = file.read(length)
@@ -124,7 +124,7 @@ def damaged_file(path: AnyPath, why: str) -> PrepError:
 
 
 def pointer_of(begin: bytes) -> str:
-    """Return what the first bytes of a file point to, if they are a pointer instead of its contents; else ""."""
+    """Return a message if the first bytes of a file are a pointer instead of its contents; else ""."""
     what = "a pointer of Git LFS or git-annex, and not the file itself: fetch it, as `git lfs pull` or `git annex get` does"
     return what if POINTER.match(begin) else ""
 
@@ -199,7 +199,7 @@ def expand(source: StrPath) -> list[AnyPath]:
 
 
 def _matching(pattern: AnyPath) -> list[AnyPath]:
-    """Return what matches `*`, `?` and `[...]`, in the order of the names."""
+    """Return the paths that match `*`, `?` and `[...]`, sorted by name."""
     if isinstance(pattern, Path):  # Path.glob takes no absolute patterns
         return [Path(name) for name in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207
     root = UrlPath(re.split(r"[*?\[]", str(pattern))[0].rpartition("/")[0])
@@ -237,7 +237,7 @@ def list_archives(source: StrPath, options: LabelOptions, fields: Sequence[Field
 
 
 def _kind_of(name: str) -> str:
-    """Return the name of the kind of the archives with such a name; "" if it is that of none."""
+    """Return the kind of the archives with such a name; "" for none."""
     return next((kind for ending, kind in ENDINGS.items() if name.lower().endswith(ending)), "")
 
 

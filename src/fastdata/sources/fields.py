@@ -78,7 +78,7 @@ def give_type(field: Field) -> str:
 
 
 def nested(value: Any, path: Sequence[str]) -> Any:
-    """Return what lies under these names in an object, or in each object of a list. Raise ValueError if an object lacks one."""
+    """Return the value under these names in an object, or in each object of a list. Raise ValueError if an object lacks one."""
     for name in path:
         objects = value if isinstance(value, list) else [value]
         if not all(isinstance(one, dict) and name in one for one in objects):
@@ -343,7 +343,7 @@ ROUNDING_PX, ROUNDING = 0.01, 1e-5  # what a box may reach outside: of two digit
 
 
 def instance_column(name: str, layout: str, shape: tuple[int, ...] = (), names: Iterable[str] = ()) -> Column:
-    """Return the column of boxes, or of keypoints: those of an instance are (x, y, visibility), or `shape` of these."""
+    """Return the column of boxes, or of keypoints: (x, y, visibility), or `shape` of them, for each instance."""
     geometry, shape = ("xy", (*shape, 3)) if layout == "xy" else ("xyxy", (4,))
     return Column(name, "float32", shape, many=True, geometry=geometry, group=INSTANCES, names=tuple(names))
 
@@ -394,7 +394,7 @@ def as_instances(column: Column, value: Any) -> Array:
 
 
 def with_meanings(inputs: SourceList) -> SourceList:
-    """Return the inputs with what whole numbers, and keypoints, stand for, if the file that an export writes lies there."""
+    """Return the inputs with the names of whole numbers and keypoints, if the file that an export writes is there."""
     try:
         known = json.loads(read_bytes(inputs.root / MEANINGS)) if inputs.fields else {}
     except (OSError, ValueError, RecursionError):
@@ -456,7 +456,7 @@ def _as_corners(boxes: Array, layout: str) -> Array:
 
 
 def box_notes(counts: Counter[str]) -> Iterator[str]:
-    """Yield what became of the boxes that were counted."""
+    """Yield notes on the boxes that were counted."""
     if count := counts["clipped"]:
         yield f"{number_of(count, 'box')} reached outside of the image and {was(count)} clipped"
     if count := counts["dropped"]:

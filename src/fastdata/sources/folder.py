@@ -46,7 +46,7 @@ class Walk:
         self._loops = list[str]()
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on what was left out of the folders walked so far."""
+        """Return notes on the files left out of the folders walked so far."""
         left_out = (self._hidden, "hidden name", ""), (self._loops, "link", " to a folder above")
         return tuple(f"skipped {number_of(len(names), what)}{more}: {listed(names)}" for names, what, more in left_out if names)
 
@@ -174,7 +174,7 @@ class FileIndex:
         return path_key(self._stem(name))
 
     def find(self, name: str, own: str = "", suffix: str = "") -> list[Source]:
-        """Return the files of an input, those of exactly its name if there are some. own, suffix: see `suffixes`."""
+        """Return the files of an input; of exactly its name if there are any. own, suffix: see `suffixes`."""
         files, exact = self._files.get(self.key(name).removesuffix(own) + suffix, []), self._stem(name).removesuffix(own) + suffix
         found = [file for file in files if self._stem(file.name) == exact] or files
         self._uses.update(file.name for file in found)
@@ -184,7 +184,7 @@ class FileIndex:
         return sum(map(len, self._files.values()))
 
     def suffixes(self, inputs: SourceList) -> tuple[str, str]:
-        """Return what all inputs add to the names that files share with them, such as "_leftImg8bit", and what the files add.
+        """Return the suffix that all inputs add to the names they share with files, such as "_leftImg8bit", and the files' suffix.
 
         Files add what more than half of them do, such as "_mask". Inputs add something only if nothing is paired without that.
         """
@@ -203,7 +203,7 @@ class FileIndex:
         return own, min(often, default="")
 
     def _added(self, stems: Container[str]) -> Counter[str]:
-        """Return what files add to the longest of these that their names begin with, and how often."""
+        """Count the suffixes of files after the longest of these names that they begin with."""
         counts = Counter[str]()
         for key in self._files:
             cuts = (k for k in range(len(key), 0, -1) if k == len(key) or not key[k - 1 : k + 1].isdecimal())  # 1 is no part of 10
@@ -230,7 +230,7 @@ class FileIndex:
 
 
 def with_companion(source: Source, files: Sequence[Source], called: str) -> Source:
-    """Return an input with its only file of those that have its name. Without one, or with several, it cannot be used."""
+    """Return an input with the only file of its name. Without one, or with several, it cannot be used."""
     file, problem = Source("", -1, 0), f"missing-field: it has no {called}"
     if len(files) == 1:
         (file,) = files

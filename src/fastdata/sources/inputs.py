@@ -1,4 +1,4 @@
-"""An input, which is a file or a part of an archive; lists of inputs, in little memory; and what is asked and told of both."""
+"""Inputs, which are files or parts of archives; lists of them, in little memory; and notes on them."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ class Packed(Sequence[T]):
         return read[1]
 
     def taken(self: P, places: Sequence[int] | Array) -> P:
-        """Return the items at some places, which share their memory with this list. Those far apart take long to read."""
+        """Return the items at some indices, which share their memory with this list. Distant items take long to read."""
         chosen = copy(self)
         chosen._places = places if self._places is None else np.asarray(self._places)[places]
         return chosen
 
 
 def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
-    """Return inputs in an order that depends on their number alone: by the checksum of each one's place in the list."""
+    """Return inputs in an order that depends on their number alone: by the checksum of each one's index."""
     kind, file = getattr(sources[0], "place", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
     if kind == "parquet" or (kind == "arrow" and remote):
         raise PrepError(
@@ -154,7 +154,7 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Field:
-    """What belongs to each input as a column of the store, and where its values come from. Text is what `--fields` has of it."""
+    """A column of the store, and the source of its values. Text is the argument of `--fields`."""
 
     column: Column  # what is stored, before text becomes tokens
     listed: bool = False  # whether the inputs have the values, in `values`; if not, a worker reads them: they are not in the plan
@@ -271,12 +271,12 @@ def nfc(text: str) -> str:
 
 
 def path_key(name: str) -> str:
-    """Return the form in which paths are compared: that of `nfc`, with separators of any system."""
+    """Return the form in which paths are compared: as by `nfc`, with separators of any system."""
     return os.path.normpath(nfc(name.replace("\\", "/")))
 
 
 def as_spelled(root: AnyPath, name: str) -> str:
-    """Return a path below a root as it is there: in its own form of Unicode, or else in another one."""
+    """Return a path below a root as it exists: in its own form of Unicode, or else in another one."""
     if name.isascii():
         return name
     folder, slash, last = name.rpartition("/")
@@ -337,7 +337,7 @@ def choose_label(columns: Sequence[str], wanted: str, where: object, likely: Seq
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 

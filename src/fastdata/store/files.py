@@ -230,7 +230,7 @@ def write_tables(
 
 
 def publish(file: Path, place: Path) -> None:
-    """Flush a finished file and move it to its place, which has the whole file or what it had, also after a power failure."""
+    """Flush a finished file and rename it: the new name has the whole file or its old contents, also after a power failure."""
     sync(file)
     file.replace(place)
 

@@ -119,7 +119,7 @@ def info_lines(store: Store) -> Iterator[str]:
 
 
 def _listed(rows: list[Facts]) -> str:
-    """Join the first items, and say how many more there are."""
+    """Join the first items, and add the number of the others."""
     names = [" ".join(map(_plain, row.values())) for row in rows]
     more = f", and {len(names) - MAX_LISTED} more (--json lists all)" if len(names) > MAX_LISTED else ""
     return ", ".join(names[:MAX_LISTED]) + more

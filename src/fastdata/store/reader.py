@@ -111,12 +111,12 @@ class ShardReader:
             )
 
     def advice(self, row: int) -> str:
-        """Return what to do about a record that cannot be used, as the end of a message."""
+        """Return advice on a damaged record, as the end of a message."""
         return str(self._shards.advice(bisect_right(self._starts, row) - 1))
 
 
 class LocalShards:
-    """The shards of a variant in a folder. advice: what to do about a damaged one. None is opened if the manifest is another."""
+    """The shards of a variant in a folder. advice: for a damaged one. None is opened if the manifest has changed."""
 
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int], advice: str, manifest: Stamp) -> None:
         self._paths, self._sizes, self._advice, self._manifest = list(paths), list(sizes), advice, manifest
@@ -140,13 +140,13 @@ class LocalShards:
         return str(self._paths[shard])
 
     def advice(self, shard: int) -> str:
-        """Return what to do about a damaged shard, as the end of a message."""
+        """Return advice on a damaged shard, as the end of a message."""
         return self._advice
 
 
 @cache
 def raise_file_limit() -> None:
-    """Let this process open as many files as it may: each mapped shard needs one, and the usual soft limit is 1,024."""
+    """Raise the soft limit of open files to the hard one: each mapped shard needs one, and the usual soft limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 1 << 20, hard))

@@ -26,7 +26,7 @@ class StoreLocation(os.PathLike[str]):
         """Raise a StoreError if there cannot be room for all shards of a variant at once."""
 
     def check(self, variant: Variant, shard: int) -> None:
-        """Read a shard, and raise a FastDataError if it is not what was written."""
+        """Read a shard, and raise a FastDataError if it is damaged."""
 
     def reader(self, variant: Variant, index: RecordIndex, *, check: bool) -> ShardReader:
         """Open the records of a variant. check: as for ShardReader."""
