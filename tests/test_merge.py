@@ -110,7 +110,7 @@ def test_columns_masks_and_tokenizers_that_differ_are_refused(tmp_path: Path) ->
     cases: dict[str, tuple[str, dict[str, Any]]] = {
         "mask": ("masks", {"masks": None}),
         r"(?s)  columns .*Give the same options and --fields": ("columns", {"fields": ("caption=txt",)}),
-        "was prepared in another way": ("boxes", {"coco": tmp_path / "a.json"}),
+        "was prepared differently": ("boxes", {"coco": tmp_path / "a.json"}),
         "tokenizer": ("text", {"tokenizer": "chars", "end_token": "none"}),
     }
     for message, (name, more) in cases.items():

@@ -77,7 +77,7 @@ class Diagnosis:
 
     @property
     def limit(self) -> str:
-        """What is the slowest alone: "storage"; "CPU", which makes batches; "loader", one of these, if the parts are unknown; or
+        """The slowest part alone: "storage"; "CPU", which makes batches; "loader", one of these, if the parts are unknown; or
         "model", with the copy to its device."""
         if 1 / self.rates[self.workers] < (self.step_s or 0.0):
             return "model"

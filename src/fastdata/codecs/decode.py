@@ -52,7 +52,7 @@ class SourceImage:
     def decode(
         self, *, at_least: tuple[int, int] = (0, 0), gray: bool = False, bits: int = 8, scratch: Array | None = None
     ) -> Array:
-        """Decode to upright, C-contiguous RGB [H, W, 3] or grey [H, W]. What is transparent is composited on white.
+        """Decode to upright, C-contiguous RGB [H, W, 3] or grey [H, W]. Transparent pixels are composited on white.
 
         Args:
             at_least: upright (height, width). A JPEG may be scaled by 1/2, 1/4 or 1/8 both sides still that large; (0, 0): never.

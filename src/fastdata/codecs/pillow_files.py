@@ -97,7 +97,7 @@ def _check_jp2(data: bytes) -> None:
     plain = (depths == {b"\7\1\1"} and components in (1, 3)) or (components == 1 and depths == {b"\x0f\1\1"})
     framed = kind >> 14 or any((left, top, tile_left, tile_top)) or not tile_width or not tile_height
     if framed or not plain or b"pclr" in head or b"cdef" in head or (b"colr" in head and not JP2_COLORS.search(head)):
-        raise unsupported("JPEG 2000 other than of grey or RGB, of 8 bits or grey of 16, without alpha, subsampling and offsets")
+        raise unsupported("JPEG 2000 that is not RGB of 8 bits or grey of 8 or 16, or has alpha, subsampling or offsets")
     tiles, seen = -(-width // tile_width) * -(-height // tile_height), len(set(TILE.findall(data, start)))
     if seen < tiles or END_OF_CODESTREAM not in data[start:]:
         raise CodecError(f"the JPEG 2000 codestream has {seen} of {tiles} tiles, or no end", "truncated")

@@ -56,7 +56,7 @@ class PngHeader(Header):
         return 255 // ((1 << self.depth) - 1) if self.depth < 8 else 1
 
     def _colors(self) -> Array:
-        """Return the palette, [256, 3 or 4]. Entries beyond its end are black, and opaque beyond that of tRNS."""
+        """Return the palette, [256, 3 or 4]. Entries beyond its end are black, and opaque beyond the end of tRNS."""
         if not self.palette:
             raise CodecError("the image has no palette", "undecodable")
         colors = np.frombuffer(self.palette[:768].ljust(768, b"\0"), np.uint8).reshape(256, 3)

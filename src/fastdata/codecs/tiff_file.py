@@ -105,7 +105,7 @@ def _checked(data: bytes, tags: Mapping[int, Any]) -> Header:
 
 
 def _check_pieces(tags: Mapping[int, Any], end: int, samples: int, bits: int, planar: bool) -> None:
-    """Raise CodecError unless strips or tiles cover the page and lie before `end`: libtiff leaves black what is not there."""
+    """Raise CodecError unless strips or tiles cover the page and lie before `end`: libtiff leaves missing pixels black."""
     height, width, plain, tiled = tags[HEIGHT], tags[WIDTH], tags.get(COMPRESSION, PLAIN) == PLAIN, TILE_WIDTH in tags
     rows, columns = (tags[TILE_HEIGHT], tags[TILE_WIDTH]) if tiled else (min(tags.get(ROWS, height), height), width)
     if min(height, width, rows, columns) <= 0 or rows * columns > max(4 * height * width, 1 << 20):

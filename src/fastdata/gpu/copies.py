@@ -228,7 +228,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def map_tensors(value: Any, change: Callable[[Any], Any], *, is_part: Callable[[Any], bool] = lambda part: False) -> Any:
-    """Return the batch with `change` applied to its tensors, to other objects with a `.to`, and to what `is_part` is true for."""
+    """Return the batch with `change` applied to its tensors, to other objects with a `.to`, and where `is_part` is true."""
 
     def again(part: Any) -> Any:
         return map_tensors(part, change, is_part=is_part)

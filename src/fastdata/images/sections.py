@@ -76,7 +76,7 @@ def samples_dtype(manifest: Manifest) -> np.dtype[Any]:
 def check(store: Store) -> None:
     """Check that each image is one record."""
     if any(store.manifest.shard_records(v) != store.manifest.shard_samples for v in store.manifest.variants):
-        raise FormatError(f"{store.location} has another number of records than of images; prepare it again")
+        raise FormatError(f"{store.location} has not one record for each image; prepare it again")
 
 
 def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:

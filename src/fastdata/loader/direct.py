@@ -16,7 +16,7 @@ from fastdata.loader.requests import Requests
 
 
 def is_direct(dataset: Any) -> bool:
-    """Return whether a dataset finds the rows of many batches at once (`locate`) and copies those of one batch (`gather`)."""
+    """Return whether a dataset finds the rows of many batches at once (`locate`) and copies the rows of one batch (`gather`)."""
     return hasattr(dataset, "locate") and hasattr(dataset, "gather")
 
 

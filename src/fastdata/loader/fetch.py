@@ -175,7 +175,7 @@ class Fetch(torch.utils.data.Dataset[Any]):
 
 
 class _Pickled:
-    """Comes out of a queue as the data. The thread of the queue would lose the error of data that cannot be pickled."""
+    """Data pickled before it enters a queue, whose thread would lose the error of data that cannot be pickled."""
 
     def __init__(self, data: Any) -> None:
         self._bytes = bytes(ForkingPickler.dumps(data))

@@ -108,7 +108,7 @@ def _number(name: str) -> int | None:
 
 
 def default_workers(shard: RankShard, batches: int) -> int:
-    """Return one worker for each core of this rank, and no more than an epoch has batches."""
+    """Return the number of workers: one for each core of this rank, at most one for each batch of an epoch."""
     gpus = torch.cuda.device_count() or shard.world_size
     ranks = _number("LOCAL_WORLD_SIZE") or min(shard.world_size, gpus)  # unset: a rank for each GPU
     return min(max(1, available_cores() // ranks), max(1, batches))

@@ -57,13 +57,13 @@ class ShardResult:
 
 
 class ProgressReport:
-    """Reports to the parent through shared memory. A place is an image, or some documents, left out if it crashes workers."""
+    """Reports to the parent through shared memory. An input, or some documents, are left out if they crash workers."""
 
     def __init__(self, status: Any) -> None:
         self._status = status
 
     def at(self, place: int, *, extra_s: int = 0) -> None:
-        """Begin a place of the shard; -1: none. It may take `extra_s` seconds longer than the timeout."""
+        """Begin an input of the shard; -1: none. It may take `extra_s` seconds longer than the timeout."""
         self._status[EXTRA_S] = extra_s
         self._status[PLACE] = place
 

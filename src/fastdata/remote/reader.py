@@ -127,7 +127,7 @@ class Session:
 
 
 def remove_files(process: int, stem: Path) -> None:
-    """Remove the files of a process that begin so, unless this is one that was forked from it."""
+    """Remove the files of a process whose paths begin so, unless this process was forked from it."""
     if process == os.getpid():
         for path in stem.parent.glob(f"{stem.name}.*"):
             path.unlink(missing_ok=True)
@@ -224,7 +224,7 @@ class RemoteStore(StoreLocation):
 
     @property
     def session(self) -> Session:
-        """What asks for this store on behalf of this process."""
+        """The session in which this process asks for the store."""
         if self._session is None or self._session.process != os.getpid():
             self._session = Session(self.cache, self.url, self.storage, self.limit)
         return self._session

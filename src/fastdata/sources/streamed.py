@@ -47,7 +47,7 @@ def _files(path: AnyPath) -> Iterator[_StreamedFile]:
     index = read_index(path)
     for shard in index.get("shards", ()):
         if (shard["format"], shard["version"]) != ("mds", 2):
-            raise PrepError(f"{path} has shards of format {shard['format']}, version {shard['version']}: MDS 2 can be read")
+            raise PrepError(f"{path} has shards of format {shard['format']}, version {shard['version']}: only mds 2 is read")
         columns = zip(map(str, shard["column_names"]), map(str, shard["column_encodings"]), strict=True)
         sizes = [-1 if size is None else int(size) for size in shard["column_sizes"]]
         if shard["zip_data"] and not (path / shard["raw_data"]["basename"]).exists():

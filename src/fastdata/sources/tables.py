@@ -153,7 +153,7 @@ def _json_rows(path: AnyPath) -> Iterator[dict[str, Any]]:
 
 
 def _parquet_rows(path: AnyPath, wanted: Collection[str | None], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows, and set each column's type and classes in `schema`. Lists and structs that nobody wants are empty lists."""
+    """Yield the rows, and set each column's type and classes in `schema`. Unwanted lists and structs are empty lists."""
     pyarrow = import_pyarrow()
     try:
         with pyarrow.parquet.ParquetFile(seekable(path)) as file:

@@ -152,7 +152,7 @@ class Client:
                     bucket.download(key, size, file.fileno(), self.pool)
             except OSError as error:
                 where = f"{url} cannot be copied to {tempfile.gettempdir()}"
-                raise StoreError(f"{where}: {error.strerror}; TMPDIR names another disk") from None
+                raise StoreError(f"{where}: {error.strerror}; set TMPDIR to a folder on another disk") from None
             self._copy = url, file
         return f"/proc/self/fd/{self._copy[1].fileno()}"
 

@@ -139,7 +139,7 @@ class Stamp:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Let an error of the body be that the store was replaced, if it was."""
+        """Turn an error of the body into one that the store was replaced, if it was."""
         try:
             yield
         except (OSError, StoreError):

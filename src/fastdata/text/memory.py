@@ -78,7 +78,7 @@ class Runs:
 
     @cached_property
     def _stretches(self) -> tuple[int, Array, int]:
-        """Divide the stream into equal stretches: log2 of their length, the run at each one's begin, most runs that begin in one.
+        """Divide the stream into equal stretches: log2 of their length, the run at the begin of each, most runs in one.
 
         A binary search for random places mispredicts half of its branches, which costs most of its time.
         """

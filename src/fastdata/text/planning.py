@@ -200,7 +200,7 @@ def _characters(texts: Iterable[str], end_token: str | None) -> bytes:
 
 
 def list_text(source: StrPath, cutting: Cutting, max_bytes: int = DOCUMENT_BYTES) -> TextList:
-    """List one text file, or those of a folder and its subfolders by name. Large files are cut into pieces between documents."""
+    """List one text file, or all of a folder and its subfolders by name. Large files are cut into pieces between documents."""
     path = to_path(source)
     walk = Walk(path)
     if not path.exists():
