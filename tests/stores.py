@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,15 +34,24 @@ def folder() -> Path:
     return Path(_keep[-1].name)
 
 
+def write_files(root: Path, files: Mapping[str, Any]) -> Path:
+    """Write files by their names in a folder: text, bytes, or pixels and arrays as the ending says. Return the folder."""
+    for name, value in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".npy":
+            np.save(path, value)
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            path.write_bytes(data if isinstance(data, bytes) else encode(data, path.suffix))
+    return root
+
+
 @cache
 def sources() -> Path:
     """42 PNG files in three class folders of 14, in six shapes."""
-    root = folder() / "fruit"
-    for k in range(COUNT):
-        path = root / CLASSES[k % 3] / f"{k:03d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode(picture(k, *SHAPES[k % len(SHAPES)]), ".png"))
-    return root
+    files = {f"{CLASSES[k % 3]}/{k:03d}.png": picture(k, *SHAPES[k % len(SHAPES)]) for k in range(COUNT)}
+    return write_files(folder() / "fruit", files)
 
 
 @cache
@@ -78,35 +88,26 @@ def floats() -> Path:
 @cache
 def deep() -> Path:
     """A store of 16-bit images."""
-    root = folder()
-    (root / "deep/a").mkdir(parents=True)
-    for k in range(6):
-        pixels = np.random.default_rng(k).integers(0, 1 << 16, (40 + k, 50, 3), np.uint16)
-        (root / f"deep/a/{k}.png").write_bytes(encode(pixels, ".png"))
-    return fastdata.prep(root / "deep", root / "deep.fds", bits=16, codec="rgb", workers=1).out
+    files = {f"a/{k}.png": np.random.default_rng(k).integers(0, 1 << 16, (40 + k, 50, 3), np.uint16) for k in range(6)}
+    return fastdata.prep(write_files(folder(), files), folder() / "deep.fds", bits=16, codec="rgb", workers=1).out
 
 
 @cache
 def several() -> Path:
     """A store of a photo in 8 bits and a depth in 16 for each sample."""
-    root, out = folder(), folder() / "several.fds"
-    for k in range(6):
-        image = picture(k, *SHAPES[k])
-        for name, pixels in (("photo", image), ("depth", image[..., 0].astype(np.uint16) * 251 + image[..., 1])):
-            (root / name).mkdir(exist_ok=True)
-            (root / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
-    fastdata.prep(root, out, images=("photo=photo", "depth=depth:png:16:gray"), workers=1)
-    return out
+    root, photos = folder(), [picture(k, *SHAPES[k]) for k in range(6)]
+    write_files(root / "photo", {f"{k}.png": image for k, image in enumerate(photos)})
+    depths = {f"{k}.png": image[..., 0].astype(np.uint16) * 251 + image[..., 1] for k, image in enumerate(photos)}
+    write_files(root / "depth", depths)
+    images = ("photo=photo", "depth=depth:png:16:gray")
+    return fastdata.prep(root, folder() / "several.fds", images=images, workers=1).out
 
 
 @cache
 def masked() -> Path:
     """A store of three images, of which image k has a mask of the class k."""
-    root = folder()
-    for k in range(3):
-        for name, pixels in (("in", picture(k, 30, 40)), ("masks", np.full((30, 40), k, np.uint8))):
-            (root / name).mkdir(exist_ok=True)
-            (root / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
+    root = write_files(folder(), {f"in/{k}.png": picture(k, 30, 40) for k in range(3)})
+    write_files(root, {f"masks/{k}.png": np.full((30, 40), k, np.uint8) for k in range(3)})
     return fastdata.prep(root / "in", root / "o.fds", masks=root / "masks", workers=1).out
 
 
@@ -121,22 +122,16 @@ def tokens() -> Path:
 @cache
 def arrays() -> Path:
     """A store of one array, int16 [20, 30, 40], whose values count up from 0."""
-    root = folder()
-    (root / "in").mkdir()
-    np.save(root / "in" / "a.npy", np.arange(24_000, dtype=np.int16).reshape(20, 30, 40))
+    root = write_files(folder(), {"in/a.npy": np.arange(24_000, dtype=np.int16).reshape(20, 30, 40)})
     return fastdata.prep(root / "in", root / "o.fds", workers=1).out
 
 
 @cache
 def masked_arrays() -> Path:
     """A store of 14 arrays of several shapes, int16 [20 + k, 24, 30], with masks of their last digits."""
-    root = folder()
-    for name in ("in", "masks"):
-        (root / name).mkdir()
-    for k in range(14):
-        values = np.random.default_rng(k).integers(0, 1000, (20 + k, 24, 30))
-        np.save(root / "in" / f"{k:02d}.npy", values.astype(np.int16))
-        np.save(root / "masks" / f"{k:02d}.npy", (values % 10).astype(np.uint8))
+    root, values = folder(), [np.random.default_rng(k).integers(0, 1000, (20 + k, 24, 30)) for k in range(14)]
+    write_files(root / "in", {f"{k:02d}.npy": array.astype(np.int16) for k, array in enumerate(values)})
+    write_files(root / "masks", {f"{k:02d}.npy": (array % 10).astype(np.uint8) for k, array in enumerate(values)})
     return fastdata.prep(root / "in", root / "o.fds", masks=root / "masks", chunk=16, workers=1).out
 
 

@@ -5,7 +5,6 @@ A change of the store's format has to reproduce it. `python tests/test_digests.p
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -37,7 +36,7 @@ from fastdata import (
     TableDataset,
     TokenDataset,
 )
-from stores import folder
+from stores import folder, write_files
 from support import encode, picture
 
 RECORDED = Path(__file__).parent / "data/digests.json"
@@ -56,45 +55,37 @@ POEM = ["a line of text and an ümläut\n", "another one, shorter\n", "the third
 def inputs() -> Path:
     root = folder()
     for k, name in enumerate(NAMES):
-        files = {
-            f"images/{name}": picture(k, *SIDES[k]),
-            f"gray/{name}": picture(k, *SIDES[k])[..., 0],
-            f"deep/{name}": picture(k, *SIDES[k]).astype(np.uint16) * 251,
-            f"flat/{k}.png": picture(k, *SIDES[k]),
-            f"photos/{k}.jpg": picture(k, 3 * SIDES[k][0], 3 * SIDES[k][1]),
-            f"masks/{k}.png": np.add.outer(np.arange(SIDES[k][0]), np.arange(SIDES[k][1])).astype(np.uint8) // 40,
-            f"pair/photo/{k}.png": picture(k, *SIDES[k]),
-            f"pair/depth/{k}.png": picture(k, *SIDES[k])[..., 1].astype(np.uint16) * 99,
-        }
-        for path, pixels in files.items():
-            write(root / path, encode(pixels, path[-4:]))
-        write(root / f"described/{k}.png", encode(picture(k, *SIDES[k]), ".png"))
-        write(root / f"described/{k}.txt", f"picture {k}, {CLASSES[k % 3]}".encode())
-        np.save(root / f"described/{k}.npy", np.full(4, k / 8, np.float32))
         height, width = SIDES[k]
         lines = [
             f"{j % 2} {(a + c) / 2 / width} {(b + d) / 2 / height} {(c - a) / width} {(d - b) / height}\n"
             for j, (a, b, c, d) in enumerate(BOXES[k])
         ]
-        write(root / f"yolo/{k}.txt", "".join(lines).encode())
-    write(root / "yolo/classes.txt", b"cup\nplate\n")
+        files = {
+            f"images/{name}": picture(k, *SIDES[k]),
+            f"gray/{name}": picture(k, *SIDES[k])[..., 0],
+            f"deep/{name}": picture(k, *SIDES[k]).astype(np.uint16) * 251,
+            f"flat/{k}.png": picture(k, *SIDES[k]),
+            f"photos/{k}.jpg": picture(k, 3 * height, 3 * width),
+            f"masks/{k}.png": np.add.outer(np.arange(height), np.arange(width)).astype(np.uint8) // 40,
+            f"pair/photo/{k}.png": picture(k, *SIDES[k]),
+            f"pair/depth/{k}.png": picture(k, *SIDES[k])[..., 1].astype(np.uint16) * 99,
+            f"described/{k}.png": picture(k, *SIDES[k]),
+            f"described/{k}.txt": f"picture {k}, {CLASSES[k % 3]}",
+            f"described/{k}.npy": np.full(4, k / 8, np.float32),
+            f"yolo/{k}.txt": "".join(lines),
+        }
+        write_files(root, files)
+    for k in range(3):
+        values = np.random.default_rng(k).integers(-999, 999, (40 + k, 33, 35))
+        arrays = {f"arrays/{k}.npy": values.astype(np.int16), f"array-masks/{k}.npy": (values % 5).astype(np.uint8)}
+        write_files(root, {f"text/{k}.txt": "".join(POEM * (9 + k)), **arrays})
+    write_files(root, {"yolo/classes.txt": "cup\nplate\n"})
     tables(root)
     archives(root)
     annotations(root)
-    for k in range(3):
-        write(root / f"text/{k}.txt", "".join(POEM * (9 + k)).encode())
-        values = np.random.default_rng(k).integers(-999, 999, (40 + k, 33, 35))
-        for name, array in ((f"arrays/{k}.npy", values.astype(np.int16)), (f"array-masks/{k}.npy", (values % 5).astype(np.uint8))):
-            (root / name).parent.mkdir(exist_ok=True)
-            np.save(root / name, array)
     (root / "npz").mkdir()
     np.savez(root / "npz/all.npz", **{f"a{k}": np.arange(600 + k, dtype=np.float32) for k in range(3)})
     return root
-
-
-def write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
 
 
 def tables(root: Path) -> None:
@@ -102,12 +93,14 @@ def tables(root: Path) -> None:
         {"path": f"images/{NAMES[k]}", "label": CLASSES[k % 3], "score": k / 8, "age": 10 + k, "code": f"{k % 4:02d}"}
         for k in range(COUNT)
     ]
-    write(root / "beside.csv", "".join(["path,label\n", *(f"{NAMES[k]},{k % 2}\n" for k in range(COUNT))]).encode())
-    with (root / "t.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    write(root / "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    cells = [",".join(map(str, row.values())) for row in rows]
+    files = {
+        "beside.csv": "".join(["path,label\n", *(f"{NAMES[k]},{k % 2}\n" for k in range(COUNT))]),
+        "t.csv": "\r\n".join([",".join(rows[0]), *cells, ""]),
+        "t.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        "lines.jsonl": "".join(json.dumps({"text": line * 9}) + "\n" for line in POEM * 3),
+    }
+    write_files(root, files)
     pq.write_table(pa.Table.from_pylist(rows), root / "t.parquet")
     pictures = [{"bytes": encode(picture(k, *SIDES[k]), ".png"), "path": f"{k}.png"} for k in range(COUNT)]
     labels = pa.array([k % 3 for k in range(COUNT)])
@@ -116,7 +109,6 @@ def tables(root: Path) -> None:
         table = pa.table({"image": pictures, "label": labels})
         with pa.ipc.new_file(sink, table.schema) as file:
             file.write_table(table)
-    write(root / "lines.jsonl", "".join(json.dumps({"text": line * 9}) + "\n" for line in POEM * 3).encode())
     numbers = {
         "x": [None if k % 7 == 3 else k for k in range(40)],
         "big": [k * 70_000 for k in range(40)],
@@ -146,7 +138,7 @@ def annotations(root: Path) -> None:
         ],
         "categories": [{"id": 5, "name": "cup"}, {"id": 6, "name": "plate"}],
     }
-    write(root / "coco.json", json.dumps(coco).encode())
+    write_files(root, {"coco.json": json.dumps(coco)})
 
 
 # Datasets

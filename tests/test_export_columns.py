@@ -15,7 +15,8 @@ import pytest
 from fastdata import LMDBDataset, prep
 from fastdata.errors import StoreError
 from fastdata.store.export import export
-from support import encode, picture, tree
+from stores import write_files
+from support import picture, tree
 from test_coco import POINTS, scene
 
 TABLE = '''path,caption,score,tags,meta,embedding,rating,raw
@@ -39,9 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of columns of every type."""
     root = tmp_path_factory.mktemp("table")
-    for k, name in enumerate("abc"):
-        (root / f"{name}.png").write_bytes(encode(picture(k, 20, 30), ".png"))
-    (root / "t.csv").write_text(TABLE, "utf-8")
+    write_files(root, {"t.csv": TABLE, **{f"{name}.png": picture(k, 20, 30) for k, name in enumerate("abc")}})
     return prep(root / "t.csv", root / "o.fds", label_column="none", fields=FIELDS, workers=1).out
 
 
@@ -101,8 +100,7 @@ def test_metadata_lies_next_to_the_images(table: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [("Score", "score"), ("s" * 90, "b")])
 def test_names_that_a_tar_has_no_place_for(tmp_path: Path, names: tuple[str, str]) -> None:
-    (tmp_path / "a.png").write_bytes(encode(picture(0, 9, 9), ".png"))
-    (tmp_path / "t.csv").write_text(f"path,{','.join(names)}\na.png,1,2\n")
+    write_files(tmp_path, {"a.png": picture(0, 9, 9), "t.csv": f"path,{','.join(names)}\na.png,1,2\n"})
     out = prep(
         tmp_path / "t.csv", tmp_path / "o.fds", label_column="none", fields=[f"{name}:int64" for name in names], workers=1
     ).out

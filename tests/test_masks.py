@@ -27,7 +27,7 @@ from fastdata.sources.inputs import Packed, Source, SourceList
 from fastdata.store.manifest import Labels
 from fastdata.store.store import Store
 from image_files import saved
-from stores import folder, store
+from stores import folder, store, write_files
 from support import Array, Corner, Shifted, encode, picture
 
 SHAPES = ((60, 84), (83, 61), (70, 70))
@@ -143,9 +143,7 @@ def pairs() -> Path:
     for k in range(COUNT):
         height, width = SHAPES[k % len(SHAPES)]
         ramp = (np.arange(height)[:, None] + np.arange(width)[None] + k).astype(np.uint8)
-        for kind, name in (("images", f"{k:02d}.png"), ("masks", f"{k:02d}_mask.png")):
-            (root / kind).mkdir(exist_ok=True)
-            (root / kind / name).write_bytes(encode(ramp, ".png"))
+        write_files(root, {f"images/{k:02d}.png": ramp, f"masks/{k:02d}_mask.png": ramp})
     return root
 
 
@@ -248,13 +246,9 @@ def test_exported_masks_are_the_stored_ones(tmp_path):
 
 def test_sixteen_bits_and_colors(tmp_path):
     values = np.random.default_rng(0).integers(0, 300, (20, 30)).astype(np.uint16)
-    for kind in ("images", "deep", "colors"):
-        (tmp_path / kind).mkdir()
-    (tmp_path / "images/a.jpg").write_bytes(encode(picture(0, 20, 30)))
-    (tmp_path / "deep/a.png").write_bytes(saved(values))
-    colors = np.array([[9, 9, 9], [1, 2, 3]], np.uint8)
-    (tmp_path / "colors/a.png").write_bytes(saved(colors[values % 2]))
-    (tmp_path / "palette.txt").write_text("9 9 9 even\n1 2 3 odd\n")
+    colors = np.array([[9, 9, 9], [1, 2, 3]], np.uint8)[values % 2]
+    write_files(tmp_path, {"images/a.jpg": picture(0, 20, 30), "deep/a.png": saved(values), "colors/a.png": saved(colors)})
+    write_files(tmp_path, {"palette.txt": "9 9 9 even\n1 2 3 odd\n"})
     fastdata.prep(tmp_path / "images", tmp_path / "d.fds", masks=tmp_path / "deep", mask_bits=16, workers=1)
     deep = MaskDataset(tmp_path / "d.fds", crop=CenterCrop(40))
     assert deep.ignore_index == 65535 and deep[0][1].dtype == torch.uint16
@@ -269,12 +263,7 @@ def test_sixteen_bits_and_colors(tmp_path):
 def prepared_masks(tmp_path, masks):
     """Prepare images with these masks. Return the summary and the stored masks, or the reasons of rejects."""
     for k, mask in enumerate(masks):
-        for kind, data in (
-            ("images", encode(picture(k, 20, 30), ".png")),
-            ("masks", mask if isinstance(mask, bytes) else saved(mask)),
-        ):
-            (tmp_path / kind).mkdir(exist_ok=True)
-            (tmp_path / kind / f"{k:03d}.png").write_bytes(data)
+        write_files(tmp_path, {f"images/{k:03d}.png": picture(k, 20, 30), f"masks/{k:03d}.png": mask})
     made = fastdata.prep(tmp_path / "images", tmp_path / "o.fds", masks=tmp_path / "masks", workers=1, overwrite=True)
     return made, [mask.numpy() for _, mask in MaskDataset(made.out, ignore_index=255)]
 
@@ -317,9 +306,7 @@ def test_smooth_edges_are_no_classes(tmp_path):
 )
 def test_what_all_masks_add_to_the_names_of_images_is_found(images, masks, pairs, tmp_path):
     sources = Packed(Source(f"{name}.jpg", -1, 1) for name in images.split())
-    for name in masks.split():
-        (tmp_path / "masks" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "masks" / f"{name}.png").write_bytes(b"x")
+    write_files(tmp_path / "masks", {f"{name}.png": "x" for name in masks.split()})
     inputs = SourceList(tmp_path / "images", Labels("none"), sources)
     if " mask" in pairs:
         with pytest.raises(PrepError, match=pairs):

@@ -14,7 +14,7 @@ from fastdata import LMDBDataset
 from fastdata.prepare.finish import Summary
 from fastdata.store.store import Store
 from image_files import saved
-from stores import folder
+from stores import folder, write_files
 from support import Array, picture
 
 
@@ -53,11 +53,7 @@ def files() -> dict[str, bytes]:
 
 @cache
 def sources() -> Path:
-    root = folder() / "in"
-    for name, data in files().items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
-    return root
+    return write_files(folder() / "in", files())
 
 
 @cache

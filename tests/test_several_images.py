@@ -19,12 +19,13 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.report.sheet import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.store import Store, verify
-from stores import folder
+from stores import folder, write_files
 from support import Array, encode, picture
 
 COUNT = 10
 SHAPES = ((60, 84), (83, 61), (70, 70))
 NAMES = ("left", "right", "depth")
+SAMPLES = [f"{'ab'[k % 2]}/{k:02d}.png" for k in range(COUNT)]
 IMAGES = ("left=left:rgb", "right=right:jpeg", "depth=depth:png:16:gray")
 
 
@@ -37,10 +38,7 @@ def pixels(name: str, k: int) -> Array:
 def write(root: Path) -> Path:
     """Ten samples in two classes. The folders hold files of the same names, but for the extension of some."""
     for name in NAMES:
-        for k in range(COUNT):
-            path = root / name / "ab"[k % 2] / f"{k:02d}{'.tiff' if (name, k) == ('right', 3) else '.png'}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(encode(pixels(name, k), path.suffix))
+        write_files(root / name, {SAMPLES[k] if (name, k) != ("right", 3) else "b/03.tiff": pixels(name, k) for k in range(COUNT)})
     return root
 
 
@@ -96,24 +94,18 @@ def rejected(path: Path) -> dict[str, tuple[str, str]]:
 
 def test_what_does_not_fit_is_rejected_by_name(tmp_path: Path) -> None:
     root = write(tmp_path / "pairs")
-    (root / "right/a/00.png").unlink()
-    (root / "right/b/01.bmp").write_bytes(encode(pixels("right", 1), ".bmp"))
-    (root / "depth/a/02.png").write_bytes(encode(pixels("depth", 1), ".png"))
-    (root / "depth/b/05.png").write_bytes(b"no image")
-    (root / "right/a/04.png").unlink()
-    (root / "right/a/04.png").symlink_to("nowhere.png")
-    (root / "right/b/07.png").unlink()
-    os.mkfifo(root / "right/b/07.png")
-    (root / "right/a/alone.png").write_bytes(encode(pixels("right", 1), ".png"))
-    (root / "depth/b/.hidden.png").write_bytes(encode(pixels("right", 1), ".png"))
-    (root / "depth/notes.txt").write_text("a note")
-    for k in range(COUNT):
-        path = tmp_path / "masks" / "ab"[k % 2] / f"{k:02d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode(np.zeros(SHAPES[k % 3 if k != 9 else 1], np.uint8), ".png"))
-    (path.parent / "03.jpg").write_bytes(encode(np.zeros((60, 84), np.uint8)))
-    (path.parent / "03.png").unlink()
-    (path.parent.parent / "a/08.png").unlink()
+    right, masks = root / "right", {name: np.zeros(SHAPES[k % 3], np.uint8) for k, name in enumerate(SAMPLES)}
+    for name in ("a/00.png", "a/04.png", "b/07.png"):
+        (right / name).unlink()
+    write_files(right, {"b/01.bmp": pixels("right", 1), "a/alone.png": pixels("right", 1)})
+    (right / "a/04.png").symlink_to("nowhere.png")
+    os.mkfifo(right / "b/07.png")
+    write_files(
+        root / "depth", {"a/02.png": pixels("depth", 1), "b/05.png": b"no image", "b/.hidden.png": "", "notes.txt": "a note"}
+    )
+    masks |= {"b/09.png": masks["a/04.png"], "b/03.jpg": masks.pop("b/03.png")}
+    masks.pop("a/08.png")
+    write_files(tmp_path / "masks", masks)
     made = fastdata.prep(root, tmp_path / "out.fds", images=IMAGES, masks=tmp_path / "masks", workers=1)
     found = rejected(made.out)
     assert found == {
@@ -281,10 +273,7 @@ def test_parts_and_sums() -> None:
 
 
 def test_with_masks(tmp_path: Path) -> None:
-    for k in range(COUNT):
-        path = tmp_path / "masks" / "ab"[k % 2] / f"{k:02d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode((pixels("left", k)[..., 0] // 60).astype(np.uint8), ".png"))
+    write_files(tmp_path / "masks", {name: pixels("left", k)[..., 0] // 60 for k, name in enumerate(SAMPLES)})
     out = fastdata.prep(files(), tmp_path / "o.fds", images=IMAGES, masks=tmp_path / "masks", size=48, workers=1).out
     alone = fastdata.prep(files() / "left", tmp_path / "l.fds", masks=tmp_path / "masks", size=48, codec="rgb", workers=1).out
     for kind in (MaskDataset, RAMDataset):

@@ -17,8 +17,8 @@ from fastdata import prep
 from fastdata.sources.tar import SAMPLE
 from fastdata.store.export import export
 from fastdata.store.store import Store
-from stores import deep, floats, folder, store, unlabelled, whole
-from support import encode, picture
+from stores import deep, floats, folder, store, unlabelled, whole, write_files
+from support import picture
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")  # its reader's
 
@@ -63,10 +63,8 @@ def test_it_reads_our_16_bits_and_masks(tmp_path: Path) -> None:
     files = [cv2.imdecode(np.frombuffer(s["png"], np.uint8), cv2.IMREAD_UNCHANGED)[:, :, ::-1] for s in read(tmp_path / "d")]
     equal(files, whole(deep()))
     scenes = [(picture(k, 20, 30), picture(k, 20, 30)[:, :, 0]) for k in range(3)]
-    for k, pair in enumerate(scenes):
-        for name, pixels in zip(("in", "masks"), pair, strict=True):
-            (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / f"{k}.png").write_bytes(encode(pixels, ".png"))
+    for k, (image, mask) in enumerate(scenes):
+        write_files(tmp_path, {f"in/{k}.png": image, f"masks/{k}.png": mask})
     made = prep(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks", codec="rgb", workers=1)
     export(made.out, tmp_path / "m", to="webdataset")
     for sample, (image, mask) in zip(read(tmp_path / "m", "pil"), scenes, strict=True):
