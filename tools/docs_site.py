@@ -21,7 +21,6 @@ ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.m
 LINK = re.compile(r"(\]\()([^)#\s]+)([^)]*\))")
 COMMANDS = {
     "fastdata-prep": ["fastdata-prep", "--help"],
-    "fastdata-prep plan": ["fastdata-prep", "plan", "--help"],
     "fastdata-prep run": ["fastdata-prep", "run", "--help"],
     "fastdata-prep finish": ["fastdata-prep", "finish", "--help"],
 }
@@ -98,7 +97,7 @@ def commands() -> str:
     """Return the page of the commands, from their own help."""
     listed = _help(["fastdata", "--help"])
     names = re.findall(r"^  ([a-z]+)  ", listed.partition("Commands:")[2], re.MULTILINE)
-    parts = [f"# Commands\n\nWhat each command prints with `--help`.\n\n## fastdata\n\n```text\n{listed}```\n"]
+    parts = [f"# Commands\n\nWhat each command prints with `--help`. `fastdata-prep plan` has the options of `fastdata-prep`.\n\n## fastdata\n\n```text\n{listed}```\n"]
     every = {**COMMANDS, **{f"fastdata {name}": ["fastdata", name, "--help"] for name in names if name != "prep"}}
     for title, command in every.items():
         parts.append(f"## {title}\n\n```text\n{_help(command)}```\n")

@@ -1,1 +1,1 @@
-"""Reports: one HTML page about a store, or about runs of a Trainer."""
+"""Reports: one HTML page about a store, and contact sheets."""
