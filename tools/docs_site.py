@@ -97,7 +97,8 @@ def commands() -> str:
     """Return the page of the commands, from their own help."""
     listed = _help(["fastdata", "--help"])
     names = re.findall(r"^  ([a-z]+)  ", listed.partition("Commands:")[2], re.MULTILINE)
-    parts = [f"# Commands\n\nWhat each command prints with `--help`. `fastdata-prep plan` has the options of `fastdata-prep`.\n\n## fastdata\n\n```text\n{listed}```\n"]
+    start = "# Commands\n\nThe `--help` of each command. `fastdata-prep plan` has the options of `fastdata-prep`.\n\n"
+    parts = [f"{start}## fastdata\n\n```text\n{listed}```\n"]
     every = {**COMMANDS, **{f"fastdata {name}": ["fastdata", name, "--help"] for name in names if name != "prep"}}
     for title, command in every.items():
         parts.append(f"## {title}\n\n```text\n{_help(command)}```\n")
