@@ -38,9 +38,6 @@ def masked(*counts: tuple[int, int], bits: int = 8, palette: str = "", images: i
     return root / "out.fds"
 
 
-# Order
-
-
 # The class that a loss ignores
 
 SIXTEEN = ((65535, 100), (1, 9), (2, 9))

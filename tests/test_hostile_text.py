@@ -91,14 +91,6 @@ def test_documents_are_those_of_bytes_split(
     assert found == expected
 
 
-def test_a_file_that_is_one_document_may_have_so_many_bytes_and_no_more(tmp_path: Path) -> None:
-    for packed, pack in PACKED.items():
-        path = tmp_path / f"x.txt{packed}"
-        path.write_bytes(pack(b"x" * 100))
-        assert read(path, most=100) == [(0, "x" * 100)]
-        assert read(path, most=99) == [(0, ("too-large", "the document has at least 100 bytes, more than the 99 of --max-bytes"))]
-
-
 def measured(source: Path, **options: Any) -> tuple[int, dict[str, int], str]:
     """Documents kept, rejects, the first of them or the error, of a run in bounded memory."""
     done = run(sys.executable, "-c", PEAK, source, source.with_suffix(".fds"), json.dumps(options))

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import ConcatDataset
 
 import stores
 from fastdata import Loader, TableDataset
@@ -323,13 +323,6 @@ def test_subsets_and_stratified_splits(dataset: TableDataset) -> None:
     assert np.bincount(first.targets).tolist() == [80] * 5 and first.column("x").tolist() == sorted(first.column("x").tolist())
     with pytest.raises(ValueError, match=r"stratify needs classes"):
         make(pa.table({"x": [1], "y": [0.5]})).split(0.5, seed=0, stratify=True)
-
-
-def test_loaders_deliver_it(dataset: TableDataset) -> None:
-    with Loader(dataset, batch_size=64, shuffle=True, seed=1, num_workers=0) as loader:
-        batches = list(loader)
-    assert all(_right(*batch, batch.ids) for batch in batches) and stores.once([batch.ids for batch in batches], 500)
-    assert _right(*next(iter(DataLoader(dataset, batch_size=9))), np.arange(9))  # torch's own
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from PIL import Image
 from fastdata import LMDBDataset, prep
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
+from image_files import saved
 from support import encode, picture
 
 POSE = "kpt_shape: [3, {dims}]\nflip_idx: [0, 2, 1]\nnames:\n  0: person\n"
@@ -31,12 +31,9 @@ def write(root: Path, files: dict[str, str | bytes | tuple[int, int]]) -> Path:
 
 def rotated(height: int, width: int, orientation: int) -> bytes:
     """A JPEG that is height x width upright, and stored as its EXIF orientation says."""
-    stored = (width, height) if orientation >= 5 else (height, width)
-    exif = Image.Exif()
+    stored, exif = (width, height) if orientation >= 5 else (height, width), Image.Exif()
     exif[274] = orientation
-    file = io.BytesIO()
-    Image.fromarray(picture(orientation, *stored)).save(file, "JPEG", exif=exif)
-    return file.getvalue()
+    return saved(Image.fromarray(picture(orientation, *stored)), "JPEG", exif=exif)
 
 
 def test_boxes_are_those_of_the_upright_image_and_clipped_to_it(tmp_path: Path) -> None:

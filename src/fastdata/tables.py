@@ -50,15 +50,10 @@ TRUTH = r"^(true|True|TRUE|false|False|FALSE)$"
 
 @dataclass(frozen=True)
 class TableColumn:
-    """How a column is held in memory.
-
-    Attributes:
-        type: the widest Arrow type of such values, which says what they mean, such as "int64", "timestamp[us]" (a count since
-            1970), or "string" (the place of a name in `names`).
-    """
+    """How a column is held in memory."""
 
     name: str
-    type: str
+    type: str  # the widest Arrow type of such values: "int64", "timestamp[us]" (since 1970), "string" (the place in `names`)
     dtype: str  # numpy's name of it
     missing: int | None = None  # how many values are missing; None: none is, and there is no mask
     names: tuple[str, ...] | None = None  # of a category, in the order of its codes; None: it is none
@@ -209,10 +204,7 @@ class _TableMemory:
 
 
 def _layout(formats: Mapping[str, np.dtype[Any]]) -> tuple[np.dtype[Any], list[tuple[int, int, np.dtype[Any], list[str]]]]:
-    """Return the dtype of a row, and its blocks of adjacent fields of one dtype: (begin, end, dtype, fields).
-
-    Large dtypes are first, so that each is aligned. The target is a block of its own.
-    """
+    """Return the dtype of a row, large fields first, and its blocks of fields of one dtype: (begin, end, dtype, fields)."""
     order = sorted(formats, key=lambda f: (-formats[f].base.itemsize, str(formats[f].base), f == TARGET))
     blocks, end = [], 0
     for (dtype, _), group in groupby(order, key=lambda f: (formats[f].base, f == TARGET)):
@@ -315,10 +307,7 @@ def _read_csv(path: Path, untyped: Container[str]) -> Any:
 
 
 def _typed(texts: Any, name: str) -> Any:
-    """Convert the text of a column to numbers, booleans, dates or timestamps if all values are such; else it stays.
-
-    Numbers beside other text are an error, because damaged numbers and names look alike.
-    """
+    """Convert the text of a column to what all values are. Numbers beside other text are an error: they may be damaged."""
     pa, compute = import_pyarrow(), import_pyarrow().compute
     values = compute.utf8_trim_whitespace(texts)
     values = compute.if_else(compute.is_in(values, value_set=pa.array(NULLS, values.type)), pa.scalar(None, values.type), values)
@@ -388,10 +377,7 @@ def _as_names(array: Any, kind: Any) -> Any:
 
 
 def _to_numpy(array: Any) -> tuple[Array, Array, tuple[str, ...]]:
-    """Return the values of a chunked array of a wide type, where they are missing, and the names if values are their numbers.
-
-    Missing floats are NaN, missing names the number of names. All else that is missing is 0.
-    """
+    """Return the values of a chunked array of a wide type, where they are missing, and the names if values are their numbers."""
     pa, names = import_pyarrow(), ()
     array = array.unify_dictionaries().combine_chunks()
     missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
@@ -407,10 +393,7 @@ def _to_numpy(array: Any) -> tuple[Array, Array, tuple[str, ...]]:
 
 
 def _narrowest(values: Array) -> str:
-    """Return the smallest dtype that holds all values exactly; of two for whole numbers, the one that torch computes with.
-
-    It holds infinities, -0.0 and NaN of floats too, but not the payload of a NaN.
-    """
+    """Return the smallest dtype that holds all values exactly; of two for whole numbers, the one that torch computes with."""
     if values.dtype.kind in "iu":
         low, high = int(values.min(initial=0)), int(values.max(initial=0))
         return next(name for name in INTEGERS if np.iinfo(name).min <= low and high <= np.iinfo(name).max)
@@ -425,10 +408,7 @@ def _quoted(names: Sequence[str]) -> str:
 def _read(
     source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[str, TableColumn]
 ) -> tuple[str, list[TableColumn], dict[str, Array]]:
-    """Return the name of a source, what its columns hold, and their values and masks, in the rows that have a target.
-
-    wanted: the names that the arguments target, category and drop give. classes: columns of another table.
-    """
+    """Return the name of a source, what its columns hold, and their values and masks, in the rows that have a target."""
     parts = _open(source, {*wanted["category"], *wanted["drop"], *(each for each, one in classes.items() if one.names is not None)})
     name = parts[0].name if len(parts) == 1 else f"{len(parts)} files"
     names = parts[0].schema.names
@@ -436,9 +416,8 @@ def _read(
         raise StoreError(f"{name} has no columns")
     for part in parts:
         if len({*names}) < len(names) or sorted(part.schema.names) != sorted(names):
-            raise StoreError(
-                f"{part.name} has two columns of one name, or others than {parts[0].name}: {_quoted(part.schema.names)}"
-            )
+            found = _quoted(part.schema.names)
+            raise StoreError(f"{part.name} has two columns of one name, or others than {parts[0].name}: {found}")
     chosen = [column for column in names if column not in wanted["drop"]]
     for option, known in (("drop", names), ("target", chosen), ("category", chosen)):
         if unknown := [column for column in wanted[option] if column not in known]:
@@ -476,10 +455,7 @@ def _read(
 
 
 def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColumn | None) -> tuple[TableColumn, Array, Array]:
-    """Read a column of all parts: what it holds, its values, and where they are missing. names: whether they are names.
-
-    other: what it is in another table, whose names are numbered.
-    """
+    """Read a column of all parts: what it holds, its values, and where they are missing. other: whose names it has."""
     pa, chunks, names = import_pyarrow(), [], names or (other is not None and other.names is not None)
     types = [pa.string()] if names else [part.schema.field(name).type for part in parts]
     with _reading(f"{parts[-1].name}, column {name!r}"):

@@ -10,15 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import fastdata
 from archives import write_tar
-from fastdata import LMDBDataset
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from support import encode, picture
@@ -38,8 +35,6 @@ def given(way: str, root: Path, labels: Sequence[Any]) -> tuple[Any, dict[str, A
     files = [encode(image, ".png") for image in pixels(len(labels))]
     if way == "list":
         return pixels(len(labels)), {"labels": labels}
-    if way == "series":
-        return pixels(len(labels)), {"labels": pd.Series(labels, index=[*range(1, len(labels)), 0])}
     if way == "images":
         pq.write_table(pa.table({"image": [{"bytes": data} for data in files], "label": pa.array(labels)}), root / "t.parquet")
         return root / "t.parquet", {}
@@ -73,15 +68,6 @@ def made(source: Any, out: Path, **options: Any) -> Store:
 def stored(way: str, root: Path, labels: Sequence[Any], **options: Any) -> Store:
     source, named = given(way, root / way, labels)
     return made(source, root / f"{way}.fds", **named, **options)
-
-
-@pytest.mark.slow
-def test_one_table_in_eight_ways_is_one_dataset(tmp_path: Path) -> None:
-    labels = ["ant", "ant", "bee", "cow", "cow"]
-    for way in (*WAYS, "series", "folders"):
-        dataset = LMDBDataset(stored(way, tmp_path, labels).path)
-        assert (dataset.classes, dataset.targets.tolist()) == (["ant", "bee", "cow"], [0, 0, 1, 2, 2]), way
-        assert all(np.array_equal(np.asarray(dataset[k][0]).transpose(1, 2, 0), image) for k, image in enumerate(pixels(5))), way
 
 
 NUMBERS = ("1e400", "nan", "Infinity", "-0", "+1", "5.0", "\uff11")  # which are no class numbers, nor names

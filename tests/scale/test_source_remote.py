@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -76,15 +75,6 @@ def text(root: Path) -> tuple[str, dict[str, Any]]:
     return "in", {"train_bpe": 300, "split_lines": True}
 
 
-def arrays(root: Path) -> tuple[str, dict[str, Any]]:
-    for k in range(6):
-        (root / f"in/c{k % 2}").mkdir(parents=True, exist_ok=True)
-        np.save(root / f"in/c{k % 2}/{k}.npy", np.arange(20 * 9 * (8 + k), dtype=np.int16).reshape(20, 9, -1))
-    np.savez(root / "in/c0/several.npz", a=np.zeros((3, 4, 5), np.int16), b=np.ones((4, 4, 4), np.int16))
-    (root / "in/c1/cut.npy").write_bytes((root / "in/c1/1.npy").read_bytes()[:500])
-    return "in", {}
-
-
 Make = Callable[[Path], tuple[str, dict[str, Any]]]
 
 
@@ -103,7 +93,8 @@ path_table, parquet = known("t.csv", label_column="label", fields="score:float32
 KINDS: dict[str, Make] = {
     "classes": classes,
     "text": text,
-    "arrays": arrays,
+    "arrays": known("arrays", masks="array-masks"),
+    "arrays of one file": known("npz"),
     "tars": tars,
     "arrow": arrow,
     "path table": path_table,

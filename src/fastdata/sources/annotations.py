@@ -100,10 +100,8 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     unlisted = index.unpaired()
     if len(unlisted) == len(inputs.sources):
         first = file.images[0].file_name if file.images else "nothing"
-        raise PrepError(
-            f"--coco {path} lists none of the images in {inputs.root}: its first file_name is {first}, the first image is "
-            f"{inputs.sources[0].name}; give as SOURCE the folder that file_name is relative to"
-        )
+        names = f"its first file_name is {first}, the first image is {inputs.sources[0].name}"
+        raise PrepError(f"--coco {path} lists none of the images in SOURCE, which file_name is relative to: {names}")
     sources.extend(annotated(source, (), "not-annotated") for source in unlisted)
     return with_annotations(inputs, fields, sources, _coco_notes(file, absent, sum(map(len, annotations.values())), empty))
 
@@ -333,9 +331,7 @@ def _object(words: list[str], dataset: _Dataset) -> _Object:
         x, y, width, height = values[:4]
         return [x - width / 2, y - height / 2, x + width / 2, y + height / 2], int(category), values[4:], False
     if len(values) < 6 or len(values) % 2:
-        raise ValueError(
-            f"{len(words)} numbers; a line is class x_center y_center width height, or class x1 y1 x2 y2 x3 y3 ... of a polygon; "
-            "for keypoints, data.yaml must have kpt_shape"
-        )
+        known = "class x_center y_center width height, a polygon, or with keypoints, if data.yaml has kpt_shape"
+        raise ValueError(f"{len(words)} numbers; a line is {known}")
     xs, ys = values[::2], values[1::2]
     return [min(xs), min(ys), max(xs), max(ys)], int(category), [], True

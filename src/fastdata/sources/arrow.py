@@ -9,6 +9,7 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate, islice
 from pathlib import PurePosixPath
 from typing import Any
@@ -36,6 +37,19 @@ def import_pyarrow() -> Any:
         import pyarrow.csv
         import pyarrow.parquet
     return pyarrow
+
+
+@contextmanager
+def open_parquet(path: AnyPath) -> Iterator[Any]:
+    """Open a file of Parquet. An error of the body that says that it cannot be read becomes a PrepError."""
+    with needs("pyarrow"):
+        import pyarrow
+        from pyarrow import parquet
+    try:
+        with parquet.ParquetFile(seekable(path)) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise unreadable(path, error) from error
 
 
 # Types
@@ -218,9 +232,7 @@ def read(path: AnyPath, column: str, row: int) -> bytes:
     if isinstance(image, dict):
         path_alone = image.get("path") if image.get("bytes") is None else None
         if path_alone:
-            raise CodecError(
-                f"the row has only a path, {path_alone}: embed the images; those of Hugging Face's datasets by {EMBED}", "missing"
-            )
+            raise CodecError(f"the row has only a path, {path_alone}: embed the images, as {EMBED} does", "missing")
         image = image.get("bytes")
     if image is None:
         raise CodecError("the row holds no image", "no-image")

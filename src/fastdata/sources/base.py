@@ -248,10 +248,8 @@ def _archives(path: AnyPath) -> tuple[str, list[AnyPath]]:
         return _inside(files[0])
     kinds = [_kind_of(file.name) if file.is_file() else "" for file in files]
     if "" in kinds and files != [path]:
-        raise PrepError(
-            f"{files[kinds.index('')]} is not a known archive: several files at once may be .tar, .parquet or .arrow; for images "
-            "give their folder, or a .csv file of paths"
-        )
+        what = "is no .tar, .parquet or .arrow, which several files may be; for images give their folder, or a table of paths"
+        raise PrepError(f"{files[kinds.index('')]} {what}")
     if len(names := sorted(set(kinds))) > 1:
         raise PrepError(f"SOURCE mixes {' and '.join(names)}; prepare each kind by itself")
     return "".join(names), files

@@ -387,9 +387,9 @@ def as_instances(column: Column, value: Any) -> Array:
         return np.concatenate([found, seen], axis=-1)
     if column.geometry == "xyxy":
         raise ValueError(f"an array of {list(array.shape)}, but boxes are lists of 4 numbers")
+    points = f"{number_of(int(np.prod(each[:-1])), 'keypoint')} of x, y or x, y, visibility for each instance"
     raise ValueError(
-        f"an array of {list(array.shape)}, but {column.name} has {number_of(int(np.prod(each[:-1])), 'keypoint')} of x, y or x, y, "
-        f"visibility for each instance: give their number, such as {column.name}:xy[17]"
+        f"an array of {list(array.shape)}, but {column.name} has {points}: give their number, such as {column.name}:xy[17]"
     )
 
 
@@ -419,9 +419,7 @@ def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, i
     lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise CodecError(
-            f"lists next to boxes or keypoints differ in length: {said}; lists of something else are json", "bad-field"
-        )
+        raise CodecError(f"lists next to boxes or keypoints differ in length: {said}; other lists are json", "bad-field")
     height, width = size
     sides, remain, out = np.array((width, height) * 2), np.ones(next(iter(lengths.values()), 0), bool), list(values)
     for k, field in enumerate(fields):

@@ -41,9 +41,7 @@ class Walk:
     """A walk below a root. It leaves out hidden files and folders, and links to a folder above, which would repeat files."""
 
     def __init__(self, root: AnyPath) -> None:
-        self._root = root
-        self._hidden = list[str]()  # hidden folders are not looked into
-        self._loops = list[str]()
+        self._root, self._hidden, self._loops = root, list[str](), list[str]()
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on the files left out of the folders walked so far."""
@@ -196,10 +194,8 @@ class FileIndex:
             counts = self._added({stem.removesuffix(own) for stem in stems})
         often = [suffix for suffix, count in counts.items() if 2 * count > min(len(stems), len(self._files))]
         if len(often) > 1 and "" not in often:
-            raise PrepError(
-                f"--masks holds more than one mask for an image: their names add {listed(sorted(often))}; give a folder "
-                "with one kind of them"
-            )
+            added = listed(sorted(often))
+            raise PrepError(f"--masks holds more than one mask for an image: their names add {added}; give those of one kind only")
         return own, min(often, default="")
 
     def _added(self, stems: Container[str]) -> Counter[str]:
@@ -219,10 +215,8 @@ class FileIndex:
         """Yield a note on these files. Raise PrepError if they are all."""
         unpaired = [file.name for file in self.unpaired()]
         if len(unpaired) == len(self):
-            raise PrepError(
-                f"no {called} in {folder} belongs to an image: the first image is {inputs.sources[0].name}, the first {called} "
-                f"{[*unpaired, 'nothing'][0]}; names must be equal but for the extension, and for what all masks add, such as _mask"
-            )
+            first = f"the first image is {inputs.sources[0].name}, the first {called} {[*unpaired, 'nothing'][0]}"
+            raise PrepError(f"no {called} in {folder} belongs to an image: {first}; names must be equal but for the extension")
         if unpaired:
             yield f"{called}: {number_of(len(unpaired), 'file')} of no input: {listed(unpaired)}"
         if shared := [name for name, uses in self._uses.items() if uses > 1]:

@@ -98,10 +98,8 @@ def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
     """Return inputs in an order that depends on their number alone: by the checksum of each one's index."""
     kind, file = getattr(sources[0], "place", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
     if kind == "parquet" or (kind == "arrow" and remote):
-        raise PrepError(
-            f"{file} is unpacked in large pieces, which shuffled inputs would do once for each: prepare it with --order listed, "
-            "export the store (fastdata export), and prepare the export with --order shuffled"
-        )
+        instead = "prepare it with --order listed, export the store (fastdata export), and prepare the export with --order shuffled"
+        raise PrepError(f"{file} is unpacked in large pieces, which shuffled inputs would do once for each: {instead}")
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SHUFFLE_SEED) for k in range(len(sources)))
     return Packed(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))
 
@@ -144,7 +142,6 @@ DETAILS = {
 ABSENT = {"missing", "broken-link", "not-a-file", "unreadable"}
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
 LABELS = ("label", "labels", "fine_label", "class", "class_name", "category", "cls", "target")
-INDEX_COLUMN = re.compile(r"(Unnamed: .*|__index_level_\d+__)?")  # the columns that pandas writes for the index of a DataFrame
 WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+(,[0-9]+)+(\.[0-9]*)?\s*$")
 LARGEST_FLOAT = 3.4028234663852886e38  # of float32, the type of stored float labels
 

@@ -65,8 +65,7 @@ def encode_labels(
     if len({isinstance(value, str) for value in used}) > 1:
         whole, text = (next(value for value in used if isinstance(value, kind)) for kind in (int, str))
         raise PrepError(
-            f"some labels of {by} are whole numbers, such as {whole!r}, others text, such as {text!r}: write all as text, or all "
-            "as whole numbers"
+            f"some labels of {by} are whole numbers, such as {whole!r}, others text, such as {text!r}: write all as text"
         )
     known = {*names}
     named: dict[object, str] = {value: _name(value, names, by) if names and value not in known else str(value) for value in used}
@@ -76,10 +75,8 @@ def encode_labels(
     number = {form(name): k for form in (str.strip, nfc) for k, name in enumerate(order)}
     found = {value: number.get(nfc(name), -1) for value, name in named.items()}
     if unknown := sorted({named[value] for value, k in found.items() if k < 0}):
-        raise UnknownClassError(
-            f"{by} has classes that --classes does not have: {', '.join(unknown[:5])}; it has {len(order)} classes: "
-            f"{', '.join(order[:5])}"
-        )
+        has = f"it has {len(order)} classes: {', '.join(order[:5])}"
+        raise UnknownClassError(f"{by} has classes that --classes does not have: {', '.join(unknown[:5])}; {has}")
 
     def encode(value: Value) -> tuple[Label, str]:
         label = found.get(clean(value), -1)
@@ -147,9 +144,8 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
         count = max(map(int, texts)) + 1
         if count > min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named)):
             raise PrepError(
-                f"{by}: the labels are whole numbers up to {count - 1}, of which {len(named)} occur. Class numbers go up "
-                f"to {MAX_CLASS}, and are at most {CLASSES_PER_USED_CLASS} times as many as occur; if these are classes, list "
-                "their names in order: --classes FILE, with a name on each line, or a store that has them"
+                f"{by}: the labels are whole numbers up to {count - 1}, of which {len(named)} occur. Classes go up to {MAX_CLASS} "
+                f"and to {CLASSES_PER_USED_CLASS} times as many as occur; else list their names: --classes FILE, or a store"
             )
         return tuple(map(str, range(count)))
     odd = [value for value, text in named.items() if not (text.isascii() and text.isdigit())]

@@ -34,9 +34,7 @@ def list_sources(
     elif (archived := list_archives(source, options, chosen, images)) is not None:
         inputs = archived
     elif images:
-        raise PrepError(
-            f"--images: in SOURCE {source} there is no folder {images[0].removeprefix('.')}, and it holds no WebDataset tars"
-        )
+        raise PrepError(f"--images: SOURCE {source} holds neither a folder {images[0].removeprefix('.')}, nor WebDataset tars")
     elif path.is_dir():
         inputs = list_folder(path)
     else:
@@ -46,11 +44,8 @@ def list_sources(
     inputs = labelled(inputs, path, options, [] if inputs.fields else named)
     inputs = with_fields(inputs, [field for field in chosen if field.ending or not inputs.fields], source)
     if not inputs.sources:
-        hint = _text_hint(inputs.skipped)
-        raise PrepError(
-            f"no images in {source}{skipped_files(inputs)}; "
-            f"image files end in .jpg, .png, .webp and so on, or have no extension{hint}"
-        )
+        hint = f"image files end in .jpg, .png, .webp and so on, or have no extension{_text_hint(inputs.skipped)}"
+        raise PrepError(f"no images in {source}{skipped_files(inputs)}; {hint}")
     return inputs
 
 

@@ -292,9 +292,7 @@ def _open(path: AnyPath) -> Any:
             source = pickle.load(file)
         return _RemoteItems(Path(path).with_name(SOCKET)) if source is None else _view(source, NO_LABELS)
     except Exception as error:
-        raise PrepError(
-            f"SOURCE cannot be opened in a worker: {type(error).__name__}: {error}; give it as module:function"
-        ) from error
+        raise PrepError(f"SOURCE cannot be opened in a worker: {type(error).__name__}: {error}; name module:function") from error
 
 
 def _call(match: re.Match[str], folder: Path) -> Any:
@@ -307,16 +305,14 @@ def _call(match: re.Match[str], folder: Path) -> Any:
         for name in match["name"].split("."):
             value = getattr(value, name)
     except (ImportError, AttributeError) as error:
-        raise PrepError(
-            f"{source} is no path, and no module:function: {error}; looked in {folder.absolute()} and PYTHONPATH"
-        ) from error
+        looked = f"looked in {folder.absolute()} and PYTHONPATH"
+        raise PrepError(f"{source} is no path, and no module:function: {error}; {looked}") from error
     if isinstance(value, type) or not hasattr(value, "__getitem__"):
         try:
             value = value()
         except Exception as error:
-            raise PrepError(
-                f"{source} takes no arguments, and returns a sequence; it raised {type(error).__name__}: {error}"
-            ) from error
+            raised = f"{type(error).__name__}: {error}"
+            raise PrepError(f"{source} takes no arguments, and returns a sequence; it raised {raised}") from error
     return value
 
 

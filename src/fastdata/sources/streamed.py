@@ -84,10 +84,8 @@ def _table(path: AnyPath, archive: str, file: _StreamedFile, wanted: str) -> Tab
     images = [name for name in images if name in ("image", "img")] or images
     if len(images) != 1:
         listed = ", ".join(f"{name} ({encoding})" for name, encoding in columns.items())
-        raise PrepError(
-            f"{path.parent}: one column of image files (jpeg, png, bytes), or one called image, is needed; there are {listed}. "
-            "For other encodings, prepare the dataset of the package itself: fastdata.prep(dataset, OUT)"
-        )
+        needed = f"one column of image files (jpeg, png, bytes), or one called image, is needed; there are {listed}"
+        raise PrepError(f"{path.parent}: {needed}. For others, prepare the package's dataset: fastdata.prep(dataset, OUT)")
     able = [name for name in columns if columns[name] in (*NUMBERS, "str")]
     pair = [name for name in able if name == PAIR_LABEL]
     label = choose_label(able, wanted, f"{path.parent}, among those of numbers and texts,", pair)

@@ -19,12 +19,11 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.arrow import class_names, column_of, image_columns, import_pyarrow
+from fastdata.sources.arrow import class_names, column_of, image_columns, open_parquet
 from fastdata.sources.base import pointer_of
 from fastdata.sources.fields import as_instances, field_error, fit, give_type, nested, parse_text
 from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import (
-    INDEX_COLUMN,
     LABELS,
     PATHS,
     Field,
@@ -44,10 +43,11 @@ from fastdata.sources.inputs import (
 )
 from fastdata.sources.labels import with_labels
 from fastdata.sources.options import NO_LABELS, LabelOptions
-from fastdata.sources.urls import AnyPath, join, look_at_all, seekable, to_path
+from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.manifest import Labels
 from fastdata.words import number_of
 
+INDEX_COLUMN = re.compile(r"(Unnamed: .*|__index_level_\d+__)?")  # the columns that pandas writes for the index of a DataFrame
 JSONL = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 ENCODING_BYTES = 1024  # of the beginning of a file that tell its encoding
@@ -84,10 +84,10 @@ def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
     ending = path.suffix.lower()
     if ending != PARQUET or not path.is_file():
         return ending in (".csv", ".tsv", *JSONL) and path.is_file()
-    pyarrow = import_pyarrow()
     try:
-        schema = pyarrow.parquet.read_schema(seekable(path))
-    except (OSError, ValueError, pyarrow.ArrowException):  # reading it as an archive reports this better
+        with open_parquet(path) as file:
+            schema = file.schema_arrow
+    except PrepError:  # reading it as an archive reports this better
         return False
     texts = [name for name in schema.names if name.lower() in PATHS and "string" in str(schema.field(name).type)]
     return path_column in schema.names or (bool(texts) and not image_columns(schema))
@@ -154,17 +154,13 @@ def _json_rows(path: AnyPath) -> Iterator[dict[str, Any]]:
 
 def _parquet_rows(path: AnyPath, wanted: Collection[str | None], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the rows, and set each column's type and classes in `schema`. Unwanted lists and structs are empty lists."""
-    pyarrow = import_pyarrow()
-    try:
-        with pyarrow.parquet.ParquetFile(seekable(path)) as file:
-            arrow = file.schema_arrow
-            schema.update({field.name: (field.type, class_names(arrow, field.name)) for field in arrow})
-            read = [name for name, (kind, _) in schema.items() if not kind.num_fields or name in wanted or name.lower() in LABELS]
-            unread: dict[str, Any] = {name: [] for name in schema if name not in read}
-            for batch in file.iter_batches(ROWS, columns=read, use_threads=False):
-                yield from ({**row, **unread} for row in batch.to_pylist())
-    except (ValueError, pyarrow.ArrowException) as error:
-        raise PrepError(f"cannot read {path}: {error}") from error
+    with open_parquet(path) as file:
+        arrow = file.schema_arrow
+        schema.update({field.name: (field.type, class_names(arrow, field.name)) for field in arrow})
+        read = [name for name, (kind, _) in schema.items() if not kind.num_fields or name in wanted or name.lower() in LABELS]
+        unread: dict[str, Any] = {name: [] for name in schema if name not in read}
+        for batch in file.iter_batches(ROWS, columns=read, use_threads=False):
+            yield from ({**row, **unread} for row in batch.to_pylist())
 
 
 # CSV
@@ -265,10 +261,8 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
         if path_key(name) not in meant:
             lost.append(Source(file, -1, -1, "missing"))
     if not meant:
-        raise PrepError(
-            f"{path} names no image of {inputs.root}: its first path is {table.names[0]!r}, but paths are relative to SOURCE, such "
-            f"as {files[0] if files else 'photo.jpg'!r}"
-        )
+        first = f"its first path is {table.names[0]!r}, but paths are relative to SOURCE, such as {[*files, 'photo.jpg'][0]!r}"
+        raise PrepError(f"{path} names no image of {inputs.root}: {first}")
     rows = [by_file.get(file, -1) for file in files]
     inputs = with_columns(inputs, table, rows, fields)
     inputs = replace(inputs, sources=Packed(chain(inputs.sources, lost)))

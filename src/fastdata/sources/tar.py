@@ -40,9 +40,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
     inputs, labels, names, skipped = Packed[Source](), Packed[Value](), list[str](), Counter[str]()
     for path in files:
         if path.suffix.lower() != ".tar":
-            raise PrepError(
-                f"{path} is compressed, so it can only be read from its beginning; decompress it to a .tar (gunzip, unxz, zstd -d)"
-            )
+            raise PrepError(f"{path} is compressed, and is read from its beginning only: decompress it to a .tar")
         try:
             for source, label, columns in _samples(path, str(path.relative_to(root)), skipped, selection):
                 inputs.append(source)
@@ -102,9 +100,7 @@ def _samples(path: AnyPath, name: str, skipped: Counter[str], selection: Selecti
                 skipped.update(_ending(member.name) for member in group)
                 continue
             if hash(key) in seen:
-                raise PrepError(
-                    f"{path}: the members of {key!a} are not adjacent; write the tar with its files sorted, as tar --sort=name does"
-                )
+                raise PrepError(f"{path}: the members of {key!a} are not adjacent; sort its files, as tar --sort=name does")
             seen.add(hash(key))
             yield _sample(file, path, name, key, list(group), skipped, selection)
 

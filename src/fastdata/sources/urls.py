@@ -83,10 +83,8 @@ class Client:
         return self._folders.get(folder, {})
 
     def _ask_size(self, url: str) -> int | None:
-        if not scheme(url):  # an absolute path in a table
-            return None
         try:
-            return self.stamp(url)[0] if split_url(url)[1] else None  # a bucket is no object
+            return self.stamp(url)[0] if scheme(url) and split_url(url)[1] else None  # an absolute path in a table; a bucket
         except RemoteError as error:
             if error.missing:
                 return None

@@ -7,7 +7,6 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -18,10 +17,11 @@ import numpy as np
 
 from fastdata.errors import CodecError, MissingExtraError, PrepError, needs
 from fastdata.prepare.worker import reject_of
-from fastdata.sources.base import damaged_file, pointer_of, unreadable
+from fastdata.sources.arrow import open_parquet
+from fastdata.sources.base import damaged_file, pointer_of
 from fastdata.sources.inputs import ABSENT, detail_of
 from fastdata.sources.tables import ENCODING_BYTES, refuse_head
-from fastdata.sources.urls import AnyPath, seekable
+from fastdata.sources.urls import AnyPath
 from fastdata.types import Array
 
 BLOCK = 1 << 20
@@ -221,19 +221,6 @@ def _checked(text: Any) -> str | CodecError:
         except UnicodeEncodeError as error:  # half of a surrogate pair: JSON can write it, UTF-8 cannot
             return CodecError(str(error), "not-utf8")
     return text or CodecError("it is empty", "empty")
-
-
-@contextmanager
-def open_parquet(path: AnyPath) -> Iterator[Any]:
-    """Open a file of Parquet. An error of the body that says that it cannot be read becomes a PrepError."""
-    with needs("pyarrow"):
-        import pyarrow
-        from pyarrow import parquet
-    try:
-        with parquet.ParquetFile(seekable(path)) as file:
-            yield file
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last is about names of columns
-        raise unreadable(path, error) from None
 
 
 def _rows(path: AnyPath, piece: Piece, field: str, most: int) -> Iterator[Found]:

@@ -17,13 +17,13 @@ from typing import Any
 
 from fastdata.errors import CodecError, PrepError, needs
 from fastdata.prepare.plan import Plan, freeze, plan_folder, plan_path
-from fastdata.sources.arrow import is_text
+from fastdata.sources.arrow import is_text, open_parquet
 from fastdata.sources.folder import Walk, walk_files
 from fastdata.sources.inputs import SPLITS, SplitsError, look
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.store.files import MANIFEST
 from fastdata.store.manifest import Labels
-from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, format_of, open_parquet, read_documents, read_tokens
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, format_of, read_documents, read_tokens
 from fastdata.text.kind import COMPANION, TokenOptions
 from fastdata.text.shards import TokenRecipe
 from fastdata.tokenizer import FILES, Spec, TokenizerEngine, character_file, find_tokenizer, load
