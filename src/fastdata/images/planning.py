@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fastdata.codecs.pixels import JPEGS
 from fastdata.errors import CodecError, PrepError
-from fastdata.images.kind import CODECS, ImageOptions
 from fastdata.images.masks import MaskRecipe, is_binary, mask_values, read_palette
+from fastdata.images.options import CODECS, ImageOptions
 from fastdata.images.prepare import ImageRecipe
 from fastdata.images.sections import NamedImage
 from fastdata.images.tokens import with_tokens

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from fastdata.errors import FormatError
-from fastdata.images.kind import CODECS
+from fastdata.images.options import CODECS
 from fastdata.store.files import Count, Entry
 from fastdata.store.manifest import Form, Labels, Manifest, sample_columns
 from fastdata.store.store import Store
