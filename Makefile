@@ -54,7 +54,7 @@ test-faults: $(INSTALLED)
 test-all: test test-slow
 
 test-dali: $(DALI)
-	$(RUN) $(PYTEST) tests/test_dali.py tests/test_backend.py tests/test_properties_loader.py
+	$(RUN) $(PYTEST) tests/test_dali.py tests/test_loader_options.py tests/test_properties_loader.py
 
 test-integrations: $(CLIENTS)/.installed
 	$(CLIENTS)/bin/python $(PYTEST) tests/integrations

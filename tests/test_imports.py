@@ -148,6 +148,28 @@ def test_optional_packages_are_not_imported_at_module_level() -> None:
         assert not {name.split(".")[0] for name in _imported(top)} & OPTIONAL, path
 
 
+TORCHS = "_workers", "_worker_pids_set", "_shutdown_workers", "_tasks_outstanding", "_task_info", "_opt_called"  # of its objects
+
+
+def _private(tree: ast.AST) -> set[str]:
+    """Names that a file takes from torch though they begin with an underscore; `torch._foreach_add` and its like are documented."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and re.fullmatch(r"torch(\.\w+)*\._(?!_)\w+", name := ast.unparse(node)):
+            found.add(name)
+        elif isinstance(node, ast.Attribute) and node.attr in TORCHS and ast.unparse(node.value) != "self":
+            found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+            found |= {name for alias in node.names if "._" in (name := f"{node.module}.{alias.name}")}
+    return {name for name in found if "._foreach_" not in name and "TorchDispatchMode" not in name}
+
+
+def test_what_is_private_of_torch_stands_in_one_file() -> None:
+    assert [path.name for path in FILES if _private(ast.parse(path.read_text()))] == ["torch_private.py"]
+    code = "from torch._utils import x\ntorch._C.y()\nbatches._workers"
+    assert _private(ast.parse(code)) == {"torch._utils.x", "torch._C", "_workers"}
+
+
 def _loaded_by(code: str) -> set[str]:
     script = f"import sys\n{code}\nprint(*sorted(sys.modules))"
     return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())

@@ -1,4 +1,4 @@
-"""Arguments of the Loader: transforms of batches, torch's own arguments, a sampler's epoch, and ranks that have to agree."""
+"""Arguments of the Loader: batch_transform, torch's own, a sampler's epoch, schedule, backend, and ranks that have to agree."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,22 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 import fastdata
 import stores
 from corpora import store as corpus
-from fastdata import Augment, Batch, CenterCrop, GPUNormalize, LMDBDataset, Loader, MaskDataset, NextToken, TokenDataset
-from support import run_ranks
+from fastdata import (
+    Augment,
+    Batch,
+    CenterCrop,
+    GPUNormalize,
+    LMDBDataset,
+    Loader,
+    MaskDataset,
+    NextToken,
+    RAMDataset,
+    RandomResizedCrop,
+    TokenDataset,
+)
+from fastdata.errors import MissingExtraError
+from stores import COUNT, sources, square, store
+from support import Array, run_ranks, worker_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -221,6 +236,88 @@ def test_the_epoch_of_a_sampler_may_be_a_number_of_numpy() -> None:
     with Loader(TensorDataset(torch.arange(20)), 4, sampler=sampler, num_workers=0) as loader:
         sampler.set_epoch(np.int64(5))  # type: ignore[arg-type]
         assert {batch.position[0] for batch in loader} == {5}
+
+
+SCHEDULE = {1: 64, 2: (96, 48), 4: (None, 80)}  # epoch 3 is as epoch 2
+
+
+def scheduled(epoch: int) -> Any:
+    size, crop = {0: (None, 60), 1: (64, 60), 2: (96, 48), 3: (96, 48), 4: (None, 80)}[epoch]
+    return LMDBDataset(store(), size=size, crop=RandomResizedCrop(crop), hflip=0.5)
+
+
+def epochs(loader: Loader, count: int) -> list[Array]:
+    return [torch.cat([b[0][: b.valid].clone() for b in loader]).permute(0, 2, 3, 1).numpy() for _ in range(count)]
+
+
+def counted(path: Path, pixels: Array) -> Array:
+    """What a transform gets, counted in a file, which all workers can."""
+    with path.open("ab") as file:
+        file.write(b".")
+    return pixels
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_schedule_changes_size_and_crop_without_new_workers_or_lost_batches(workers: int, tmp_path: Path) -> None:
+    want = [scheduled(e).read_batch(np.arange(COUNT), seed=7, epoch=e)[0] for e in range(5)]
+    dataset = scheduled(0)
+    dataset.transform = partial(counted, tmp_path / "made")
+    with Loader(dataset, 8, seed=7, num_workers=workers, schedule=SCHEDULE) as loader:
+        found = epochs(loader, 1)
+        alive = sorted(worker_processes())
+        found += epochs(loader, 4)
+        assert sorted(worker_processes()) == alive and len(alive) >= workers
+        stats = loader.stats()
+        assert stats.copies == 0 and stats.slot_bytes >= stats.slots * 8 * 80 * 80 * 3  # room for the largest
+        ahead = 2 * workers * 8
+        assert (tmp_path / "made").stat().st_size <= 5 * COUNT + ahead, "some were made twice"
+    assert all(np.array_equal(a, b) for a, b in zip(found, want, strict=True))
+
+
+def test_a_schedule_that_does_not_fit_the_dataset_is_refused() -> None:
+    with pytest.raises(ValueError, match="the dataset has no crop"):
+        Loader(LMDBDataset(square()), 8, num_workers=0, schedule={0: (None, 16)})
+    with pytest.raises(ValueError, match=r"schedule is {0: 'large'}, but must be"):
+        Loader(LMDBDataset(square()), 8, num_workers=0, schedule={0: "large"})
+    with pytest.raises(Exception, match="has no size 7"):
+        Loader(LMDBDataset(square()), 8, num_workers=0, schedule={3: 7})
+    with pytest.raises(ValueError, match="a crop of 16 was asked for, but the dataset has several crops"):
+        Loader(LMDBDataset(square(), crop=[CenterCrop(16)] * 2), 8, num_workers=0, schedule={1: (None, 16)})
+    with pytest.raises(TypeError, match="sizes need one of fastdata's datasets of images; this is a TensorDataset"):
+        Loader(TensorDataset(torch.arange(4)), 2, num_workers=0, schedule={1: 64})
+
+
+def photos(**options):
+    return LMDBDataset(store("jpeg"), **{"crop": RandomResizedCrop(32), "hflip": 0.5, **options})
+
+
+def test_torch_unless_asked_otherwise():
+    assert Loader(photos(), 8).backend == "torch"
+    with pytest.raises(ValueError, match=r'backend is .tensorflow., but must be "torch" or "dali"'):
+        Loader(photos(), 8, backend="tensorflow")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: LMDBDataset(store()), "not held as a store's JPEGs"),
+        (lambda: RAMDataset(store("jpeg"), decoded=True), "not held as a store's JPEGs"),
+        (lambda: RAMDataset(sorted(sources().rglob("*.png"))), "not held as a store's JPEGs"),
+        (lambda: photos(transform=np.flipud), "has a transform"),
+        (lambda: [1, 2, 3], "a list has no images"),
+    ],
+)
+def test_datasets_that_dali_does_not_take(make, reason):
+    with pytest.raises(ValueError, match=f'backend is "dali".*{reason}.*use backend="torch"'):
+        Loader(make(), 2, backend="dali")
+
+
+def test_without_dali(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[:2] == ["nvidia", "dali"]]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    with pytest.raises(MissingExtraError, match="pip install nvidia-dali-cuda1"):
+        Loader(photos(), 8, backend="dali")
 
 
 RANKS = """

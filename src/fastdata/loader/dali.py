@@ -24,19 +24,8 @@ from fastdata.types import Array
 HARDWARE_SHARE = 0.9  # of a batch, for the JPEG decoders of data centre GPUs; threads take the rest (benchmarks/LOG.md)
 
 
-def import_dali() -> Any:
-    """Import the package nvidia.dali, for the CUDA that torch was built with.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    with needs(f"nvidia-dali-cuda{'130' if (torch.version.cuda or '').startswith('13') else '120'}"):
-        import nvidia.dali.fn
-    return nvidia.dali
-
-
-def check_dali(dataset: Any) -> None:
-    """Check that DALI is installed and can decode the images of this dataset.
+def import_dali(dataset: Any) -> Any:
+    """Import the package nvidia.dali, for the CUDA that torch was built with, to decode the images of a dataset.
 
     Raises:
         ValueError: DALI cannot decode them.
@@ -44,7 +33,9 @@ def check_dali(dataset: Any) -> None:
     """
     if reason := dataset.no_jpegs() if isinstance(dataset, ImageDataset) else f"a {type(dataset).__name__} has no images":
         raise ValueError(f'backend is "dali", but DALI cannot decode this dataset: {reason}; use backend="torch"')
-    import_dali()
+    with needs(f"nvidia-dali-cuda{'130' if (torch.version.cuda or '').startswith('13') else '120'}"):
+        import nvidia.dali.fn
+    return nvidia.dali
 
 
 class Dali(Engine):
@@ -60,13 +51,12 @@ class Dali(Engine):
 
     def __init__(self, loader: Any, requests: Requests) -> None:
         dataset, device = loader.dataset, loader.device
-        check_dali(dataset)  # a transform may have been set since the loader was made
+        dali = import_dali(dataset)  # which a transform may have been set on since the loader was made
         self._device = numbered(device) if device is not None and device.type == "cuda" else None
         self._pin = loader.pin_memory and self._device is None and torch.cuda.is_available()
         self._fetch = Fetch(dataset)
         self._requests = iter(requests)
         self._ahead = loader.prefetch_factor
-        dali = import_dali()
         # The dynamic executor schedules any number of runs ahead; a deeper queue would have to be filled before the first output.
         self._pipe: Any = dali.Pipeline(
             batch_size=requests.rows(),

@@ -82,14 +82,14 @@ class Reply(NamedTuple):
 
     Attributes:
         request: the request it answers.
-        spans: where each array lies in the request's slot; None: it is fresh.
+        spans: where the first arrays lie in the request's slot; the others are fresh.
         work_s: seconds that it took.
         timing: the parts of these seconds.
         error: a worker's error, for the loader to raise if it still wants this batch.
     """
 
     request: Request
-    spans: tuple[Span | None, ...] = ()
+    spans: tuple[Span, ...] = ()
     work_s: float = 0.0
     timing: Timing = NO_TIME
     error: Any = None
@@ -132,20 +132,18 @@ class Fetch(torch.utils.data.Dataset[Any]):
 
     def _images(self, request: Request) -> tuple[Reply, Any]:
         timing = Timing()
-        spans = list[Span | None]()
+        spans = list[Span]()
         fresh = list[torch.Tensor]()
 
         def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-            used = max((span.stop for span in spans if span), default=0)
-            span = Span(-(-used // ALIGN) * ALIGN, shape, dtype)
-            array = None
+            span = Span(-(-spans[-1].stop // ALIGN) * ALIGN if spans else 0, shape, dtype)
             if request.slot is not None and self._slots is not None and not fresh:  # nothing follows what did not fit
                 array = span.of(self._slots.array[request.slot])
-            spans.append(None if array is None else span)
-            if array is None:
-                fresh.append(_empty(shape, dtype))
-                array = fresh[-1].numpy()
-            return array
+                if array is not None:
+                    spans.append(span)
+                    return array
+            fresh.append(_empty(shape, dtype))
+            return fresh[-1].numpy()
 
         dataset = self.at(request.size)
         _, targets = dataset.read_batch(

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 from fastdata.data.dataset import Fixed, SlotDataset, checksum
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch_transform import as_transforms
-from fastdata.loader.dali import Dali, check_dali
+from fastdata.loader.dali import Dali, import_dali
 from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import DevicePrefetchEngine, Engine
 from fastdata.loader.epoch import LoaderPosition, Stats
@@ -163,7 +163,7 @@ class Loader(Fixed):
         )
         self.order = self._sampling.order
         if backend == "dali":
-            check_dali(dataset)
+            import_dali(dataset)
         self._progress = LoaderPosition(transforms=as_transforms(batch_transform))
         with suppress(LoaderError):  # the rank may become known only later
             self._requests()
@@ -212,11 +212,7 @@ class Loader(Fixed):
         return -(-self.epoch_stop // self.global_batch_size)
 
     def __repr__(self) -> str:
-        sizes = {"batch_size": self.batch_size, "global_batch_size": self._sampling.global_batch_size}
-        arguments = [f"{name}={size}" for name, size in sizes.items() if size is not None] or ["batch_sampler"]
-        arguments += [name for name in ("shuffle", "drop_last") if getattr(self, name)]
-        arguments += [f"device={self.device}"] * (self.device is not None) + [f"epoch={self.epoch}"]
-        return f"Loader({self.dataset!r:.120}, {', '.join(arguments)})"
+        return f"Loader({self.dataset!r:.120}, batch_size={self.batch_size}, shuffle={self.shuffle}, epoch={self.epoch})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_progress": self._progress.copy()}

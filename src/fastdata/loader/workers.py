@@ -200,15 +200,12 @@ class Workers(Engine):
                 )
 
     def _images(self, reply: Reply, fresh: list[torch.Tensor], targets: Any) -> tuple[Any, Any]:
-        """Return the batch from its slot or, if it did not fit, from fresh memory."""
-        slot = reply.request.slot
-        spans = [span for span in reply.spans if span is not None]
-        in_slot: list[torch.Tensor] = []
-        if spans and self.slots is not None and slot is not None:
-            in_slot = self.slots.hand_out(slot, spans)
+        """Return the batch from its slot and, as far as it did not fit, from fresh memory."""
+        arrays = fresh
+        if reply.spans and self.slots is not None and reply.request.slot is not None:
+            arrays = [*self.slots.hand_out(reply.request.slot, reply.spans), *fresh]
         else:
             self._give_back(reply.request)
-        arrays = [(fresh if span is None else in_slot).pop(0) for span in reply.spans]
         if self._pin:  # a copy: the end of a user's copy from a slot to a GPU is unknown here, but known to torch's allocator
             arrays = [tensor.pin_memory() for tensor in arrays]
         found: tuple[Any, Any] = self._dataset.assemble(arrays, targets)

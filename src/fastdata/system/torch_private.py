@@ -1,6 +1,6 @@
 """Private names of torch without a public counterpart, in one place to check when a new torch comes out.
 
-TESTED has the versions that this was tested with. If a later torch lacks the names, `arrived` returns None, and the other functions
+Tested with torch 2.6, 2.13 and 2.15. If a later torch lacks the names, `arrived` returns None, and the other functions
 raise an ImportError or AttributeError. `torch._foreach_add` and its like, and TorchDispatchMode, are not here: torch's
 documentation has them.
 """
@@ -16,8 +16,6 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils.collate import default_collate_fn_map as default_collate_fn_map  # documented, under default_collate
-
-TESTED = ("2.6", "2.13", "2.15")
 
 pytree = torch.utils._pytree
 NormBase = torch.nn.modules.batchnorm._NormBase  # the base of all BatchNorm and InstanceNorm, also lazy and synced
