@@ -127,8 +127,8 @@ def _click_option(key: str, field: Any) -> Callable[[Any], Any]:
     return click.option(
         as_option(key),
         type=click.Choice(list(info["choices"])) if info["choices"] and info["type"] == "text" else TYPES[info["type"]],
-        default=None if info["several"] else default,
-        multiple=info["several"],
+        default=None if info["multiple"] else default,
+        multiple=info["multiple"],
         metavar=info["metavar"],
         help=info["help"],
     )

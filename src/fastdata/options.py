@@ -26,7 +26,7 @@ def option(
     *,
     type: str = "",
     choices: tuple[Any, ...] = (),
-    several: bool = False,
+    multiple: bool = False,
     metavar: str | None = None,
     group: str | None = None,
 ) -> Any:
@@ -36,12 +36,12 @@ def option(
         help: a sentence.
         type: "text", "int", "flag", "file", "folder" (both must exist), "path" or "sides"; empty: that of the default, or text.
         choices: the allowed values; empty: any.
-        several: whether it may repeat.
+        multiple: whether it may repeat.
         metavar: the placeholder of the value in help.
         group: the title above it in help; None: that of its class.
     """
     type = type or {bool: "flag", int: "int"}.get(default.__class__, "text")
-    info = {"help": help, "type": type, "choices": choices, "several": several, "metavar": metavar, "group": group}
+    info = {"help": help, "type": type, "choices": choices, "multiple": multiple, "metavar": metavar, "group": group}
     return field(default=default, metadata=info)
 
 
@@ -62,8 +62,8 @@ def build(cls: type[R], arguments: Mapping[str, Any]) -> R:
     return cls(**{name: _checked(name, value, **known[name].metadata) for name, value in used.items()})
 
 
-def _checked(name: str, value: Any, *, type: str, choices: tuple[Any, ...], several: bool, **_: Any) -> Any:
-    if several:
+def _checked(name: str, value: Any, *, type: str, choices: tuple[Any, ...], multiple: bool, **_: Any) -> Any:
+    if multiple:
         return (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
     if choices and value not in choices:
         raise ValueError(f"{as_option(name)} is {value}, but must be one of {', '.join(map(str, choices))}")

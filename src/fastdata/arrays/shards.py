@@ -137,7 +137,7 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
         arrays = _load(job, source, task.skip.get(place))
         if isinstance(arrays, tuple):
             rejects.append({"source": number, "name": source.name, "reason": arrays[0], "detail": arrays[1]})
-            progress.add(done=size, rejected=1)
+            progress.add(finished=size, rejected=1)
             continue
         count = 0
         for chunks in _records(arrays, job.plan.options):
@@ -149,7 +149,7 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
         rows.append((number, list(arrays[0].shape), count))
         if ending_of(source.file) in NIFTI:
             grids[grid_of(to_path(job.plan.roots[0]) / source.file)] += 1
-        progress.add(done=size)
+        progress.add(finished=size)
     return {"kept": len(rows), "rows": rows, "rejects": rejects, "classes": classes, "grids": grids}
 
 

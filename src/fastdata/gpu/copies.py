@@ -26,19 +26,19 @@ def numbered(device: str | torch.device) -> torch.device:
 
 
 class Copy:
-    """A batch whose copy is running, until the event `done`, or done. Its `blocks` of memory belong to the stream `home`."""
+    """A batch whose copy runs until `event`; None: it is finished. Its `blocks` of memory belong to the stream `home`."""
 
-    def __init__(self, data: Any, blocks: list[Tensor], home: cuda.Stream | None = None, done: cuda.Event | None = None) -> None:
+    def __init__(self, data: Any, blocks: list[Tensor], home: cuda.Stream | None = None, event: cuda.Event | None = None) -> None:
         self._data = data
         self._blocks = blocks
         self._home = home
-        self._done = done
+        self._event = event
 
     def take(self) -> Any:
         """Return the batch, once, for use on the current stream, which waits for the copy. The host does not wait."""
-        if self._done is not None and self._home is not None:
+        if self._event is not None and self._home is not None:
             stream = cuda.current_stream(self._home.device)
-            stream.wait_event(self._done)
+            stream.wait_event(self._event)
             if stream != self._home:
                 for block in self._blocks:
                     block.record_stream(stream)
@@ -103,7 +103,7 @@ class Copier:
         data = map_tensors(batch, moved)
         home = cuda.current_stream(self.device)
         free = cuda.Event()  # type: ignore[no-untyped-call]
-        done = cuda.Event()  # type: ignore[no-untyped-call]
+        event = cuda.Event()  # type: ignore[no-untyped-call]
         free.record(home)
         side.wait_event(free)
         try:
@@ -111,9 +111,9 @@ class Copier:
                 for block, source in zip(blocks, sources, strict=True):
                     _send(block, source)
         finally:  # also after an error, since copies that were queued before it run
-            done.record(side)
-            self._under_way.append((done, sources, memory))
-        return Copy(data, memory, home, done)
+            event.record(side)
+            self._under_way.append((event, sources, memory))
+        return Copy(data, memory, home, event)
 
     def _locked(self, tensor: Tensor) -> Tensor:
         """Return the tensor if it is page-locked without holes, otherwise a copy that is."""

@@ -162,7 +162,7 @@ class ImageDataset(SlotDataset):
         ignore_index: with masks, the class of pixels outside the image; else None.
         targets: numpy int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
         images: the names of the images, if samples are dicts of them; else None.
-        views: a View for each image of a sample; `several`: whether samples are tuples of images.
+        views: a View for each image of a sample; `has_views`: whether samples are tuples of images.
         crop, hflip, vflip, transform: as for LMDBDataset. They may be set at any time: a Loader's next batch uses the new
             value. Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks.
     """
@@ -194,7 +194,7 @@ class ImageDataset(SlotDataset):
         """Return the images of a sample, or of a batch, as they are emitted."""
         if self.images:
             return dict(zip(self.images, images, strict=True))
-        return tuple(images) if self.several else images[0]
+        return tuple(images) if self.has_views else images[0]
 
     @property
     def _mask_classes(self) -> Masks | None:
@@ -298,7 +298,7 @@ class ImageDataset(SlotDataset):
         crop = self.views[0].crop
         reasons = {
             "it has masks, which must be cropped with the images": self._masks is not None,
-            "it has several crops, which share what is decoded": self.several,
+            "it has several crops, which share what is decoded": self.has_views,
             "it has a transform, which takes decoded images": self.views[0].transform is not None,
             f"DALI cannot resize as {crop} does": crop and (crop.resizes_first or crop.interpolation != "bilinear"),
             "it has several images a sample; images= chooses one": self.images,
@@ -350,8 +350,8 @@ class ImageDataset(SlotDataset):
 
     def with_crop_size(self, side: int) -> Any:
         view = self.views[0]
-        if self.several or view.crop is None:
-            found = "several crops" if self.several else "no crop"
+        if self.has_views or view.crop is None:
+            found = "several crops" if self.has_views else "no crop"
             raise ValueError(f"a crop of {side} was asked for, but the dataset has {found}: give it one, such as RandomResizedCrop")
         return self.with_crop(replace(view, crop=replace(view.crop, size=side)))
 
@@ -381,7 +381,7 @@ class ImageDataset(SlotDataset):
         if not isinstance(other, ImageDataset):
             return super().__add__(other)
         found: dict[str, tuple[Any, Any, str]] = {
-            "views": ((self.several, self.views), (other.several, other.views), "make them equal with with_crop"),
+            "views": ((self.has_views, self.views), (other.has_views, other.views), "make them equal with with_crop"),
             "masks": (self.large_targets, other.large_targets, "open both with masks, or none"),
             "images": (self.images, other.images, "open both with the same images="),
             "fields": (self._fields, other._fields, "open both with the same fields= and min_visible="),
@@ -417,7 +417,7 @@ class ImageDataset(SlotDataset):
         for view in views:
             if view.crop is not None and view.user is not None and view.user.crops:
                 warn_user(f"crop= and the {view.user.crops[0]} in transform= both crop: leave one out (crop= decodes less)")
-        self.views, self.several = views, several
+        self.views, self.has_views = views, several
         self._view = {"crop": crop, "hflip": hflip, "vflip": vflip, "transform": transform}
 
     def __repr__(self) -> str:
@@ -429,7 +429,7 @@ class ImageDataset(SlotDataset):
             classes = f"masks of {len(self.class_pixels.keys() - {self.ignore_index})} classes"
         images = f"images={self.images!r}" if self.images else ""
         count = counted_of(len(self), len(self._images), "samples" if self.images else "images")
-        crop = "" if self.crop is None else repr(list(self.crop) if self.several else self.crop)
+        crop = "" if self.crop is None else repr(list(self.crop) if self.has_views else self.crop)
         flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
         name = getattr(self.transform, "__name__", type(self.transform).__name__)
         transform = "" if self.transform is None else f"transform={name}"

@@ -18,7 +18,7 @@ class ImageOptions(PairOptions, LabelOptions):
     size: tuple[int, ...] | None = option(
         "Side in pixels, smaller images too, as torchvision's Resize; may repeat. Default: each image keeps its own.",
         type="int",
-        several=True,
+        multiple=True,
     )
     resize: str = option(
         "Which side becomes SIZE: the short one, the long one, that of a centre square (crop), or both (stretch).",
@@ -41,7 +41,7 @@ class ImageOptions(PairOptions, LabelOptions):
         "folder, in SOURCE or elsewhere, with files of the same names; or, in WebDataset tars, the ending of a member. The first "
         "image gives the labels.",
         (),
-        several=True,
+        multiple=True,
         metavar="NAME=WHERE",
     )
     max_pixels: int = option("Reject images with more pixels, before decoding them.", 1 << 28)
@@ -50,7 +50,7 @@ class ImageOptions(PairOptions, LabelOptions):
         "images and members of a tar (caption=txt, meta=json, embedding=npy); then perhaps :TYPE, a dtype, text, bytes or json, "
         "with [] for lists and [512] for arrays; for boxes xyxy, xywh or cxcywh in pixels, for keypoints xy[17]. May repeat.",
         (),
-        several=True,
+        multiple=True,
         metavar="COLUMN",
         group="Labels",
     )
@@ -58,7 +58,7 @@ class ImageOptions(PairOptions, LabelOptions):
         "Store a text column as tokens: NAME=TOKENIZER, or NAME=TOKENIZER:LENGTH for rows that are cut or padded. TOKENIZER is as "
         "for text. May repeat.",
         (),
-        several=True,
+        multiple=True,
         metavar="COLUMN=TOKENIZER",
         group="Labels",
     )

@@ -134,7 +134,7 @@ class StoreImages(_Holdable):
     Args:
         image: which image of each sample, if it has several.
         expected: as for Store.
-        held: what is in memory, by variant, which all images of a dataset share.
+        cached: what is in memory, by variant, which all images of a dataset share.
     """
 
     def __init__(
@@ -145,14 +145,14 @@ class StoreImages(_Holdable):
         mask: bool = False,
         image: str = "",
         expected: str | None = None,
-        held: dict[str, CachedRecords] | None = None,
+        cached: dict[str, CachedRecords] | None = None,
     ) -> None:
         self.store = Store(path, expected=expected)
         self.variant = self.store.variant(size, mask=mask, image=image)
         self.form = self.variant.form
-        self._held = {} if held is None else held
-        self._options: dict[str, Any] = {"mask": mask, "image": image, "held": self._held}
-        self.records, self.decoded = self._held.get(self.variant.name, (None, False))
+        self._cached = {} if cached is None else cached
+        self._options: dict[str, Any] = {"mask": mask, "image": image, "cached": self._cached}
+        self.records, self.decoded = self._cached.get(self.variant.name, (None, False))
         self._reader = self.store.reader(self.variant, check=True)
         self.labels = self.store.manifest.labels
         label = self.store.samples["label"]
@@ -194,7 +194,7 @@ class StoreImages(_Holdable):
     def hold(self, nbytes: Array, decoded: bool, shared: bool) -> None:
         super().hold(nbytes, decoded, shared)
         assert self.records is not None
-        self._held[self.variant.name] = self.records, decoded
+        self._cached[self.variant.name] = self.records, decoded
         # A new one, because what the other had mapped counts as memory of this process
         self._reader = self.store.reader(self.variant, check=True)
 

@@ -52,14 +52,14 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
         except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, it is listed and the run continues
             reason, detail = reject_of(error)
             rejects.append({"source": task.first + place, "name": source.name, "reason": reason, "detail": detail})
-            progress.add(done=1, rejected=1)
+            progress.add(finished=1, rejected=1)
             continue
         writers.append([record.data for record in records], values)
         rows.append([task.first + place, [[record.height, record.width] for record in records]])
         classes.update(next((record.classes for record in records if record.classes), {}))
         counts.update(own)
         originals += [record.original for record in records]
-        progress.add(done=1)
+        progress.add(finished=1)
     found = {"kept": len(rows), "rows": rows, "rejects": rejects}
     return {**found, "classes": classes, "originals": originals.tolist(), "counts": counts}
 

@@ -42,9 +42,9 @@ class Direct(Engine):
         if generation != self._generation:
             self._generation = generation
             self.close()
-        if not self._made:
+        if not self._finished:
             self._make()
-        return self._made.popleft()
+        return self._finished.popleft()
 
     def _make(self) -> None:
         """Make some batches. To spread the cost of a call, locate the rows of many and gather several at once."""
@@ -61,14 +61,14 @@ class Direct(Engine):
         self._rows = self._rows[sum(sizes) :]
         work_s = (time.perf_counter() - started) / len(group)
         batches = [data] if len(group) == 1 else _parts(data, sizes)
-        self._made.extend((Reply(request, work_s=work_s), batch) for request, batch in zip(group, batches, strict=True))
+        self._finished.extend((Reply(request, work_s=work_s), batch) for request, batch in zip(group, batches, strict=True))
 
     def ready(self) -> bool:
-        return bool(self._made or self._located) or self._requests.known()
+        return bool(self._finished or self._located) or self._requests.known()
 
     def close(self) -> None:
         self._located = deque[Request]()  # whose rows were found
-        self._made = deque[tuple[Reply, Any]]()
+        self._finished = deque[tuple[Reply, Any]]()
 
 
 def _parts(data: Any, rows: list[int]) -> Iterable[Any]:

@@ -44,7 +44,7 @@ class DevicePrefetchEngine(Engine):
         self._engine = engine
         self._generation = -1
         self._copier = Copier(device, pin=pin)
-        self._ahead = CopyQueue[tuple[Reply, Copy]](depth)
+        self._queue = CopyQueue[tuple[Reply, Copy]](depth)
         if self.slots is not None:
             self.slots.reclaim = self._copier.reclaim
         weakref.finalize(self, self._copier.close).atexit = False  # before the slots being copied lose their page lock
@@ -53,8 +53,8 @@ class DevicePrefetchEngine(Engine):
         """Return the next batch of this generation, for use on the current stream."""
         if generation != self._generation:
             self._generation = generation
-            self._ahead.clear()
-        reply, copy = self._ahead.take(self._draw, self._engine.ready)
+            self._queue.clear()
+        reply, copy = self._queue.take(self._draw, self._engine.ready)
         return reply, copy.take()
 
     def _draw(self) -> tuple[Reply, Copy]:
@@ -62,10 +62,10 @@ class DevicePrefetchEngine(Engine):
         return reply, self._copier.start(data)
 
     def ready(self) -> bool:
-        return len(self._ahead) > 0 or self._engine.ready()
+        return len(self._queue) > 0 or self._engine.ready()
 
     def close(self) -> None:
-        self._ahead.clear()
+        self._queue.clear()
         try:
             self._copier.close()
         finally:

@@ -25,7 +25,7 @@ EPOCHS = "_fastdata_epochs"  # the attribute of a sampler for its _Epochs
 class _Epochs:
     """The epoch that a Loader let a sampler say last, which several Loaders may share; that of the program, set so many times."""
 
-    told: int = 0
+    last: int = 0
     set: int = 0
     times: int = 0
 
@@ -56,8 +56,8 @@ class UserSampler:
         """Return the epoch that the program has set on the sampler since; None: none, or the one that a Loader lets it say."""
         epochs = self._epochs
         epoch: Any = getattr(self._with_epoch, "epoch", None)  # perhaps a number of numpy
-        if hasattr(epoch, "__index__") and epoch != epochs.told:
-            epochs.told = epochs.set = int(epoch)
+        if hasattr(epoch, "__index__") and epoch != epochs.last:
+            epochs.last = epochs.set = int(epoch)
             epochs.times += 1
         seen, self._seen = self._seen, epochs.times
         return None if seen == epochs.times else epochs.set
@@ -69,7 +69,7 @@ class UserSampler:
         self._set_epoch(epoch + 1)
 
     def _set_epoch(self, epoch: int) -> None:
-        self._epochs.told = epoch
+        self._epochs.last = epoch
         if self._with_epoch is not None:
             self._with_epoch.set_epoch(epoch)
 

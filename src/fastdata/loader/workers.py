@@ -108,7 +108,7 @@ class Workers(Engine):
     def __init__(self, loader: Any, requests: Requests) -> None:
         dataset, count, device = loader.dataset, loader.num_workers, loader.device
         on_gpu = device is not None and device.type == "cuda"
-        self._told = False  # that a batch does not come
+        self._warned = False  # that a batch does not come
         self._dataset = dataset
         if count and multiprocessing.current_process().daemon:
             raise LoaderError("this process is daemonic, and may have no workers: give num_workers=0, or daemon=False to it")
@@ -190,8 +190,8 @@ class Workers(Engine):
                     raise LoaderError(f"a worker died: {error}; {WHY_DIED}") from error
                 if not is_timeout(error):
                     raise
-            if not self._told and time.monotonic() >= end:
-                self._told = True
+            if not self._warned and time.monotonic() >= end:
+                self._warned = True
                 pids = [worker.pid for worker in workers_of(self._batches)]
                 warn_user(
                     f"no batch has come for {PATIENCE_S:.0f} s: the workers {pids} make it, or wait for storage or for a lock; "

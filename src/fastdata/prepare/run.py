@@ -15,7 +15,7 @@ from multiprocessing import connection
 
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.plan import PrepareRun
-from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, Worker, take
+from fastdata.prepare.spawn import DONE, EXTRA_S, POSITION, REJECTED, Worker, take
 from fastdata.prepare.worker import ShardResult, ShardTask, publish_shard
 from fastdata.store.files import WORK, unique
 from fastdata.system.machine import available_cores, free_memory
@@ -48,8 +48,8 @@ class _Pool:
         self._timeout_s = timeout_s
         self._todo: deque[int] = deque()
         self._crashes = 0  # of workers that had not begun an input
-        self._strikes = Counter[tuple[int, int]]()  # how many workers an input, by shard and place, has cost
-        self._skip: dict[int, dict[int, tuple[str, str]]] = {}  # the inputs that are left out, by shard and place
+        self._strikes = Counter[tuple[int, int]]()  # how many workers an input, by shard and position, has cost
+        self._skip: dict[int, dict[int, tuple[str, str]]] = {}  # the inputs that are left out, by shard and position
         self._retired = Counter[int]()  # the sums of workers that ended
         self._workers: list[Worker] = []
         self._publisher = ThreadPoolExecutor(1, "publish")
@@ -114,18 +114,18 @@ class _Pool:
 
     def _retire(self, worker: Worker, hung: bool) -> None:
         """Queue the worker's shard again from its start. Leave out an input that has cost STRIKES workers."""
-        task, place, end = worker.task, worker.status[PLACE], worker.end()
+        task, position, end = worker.task, worker.status[POSITION], worker.end()
         for number in (DONE, REJECTED):
             self._retired[number] += worker.status[number]
-        if place < 0:
+        if position < 0:
             self._crashes += 1
             if self._crashes > STRIKES:
                 raise PrepError(f"worker processes die before they begin ({end}); try --workers 1 and look at what they print")
         else:
             reason = ("timeout", "decoding it does not end") if hung else ("crashed", f"its decoder took the process down ({end})")
-            self._strikes[task.shard, place] += 1
-            if self._strikes[task.shard, place] == STRIKES:
-                self._skip.setdefault(task.shard, {})[place] = reason
+            self._strikes[task.shard, position] += 1
+            if self._strikes[task.shard, position] == STRIKES:
+                self._skip.setdefault(task.shard, {})[position] = reason
         self._todo.appendleft(task.shard)
 
     def _total(self, number: int) -> int:

@@ -14,8 +14,8 @@ from typing import Any
 from fastdata.system.children import start_python
 from fastdata.system.machine import available_cores
 
-# What the status of a worker has, as int64: its place in its shard (-1: none), its sums so far, seconds beyond the timeout
-PLACE, DONE, REJECTED, EXTRA_S = range(4)
+# What the status of a worker has, as int64: its position in its shard (-1: none), its sums so far, seconds beyond the timeout
+POSITION, DONE, REJECTED, EXTRA_S = range(4)
 STATUS_BYTES = 32
 MAX_SPARES = 4  # a small store may need no more, and the others start when the plan is known
 
@@ -31,27 +31,27 @@ class Worker:
         status.write(bytes(STATUS_BYTES))  # unlike truncate, this raises on a full disk; writing to the map would crash
         status.flush()
         self.status = memoryview(mmap.mmap(status.fileno(), STATUS_BYTES)).cast("q")
-        self.status[PLACE] = -1
+        self.status[POSITION] = -1
         alive, self._alive = connection.Pipe(duplex=False)  # the other end is closed when this process ends
         with theirs, alive, status:
             self._process = start_python("fastdata.prepare.worker:main", theirs.fileno(), status.fileno(), alive.fileno())
         self.pipe = connection.Connection(ours.detach())
         self.task: Any = None
-        self._place, self._stuck_s = -1, 0.0
+        self._position, self._stuck_s = -1, 0.0
 
     def send(self, item: Any) -> None:
         with suppress(ConnectionError):  # it died, which whoever receives notices
             self.pipe.send(item)
 
     def start(self, task: Any) -> None:
-        self.task, self._place = task, -1
+        self.task, self._position = task, -1
         self.send(task)
 
     def stuck_s(self, passed_s: float) -> float:
         """Return the seconds since the worker began its current input. passed_s: since the last call."""
-        place = self.status[PLACE]
-        if self.task is None or place < 0 or place != self._place:
-            self._place, self._stuck_s = place, -passed_s
+        position = self.status[POSITION]
+        if self.task is None or position < 0 or position != self._position:
+            self._position, self._stuck_s = position, -passed_s
         self._stuck_s += passed_s
         return self._stuck_s
 

@@ -261,9 +261,9 @@ def _make_missing(
     look: dict[str, Any] = {"dynamic_ncols": True} if sys.stderr.isatty() else {"mininterval": LINE_S, "file": _Lines()}
     with tqdm(total=total, initial=total - left, unit=unit, unit_scale=unit == "B", smoothing=0.1, disable=not show, **look) as bar:
 
-        def report(done: int, rejected: int) -> None:
+        def report(finished: int, rejected: int) -> None:
             bar.set_postfix(rejected=rejected, refresh=False)
-            bar.update(total - left + done - bar.n)
+            bar.update(total - left + finished - bar.n)
 
         if missing:
             engine(missing, report, work=work, timeout_s=timeout_s)

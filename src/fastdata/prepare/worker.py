@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastdata import kinds
 from fastdata.errors import LACKS_MEMORY, CodecError, PrepError, RemoteError, StoreError, lacking, may_pass
-from fastdata.prepare.spawn import DONE, EXTRA_S, PLACE, REJECTED, STATUS_BYTES
+from fastdata.prepare.spawn import DONE, EXTRA_S, POSITION, REJECTED, STATUS_BYTES
 from fastdata.sources.base import release
 from fastdata.sources.urls import stamps_of, to_path, use_client
 from fastdata.store.columns import save_values
@@ -62,23 +62,23 @@ class ProgressReport:
     def __init__(self, status: Any) -> None:
         self._status = status
 
-    def at(self, place: int, *, extra_s: int = 0) -> None:
+    def at(self, position: int, *, extra_s: int = 0) -> None:
         """Begin an input of the shard; -1: none. It may take `extra_s` seconds longer than the timeout."""
         self._status[EXTRA_S] = extra_s
-        self._status[PLACE] = place
+        self._status[POSITION] = position
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Wait for the network in this context, which is no decoder that hangs."""
-        place = self._status[PLACE]
-        self._status[PLACE] = -1
+        position = self._status[POSITION]
+        self._status[POSITION] = -1
         try:
             yield
         finally:
-            self._status[PLACE] = place
+            self._status[POSITION] = position
 
-    def add(self, *, done: int = 0, rejected: int = 0) -> None:
-        self._status[DONE] += done
+    def add(self, *, finished: int = 0, rejected: int = 0) -> None:
+        self._status[DONE] += finished
         self._status[REJECTED] += rejected
 
 

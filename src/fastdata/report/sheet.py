@@ -78,16 +78,16 @@ def fitted(pixels: Any, side: int) -> Image:
     return picture.resize([max(1, round(n * scale)) for n in picture.size], Image.Resampling.BOX)
 
 
-def _write(image: Image, place: tuple[int, int], text: str, size: int = 13, *, width: int = 0, color: Any = DARK) -> str:
+def _write(image: Image, xy: tuple[int, int], text: str, size: int = 13, *, width: int = 0, color: Any = DARK) -> str:
     """Write as much of a text as fits into a line, up to `width` or the end of the image. Return the rest."""
     from PIL import ImageDraw, ImageFont
 
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(size)
     known = text[:MAX_LETTERS].encode("utf-8", "replace").decode()
     plain = "".join(letter if letter.isprintable() else " " for letter in known)
-    width = width or image.width - place[0]
+    width = width or image.width - xy[0]
     fits = len(plain)
     while draw.textlength(plain[:fits], font) > width:
         fits -= 1
-    draw.text(place, plain[:fits], color, font)
+    draw.text(xy, plain[:fits], color, font)
     return text[fits:]

@@ -36,7 +36,7 @@ class LabelOptions:
     regression: tuple[str, ...] = option(
         "A column of numbers to predict; they are stored as float32. May repeat.",
         (),
-        several=True,
+        multiple=True,
         metavar="COLUMN",
         group="Labels",
     )

@@ -229,10 +229,10 @@ def write_tables(
     return files | {name: write_atomic(root / name, "".join(f"{one}\n" for one in some).encode()) for name, some in lines.items()}
 
 
-def publish(file: Path, place: Path) -> None:
+def publish(file: Path, path: Path) -> None:
     """Flush a finished file and rename it: the new name has the whole file or its old contents, also after a power failure."""
     sync(file)
-    file.replace(place)
+    file.replace(path)
 
 
 def link(source: Path, target: Path) -> None:

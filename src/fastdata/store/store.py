@@ -134,9 +134,9 @@ class Store:
         """Return the shard that each row lies in, int64."""
         return np.searchsorted(np.cumsum(self.manifest.shard_samples), rows, "right")
 
-    def uses(self, variant: Variant, rows: Array, held: int = 0) -> list[Use]:
-        """Return which shards of a variant samples lie in, if the store is remote. held: the first samples, which are in memory."""
-        samples = np.flatnonzero(rows >= held)
+    def uses(self, variant: Variant, rows: Array, in_memory: int = 0) -> list[Use]:
+        """Return the shards of samples of a remote store. in_memory: the number of first samples in memory."""
+        samples = np.flatnonzero(rows >= in_memory)
         if not isinstance(self.location, StoreLocation) or not len(samples):
             return []
         return [Use(self.location, variant.name, samples, self.shards_of(rows[samples]))]

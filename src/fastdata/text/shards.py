@@ -108,12 +108,12 @@ class _Shard:
             self._step += 2
             at = batch[-1][0]
             now = done if at is None or piece.stop < 0 else min(at - piece.start, size)  # else `at` is not a byte of the file
-            self._progress.add(done=now - done)
+            self._progress.add(finished=now - done)
             done = now
         if self._step in self._skip:
             self._reject(number, piece, self._skip[self._step])
         self._step += 1  # the next piece begins at another place
-        self._progress.add(done=size - done)
+        self._progress.add(finished=size - done)
         return counts
 
     def copy(self, number: int, piece: Piece) -> list[int]:
@@ -131,7 +131,7 @@ class _Shard:
         except (CodecError, OSError) as error:
             self._reject(number, piece, reject_of(error))
         self._step += 1
-        self._progress.add(done=max(piece.size, 0))
+        self._progress.add(finished=max(piece.size, 0))
         return counts
 
     def _append(self, ids: Array) -> None:

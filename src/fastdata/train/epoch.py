@@ -41,43 +41,43 @@ class Epoch:
 
     Args:
         number: the epoch's number, for `set_epoch` of the loader or of its sampler.
-        place: a result of `state()`, to continue from there. None: start the epoch.
+        position: a result of `state()`, to continue from there. None: start the epoch.
 
     Attributes:
         used, total: batches used so far, and of the epoch; None if the loader does not know.
         over: all batches are used.
     """
 
-    def __init__(self, loader: Any, number: int, place: Mapping[str, Any] | None, world: World) -> None:
+    def __init__(self, loader: Any, number: int, position: Mapping[str, Any] | None, world: World) -> None:
         self.loader: Any = loader
         self._world = world
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-        self.used = int(place["used"]) if place else 0
+        self.used = int(position["used"]) if position else 0
         self.over = False
         self._now = random_state() if self.used else None
         set_epoch(loader, number)  # it may replace a generator
         found = () if self._stateful else (getattr(part, "generator", None) for part in loader_parts(loader))
         self._generators = list(dict.fromkeys(own for own in found if isinstance(own, torch.Generator)))
-        if place:
-            self._go_to(place)
+        if position:
+            self._go_to(position)
         self._start = {"random": None if self._stateful else random_state(), **self._own_state()}
         self.total = self._count()
         if len(set(counts := world.gather(self.total))) > 1:
             raise _unequal(f"{', '.join(map(str, counts))} batches, rank by rank")
 
-    def _go_to(self, place: Mapping[str, Any]) -> None:
+    def _go_to(self, position: Mapping[str, Any]) -> None:
         if not self._stateful:
             before = random_state()
-            let_have_iterator(self.loader, place.get("has_iterator", False))
+            let_have_iterator(self.loader, position.get("has_iterator", False))
             restore_random(before)
         if self.used:
-            if self._stateful != (place["loader"] is not None):
+            if self._stateful != (position["loader"] is not None):
                 raise FastDataError("this epoch was started with another kind of loader: use that kind to continue it")
             if self._stateful:
-                self.loader.load_state_dict(place["loader"])
+                self.loader.load_state_dict(position["loader"])
             else:
-                restore_random(place["random"])
-        for generator, state in zip(self._generators, place["own"], strict=False):
+                restore_random(position["random"])
+        for generator, state in zip(self._generators, position["own"], strict=False):
             generator.set_state(state)
 
     def _own_state(self) -> dict[str, Any]:

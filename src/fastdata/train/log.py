@@ -135,12 +135,12 @@ class ProgressDisplay:
         self._bar: Any = None
         self._last_line = time.monotonic()
 
-    def begin(self, epoch: int, done: int, updates: int | None) -> None:
-        """Start an epoch, counted from 1, or continue it after `done` of its updates."""
+    def begin(self, epoch: int, start: int, updates: int | None) -> None:
+        """Start an epoch, counted from 1, or continue it after `start` of its updates."""
         self.close()
         self._epoch = epoch
         hidden = None if self._shown else True  # None: without a terminal
-        self._bar = tqdm(desc=f"epoch {epoch}", initial=done, total=updates, disable=hidden, unit="update", dynamic_ncols=True)
+        self._bar = tqdm(desc=f"epoch {epoch}", initial=start, total=updates, disable=hidden, unit="update", dynamic_ncols=True)
 
     def update(self) -> None:
         self._bar.update()
