@@ -52,11 +52,11 @@ def test_bench(store: Path, tmp_path: Path) -> None:
     for row in rows.values():
         rate = row["images_per_s"]
         assert len(rate["rounds"]) == 2 and 0 < rate["min"] <= rate["median"] <= rate["max"]
-        assert row["first_batch_ms"] > 0 and row["pss_bytes"] > 20e6 and row["cpu_ms_per_image"] > 0
+        assert row["cpu_ms_per_image"] > 0
     assert result["results"][0]["ratio"]["rounds"] == [1, 1]
 
     limit = result["results"][0]["images_per_s"]["median"]
-    table = {cells[1].strip(): cells for line in done.stderr.splitlines() if len(cells := line.split("|")) == 10}
+    table = {cells[1].strip(): cells for line in done.stderr.splitlines() if len(cells := line.split("|")) == 8}
     for name, row in rows.items():  # one scale
         share, rate = float(table[name][2]), float(table[name][4].replace(",", ""))
         assert share == round(row["ratio"]["median"], 2) and rate == pytest.approx(row["ratio"]["median"] * limit, abs=0.51)

@@ -116,19 +116,6 @@ def tree_cpu_s(processes: Iterable[psutil.Process]) -> float:
     return total
 
 
-def tree_pss(root: int | None = None) -> int | None:
-    """Return the bytes of a process, by default this one, and its descendants, with shared pages counted once; None: unknown."""
-    total = 0
-    for process in tree(root):
-        try:
-            total += process.memory_full_info().pss
-        except psutil.NoSuchProcess:
-            continue
-        except (psutil.AccessDenied, AttributeError):  # another user's process, or not Linux
-            return None
-    return total
-
-
 def settle() -> None:
     """Wait, at most 5 s, until the descendants of this process are idle: what one contestant does ahead must not slow the next."""
     end, before = time.monotonic() + 5, -1.0

@@ -12,7 +12,6 @@ import itertools
 import math
 import os
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from tqdm import tqdm
 
-from fastdata.bench.harness import Measure, Run, interleave, running, stream, summarize, table, tree_pss
+from fastdata.bench.harness import Measure, Run, interleave, running, stream, summarize, table
 from fastdata.codecs.pixels import decode_record
 from fastdata.data.opening import RAMDataset, described
 from fastdata.errors import FastDataError, StoreError
@@ -83,14 +82,13 @@ class Contestant(NamedTuple):
 
     name: str
     kind: str
-    workers: int
     start: Callable[[], AbstractContextManager[Measure]]
 
     @classmethod
     def ours(cls, task: Workload, dataset: Any, workers: int, store: str = "LMDB") -> Contestant:
         """Return fastdata's Loader over a dataset."""
         make = partial(Loader, dataset, task.batch_size, shuffle=True, num_workers=workers, prefetch_factor=AHEAD)
-        return cls(f"Loader, {store}, {number_of(workers, 'worker')}", "ours", workers, partial(streamed, make))
+        return cls(f"Loader, {store}, {number_of(workers, 'worker')}", "ours", partial(streamed, make))
 
     @classmethod
     def by_hand(cls, task: Workload, workers: int, ahead: int = AHEAD) -> Contestant:
@@ -98,7 +96,7 @@ class Contestant(NamedTuple):
         make = partial(DataLoader[Any], ByHand(task), task.batch_size, shuffle=True, num_workers=workers)
         if workers:
             make = partial(make, prefetch_factor=ahead, persistent_workers=True, worker_init_fn=quiet_worker)
-        return cls(f"DataLoader + cv2, {number_of(workers, 'worker')}", "other", workers, partial(streamed, make))
+        return cls(f"DataLoader + cv2, {number_of(workers, 'worker')}", "other", partial(streamed, make))
 
 
 @contextmanager
@@ -222,48 +220,38 @@ def run_bench(
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
     dataset = task.dataset()
     records = dataset._images.store.index(dataset._images.variant).lengths
-    limit = Contestant(f"decode limit, {cores} bare processes", "limit", cores, partial(decode_limit, task, cores))
+    limit = Contestant(f"decode limit, {cores} bare processes", "limit", partial(decode_limit, task, cores))
     contestants = [limit, *(Contestant.ours(task, dataset, count) for count in counts), Contestant.by_hand(task, cores)]
     if records.sum() < 0.5 * free_memory():  # a copy in memory is affordable
         in_memory = task.dataset(partial(RAMDataset, masks=False))
         contestants.append(Contestant.ours(task, in_memory, cores, "RAM"))
     image_bytes = float(records.mean())
     settings = {"crop": task.crop, "batch_size": task.batch_size, "seconds": seconds, "repeats": repeats}
-    results = _results(contestants, seconds, repeats)
+    bar = tqdm(total=len(contestants) * (repeats + 1), disable=None, leave=False)
+
+    def measure(one: Contestant, seconds: float) -> Run:
+        """Start and end a contestant outside of the timed region."""
+        with one.start() as timed:
+            run = timed(seconds)
+        bar.update()
+        return run
+
+    with bar:
+        runs = interleave({one.name: partial(measure, one) for one in contestants}, seconds=seconds, repeats=repeats)
+    results = [{**row, "kind": one.kind} for one, row in zip(contestants, summarize(runs, limit.name), strict=True)]
     for line in ["", *_lines(results, image_bytes)]:
         echo(line)
     about = {"name": Path(store).name, "images": len(dataset), "image_bytes": image_bytes}
     return {"store": about, "settings": settings, "results": results}
 
 
-def _results(contestants: Sequence[Contestant], seconds: float, repeats: int) -> list[dict[str, Any]]:
-    """Let all contestants take turns. Each starts for its turn and ends after it, outside the timed region."""
-    found = dict[str, dict[str, Any]]()
-    bar = tqdm(total=len(contestants) * (repeats + 1), disable=None, leave=False)
-
-    def measure(one: Contestant, seconds: float) -> Run:
-        started = time.perf_counter()
-        with one.start() as timed:
-            first_ms = 1e3 * (time.perf_counter() - started)
-            run, memory = timed(seconds), tree_pss()
-        bar.update()
-        found[one.name] = {"kind": one.kind, "workers": one.workers, "first_batch_ms": first_ms, "pss_bytes": memory}
-        return run
-
-    with bar:
-        turns = interleave({one.name: partial(measure, one) for one in contestants}, seconds=seconds, repeats=repeats)
-    return [{**row, **found[row["name"]]} for row in summarize(turns, contestants[0].name)]
-
-
 def _lines(results: Sequence[Mapping[str, Any]], image_bytes: float) -> list[str]:
     """Return the table. Rates are shares of the limit in the same round, times the limit, since clock rates change meanwhile."""
     rows = []
     for row in results:
-        ratio, memory = row["ratio"], row["pss_bytes"]
+        ratio = row["ratio"]
         images_per_s = ratio["median"] * results[0]["images_per_s"]["median"]
         cells = [row["name"], f"{ratio['median']:.2f}"]
         cells += ["" if row["kind"] == "limit" else f"{ratio['min']:.2f} - {ratio['max']:.2f}", f"{images_per_s:,.0f}"]
-        cells += [f"{images_per_s * image_bytes / 1e6:.1f}", f"{row['cpu_ms_per_image']:.2f}", f"{row['first_batch_ms']:.0f}"]
-        rows.append([*cells, "?" if memory is None else f"{memory / 1e6:,.0f}"])
-    headers = ["", "of the limit", "min - max", "images/s", "MB/s in", "CPU ms/image", "first batch, ms", "memory, MB"]
-    return table(headers, rows)
+        rows.append([*cells, f"{images_per_s * image_bytes / 1e6:.1f}", f"{row['cpu_ms_per_image']:.2f}"])
+    return table(["", "of the limit", "min - max", "images/s", "MB/s in", "CPU ms/image"], rows)
