@@ -89,7 +89,6 @@ def test_a_missing_store_exits_with_2_and_an_unfinished_one_with_1(name: str, tm
 def test_a_size_that_is_not_there_and_a_place_that_can_t_be_written(store: Path, tmp_path: Path) -> None:
     for command, says in (
         (("export", store, tmp_path / "x", "--size", "9"), "has no size 9; it has 16"),
-        (("info", store, "--sheet", tmp_path / "s.png", "--size", "9"), "has no size 9; it has 16"),
         (("info", store, "--sheet", tmp_path / "no/s.png"), "No such file"),
         (("export", store, "/proc/x"), "No such file"),
     ):

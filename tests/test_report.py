@@ -6,7 +6,6 @@ import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -131,9 +130,9 @@ def test_a_page_never_loads_torch() -> None:
 TITLE, TILE = 56, 144  # pixels: above the samples, and a side of their pictures
 
 
-def drawn(store: Path, sheet: Path, *options: Any) -> tuple[int, Array]:
+def drawn(store: Path, sheet: Path) -> tuple[int, Array]:
     """How many samples `fastdata info` says that it drew, and the picture, RGB."""
-    found = run(*MAIN, "info", store, "--sheet", sheet, *options)
+    found = run(*MAIN, "info", store, "--sheet", sheet)
     assert (found.returncode, found.stderr) == (0, "")
     said = re.search(r"^(\d+) \w+ drawn in", found.stdout, re.M)
     assert said is not None

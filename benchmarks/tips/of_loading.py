@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from measuring import LeftOut, Repeat, Setting, Sides, same_rows, tip
@@ -15,7 +17,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from fastdata import Augment, GPUNormalize, LMDBDataset, Loader, Prefetcher, RandomResizedCrop
 from fastdata.bench.harness import tree
-from fastdata.bench.loaders import Contestant, Workload
+from fastdata.bench.loaders import Contestant, Workload, random_box, streamed
+from fastdata.images.records import StoreImages
+from fastdata.loader.fetch import quiet_worker
 from fastdata.system.machine import available_cores
 from fastdata.system.torch_private import end_kept_workers
 
@@ -26,6 +30,31 @@ def task(setting: Setting) -> Workload:
     return Workload(str(setting.store("photos-256", size=256)), 256, 224, setting.some(32, 8))
 
 
+class ByHand(Dataset[tuple[torch.Tensor, int]]):
+    """A hand-written dataset of JPEGs: decodes with cv2, crops and flips at random, and returns a tensor [C, H, W]."""
+
+    def __init__(self, work: Workload) -> None:
+        self.records, self.crop = StoreImages(work.path, work.size), work.crop
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = cv2.imdecode(np.frombuffer(self.records.get(index), np.uint8), cv2.IMREAD_COLOR_RGB)
+        top, left, h, w = random_box(*image.shape[:2])
+        image = cv2.resize(image[top : top + h, left : left + w], (self.crop, self.crop))
+        image = image[:, ::-1] if random.random() < 0.5 else image
+        return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))), int(self.records.targets[index])
+
+
+def by_hand(work: Workload, workers: int, ahead: int = 2) -> Contestant:
+    """Return torch's DataLoader over the hand-written dataset, used as its manual recommends."""
+    make = partial(DataLoader[Any], ByHand(work), work.batch_size, shuffle=True, num_workers=workers)
+    if workers:
+        make = partial(make, prefetch_factor=ahead, persistent_workers=True, worker_init_fn=quiet_worker)
+    return Contestant("DataLoader + cv2", "other", partial(streamed, make))
+
+
 def pss() -> float:
     return float(sum(process.memory_full_info().pss for process in tree()))
 
@@ -33,23 +62,23 @@ def pss() -> float:
 @tip(baseline="DataLoader and cv2, num_workers=0", tip="DataLoader and cv2, a worker for each core", unit="images", where="host")
 def workers(setting: Setting) -> Iterator[Sides]:
     work = task(setting)
-    with Contestant.by_hand(work, 0).start() as one, Contestant.by_hand(work, available_cores()).start() as many:
+    with by_hand(work, 0).start() as one, by_hand(work, available_cores()).start() as many:
         yield Sides(one, many, longer=2)
 
 
 @tip(baseline="DataLoader and cv2, a worker for each core", tip="four workers for each core", unit="images", where="host")
 def too_many_workers(setting: Setting) -> Iterator[Sides]:
     work, before = task(setting), pss()
-    with Contestant.by_hand(work, available_cores()).start() as few:
+    with by_hand(work, available_cores()).start() as few:
         of_few = pss()
-        with Contestant.by_hand(work, 4 * available_cores()).start() as many:
+        with by_hand(work, 4 * available_cores()).start() as many:
             memory = {"memory": (of_few - before, pss() - of_few)}
             yield Sides(few, many, amounts=memory, longer=2)
 
 
 @tip(baseline="DataLoader and cv2, prefetch_factor=2", tip="prefetch_factor=8", unit="images", where="host")
 def prefetch(setting: Setting) -> Iterator[Sides]:
-    short, long = (Contestant.by_hand(task(setting), available_cores(), ahead) for ahead in (2, 8))
+    short, long = (by_hand(task(setting), available_cores(), ahead) for ahead in (2, 8))
     with short.start() as few, long.start() as many:
         yield Sides(few, many, amounts={"batches in memory": (2.0, 8.0)}, longer=2)
 
@@ -62,8 +91,7 @@ def prefetch(setting: Setting) -> Iterator[Sides]:
 )
 def loading(setting: Setting) -> Iterator[Sides]:
     work, count = task(setting), available_cores()
-    by_hand, own = Contestant.by_hand(work, count), Contestant.ours(work, work.dataset(), count)
-    with by_hand.start() as theirs, own.start() as ours:
+    with by_hand(work, count).start() as theirs, Contestant.ours(work, work.dataset(), count).start() as ours:
         yield Sides(theirs, ours, longer=2)
 
 

@@ -268,23 +268,20 @@ def _located(store: str, storage: dict[str, Any] | None) -> Iterator[Any]:
 @STORE_OR_URL
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as one JSON object.")
 @click.option("--sheet", type=click.Path(dir_okay=False), help="Draw samples with masks, names and labels into this PNG.")
-@click.option("--size", type=int, help="Stored size that the sheet shows. Default: the largest.")
 @STORAGE
-def info(store: str, as_json: bool, sheet: str | None, size: int | None, storage: dict[str, Any] | None) -> None:
+def info(store: str, as_json: bool, sheet: str | None, storage: dict[str, Any] | None) -> None:
     """Describe STORE, a folder or a URL: samples, samples per class, sizes, the memory that a RAMDataset takes, rejects, and how it
     was made."""
     from fastdata.report.sheet import draw_sheet
     from fastdata.store.info import info_lines, store_facts
     from fastdata.store.store import Store
 
-    if size is not None and sheet is None:
-        raise click.UsageError("--size needs --sheet: add --sheet, or leave --size out")
     with _located(store, storage) as place:
         opened = Store(place, kind=None)
         for line in [json.dumps(store_facts(opened), indent=1)] if as_json else info_lines(opened):
             click.echo(line)
         if sheet is not None:
-            click.echo(f"{number_of(draw_sheet(place, sheet, size=size), opened.kind.item)} drawn in {sheet}", err=as_json)
+            click.echo(f"{number_of(draw_sheet(place, sheet), opened.kind.item)} drawn in {sheet}", err=as_json)
 
 
 @cli.command()
@@ -396,7 +393,7 @@ BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1), help="Images p
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds; medians are reported.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; the text goes to stderr.")
 def bench(store: str, as_json: bool, **options: Any) -> None:
-    """Measure images/s of the Loader on STORE, next to a plain DataLoader and this machine's decode limit."""
+    """Measure images/s of the Loader on STORE, next to torch's DataLoader and this machine's decode limit."""
     from fastdata.bench.loaders import run_bench
 
     result = run_bench(store, echo=partial(click.echo, err=as_json), **options)

@@ -55,7 +55,7 @@ class Modality:
         not fit its records; `merge(stores, samples)` adapts the rows of samples.npy of each store, and returns the sections of the
         joint manifest, or raises a ValueError.
     preview: `facts(store)` is what `info` shows of this kind only, under "variants" of each variant by its name;
-        `previews(store, rows, size)` yields these samples as Previews.
+        `previews(store, rows)` yields these samples as Previews.
     export: `export(store, root, to, size, tick, **options)` writes files into an empty folder, and returns the number of samples.
 
     Attributes:

@@ -28,7 +28,7 @@ def facts(store: Store) -> dict[str, Any]:
     return {"variants": sides, "arrays": {"chunk": [*arrays.chunk], "channels": arrays.channels}}
 
 
-def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
+def previews(store: Store, rows: Array) -> Iterator[Preview]:
     """Yield arrays with their masks next to them. Volumes show their middle slice."""
     sources = [StoreArrays(store.location, mask=variant.is_mask) for variant in store.manifest.variants]
     names, axes = store.names(), sources[0].axes

@@ -2,7 +2,7 @@
 
 the decode limit    processes that run the dataset's own code on their share; nothing is shuffled, only counts are handed over
 Loader              fastdata's Loader, from disk and from memory, with several numbers of workers
-DataLoader + cv2    a hand-written dataset in torch's DataLoader, used as its manual recommends
+DataLoader          torch's DataLoader over the same dataset, from disk
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from tqdm import tqdm
 
 from fastdata.bench.harness import Measure, Run, interleave, running, stream, summarize, table
-from fastdata.codecs.pixels import decode_record
 from fastdata.data.opening import RAMDataset, described
 from fastdata.errors import FastDataError, StoreError
 from fastdata.images.crops import RandomResizedCrop
@@ -90,14 +88,6 @@ class Contestant(NamedTuple):
         make = partial(Loader, dataset, task.batch_size, shuffle=True, num_workers=workers, prefetch_factor=AHEAD)
         return cls(f"Loader, {store}, {number_of(workers, 'worker')}", "ours", partial(streamed, make))
 
-    @classmethod
-    def by_hand(cls, task: Workload, workers: int, ahead: int = AHEAD) -> Contestant:
-        """Return torch's DataLoader over the hand-written dataset."""
-        make = partial(DataLoader[Any], ByHand(task), task.batch_size, shuffle=True, num_workers=workers)
-        if workers:
-            make = partial(make, prefetch_factor=ahead, persistent_workers=True, worker_init_fn=quiet_worker)
-        return cls(f"DataLoader + cv2, {number_of(workers, 'worker')}", "other", partial(streamed, make))
-
 
 @contextmanager
 def streamed(make: Callable[[], Any], count: Callable[[Any], int] = lambda batch: len(batch[0])) -> Iterator[Measure]:
@@ -128,32 +118,6 @@ def decode_limit(task: Workload, processes: int) -> AbstractContextManager[Measu
     """Start processes that make images, and hand over no more than how many; yield what measures them."""
     options: Any = {"num_workers": processes, "prefetch_factor": AHEAD, "worker_init_fn": quiet_worker}
     return streamed(partial(DataLoader[Any], _Bare(task), None, **options), int)
-
-
-class ByHand(Dataset[tuple[torch.Tensor, Any]]):
-    """A hand-written dataset: decodes with cv2, crops and flips at random, and returns a tensor [C, H, W]."""
-
-    def __init__(self, task: Workload) -> None:
-        self.records = StoreImages(task.path, task.size)
-        self.crop = task.crop
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
-        data, form = self.records.get(index), self.records.form
-        if form.codec in ("jpeg", "original"):
-            flags = cv2.IMREAD_GRAYSCALE if form.channels == 1 else cv2.IMREAD_COLOR_RGB
-            image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-        else:
-            image = decode_record(data, form, *(int(side[0]) for side in self.records.sides(np.array([index]))))
-        top, left, h, w = random_box(*image.shape[:2])
-        image = cv2.resize(image[top : top + h, left : left + w], (self.crop, self.crop))
-        if random.random() < HFLIP:
-            image = image[:, ::-1]
-        target = self.records.targets[index]
-        pixels = np.ascontiguousarray(np.atleast_3d(image).transpose(2, 0, 1))
-        return torch.from_numpy(pixels), int(target) if target.ndim == 0 else target
 
 
 class ImageFiles(Dataset[tuple[torch.Tensor, int]]):
@@ -221,7 +185,10 @@ def run_bench(
     dataset = task.dataset()
     records = dataset._images.store.index(dataset._images.variant).lengths
     limit = Contestant(f"decode limit, {cores} bare processes", "limit", partial(decode_limit, task, cores))
-    contestants = [limit, *(Contestant.ours(task, dataset, count) for count in counts), Contestant.by_hand(task, cores)]
+    options: Any = {"num_workers": cores, "persistent_workers": True, "worker_init_fn": quiet_worker}
+    other = partial(streamed, partial(DataLoader[Any], dataset, task.batch_size, shuffle=True, **options))
+    contestants = [limit, *(Contestant.ours(task, dataset, count) for count in counts)]
+    contestants.append(Contestant(f"DataLoader, LMDB, {number_of(cores, 'worker')}", "other", other))
     if records.sum() < 0.5 * free_memory():  # a copy in memory is affordable
         in_memory = task.dataset(partial(RAMDataset, masks=False))
         contestants.append(Contestant.ours(task, in_memory, cores, "RAM"))

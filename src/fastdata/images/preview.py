@@ -37,12 +37,12 @@ def facts(store: Store) -> dict[str, Any]:
     return facts
 
 
-def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
+def previews(store: Store, rows: Array) -> Iterator[Preview]:
     """Yield images with their boxes and keypoints, with the other images and the mask of the sample next to them."""
     manifest = store.manifest
-    variants = [store.variant(size, image=image) for image in manifest.images or ("",)]
+    variants = [store.variant(image=image) for image in manifest.images or ("",)]
     if manifest.section("masks") is not None:
-        variants.append(store.variant(size, mask=True))
+        variants.append(store.variant(mask=True))
     readers = [store.reader(variant) for variant in variants]
     names, (values, _) = store.names(), read_columns(store, variants[0], rows)
     text = next((c.name for c in manifest.columns if c.type == "text" or (c.name, c.type) == (CAPTIONS, "json")), None)

@@ -20,17 +20,17 @@ MAX_LETTERS = 300  # of a line
 DARK, GREY, PALE = (32, 32, 32), (112, 112, 112), (244, 244, 244)
 
 
-def draw_sheet(path: StrPath, out: StrPath, *, size: int | None = None) -> int:
+def draw_sheet(path: StrPath, out: StrPath) -> int:
     """Draw at most 48 samples, evenly spaced over a store, and a legend of its masks or boxes.
 
     Pictures of a sample are side by side: several images, and its mask. Volumes show their middle slice, text its beginning.
 
-    out: the PNG to write. size: the stored size of images; None: the largest. Returns the number of samples shown.
+    out: the PNG to write. Returns the number of samples shown.
     """
     from PIL import Image
 
     store = Store(path, kind=None)
-    cells = [_cell(preview) for preview in previews(store, SAMPLES, size)]
+    cells = [_cell(preview) for preview in previews(store, SAMPLES)]
     wide, tall = (max((getattr(cell, side) for cell in cells), default=TILE) for side in ("width", "height"))
     columns = max(1, ACROSS * (TILE + GAP) // (wide + GAP))
     counts = [counted for counted in counts_of(store_facts(store)) if counted.rows[0][2]]

@@ -35,10 +35,10 @@ class CountTable:
     rows: list[tuple[str, int, Color | None]]
 
 
-def previews(store: Store, most: int, size: int | None = None) -> Iterator[Preview]:
-    """Yield at most so many samples, evenly spaced over a store. size: the stored size of images; None: the largest."""
+def previews(store: Store, most: int) -> Iterator[Preview]:
+    """Yield at most so many samples, evenly spaced over a store, in the largest stored size."""
     count = min(len(store), most)
-    yield from store.kind.module("preview").previews(store, np.arange(count) * len(store) // max(1, count), size)
+    yield from store.kind.module("preview").previews(store, np.arange(count) * len(store) // max(1, count))
 
 
 def label_text(store: Store, row: int) -> str:

@@ -26,7 +26,7 @@ def facts(store: Store) -> dict[str, Any]:
     return {"tokens": {**known, "count": sum(tokens.counts), **spread}}
 
 
-def previews(store: Store, rows: Array, size: int | None) -> Iterator[Preview]:
+def previews(store: Store, rows: Array) -> Iterator[Preview]:
     """Yield the beginnings of documents."""
     names, (decode, problem) = store.names(), _decoder(store)
     for row in rows.tolist():
