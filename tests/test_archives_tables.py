@@ -92,7 +92,7 @@ def test_a_hugging_face_dataset(tmp_path: Path, ending: str, per_group: int) -> 
 )
 def test_which_column_holds_the_images(tmp_path: Path, columns: dict[str, Any], image: str) -> None:
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
-    assert {s.place[2] for s in list_sources(tmp_path / "x.parquet").sources} == {image}
+    assert {s.locator[2] for s in list_sources(tmp_path / "x.parquet").sources} == {image}
     equal(all_pixels(tmp_path / "x.parquet"), wanted(0, 2))
 
 

@@ -107,7 +107,7 @@ NAMES = ["a.jpg", "é/日本.png", "\udcff.jpg", "\ud800", "", "x" * 300]
 INPUTS = [
     *(Source(name, label, size) for label, (name, size) in enumerate(zip(NAMES, [0, -1, 1, 1 << 31, 1 << 40, 7], strict=True))),
     Source("a", (1.5, float("inf")), 3, "no-label"),
-    Source("b", -1, 3, place=("tar", "a.tar", 512, 1 << 40), values=("text", [1, 2], (1, 2), None, b"\0")),
+    Source("b", -1, 3, locator=("tar", "a.tar", 512, 1 << 40), values=("text", [1, 2], (1, 2), None, b"\0")),
     Source("c", -1, 3, companions=(Source("d", -1, -1, "missing"),), values=(True, 1, 1.0)),
     ArraySource("e.npz/a", 1, 5, key="a", archive="e.npz"),
     Source("f", 0, 0),

@@ -131,10 +131,10 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
     rows: list[tuple[int, list[int], int]] = []
     rejects: list[dict[str, Any]] = []
     classes, grids = Counter[int](), Counter[str]()
-    for place, source in enumerate(task.sources):
-        progress.at(place)
-        number, size = task.first + place, max(source.size, 0)
-        arrays = _load(job, source, task.skip.get(place))
+    for position, source in enumerate(task.sources):
+        progress.at(position)
+        number, size = task.first + position, max(source.size, 0)
+        arrays = _load(job, source, task.skip.get(position))
         if isinstance(arrays, tuple):
             rejects.append({"source": number, "name": source.name, "reason": arrays[0], "detail": arrays[1]})
             progress.add(finished=size, rejected=1)

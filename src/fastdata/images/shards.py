@@ -44,18 +44,18 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
     """Prepare the images of a task in every size."""
     rows, rejects = list[list[Any]](), list[dict[str, Any]]()
     classes, counts, originals = Counter[int](), Counter[str](), np.zeros(len(job.plan.options.variants()), int)
-    for place, source in enumerate(_with_files(job, task, progress)):
-        progress.at(place)
+    for position, source in enumerate(_with_files(job, task, progress)):
+        progress.at(position)
         own = Counter[str]()
         try:
-            records, values = _prepared(job, source, task.skip.get(place), own, partial(_room, job, source, progress, place))
+            records, values = _prepared(job, source, task.skip.get(position), own, partial(_room, job, source, progress, position))
         except Exception as error:  # noqa: BLE001  whatever a decoder raises for a bad file, it is listed and the run continues
             reason, detail = reject_of(error)
-            rejects.append({"source": task.first + place, "name": source.name, "reason": reason, "detail": detail})
+            rejects.append({"source": task.first + position, "name": source.name, "reason": reason, "detail": detail})
             progress.add(finished=1, rejected=1)
             continue
         writers.append([record.data for record in records], values)
-        rows.append([task.first + place, [[record.height, record.width] for record in records]])
+        rows.append([task.first + position, [[record.height, record.width] for record in records]])
         classes.update(next((record.classes for record in records if record.classes), {}))
         counts.update(own)
         originals += [record.original for record in records]
@@ -72,22 +72,22 @@ def _with_files(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> I
     endings = [field.ending for field in job.plan.fields if field.ending]
 
     def wanted(numbered: tuple[int, Source]) -> Iterator[AnyPath]:
-        place, source = numbered
-        if not source.problem and place not in task.skip:
+        position, source = numbered
+        if not source.problem and position not in task.skip:
             companions = zip(roots[1:], source.companions, strict=True)
-            yield from (folder / companion.name for folder, companion in companions if not companion.place)
-            if not source.place:
+            yield from (folder / companion.name for folder, companion in companions if not companion.locator)
+            if not source.locator:
                 yield from (join(roots[0], name) for name in (source.name, *field_files(source, endings)))
 
     return (source for _, source in read_ahead(enumerate(task.sources), wanted, lambda numbered: max(numbered[1].size, 0)))
 
 
 @contextmanager
-def _room(job: PrepareRun, source: Source, progress: ProgressReport, place: int, need: int) -> Iterator[None]:
+def _room(job: PrepareRun, source: Source, progress: ProgressReport, position: int, need: int) -> Iterator[None]:
     """Make sure of the memory for an image. A worker that waits for its turn is no decoder that hangs."""
     try:
         with room(need, job.share, waiting=lambda: progress.at(-1)):
-            progress.at(place)
+            progress.at(position)
             yield
     except MachineError as error:
         advice = "run again with fewer --workers or on a machine with more memory, or plan again with a smaller --max-pixels"
@@ -116,7 +116,7 @@ def _prepared(
             raise CodecError(f"its {called}: {detail}", reason) from None
     if job.plan.options.mask is not None:  # its records come first
         companions.insert(0, ("mask", companions.pop()[1]))
-    if not source.place and not any(field.ending for field in job.plan.fields):  # whose sizes are part of that of the source
+    if not source.locator and not any(field.ending for field in job.plan.fields):  # whose sizes are part of that of the source
         found = len(data) + sum(len(body) for _, body in companions)
         if found != source.size:
             raise CodecError(f"{found} bytes, but {source.size} when it was listed", "changed")
@@ -149,7 +149,7 @@ def _names(plan: Plan, found: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the name of each image."""
     for shard, table in enumerate(found):
         sources, first = plan.shard(shard), plan.bounds[shard]
-        yield from (sources[place - first].name for place, _ in table["rows"])
+        yield from (sources[position - first].name for position, _ in table["rows"])
 
 
 def _rows(plan: Plan, shard: int, rows: list[Any]) -> Array:

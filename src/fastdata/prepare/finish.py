@@ -135,7 +135,7 @@ def first_reject(rejects: Sequence[Mapping[str, Any]], plan: Plan | None) -> str
     if not rejects:
         return ""
     first, tried = rejects[0], ""
-    if plan is not None and not getattr(plan.sources[first["source"]], "place", ()):
+    if plan is not None and not getattr(plan.sources[first["source"]], "locator", ()):
         tried = tried_path(to_path(plan.roots[0]), first["reason"], first["name"])
     return f"{first['name']}: {first['reason']}: {first['detail']}{tried}"
 

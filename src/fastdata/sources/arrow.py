@@ -209,7 +209,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
         paths = file.column(columns.image, "path") if has_path else [None] * len(file)
         bases = [PurePosixPath(one).name if isinstance(one, str) else "" for one in paths]
         inputs = [
-            Source(f"{name}/{k:06d}{'-' * bool(base)}{base}", -1, sizes[k], place=(kind, name, columns.image, k))
+            Source(f"{name}/{k:06d}{'-' * bool(base)}{base}", -1, sizes[k], locator=(kind, name, columns.image, k))
             for k, base in enumerate(bases)
         ]
         return columns, inputs, file.column(columns.label) if columns.label else [None] * len(file)

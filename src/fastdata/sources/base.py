@@ -1,7 +1,7 @@
 """Archives, which hold many inputs in one file: which kind of them SOURCE is, and the bytes of each input.
 
 A kind is a module of this package, and its endings in ENDINGS. It has `list_inputs`, and `read`, which returns the bytes of an
-image file, from the archive's path and the rest of a `place`.
+image file, from the archive's path and the rest of a `locator`.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def read_range(path: AnyPath, offset: int, length: int) -> bytes:
 
 def read_source(root: StrPath, source: Source) -> bytes:
     """Read an input's image file. Raise CodecError if its archive is damaged, or holds no image there, or OSError."""
-    if not source.place:
+    if not source.locator:
         return join(to_path(root), source.name).read_bytes()
-    kind, file, *where = source.place
+    kind, file, *where = source.locator
     data: bytes = _module(kind).read(to_path(root) / str(file), *where)
     return data
 

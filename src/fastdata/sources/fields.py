@@ -94,7 +94,7 @@ def with_fields(inputs: SourceList, fields: Sequence[Field], source: StrPath) ->
     """Return the inputs with fields that are no columns of a table of paths. source: SOURCE, for messages."""
     if not fields or not inputs.sources:
         return inputs
-    kinds = {source.place[0] if source.place else "" for source in inputs.sources}
+    kinds = {source.locator[0] if source.locator else "" for source in inputs.sources}
     for field in fields:
         if not kinds <= ({"", "tar"} if field.ending else {"parquet", "arrow"}):
             what = "members: NAME=ENDING are files next to the images, or members of a tar" if field.ending else NO_COLUMNS
@@ -139,7 +139,7 @@ def _file(root: AnyPath, name: str) -> AnyPath:
 def _archived(inputs: SourceList, field: Field) -> Column:
     """Return the column that suits one of the archives, which all must have it with the same type."""
     found = dict[Column, str]()
-    for file in dict.fromkeys(str(source.place[1]) for source in inputs.sources):
+    for file in dict.fromkeys(str(source.locator[1]) for source in inputs.sources):
         found.setdefault(arrow.column(inputs.root / file, field.path[0]), file)
     if field.typed:
         return field.column
@@ -151,12 +151,12 @@ def _archived(inputs: SourceList, field: Field) -> Column:
     return next(iter(found))
 
 
-def _member(inputs: SourceList, field: Field, place: int) -> Column:
-    """Return the column that suits a member of a tar, or a file next to each image. place: in the values of an input."""
+def _member(inputs: SourceList, field: Field, k: int) -> Column:
+    """Return the column that suits a member of a tar, or a file next to each image. k: the index in the values of an input."""
     root, name, last = inputs.root, field.column.name, field.ending.lower().rpartition(".")[2]
 
     def is_there(source: Source) -> bool:
-        return source.values[place] is not None if source.place else not look(_file(root, *field_files(source, [field.ending])))[1]
+        return source.values[k] is not None if source.locator else not look(_file(root, *field_files(source, [field.ending])))[1]
 
     there = (source for source in inputs.sources if not source.problem and is_there(source))
     if (first := next(there, None)) is None:
@@ -168,7 +168,7 @@ def _member(inputs: SourceList, field: Field, place: int) -> Column:
         return Column(name, "text" if last in TEXT_ENDINGS else "json" if last in JSON_ENDINGS else "bytes")
     for source in chain([first], there):
         with suppress(ValueError, CodecError, OSError):  # a worker will reject it
-            array = _array_in(_bytes(root, source, field.ending, source.values[place:]))
+            array = _array_in(_bytes(root, source, field.ending, source.values[k:]))
             return Column(name, field.column.type if of_arrays else array.dtype.name, array.shape[of_arrays:], of_arrays)
     raise ValueError("none of its arrays can be read")
 
@@ -210,7 +210,7 @@ def _value(root: AnyPath, source: Source, field: Field, own: Iterator[Any]) -> A
         elif field.ending:
             value = parse_file(column, field.ending, _bytes(root, source, field.ending, own))
         else:
-            _, file, _, row = source.place
+            _, file, _, row = source.locator
             value = nested(arrow.cell(root / str(file), field.path[0], int(row)), field.path[1:])
         return as_instances(column, value) if field.layout else fit(column, value)
     except FileNotFoundError:
@@ -225,11 +225,11 @@ def _value(root: AnyPath, source: Source, field: Field, own: Iterator[Any]) -> A
 
 def _bytes(root: AnyPath, source: Source, ending: str, own: Iterable[Any]) -> bytes:
     """Read the bytes of a file next to an image, or of a member of a tar, whose offset and size come next in `own`."""
-    if source.place:
+    if source.locator:
         member = next(iter(own))
         if member is None:
             raise FileNotFoundError
-        return read_range(root / str(source.place[1]), *member)
+        return read_range(root / str(source.locator[1]), *member)
     path = _file(root, *field_files(source, [ending]))
     if isinstance(path, Path) and look(path)[1] == "not-a-file":  # reading a pipe might never end
         raise FileNotFoundError

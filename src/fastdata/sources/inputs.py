@@ -46,7 +46,7 @@ class Packed(Sequence[T]):
         self._ends = array("Q", [0])  # of the blocks
         self._last: list[T] = []  # items that do not fill a block yet
         self._read: tuple[int, list[T]] = -1, []  # the block that was read last, and its number
-        self._places: Sequence[int] | Array | None = None  # of the items, in their order; None: all, as they came
+        self._chosen: Sequence[int] | Array | None = None  # of the items, in their order; None: all, as they came
         self.extend(items)
 
     def append(self, item: T) -> None:
@@ -63,20 +63,20 @@ class Packed(Sequence[T]):
             self.append(item)
 
     def __len__(self) -> int:
-        return (len(self._ends) - 1) * BLOCK + len(self._last) if self._places is None else len(self._places)
+        return (len(self._ends) - 1) * BLOCK + len(self._last) if self._chosen is None else len(self._chosen)
 
     def __getitem__(self, index: Any) -> Any:
         found = range(len(self))[index]
         return self._item(found) if isinstance(found, int) else tuple(map(self._item, found))
 
     def __iter__(self) -> Iterator[T]:
-        if self._places is not None:
+        if self._chosen is not None:
             return map(self._item, range(len(self)))
         return (item for number in range(len(self._ends)) for item in self._block(number))
 
     def _item(self, index: int) -> T:
-        number, place = divmod(index if self._places is None else int(self._places[index]), BLOCK)
-        return self._block(number)[place]
+        number, offset = divmod(index if self._chosen is None else int(self._chosen[index]), BLOCK)
+        return self._block(number)[offset]
 
     def _block(self, number: int) -> list[T]:
         if number == len(self._ends) - 1:
@@ -87,16 +87,16 @@ class Packed(Sequence[T]):
             self._read = read = number, pickle.loads(zlib.decompress(memoryview(self._data)[begin:end]))
         return read[1]
 
-    def taken(self: P, places: Sequence[int] | Array) -> P:
+    def taken(self: P, indices: Sequence[int] | Array) -> P:
         """Return the items at some indices, which share their memory with this list. Distant items take long to read."""
         chosen = copy(self)
-        chosen._places = places if self._places is None else np.asarray(self._places)[places]
+        chosen._chosen = indices if self._chosen is None else np.asarray(self._chosen)[indices]
         return chosen
 
 
 def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
     """Return inputs in an order that depends on their number alone: by the checksum of each one's index."""
-    kind, file = getattr(sources[0], "place", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
+    kind, file = getattr(sources[0], "locator", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
     if kind == "parquet" or (kind == "arrow" and remote):
         instead = "prepare it with --order listed, export the store (fastdata export), and prepare the export with --order shuffled"
         raise PrepError(f"{file} is unpacked in large pieces, which shuffled inputs would do once for each: {instead}")
@@ -146,7 +146,7 @@ WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+(,[0-9]+)+(\.[0-9]*)?\s*$")
 LARGEST_FLOAT = 3.4028234663852886e38  # of float32, the type of stored float labels
 
 Label = int | tuple[float, ...]
-Place = tuple[str | int, ...]
+Locator = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Source:
     label: Label  # -1 if it has none
     size: int  # bytes, with its companions and the files of its fields; -1 if the file could not be examined
     problem: str = ""  # the reason why it cannot be used, if that is already known, perhaps with ": " and details
-    place: Place = ()  # in an archive: the kind of archive, its path relative to the root, and the position in it
+    locator: Locator = ()  # in an archive: the kind of archive, its path relative to the root, and the position in it
     values: tuple[Any, ...] = ()  # of listed fields; then for each member of a tar that is a field, its offset and size, or None
     companions: tuple[Source, ...] = ()  # its other images, then its mask, whose names are relative to further roots of the plan
 
@@ -183,7 +183,7 @@ class Source:
     @property
     def container(self) -> str:
         """The file of which it is a part, relative to the root; "": none."""
-        return str(self.place[1]) if self.place and self.place[0] != "python" else ""
+        return str(self.locator[1]) if self.locator and self.locator[0] != "python" else ""
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ def label_notes(inputs: SourceList, *, masks: bool, no_labels: bool) -> Iterator
             yield f"all samples have one class, {names[next(iter(used))]}: is this intended?{more}"
     elif not masks:
         archive = "--label-column COLUMN, if the archive has columns, or --label-from '([a-z]+)_', whose group is the class"
-        how = archive if any(source.place for source in inputs.sources) else f"one folder for each class, {FLAT}"
+        how = archive if any(source.locator for source in inputs.sources) else f"one folder for each class, {FLAT}"
         yield "labels: none, so targets will be -1" + ("" if no_labels else f". To add labels: {how}")
 
 

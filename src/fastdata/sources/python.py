@@ -255,7 +255,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
         if labels is None:
             values.append(label)
     name, size = f"{path.name}@{digest.hexdigest()[:16]}", total // max(len(sampled), 1)
-    each = Packed(Source(f"{k:06d}", -1, size, place=("python", name, k)) for k in range(count))
+    each = Packed(Source(f"{k:06d}", -1, size, locator=("python", name, k)) for k in range(count))
     others = [str(name) for name in items.unread if name not in named]
     notes = (not_stored(others, "--fields stores values of items"),) if others else ()
     columns = {"": Packed(f"item {k}" for k in range(count)), **cells}

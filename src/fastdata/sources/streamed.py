@@ -92,7 +92,7 @@ def _table(path: AnyPath, archive: str, file: _StreamedFile, wanted: str) -> Tab
     inputs, labels = list[Source](), list[Any]()
     for k, cells in enumerate(_samples(path, file)):
         offset, data = cells[images[0]]
-        inputs.append(Source(f"{archive}/{k:06d}", -1, len(data), place=("streamed", archive, offset, len(data))))
+        inputs.append(Source(f"{archive}/{k:06d}", -1, len(data), locator=("streamed", archive, offset, len(data))))
         if label:
             cell, encoding = bytes(cells[label][1]), columns[label]
             labels.append(cell.decode() if encoding == "str" else np.frombuffer(cell, np.dtype(encoding).newbyteorder("<")).item())

@@ -167,7 +167,7 @@ def _parquet_rows(path: AnyPath, wanted: Collection[str | None], schema: dict[st
 
 
 def read_rows(path: AnyPath) -> Iterator[list[str]]:
-    """Yield the rows of a CSV, strictly: a quote in a wrong place, which would join rows, is a PrepError."""
+    """Yield the rows of a CSV, strictly: a stray quote, which would join rows, is a PrepError."""
     _refuse_head(path)
     csv.field_size_limit(sys.maxsize)  # run-length masks are longer than the default
     line = 0  # where the row before it ends

@@ -135,7 +135,7 @@ def _sample(
     skipped.update(ending for ending in by_ending if ending not in chosen)
     if len(images) != 1:
         problem = "two-images" if images else "no-image"
-        return Source(f"{name}/{key}", -1, 0, problem, place=("tar", name, 0, 0)), label, names
+        return Source(f"{name}/{key}", -1, 0, problem, locator=("tar", name, 0, 0)), label, names
     first = _input(name, images[0])
     wanted = [by_ending.get(ending) for ending in endings]
     parts = tuple(None if member is None or member.problem else [member.offset, member.size] for member in wanted)
@@ -146,7 +146,7 @@ def _sample(
 
 
 def _input(name: str, member: Member) -> Source:
-    return Source(f"{name}/{member.name}", -1, member.size, member.problem, place=("tar", name, member.offset, member.size))
+    return Source(f"{name}/{member.name}", -1, member.size, member.problem, locator=("tar", name, member.offset, member.size))
 
 
 def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
