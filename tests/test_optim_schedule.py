@@ -190,7 +190,7 @@ def test_a_plateau_sees_the_metric_that_is_named() -> None:
         schedule.evaluated({"loss": 0.0, "accuracy": accuracy})
         schedule.epoch_ended()
         assert schedule.rates() == [pytest.approx(rate)]
-    with pytest.raises(ValueError, match=r"ReduceLROnPlateau needs the metric 'accuracy', found \['loss'\]: pass \(scheduler, one"):
+    with pytest.raises(ValueError, match=r"ReduceLROnPlateau needs 'accuracy', found \['loss'\]: pass \(scheduler, one"):
         schedule.evaluated({"loss": 1.0})
 
 

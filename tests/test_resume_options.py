@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import StepLR
@@ -18,7 +17,7 @@ from torch.optim.lr_scheduler import StepLR
 from fastdata import Trainer
 from fastdata.errors import FastDataError
 from fastdata.optim import cosine
-from training import Batch, cut, data, net, summed, values
+from training import Batch, cut, data, net, plain, summed, values
 
 BATCHES: list[Batch] = cut(data(12), (4, 4, 4))
 
@@ -44,10 +43,7 @@ def by_hand(optimizers: list[Any]) -> nn.Module:
             optimizer.load_state_dict(state)
             for group, values_asked in zip(optimizer.param_groups, wanted, strict=True):
                 group.update({name: value for name, value in values_asked.items() if name != "params"})
-        for x, y in BATCHES:
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+        plain(model, optimizer, BATCHES)
         state = optimizer.state_dict()
     return model
 

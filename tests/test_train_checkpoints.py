@@ -133,26 +133,21 @@ def test_a_change_right_after_save_is_not_in_the_file(tmp_path: Path) -> None:
     assert torch.equal(found["optimizer"]["state"][0]["exp_avg"], expected["optimizer"]["state"][0]["exp_avg"])
 
 
-def saved_twice(folder: Path) -> tuple[Path, bytes]:
-    """Save two states, and return the file of the newer one, and its bytes."""
-    for update in (1, 2):
-        kept = Checkpoints(folder, World(), keep_last=2)
-        kept.save(update, {"update": update, "weight": torch.arange(1000.0)})
-        kept.wait()
-    newest = folder / "update-00000002.pt"
-    return newest, newest.read_bytes()
-
-
 def test_what_torch_load_would_not_notice_is_damage(tmp_path: Path) -> None:
     """It takes what is put before for the beginning, and of a part that one bit makes a folder it reads nothing."""
-    newest, whole = saved_twice(tmp_path)
+    kept = Checkpoints(tmp_path, World(), keep_last=2)
+    for update in (1, 2):
+        kept.save(update, {"update": update, "weight": torch.arange(1000.0)})
+        newest = kept.wait()
+    assert newest is not None
+    whole = newest.read_bytes()
     entries = [match.start() for match in re.finditer(b"PK\x01\x02", whole)]
     folders = [whole[: entry + 38] + bytes([whole[entry + 38] ^ 0x10]) + whole[entry + 39 :] for entry in entries]
     assert len(folders) >= 3
     for damaged in (whole.replace(b"update", b"upgate") + whole, *folders):
         newest.write_bytes(damaged)
         with pytest.warns(UserWarning, match=r"damaged.*resuming from an older one"):
-            state = Checkpoints(tmp_path, World(), keep_last=2).newest()
+            state = kept.newest()
         assert state is not None and state["update"] == 1 and torch.equal(state["weight"], torch.arange(1000.0))
 
 

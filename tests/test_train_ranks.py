@@ -201,7 +201,7 @@ def check_metric_objects_compute_what_they_do_on_one_rank_or_an_error_says_why_n
         right = (out.argmax(1) == y).float().mean().item()
         assert found == pytest.approx({"loss": F.cross_entropy(out, y).item(), "all/acc": right, "all/auroc": area}, rel=1e-6)
         assert everyone(found) == [found] * size
-    with pytest.raises(FastDataError, match="rank 1 has no rows of this dataset to update all: use smaller batches"):
+    with pytest.raises(FastDataError, match="rank 1 has no rows to update all: use smaller batches"):
         run.evaluate(loader(1))
     with pytest.raises(FastDataError, match=r"rank by rank: its compute\(\) must sum over them"):
         trainer(net(), MOMENTUM, metrics={"alone": Alone()}).evaluate(loader(13))

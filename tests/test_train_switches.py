@@ -160,7 +160,7 @@ def test_an_optimizer_made_for_a_gpu_is_fused_unless_someone_said_otherwise(give
 )
 def test_optimizers_that_need_a_loop_of_ones_own_say_so(make, kind):
     model = net()
-    with pytest.raises(TypeError, match=f"optimizer is a {kind}.*LBFGS, need a loop of your own"):
+    with pytest.raises(TypeError, match=f"optimizer is a {kind}, .*LBFGS, need a loop of your own"):
         trainer(model, make(model))
 
 

@@ -62,10 +62,8 @@ class GPUNormalize(nn.Module):
         if max_value is not None and not 0 < max_value < math.inf:
             raise ValueError(f"max_value must be a number above 0, found {max_value}: pass 255, 4095, ..., or None")
         if max_value is None and max(*self.mean, *self.std) > 1:
-            raise ValueError(
-                f"mean is {self.mean} and std {self.std}, but pixels are first scaled to 0 to 1: pass max_value=1 if both are "
-                "in codes (0 to 255), or divide both by 255; pass max_value=255 to use these numbers as they are"
-            )
+            found = f"mean is {self.mean} and std {self.std}, but pixels are first scaled to 0 to 1"
+            raise ValueError(f"{found}: pass max_value=1 if both are in codes (0 to 255), or 255 to use them as they are")
         self.channels = max(channels, default=None)
         self.dtype = dtype
         self.max_value = max_value
@@ -108,10 +106,8 @@ class GPUNormalize(nn.Module):
             raise ValueError(f"the input must be [C, H, W], [B, C, H, W] or [B, C, D, H, W], found {list(x.shape)}: reshape it")
         found = x.shape[1 if x.dim() == 5 else -3]
         if self.channels is not None and found != self.channels:
-            raise ValueError(
-                f"mean and std are for {self.channels} channels, found {found} in {list(x.shape)}: "
-                "pass one number per channel, or move the channels in front of the height with permute"
-            )
+            text = f"mean and std are for {self.channels} channels, found {found} in {list(x.shape)}"
+            raise ValueError(f"{text}: pass one number per channel, or move the channels with permute")
 
     def extra_repr(self) -> str:
         return f"mean={self.mean}, std={self.std}, dtype={self.dtype}, max_value={self.max_value}"

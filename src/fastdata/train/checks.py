@@ -50,10 +50,7 @@ class GraphCheck:
             return
         gc.collect()  # what only a reference cycle keeps
         if any(mark() is not None for mark in self._marks):
-            warn_user(
-                f"the graph of update {MARKED_UPDATE} still exists after update {CHECKED_UPDATE}: the code collects losses or "
-                "outputs with their graphs, so memory grows with every batch. Collect loss.detach() instead"
-            )
+            warn_user("losses or outputs are collected with their graphs, so memory grows: collect loss.detach() instead")
         self._marks.clear()
 
 

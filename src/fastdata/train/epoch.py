@@ -27,8 +27,7 @@ def check_rank(loader: Any, world: World) -> None:
     rank, size = getattr(part, "rank", None), getattr(part, "world_size", None)
     if size is not None and (rank, size) != (world.rank, world.size):
         raise FastDataError(
-            f"the Loader has the samples of rank {rank} of {size}, but this is rank {world.rank} of {world.size}: "
-            "leave rank= and world_size= out, and it takes both from torch.distributed or torchrun"
+            f"the Loader has the samples of rank {rank} of {size}, but this is rank {world.rank} of {world.size}: leave both out"
         )
 
 
@@ -125,10 +124,7 @@ class Epoch:
 
 
 def _unequal(found: str) -> FastDataError:
-    return FastDataError(
-        f"the loaders have {found}, but ranks would wait for each other: give all as many, as fastdata.Loader does, and "
-        "DataLoader(sampler=DistributedSampler(dataset))"
-    )
+    return FastDataError(f"the loaders have {found}, but ranks would wait for each other: give all as many, as Loader does")
 
 
 def first_tensor(batch: Any) -> Tensor | None:

@@ -75,10 +75,8 @@ def evaluate(model: nn.Module, loader: Any, loss_fn: Any, metrics: Metrics, comp
             with compute.autocast():
                 losses = losses_of(loss_fn(recorded, batch))
                 if (functions or objects) and recorded.calls != 1:
-                    raise FastDataError(
-                        f"loss_fn called the model {recorded.calls} times, so metrics do not know which outputs to take: let it "
-                        "call one module once, whose forward returns the outputs for the metrics"
-                    )
+                    text = f"loss_fn called the model {recorded.calls} times, so metrics do not know which outputs to take"
+                    raise FastDataError(f"{text}: call a module once")
                 found = {name: _pair(name, function(recorded.outputs, batch), batch) for name, function in functions.items()}
             if valid == 0:
                 continue
@@ -95,8 +93,7 @@ def _scores_and_targets(outputs: Any, batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return outputs, batch[1]
     raise TypeError(
-        f"a metric is updated with (outputs, batch[1]), but a batch is a {type(batch).__name__} of {len(batch)} parts: "
-        "pass the pair (metric, function(outputs, batch) -> (predictions, targets))"
+        f"a batch is a {type(batch).__name__} of {len(batch)} parts: pass the pair (metric, function(outputs, batch) -> arguments)"
     )
 
 
@@ -123,9 +120,7 @@ def _computed(objects: Mapping[str, tuple[Any, Any]], number: int, world: World)
     """Return the values that metric objects compute from the `number` batches of this rank, the same on every rank."""
     batches = world.gather(number)
     if not all(batches):  # compute() would wait for this rank forever, or leave out the others
-        raise FastDataError(
-            f"rank {batches.index(0)} has no rows of this dataset to update {', '.join(objects)}: use smaller batches"
-        )
+        raise FastDataError(f"rank {batches.index(0)} has no rows to update {', '.join(objects)}: use smaller batches")
     found = dict[str, float]()
     for name, (metric, _) in objects.items():
         _flatten(found, name, metric.compute())
@@ -133,9 +128,7 @@ def _computed(objects: Mapping[str, tuple[Any, Any]], number: int, world: World)
     for name in found:
         values = torch.tensor([rank[name] for rank in ranks], dtype=torch.float64)
         if not values.isclose(values[0], rtol=1e-4, equal_nan=True).all():  # sums on a GPU may be taken in another order
-            raise FastDataError(
-                f"metrics {name!r} is {values.tolist()}, rank by rank: its compute() must sum over them, as torchmetrics' does"
-            )
+            raise FastDataError(f"{name!r} is {values.tolist()}, rank by rank: its compute() must sum over them")
     return dict(ranks[0])
 
 
@@ -186,10 +179,7 @@ def _batches(loader: Any, compute: Compute) -> Iterator[tuple[Any, int | None]]:
     check_rank(loader, compute.world)
     sampler = getattr(loader, "sampler", None)
     if isinstance(sampler, DistributedSampler) and (spare := sampler.total_size - len(sampler.dataset)) > 0:  # type: ignore[arg-type]
-        warn_user(
-            f"the DistributedSampler repeats {spare} of {sampler.total_size - spare} samples, so that all ranks have as many, and "
-            "they count twice here: use fastdata's Loader"
-        )
+        warn_user(f"the DistributedSampler repeats {spare} samples, which count twice here: use fastdata's Loader")
     if hasattr(loader, "set_epoch"):
         loader.set_epoch(0)  # the same random crops each time
     count = 0

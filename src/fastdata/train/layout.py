@@ -117,14 +117,9 @@ def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> t
         fuse = device.type == "cuda" and "fused" in defaults and defaults["fused"] is None and not defaults.get("foreach")
         optimizer = optimizer(model.parameters(), **({"fused": True} if fuse else {}))
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
-        raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}, but must be one optimizer or a function that makes it, such as "
-            "partial(AdamW, lr=1e-3); several that take turns, and LBFGS, need a loop of your own"
-        )
+        found = type(optimizer).__name__
+        raise TypeError(f"optimizer is a {found}, but must be one, or make one: several, or LBFGS, need a loop of your own")
     own = {id(p) for p in model.parameters()}
     if not all(id(p) in own for group in optimizer.param_groups for p in group["params"]):
-        raise ValueError(
-            "the optimizer has parameters that are not the model's, perhaps since the model was replaced or sharded "
-            "later: give a function that makes the optimizer, such as partial(AdamW, lr=1e-3)"
-        )
+        raise ValueError("the optimizer has parameters that are not the model's: give a function, as partial(AdamW, lr=1e-3)")
     return optimizer

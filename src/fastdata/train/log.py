@@ -6,8 +6,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,10 @@ LINE_S = 60.0  # most time between two lines where there is no progress bar
 
 
 class RunTotals(dict[str, float]):
-    """Sums since a run began: the times of this rank, and numbers of all ranks. A record covers the time since a mark."""
+    """Sums since a run began: times of this rank, less pauses, and numbers of all ranks. A record covers the time since a mark."""
 
     def __init__(self) -> None:
         super().__init__(seconds=-time.perf_counter(), wait_s=0.0, rows=0.0, losses=0.0, counts=0.0, skipped=0.0)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave out the time of the enclosed code: evaluation, copies for a checkpoint."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self["seconds"] -= time.perf_counter() - started
 
     def mark(self) -> dict[str, float]:
         return {**self, "seconds": self["seconds"] + time.perf_counter()}
@@ -132,7 +123,7 @@ class ProgressDisplay:
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
-        self._bar: Any = None
+        self._bar = tqdm(disable=True)
         self._last_line = time.monotonic()
 
     def begin(self, epoch: int, start: int, updates: int | None) -> None:
@@ -147,8 +138,6 @@ class ProgressDisplay:
 
     def show(self, record: Mapping[str, Any]) -> None:
         """Show a record beside the bar; where there is none, print it, at most once a minute."""
-        if self._bar is None:
-            return
         self._bar.set_postfix_str(line(record), refresh=False)
         if self._bar.disable and time.monotonic() - self._last_line >= LINE_S:
             self.tell(f"epoch {self._epoch}: {record['update']} updates, {line(record)}")
@@ -168,9 +157,7 @@ class ProgressDisplay:
                 sys.stdout.flush()
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        self._bar = None
+        self._bar.close()
 
 
 def line(record: Mapping[str, Any]) -> str:

@@ -19,12 +19,9 @@ SchedulerLike: TypeAlias = Callable[[int], float] | LRScheduler | tuple[LRSchedu
 
 
 class Schedule:
-    """Sets the rates of an optimizer from nothing, a function of the update, or any of torch's schedulers.
+    """Sets the rates of an optimizer from nothing, a function of the update, or a scheduler of torch (`of_torch`).
 
-    Attributes:
-        every: when it steps: "never", "update", "epoch" or "evaluation".
-        metric: the metric of a ReduceLROnPlateau.
-        of_torch: whether it is a scheduler of torch, whose state includes its arguments.
+    It steps `every` "update", "epoch" or "evaluation", or "never"; `metric` is that of a ReduceLROnPlateau.
     """
 
     def __init__(self, scheduler: SchedulerLike, optimizer: Optimizer) -> None:
@@ -64,10 +61,7 @@ class Schedule:
             self._scheduler = self._scheduler.over(max(int(updates), 1))
             self._set(self._update)
         elif isinstance(self._scheduler, Curve) and self._scheduler.total != updates < math.inf:
-            raise ValueError(
-                f"the scheduler is {self._scheduler}, but fit makes {updates:.0f} updates (of `accumulate` batches each): leave "
-                "total out, and fit fills it in. To end a run early without changing its rates, let a callback return True"
-            )
+            raise ValueError(f"{self._scheduler}, but fit makes {updates:.0f} updates: leave total out, and fit fills it in")
         if isinstance(self._scheduler, OneCycleLR) and self.every == "update" and self._scheduler.total_steps < updates < math.inf:
             raise ValueError(f"OneCycleLR has total_steps={self._scheduler.total_steps}, but the run has {updates:.0f} updates")
 
@@ -93,9 +87,7 @@ class Schedule:
         """Step a ReduceLROnPlateau after an evaluation. All ranks must pass the same metrics, over all samples."""
         if self.every == "evaluation":
             if self.metric not in metrics:
-                raise ValueError(
-                    f"ReduceLROnPlateau needs the metric {self.metric!r}, found {[*metrics]}: pass (scheduler, one of these names)"
-                )
+                raise ValueError(f"ReduceLROnPlateau needs {self.metric!r}, found {[*metrics]}: pass (scheduler, one of these)")
             self._scheduler.step(metrics[self.metric])
 
     def rates(self) -> list[float]:

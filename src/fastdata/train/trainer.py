@@ -214,10 +214,8 @@ class Trainer:
             return self.epoch_open or (self.epoch < last_epoch and self.update < last_update)
 
         if self._main and self.update and not is_unfinished():
-            warn_user(
-                f"nothing was trained: the run is finished, with {self.epoch} epochs and {self.update} updates. To train "
-                "longer, ask for more epochs or max_steps; for a new run, pass resume=False or another dir"
-            )
+            finished = f"the run is finished, with {self.epoch} epochs and {self.update} updates"
+            warn_user(f"nothing was trained: {finished}. Ask for more of them, or pass resume=False or another dir")
         with (
             noted_signals(active=self._checkpoints is not None) as received,  # otherwise a signal ends the process at once
             profiled(self._profile if self._main else None, self.dir or Path(), self._progress.tell) as self._profiler,
@@ -374,8 +372,9 @@ class Trainer:
         if val is None or self.validated == self.update:
             return self.results
         self._flush()
-        with self._counts.paused():
-            self.results = self.evaluate(val)
+        started = time.perf_counter()
+        self.results = self.evaluate(val)
+        self._counts["seconds"] -= time.perf_counter() - started
         self.validated = self.update
         self.schedule.evaluated(self.results)
         self._call("eval", self.results)
@@ -436,9 +435,10 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint in the background, if there is a `dir` and something is new. All ranks call it together."""
         if self._checkpoints is not None and self._saved != self._counters():
-            with self._counts.paused():
-                self._finish_save()
-                self._checkpoints.save(self.update, self.state_dict())
+            started = time.perf_counter()
+            self._finish_save()
+            self._checkpoints.save(self.update, self.state_dict())
+            self._counts["seconds"] -= time.perf_counter() - started
             self._saved = self._counters()
 
     def _finish_save(self) -> None:
@@ -510,8 +510,7 @@ class Trainer:
         if not alike and place and place["used"] and "global_batch_size" not in (place["loader"] or {}):
             warn_user(
                 f"the checkpoint was made in the middle of an epoch by {len(ranks)} ranks, now there are {self.world.size}, and "
-                "this loader cannot divide the rest of the epoch among them: some samples will repeat in it, others be left out. "
-                "fastdata.Loader can, with global_batch_size="
+                "this loader cannot divide the rest: some samples will repeat. fastdata.Loader can, with global_batch_size="
             )
 
     def close(self) -> None:
