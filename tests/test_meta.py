@@ -65,10 +65,3 @@ def test_the_device_gets_what_the_cpu_gets_and_the_host_reads_nothing(name: str)
         found = call(*there)
     assert all(leaf.device == META for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor))
     assert layouts(found) == want and crossings.count == 0
-
-
-@pytest.mark.parametrize("read", [Ragged.unbind, Ragged.padded, lambda lists: lists[1]])
-def test_what_is_said_to_wait_for_the_device_does(read: Callable[[Ragged], Any]) -> None:
-    lists = Ragged(torch.zeros(7, 4, device=META), torch.zeros(4, dtype=torch.int64, device=META))
-    with pytest.raises((RuntimeError, NotImplementedError), match=r"[Mm]eta"):
-        read(lists)
