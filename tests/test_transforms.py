@@ -220,7 +220,6 @@ class OwnModule(nn.Module):
 OWNERS = {
     "albumentations": lambda: albumentations.Compose([albumentations.RandomBrightnessContrast(p=1.0)]),
     "in a closure": closed_over,
-    "in a global": lambda: lambda image: GLOBAL(image=image)["image"],
     "of a module": OwnModule,
     "of a bound method": lambda: Owner().method,
     "numpy": lambda: lambda image: image ^ NUMPY.integers(0, 256, image.shape, np.uint8),
