@@ -6,7 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -30,7 +30,6 @@ PROBED_TOKENS = 1 << 20  # of a .bin, to see whether it is of another dtype: voc
 MIN_PROBED, MIN_DISTINCT = 64, 1000  # numbers that tell
 ROWS = 64  # of a Parquet that are in memory at once
 DOCUMENT_BYTES = 1 << 30  # of a document, unless the user says otherwise
-BOM = b"\xef\xbb\xbf"
 FORMATS = {".txt": "txt", ".text": "txt", ".md": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".bin": "bin"}
 PACKED = {".gz": "gzip", ".zst": "zstd"}
 
@@ -98,7 +97,7 @@ def read_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DO
         else:
             read = partial(_field, field=cutting.field) if kind == "jsonl" else partial(_text, separator=separator)
             parts = _split(path, packed, piece, separator, most)
-            found = ((at, part if isinstance(part, CodecError) else read(part, at)) for at, part in parts)
+            found = ((at, part if isinstance(part, CodecError) else _checked(read, part, at)) for at, part in parts)
         yield from islice(found, piece.documents) if isinstance(piece, Head) else found
     except MissingExtraError:
         raise
@@ -189,37 +188,30 @@ def _too_large(size: int, most: int) -> CodecError:
     return CodecError(f"the document has at least {size} bytes, more than the {most} of --max-bytes", "too-large")
 
 
-def _text(data: bytes, at: int, *, separator: bytes) -> str | CodecError:
-    ending = b"\r" if separator == b"\n" else b""
-    try:
-        text = (data.removeprefix(BOM) if at == 0 else data).removesuffix(ending).decode()
-    except UnicodeDecodeError as error:
-        return CodecError(f"{error.reason} at byte {at + error.start}", "not-utf8")
-    return text or CodecError("it is empty", "empty")
+def _text(data: bytes, at: int, *, separator: bytes) -> str:
+    return data.removesuffix(b"\r" if separator == b"\n" else b"").decode("utf-8-sig" if at == 0 else "utf-8")
 
 
-def _field(line: bytes, _: int, *, field: str) -> str | CodecError:
-    """Return the text in a line of JSON."""
-    try:
-        entry = json.loads(line)
-    except UnicodeDecodeError as error:
-        return CodecError(str(error), "not-utf8")
-    except (ValueError, RecursionError) as error:
-        return CodecError(str(error), "not-json")
+def _field(line: bytes, _: int, *, field: str) -> Any:
+    entry = json.loads(line)
     if not isinstance(entry, dict) or field not in entry:
         found = ", ".join(list(entry)[:8]) if isinstance(entry, dict) else f"a {type(entry).__name__}"
-        return CodecError(f"no field {field!r}; found {found}", "no-field")
-    return _checked(entry[field])
+        raise CodecError(f"no field {field!r}; found {found}", "no-field")
+    return entry[field]
 
 
-def _checked(text: Any) -> str | CodecError:
+def _checked(read: Callable[..., Any], *part: Any) -> str | CodecError:
+    """Return the text that a function reads, or why it cannot be used."""
+    try:
+        text = read(*part)
+        if isinstance(text, str) and not text.isascii():
+            text.encode()  # not half of a surrogate pair: JSON can write it, UTF-8 cannot
+    except CodecError as error:
+        return error
+    except (ValueError, RecursionError) as error:
+        return CodecError(str(error), "not-utf8" if isinstance(error, UnicodeError) else "not-json")
     if not isinstance(text, str):
         return CodecError(f"a {type(text).__name__}, not text", "not-text")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # half of a surrogate pair: JSON can write it, UTF-8 cannot
-            return CodecError(str(error), "not-utf8")
     return text or CodecError("it is empty", "empty")
 
 
@@ -233,17 +225,14 @@ def _rows(path: AnyPath, piece: Piece, field: str, most: int) -> Iterator[Found]
             column = batch.column(0)
             column = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
             for k, scalar in enumerate(column):
-                yield first + k, _value(scalar, most)
+                yield first + k, _checked(_value, scalar, most)
             first += len(column)
 
 
-def _value(scalar: Any, most: int) -> str | CodecError:
-    try:
-        if scalar.is_valid and (size := len(scalar.as_buffer())) > most:
-            return _too_large(size, most)
-        return _checked(scalar.as_py())
-    except UnicodeDecodeError as error:
-        return CodecError(str(error), "not-utf8")
+def _value(scalar: Any, most: int) -> Any:
+    if scalar.is_valid and (size := len(scalar.as_buffer())) > most:
+        raise _too_large(size, most)
+    return scalar.as_py()
 
 
 def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Array]:
