@@ -89,6 +89,9 @@ class TokenDataset(Fixed, Dataset[Any]):
         self.path, self._location, self._expected = store.path, store.location, store.manifest.xxh3_128
         self.block_size, self.mode, self.documents = block_size, mode, documents
         self._section: Tokens = store.manifest.section("tokens")
+        self.vocab_size, self.end = self._section.vocab_size, self._section.end
+        self.at_once = max(AT_ONCE // block_size, 1)  # rows that a Loader gathers at once, for several batches if they are small
+        self.any_order = mode == "random"  # whether each row is drawn independently: shuffling changes only the rows' numbers
         self._memory = TokenMemory(store)
         self._ends = SharedArray.of(_ends(store))
         self._chosen: SharedArray | None = None
@@ -99,13 +102,13 @@ class TokenDataset(Fixed, Dataset[Any]):
         self._bounds: Array = self._ends.array
         if self._chosen is not None:
             self._bounds = np.append(0, np.cumsum(np.diff(self._bounds)[self._chosen.array]))
+        self.num_tokens, self.num_documents = int(self._bounds[-1]), len(self._bounds) - 1
         rows = -(-np.maximum(np.diff(self._bounds) - 1, 0) // self.block_size)
         self._rows = np.append(0, np.cumsum(rows)) if self.documents == "align" else np.zeros(1, np.int64)
         self._stream: tuple[int, Runs] | None = None
         is_used = self._section.largest == np.iinfo(self._memory.dtype).max
         self.dtype = np.dtype(np.uint32) if is_used else self._memory.dtype
         self._no_token = int(np.iinfo(self.dtype).max)
-        self._torch_dtype = torch.from_numpy(np.empty(0, self.dtype)).dtype
         self._length = self._count_rows()
         if not self._length:
             raise ValueError(
@@ -128,32 +131,6 @@ class TokenDataset(Fixed, Dataset[Any]):
     def identity(self) -> Any:
         """A key that is equal for datasets of the same documents."""
         return self._expected, zlib.crc32(self._bounds.data)
-
-    @property
-    def num_tokens(self) -> int:
-        return int(self._bounds[-1])
-
-    @property
-    def num_documents(self) -> int:
-        return len(self._bounds) - 1
-
-    @property
-    def vocab_size(self) -> int:
-        return self._section.vocab_size
-
-    @property
-    def end(self) -> int | None:
-        return self._section.end
-
-    @property
-    def at_once(self) -> int:
-        """Number of rows that a Loader gathers at once, for several batches if they are small."""
-        return max(AT_ONCE // self.block_size, 1)
-
-    @property
-    def any_order(self) -> bool:
-        """Whether each row is drawn independently, so that shuffling changes only the rows' numbers."""
-        return self.mode == "random"
 
     def __getitem__(self, index: int) -> Any:
         ids = np.array([checked(index, len(self))])
@@ -229,7 +206,8 @@ class TokenDataset(Fixed, Dataset[Any]):
         if places.max() >= 0:
             rows = self._copy(np.where(places < 0, places.max(), places), pin=pin)
         else:
-            rows = torch.empty((len(places), self.block_size + 1), dtype=self._torch_dtype, pin_memory=pin, device="cpu")
+            torch_dtype = torch.from_numpy(np.empty(0, self.dtype)).dtype
+            rows = torch.empty((len(places), self.block_size + 1), dtype=torch_dtype, pin_memory=pin, device="cpu")
         out = rows.numpy()
         for k in np.flatnonzero(places < 0).tolist():
             _, start, length = located[k].tolist()
