@@ -71,8 +71,11 @@ class ArrayDataset(SlotDataset):
         self.crop, self.flips = self._checked_view(crop, flips)
         store, self.ignore_index = self._arrays.store, 255
         self._masks: StoreArrays | None = None
+        self.class_voxels: dict[int, int] = {}
+        self._draws = 2 * self._arrays.axes  # random numbers that a sample needs: for flips, then for the crop
         if masks := store.manifest.section("masks"):
             self._masks = StoreArrays(store.location, mask=True, expected=store.manifest.xxh3_128)
+            self.class_voxels = masks.by_class
             self.ignore_index = masks.outside(ignore_index, self._masks.dtype)
         elif ignore_index is not None:
             raise ValueError(f"ignore_index is {ignore_index}, but the store has no masks; prepare it with --masks FOLDER")
@@ -99,16 +102,6 @@ class ArrayDataset(SlotDataset):
     @property
     def _sums(self) -> list[str]:
         return [self._arrays.store.manifest.xxh3_128]
-
-    @property
-    def class_voxels(self) -> dict[int, int]:
-        masks = self._arrays.store.manifest.section("masks")
-        return masks.by_class if masks else {}
-
-    @property
-    def _draws(self) -> int:
-        """How many random numbers a sample needs: for flips, then for the crop."""
-        return 2 * self._arrays.axes
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         rows = self.rows(checked(index, len(self)))[None]

@@ -12,9 +12,10 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ TRIES = 4  # to write an object, or to read equal bytes twice
 CHECKED_TRIES = 6  # to read bytes with the right checksum
 TIMEOUTS = {"timeout": timedelta(seconds=120), "connect_timeout": timedelta(seconds=5)}
 RETRIES = {"backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
-READERS = ((1, 1), (5, 6))  # seconds without a byte after which the rest is asked for again, and how often; for slow servers
-WRITER = 120, 6  # the seconds are for a part, so that eight uploads at once need 5 Mbit/s
+# Seconds without a byte after which the rest is asked for again, and how often: to read, to read from a slow server, and to write,
+# where the seconds are for a part, so that eight uploads at once need 5 Mbit/s
+CLIENTS = (1, 1), (5, 6), (120, 6)
 CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("too many open files", lacking(OSError(errno.EMFILE, ""))),
     ("unable to canonicalize", "there is no such folder"),
@@ -73,20 +75,18 @@ class Bucket:
                 "with multiprocessing's method spawn or forkserver"
             )
         storage = storage or {}
-        options = _options(self.url, storage)
-        self.plain = "allow_http" in options["client_options"]
+        config, client_options = _options(self.url, storage)
+        self.plain = "allow_http" in client_options
 
         def client(seconds: int, retries: int) -> Any:
             if scheme(url) == "file":
                 return LocalStore(local_path(self.url), mkdir=create)
-            client_options = options["client_options"] | {"read_timeout": timedelta(seconds=seconds)}
-            retry_config = RETRIES | {"max_retries": retries}
-            return from_url(base, **options | {"client_options": client_options, "retry_config": retry_config})
+            timeouts, retry_config = {"read_timeout": timedelta(seconds=seconds)}, RETRIES | {"max_retries": retries}
+            return from_url(base, **config, client_options=client_options | timeouts, retry_config=retry_config)
 
         with self._explained(""):
             try:
-                self._quick, self._store = (client(*reader) for reader in READERS)
-                self._writer = client(*WRITER)
+                self._quick, self._store, self._writer = (client(*times) for times in CLIENTS)
             except BaseException as error:  # obstore may panic, which is no Exception
                 if not isinstance(error, TypeError) and type(error).__name__ != "PanicException":
                     raise
@@ -104,8 +104,7 @@ class Bucket:
 
     def read_twice(self, path: str) -> bytes:
         """Return a small object of which no checksum is known; two readings are equal, unless TLS notices changed bytes."""
-        with ThreadPoolExecutor(2) as pool:
-            seen = list(pool.map(lambda _: self.read_tagged(path)[0], range(2 if self.plain else 1)))
+        seen = [self.read_tagged(path)[0]]
         while self.plain and len(set(seen)) == len(seen):
             if len(seen) > TRIES:
                 raise RemoteError(f"{self.url}/{path} was read {len(seen)} times, with different bytes: the network changes them")
@@ -134,13 +133,22 @@ class Bucket:
 
     def download(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
         """Write an object of a known size to the beginning of a file, and return the xxh3-128 of its bytes, in hexadecimal."""
-        digest = xxhash.xxh3_128()
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
-            file.seek(0)
-            for part in self._ranges(pool, path, size):
-                digest.update(part)
-                file.write(part)
-        return digest.hexdigest()
+        digest, waiting = xxhash.xxh3_128(), deque[Future[memoryview]]()
+        starts = iter(range(0, size, RANGE))
+        try:
+            with os.fdopen(descriptor, "wb", closefd=False) as file:
+                file.seek(0)
+                while True:
+                    for start in islice(starts, AHEAD - len(waiting)):  # the next ranges are on their way
+                        waiting.append(pool.submit(self.read_range, path, start, min(RANGE, size - start)))
+                    if not waiting:
+                        return digest.hexdigest()
+                    part = waiting.popleft().result()
+                    digest.update(part)
+                    file.write(part)
+        finally:
+            for request in waiting:
+                request.cancel()
 
     def fetch(self, path: str, size: int, xxh3_128: str, descriptor: int, pool: Executor) -> None:
         """Write an object to the beginning of a file, again until it has this checksum, six times at most."""
@@ -151,20 +159,6 @@ class Bucket:
             f"{self.url}/{path} was read {CHECKED_TRIES} times, never with the checksum in the manifest: the object is damaged, or "
             "was replaced; publish the store again"
         )
-
-    def _ranges(self, pool: Executor, path: str, size: int) -> Iterator[memoryview]:
-        """Yield the ranges of an object in order, while the next ones are on their way."""
-        waiting = deque[Future[memoryview]]()
-        try:
-            for start in range(0, size, RANGE):
-                waiting.append(pool.submit(self.read_range, path, start, min(RANGE, size - start)))
-                if len(waiting) == AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for request in waiting:
-                request.cancel()
 
     def put(self, path: str, data: bytes | Path) -> None:
         """Write an object, from bytes or a file, and again after an error that may pass."""
@@ -208,21 +202,18 @@ class Bucket:
             raise RemoteError(f"{where}: {cause or text or type(error).__name__}", missing=missing, denied=denied) from None
 
 
-def _options(url: str, storage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments for obstore's client."""
-    kind = scheme(url)
+def _options(url: str, storage: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of obstore's stores, and those of their clients."""
+    kind, client = scheme(url), dict[str, Any](TIMEOUTS)
     config = {key: value for key, value in storage.items() if key != "anonymous"}
     if storage.get("anonymous"):
         config["skip_signature"] = True
     env = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL")
     endpoints = [url, str(config.get("endpoint", "")), *(os.environ.get(name, "") for name in env)]
-    client: dict[str, Any] = dict(TIMEOUTS)
     if any(endpoint.startswith("http://") for endpoint in endpoints):
         client["allow_http"] = True
     if kind == "s3" and (endpoint := os.environ.get(env[0]) or os.environ.get(env[1])):
         config.setdefault("endpoint", endpoint)
     if kind == "gs" and "endpoint" in config:
         config["base_url"] = config.pop("endpoint")
-    if kind in ("http", "https"):
-        config = {}
-    return {**config, "client_options": client}
+    return {} if kind in ("http", "https") else config, client

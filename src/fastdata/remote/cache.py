@@ -163,11 +163,6 @@ class ShardCache:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self._evict(path)
 
-    def full(self, size: int) -> StoreError:
-        """Return the error of a shard of so many bytes that found no room."""
-        limit = "the disk is full" if self.limit is None else f"cache_size is {self.limit}: make it larger, if the disk has room"
-        return StoreError(f"the cache {self.folder} is full of shards that readers use, and one needs {size} bytes; {limit}")
-
     def _make_room(self, size: int, next_use: NextUse, use: float) -> bool:
         """Evict the shards that are used last until there is room, and return whether there is.
 

@@ -173,10 +173,9 @@ class Downloader:
         return self._buckets[name]
 
     def _load_schedule(self, path: Path, reader: Reader, stamp: int) -> ReadSchedule:
-        bucket, uses = self._bucket(reader), {}
-        for file, firsts, lasts in json.loads(path.read_bytes()):
-            known = RemoteFile(*file)
-            uses[self._cache.folder / known.path] = bucket, known, firsts, lasts
+        bucket = self._bucket(reader)
+        schedule = [(RemoteFile(*file), firsts, lasts) for file, firsts, lasts in json.loads(path.read_bytes())]
+        uses = {self._cache.folder / file.path: (bucket, file, firsts, lasts) for file, firsts, lasts in schedule}
         self._look = 0.0
         return ReadSchedule(stamp, map_number(path.with_suffix(CLOCK), 0), uses)
 
@@ -203,7 +202,9 @@ class Downloader:
                 else:
                     self._room, self._room_ahead = now + ROOM_S[0], now + ROOM_S[1]
                     if now >= request.end:
-                        raise self._cache.full(file.bytes)
+                        limit, what = self._cache.limit, f"the cache {self._cache.folder} is full of shards that readers use"
+                    why = "the disk is full" if limit is None else f"cache_size is {limit}: make it larger, if the disk has room"
+                    raise StoreError(f"{what}, and one needs {file.bytes} bytes; {why}")
             except (BlockingIOError, FileExistsError):  # another thread or process brings it
                 pass
             except Exception as error:  # noqa: BLE001  the reader waits, whatever happens
