@@ -279,9 +279,6 @@ def test_a_cache_that_is_too_small_is_refused_with_a_size_that_works(
     assert 0 < most <= least + 300_000  # one shard
     with pytest.raises(StoreError, match=r"cache_size is 100, but one shard takes \d+ bytes"):
         remote("other", cache_size=100)[0]
-    fastdata.publish(stores.tokens(), f"file://{tmp_path}/tokens.fds")
-    with pytest.raises(StoreError, match=r"cache_size is 100, but .*tokens.fds is read as a whole and takes \d+ bytes"):
-        fastdata.open(f"file://{tmp_path}/tokens.fds", cache=tmp_path / "tokens", cache_size=100, block_size=16)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import cv2
 import numpy as np
 
 from fastdata.arrays.chunked import StoreArrays
@@ -14,8 +13,7 @@ from fastdata.store.store import Store
 from fastdata.types import Array
 
 MAX_SIDE = 2048  # values read along each side
-SIGNAL = 288  # pixels along each side of the picture of a signal
-LINES = (66, 112, 180), (222, 124, 40), (60, 140, 80), (205, 205, 205)  # the colours of a signal's channels
+BAND = 32  # pixels of height of a signal
 
 
 def facts(store: Store) -> dict[str, Any]:
@@ -47,30 +45,20 @@ def previews(store: Store, rows: Array) -> Iterator[Preview]:
 
 
 def _picture(values: Array, *, is_mask: bool) -> Array:
-    """Draw [channels, h, w] or [channels, n] as RGB [H, W, 3]: classes as colours, three channels as RGB, others as grey."""
+    """Draw [channels, h, w], or a band of [channels, n], as RGB [H, W, 3]: classes in colours, three channels as RGB, else grey."""
     if values.ndim == 2:
-        return _signal(values)
+        values = np.repeat(values[:, None], BAND, axis=1)
     if is_mask:
         return np.asarray(class_colors()[values[0]])
     grey = _stretched(values if len(values) == 3 else values[:1])
     return np.ascontiguousarray(np.broadcast_to(np.moveaxis(grey, 0, 2), (*grey.shape[1:], 3)))
 
 
-def _signal(values: Array) -> Array:
-    """Draw a line for each channel, at most four, scaled from the lowest to the highest value."""
-    pixels = np.full((SIGNAL, SIGNAL, 3), 255, np.uint8)
-    heights = (1 - _stretched(values[:4], 0) / 255.0) * (SIGNAL - 9) + 4
-    for line, color in zip(heights, LINES, strict=False):
-        points = np.stack([np.linspace(0, SIGNAL - 1, len(line)), line], axis=1).round().astype(np.int32)
-        cv2.polylines(pixels, [points.reshape(-1, 1, 2)], False, color, 1, cv2.LINE_AA)
-    return pixels
-
-
-def _stretched(values: Array, cut: float = 1.0) -> Array:
-    """Scale values to uint8, clipping `cut` percent of them at both ends. NaN is black."""
+def _stretched(values: Array) -> Array:
+    """Scale values to uint8, clipping 1 percent of them at both ends. NaN is black."""
     numbers = values.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
-    low, high = np.percentile(finite, [cut, 100 - cut]) if finite.size else (0.0, 0.0)
+    low, high = np.percentile(finite, [1, 99]) if finite.size else (0.0, 0.0)
     if low == high and finite.size:
         low, high = finite.min(), finite.max()
     scaled = (np.nan_to_num(numbers, nan=low, posinf=high, neginf=low) - low) / ((high - low) or 1.0)

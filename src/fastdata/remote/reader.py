@@ -27,7 +27,7 @@ from fastdata.errors import FormatError, MissingExtraError, RemoteError, StoreEr
 from fastdata.remote.cache import ERROR, EVICTIONS, READER, REQUEST, RemoteFile, ShardCache, map_number, write_whole
 from fastdata.remote.url import Storage, is_url, local_path, parse_bytes, scheme
 from fastdata.store.files import MANIFEST, FileSum, file_sum, shard_file, sum_of, unique
-from fastdata.store.manifest import Manifest, Variant, parse_manifest, read_manifest
+from fastdata.store.manifest import Variant, parse_manifest, read_manifest
 from fastdata.store.reader import RecordIndex, ShardReader, raise_file_limit
 from fastdata.store.store import StoreLocation
 from fastdata.types import StrPath
@@ -243,14 +243,6 @@ class RemoteStore(StoreLocation):
 
     def reader(self, variant: Variant, index: RecordIndex, *, check: bool) -> CachedReader:
         return CachedReader(index, CachedShards(self, variant.name), check=check)
-
-    def require(self, manifest: Manifest, variant: Variant) -> None:
-        need = sum(total.bytes for total in variant.shards)
-        if self.limit is not None and need > self.limit:
-            raise StoreError(
-                f"cache_size is {self.limit}, but {self.url} is read as a whole and takes {need} bytes: "
-                f"give cache_size={need} or more"
-            )
 
     def check(self, variant: Variant, shard: int) -> None:
         shards = CachedShards(self, variant.name)

@@ -14,16 +14,13 @@ from msgspec import convert
 from fastdata import kinds
 from fastdata.errors import FastDataError, StoreError, damaged
 from fastdata.store.files import MANIFEST, NAMES, REJECTS, SAMPLES, Stamp, check_size, check_sum, index_file, load_npy, shard_file
-from fastdata.store.manifest import Manifest, Variant, read_current
+from fastdata.store.manifest import Variant, read_current
 from fastdata.store.reader import LocalShards, RecordIndex, ShardReader
 from fastdata.types import Array, StrPath
 
 
 class StoreLocation(os.PathLike[str]):
     """The location of a store whose shards are elsewhere. path: of a folder with all its other files."""
-
-    def require(self, manifest: Manifest, variant: Variant) -> None:
-        """Raise a StoreError if there cannot be room for all shards of a variant at once."""
 
     def check(self, variant: Variant, shard: int) -> None:
         """Read a shard, and raise a FastDataError if it is damaged."""

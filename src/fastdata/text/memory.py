@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fastdata.data.in_memory import InMemoryRecords, how_many
-from fastdata.store.store import Store, StoreLocation
+from fastdata.store.store import Store
 from fastdata.types import Array
 
 GRAIN = 32_768  # at::internal::GRAIN_SIZE: below this many elements torch uses one thread
@@ -101,8 +101,6 @@ class TokenMemory:
     def __init__(self, store: Store) -> None:
         variant = store.manifest.variants[0]
         self.dtype = np.dtype(variant.form.dtype)
-        if isinstance(store.location, StoreLocation):
-            store.location.require(store.manifest, variant)
         self._reader = store.reader(variant)
         self.records: InMemoryRecords | None = None
         self._process = -1

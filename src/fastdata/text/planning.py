@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +170,7 @@ def _trained(found: TextList, out: Path, vocab: int | None, end_token: str | Non
 
 def _made_before(out: Path, trained_on: str, kind: str) -> bytes:
     """Return the file of the tokenizer that an earlier run made of the same text; empty if there is none."""
-    begun = plan_folder(out)
-    for folder, place in ((out, out / MANIFEST), (begun, plan_path(begun))):
+    for folder, place in ((out, out / MANIFEST), (plan_folder(out), plan_path(plan_folder(out)))):
         with suppress(OSError, ValueError, KeyError, TypeError):
             options = json.loads(place.read_bytes())["options"]
             data = (folder / FILES[kind]).read_bytes()
@@ -212,8 +211,7 @@ def list_text(source: StrPath, cutting: Cutting, max_bytes: int = DOCUMENT_BYTES
     endings = [os.path.splitext(name)[1].lower() for name in left if not name.endswith(COMPANION)]
     skipped = Counter(ending or "without an ending" for ending in endings)
     if not found:
-        count = skipped.total()
-        others = f"; {number_of(count, 'other file')} {'are' if count > 1 else 'is'} there" if count else ""
+        others = f"; {number_of(len(left), 'other file')} {'are' if len(left) > 1 else 'is'} there" if left else ""
         raise PrepError(f"no text in {source}{others}; text files end in .txt, .md, .jsonl or .parquet, also with .gz or .zst")
     _refuse_splits(path, [name for name, _, _ in found], tokens=not text)
     if any(format_of(name)[1] == "zstd" for name, _, _ in found):
@@ -236,13 +234,10 @@ def _refuse_splits(path: AnyPath, names: list[str], *, tokens: bool) -> None:
         return
     tops = {split: {name.split("/")[0] for name in inside} for split, inside in splits.items()}
     if any(len(top) > 1 for top in tops.values()) or len(set.union(*tops.values())) < len(tops):
-        raise PrepError(
-            f"{path} holds {' and '.join(sorted(splits))} side by side, which would be mixed; put each in a folder of its own, and "
-            "prepare each by itself"
-        )
-    raise SplitsError(
-        path, {split: str(path / top.pop()) for split, top in tops.items()}, classes=False, beside="".join(others[:1])
-    )
+        mixed = f"{path} holds {' and '.join(sorted(splits))} side by side, which would be mixed"
+        raise PrepError(f"{mixed}; put each in a folder of its own, and prepare each by itself")
+    places = {split: str(path / top.pop()) for split, top in tops.items()}
+    raise SplitsError(path, places, classes=False, beside="".join(others[:1]))
 
 
 def _pieces(root: AnyPath, name: str, size: int, problem: str, cutting: Cutting, at_most: int) -> Iterator[Piece]:
@@ -271,12 +266,11 @@ def _pieces(root: AnyPath, name: str, size: int, problem: str, cutting: Cutting,
 def _row_groups(root: AnyPath, name: str, size: int, field: str, at_most: int) -> Iterator[Piece]:
     with open_parquet(root / name) as file:
         count, text = file.num_row_groups, [f.name for f in file.schema_arrow if is_text(f.type)]
-    if field not in text and text:
-        raise PrepError(f"{root / name} has no column {field!r} of text; it has {', '.join(text)}: name one with --field")
     if not text:
         yield Piece(name, 0, -1, size, "no-field")
         return
+    if field not in text:
+        raise PrepError(f"{root / name} has no column {field!r} of text; it has {', '.join(text)}: name one with --field")
     groups = max(1, min(count, -(-size // at_most)))
-    for k in range(groups):
-        begin, end = k * count // groups, (k + 1) * count // groups
+    for begin, end in pairwise(k * count // groups for k in range(groups + 1)):
         yield Piece(name, begin, end, size * (end - begin) // max(count, 1))
