@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 
@@ -113,6 +113,9 @@ def _failing(kind: Callable[[str], FastDataError], message: str) -> Iterator[Non
         raise kind(f"{message}: {error}") from None
 
 
+_encoding = partial(_failing, partial(CodecError, reason="unencodable"), "the tokenizer cannot encode it")
+
+
 class _HuggingFace(TokenizerEngine):
     def __init__(self, name: str, data: bytes) -> None:
         with needs("tokenizers"):
@@ -137,8 +140,9 @@ class _HuggingFace(TokenizerEngine):
         self.unknown = self._ids.get(getattr(model, "unk_token", None) or "", of_unigram)
         self.vocab_size = max(self._ids.values(), default=-1) + 1
         self.end = next((self._ids[name] for name in ENDS if name in self._ids), None)
-        own = None if padding is None else int(padding["pad_id"])
-        self.pad = next((self._ids[name] for name in PADS if name in self._ids), None) if own is None else own
+        self.pad = (
+            next((self._ids[name] for name in PADS if name in self._ids), None) if padding is None else int(padding["pad_id"])
+        )
 
     def _check(self, text: str) -> None:
         """Raise a CodecError if the tokenizer would leave characters out."""
@@ -152,7 +156,7 @@ class _HuggingFace(TokenizerEngine):
 
     def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
         self._check(text)
-        with _failing(partial(CodecError, reason="unencodable"), "the tokenizer cannot encode it"):
+        with _encoding():
             ids = self._tokenizer.encode(text).ids
             if cut := length is not None and len(ids) > length:
                 self._tokenizer.enable_truncation(length)
@@ -163,7 +167,7 @@ class _HuggingFace(TokenizerEngine):
     def encode(self, texts: Sequence[str]) -> list[Array]:
         for text in texts:
             self._check(text)
-        with _failing(partial(CodecError, reason="unencodable"), "the tokenizer cannot encode it"):
+        with _encoding():
             found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in found]
 
@@ -201,14 +205,11 @@ def character_file(characters: Iterable[str]) -> bytes:
 
 def characters_in(data: bytes) -> list[str]:
     """Return the vocabulary in a file of `character_file`. Raise a PrepError if it is no such file."""
-    try:
+    with suppress(ValueError, TypeError, RecursionError):
         found = json.loads(data)
-    except (ValueError, RecursionError):
-        found = None
-    characters = [c for c in found if isinstance(c, str) and len(c) == 1] if isinstance(found, list) else []
-    if not characters or sorted(set(characters)) != found:
-        raise PrepError("the tokenizer's file is not a sorted list of characters, as --tokenizer chars makes it")
-    return characters
+        if found and found == sorted(set(found)) and all(isinstance(c, str) and len(c) == 1 for c in found):
+            return list(found)
+    raise PrepError("the tokenizer's file is not a sorted list of characters, as --tokenizer chars makes it")
 
 
 def unknown_note(name: str, share: float, of: str = "") -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
 import zlib
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         self.num_tokens, self.num_documents = int(self._bounds[-1]), len(self._bounds) - 1
         rows = -(-np.maximum(np.diff(self._bounds) - 1, 0) // self.block_size)
         self._rows = np.append(0, np.cumsum(rows)) if self.documents == "align" else np.zeros(1, np.int64)
-        self._stream: tuple[int, Runs] | None = None
+        self.__dict__.pop("_stream", None)  # of the documents before a split
         is_used = self._section.largest == np.iinfo(self._memory.dtype).max
         self.dtype = np.dtype(np.uint32) if is_used else self._memory.dtype
         self._no_token = int(np.iinfo(self.dtype).max)
@@ -152,7 +152,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         located = np.full((3, len(ids)), -1)  # each column is contiguous
         located[1:] = starts, lengths
         if self.dtype == self._memory.dtype:
-            located[0] = np.where(lengths == self.block_size + 1, self._runs().find(starts, self.block_size + 1), -1)
+            located[0] = np.where(lengths == self.block_size + 1, self._stream[0].find(starts, self.block_size + 1), -1)
         return located.T
 
     def _spans(self, ids: Array, u: Array | None) -> tuple[Array, Array]:
@@ -179,23 +179,20 @@ class TokenDataset(Fixed, Dataset[Any]):
         ends = np.cumsum(self._section.counts)
         return np.searchsorted(ends[:-1], starts, "right")
 
-    def _runs(self) -> Runs:
-        """Return the stream of this dataset in this process's memory."""
-        if self._stream is None or self._stream[0] != os.getpid():
-            runs, flat = self._memory.open()
-            if self._chosen is not None:
-                begins, ends = (self._ends.array[self._chosen.array + k] for k in (0, 1))
-                full = begins < ends
-                runs = runs.only(begins[full], ends[full])
-            self._stream = os.getpid(), runs
-            self._copy = RowCopier(flat, self.block_size + 1)
-        return self._stream[1]
+    @cached_property
+    def _stream(self) -> tuple[Runs, RowCopier]:
+        """The stream of this dataset in memory, and what copies its rows."""
+        runs, flat = self._memory.opened
+        if self._chosen is not None:
+            begins, ends = (self._ends.array[self._chosen.array + k] for k in (0, 1))
+            full = begins < ends
+            runs = runs.only(begins[full], ends[full])
+        return runs, RowCopier(flat, self.block_size + 1)
 
     def gather(self, located: Array, *, pin: bool = False) -> Any:
         """Return the rows that `locate` found as a batch [n, block_size + 1], with a second value where `ds[i]` has one."""
-        self._runs()
         places = located[:, 0]
-        rows = self._copy(places, pin=pin) if places.min(initial=0) >= 0 else self._gather_pieces(located, pin)
+        rows = self._stream[1](places, pin=pin) if places.min(initial=0) >= 0 else self._gather_pieces(located, pin)
         if self.mode == "document":
             return rows, torch.from_numpy(located[:, 2].copy())
         return (rows, torch.from_numpy(self._document_numbers(located[:, 1]))) if self.documents == "mask" else rows
@@ -204,14 +201,14 @@ class TokenDataset(Fixed, Dataset[Any]):
         """Gather rows of which some are not contiguous in memory: copy any other row first, then overwrite it."""
         places = located[:, 0]
         if places.max() >= 0:
-            rows = self._copy(np.where(places < 0, places.max(), places), pin=pin)
+            rows = self._stream[1](np.where(places < 0, places.max(), places), pin=pin)
         else:
             torch_dtype = torch.from_numpy(np.empty(0, self.dtype)).dtype
             rows = torch.empty((len(places), self.block_size + 1), dtype=torch_dtype, pin_memory=pin, device="cpu")
         out = rows.numpy()
         for k in np.flatnonzero(places < 0).tolist():
             _, start, length = located[k].tolist()
-            self._memory.copy(self._runs(), start, out[k, :length])
+            self._memory.copy(self._stream[0], start, out[k, :length])
             out[k, length:] = self._no_token
         return rows
 
@@ -246,7 +243,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         return self._section.load_tokenizer(self.path).decode(ids)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_copy", "_bounds", "_rows")} | {"_stream": None}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_stream", "_bounds", "_rows")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -9,7 +9,6 @@ copied piece by piece.
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,7 +102,6 @@ class TokenMemory:
         self.dtype = np.dtype(variant.form.dtype)
         self._reader = store.reader(variant)
         self.records: InMemoryRecords | None = None
-        self._process = -1
 
     def copy_to_memory(self, store: Store, max_bytes: int | None, *, shared: bool) -> None:
         """Copy so many bytes of tokens, None: all, into memory. shared: hold them once for all processes of this machine.
@@ -118,15 +116,14 @@ class TokenMemory:
         self.records = InMemoryRecords(sizes, store.reader(variant, check=True).get, "record", key)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_runs", "_flat", "_parts")} | {"_process": -1}
+        return {k: v for k, v in self.__dict__.items() if k != "opened"}
 
-    def open(self) -> tuple[Runs, Array]:
-        """Return all tokens in the store's order, and the memory from the lowest run to the highest, one token an element.
+    @cached_property
+    def opened(self) -> tuple[Runs, Array]:
+        """All tokens in the store's order, and the memory from the lowest run to the highest, one token an element.
 
-        Only elements inside a run may be read. A forked child maps the files at other addresses, and must open them again.
+        Only elements inside a run may be read.
         """
-        if self._process == os.getpid():
-            return self._runs, self._flat
         parts = [] if self.records is None else [self.records.bytes.view(self.dtype)]
         first = 0 if self.records is None else len(self.records)
         parts += [np.frombuffer(self._reader.get(k), self.dtype) for k in range(first, len(self._reader))]
@@ -135,16 +132,13 @@ class TokenMemory:
         lengths = np.array([len(part) for part in parts], np.int64)
         base = int(addresses.min(initial=1 << 62))
         places = (addresses - base) // self.dtype.itemsize
-        self._runs: Runs = Runs(np.append(0, np.cumsum(lengths)), places)
         nbytes = int((places + lengths).max(initial=0)) * self.dtype.itemsize
         view: Any = (ctypes.c_byte * nbytes).from_address(base) if nbytes else bytearray()
-        self._flat: Array = np.frombuffer(view, self.dtype)
-        self._process = os.getpid()
-        return self._runs, self._flat
+        return Runs(np.append(0, np.cumsum(lengths)), places), np.frombuffer(view, self.dtype)
 
     def copy(self, runs: Runs, start: int, out: Array) -> None:
         """Fill `out` with the tokens of a stream from `start` on."""
-        _, flat = self.open()
+        _, flat = self.opened
         run, done = int(runs.starts.searchsorted(start, "right")) - 1, 0
         while done < len(out):
             begin, end = runs.starts[run : run + 2].tolist()

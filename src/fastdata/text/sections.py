@@ -72,8 +72,6 @@ def check(store: Store) -> None:
         raise FormatError(f"{store.path} has {len(counts)} counts of tokens; prepare it again")
     (variant,) = store.manifest.variants
     sizes = [count * np.dtype(variant.form.dtype).itemsize for count in counts]
-    if variant.records != tuple(-(-size // RECORD_BYTES) for size in sizes):
-        raise FormatError(f"{store.path} has {variant.records} records for {counts} tokens; prepare it again")
-    parts = ((min(size - start, RECORD_BYTES) for start in range(0, size, RECORD_BYTES)) for size in sizes)
-    if not np.array_equal(np.fromiter(chain.from_iterable(parts), np.int64), store.index(variant).lengths):
+    parts = [[min(size - start, RECORD_BYTES) for start in range(0, size, RECORD_BYTES)] for size in sizes]
+    if variant.records != tuple(map(len, parts)) or [*chain.from_iterable(parts)] != store.index(variant).lengths.tolist():
         raise FormatError(f"{store.path} has records of other sizes than its manifest says; copy it again, or prepare it again")

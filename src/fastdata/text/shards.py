@@ -82,15 +82,14 @@ class _Shard:
         spec = self._options.tokenizer
         self._unknown = load(spec, self._files[spec.file]).unknown if spec.engine == "tokenizers" else None
         self._step = 0
-        self._record = np.empty(RECORD_BYTES // np.dtype(self._options.dtype).itemsize, self._options.dtype)
-        self._used = 0
+        self._dtype, self._pending = np.dtype(self._options.dtype), bytearray()
         self.table: dict[str, Any] = {"pieces": [], "rejects": [], "largest": 0, "unknown": 0, "tokens": 0, "records": 0}
 
     def tokenize(self, number: int, piece: Piece) -> list[int]:
         """Tokenize a piece, and return the number of tokens of each document that can be read and tokenized; others are rejects."""
         options, counts, size, done = self._options, list[int](), max(piece.size, 0), 0
         engine = load(options.tokenizer, self._files.get(options.tokenizer.file, b""))
-        end = np.array([] if options.end is None else [options.end], self._record.dtype)
+        end = np.array([] if options.end is None else [options.end], self._dtype)
         batches = _batches(read_documents(self._root, piece, options.cutting, options.max_bytes))
         while True:
             self._progress.at(self._step)  # a worker that dies here, while reading, leaves out the rest of the piece
@@ -138,19 +137,17 @@ class _Shard:
         self.table["largest"] = max(self.table["largest"], int(ids.max(initial=0)))
         self.table["tokens"] += len(ids)
         self.table["unknown"] += 0 if self._unknown is None else int(np.count_nonzero(ids == self._unknown))
-        while len(ids):
-            taken = min(len(ids), len(self._record) - self._used)
-            self._record[self._used : self._used + taken] = ids[:taken]
-            self._used += taken
-            ids = ids[taken:]
-            if self._used == len(self._record):
+        step = RECORD_BYTES // self._dtype.itemsize
+        for start in range(0, len(ids), step):
+            self._pending += ids[start : start + step].astype(self._dtype).tobytes()
+            if len(self._pending) >= RECORD_BYTES:
                 self.flush()
 
     def flush(self) -> None:
         """Write the pending tokens as a record; the last one of a shard is shorter."""
-        if self._used:
-            self._writers.append([self._record[: self._used].tobytes()])
-            self._used = 0
+        if self._pending:
+            self._writers.append([bytes(self._pending[:RECORD_BYTES])])
+            del self._pending[:RECORD_BYTES]
             self.table["records"] += 1
 
     def _reject(self, number: int, piece: Piece, problem: tuple[str, str], at: int | None = None) -> None:
