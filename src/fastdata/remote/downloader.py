@@ -201,8 +201,9 @@ class Downloader:
                     self._wanted[path] = self._files.submit(fill, self._cache, bucket, file, descriptor, self._ranges)
                 else:
                     self._room, self._room_ahead = now + ROOM_S[0], now + ROOM_S[1]
-                    if now >= request.end:
-                        limit, what = self._cache.limit, f"the cache {self._cache.folder} is full of shards that readers use"
+                    if now < request.end:
+                        continue
+                    limit, what = self._cache.limit, f"the cache {self._cache.folder} is full of shards that readers use"
                     why = "the disk is full" if limit is None else f"cache_size is {limit}: make it larger, if the disk has room"
                     raise StoreError(f"{what}, and one needs {file.bytes} bytes; {why}")
             except (BlockingIOError, FileExistsError):  # another thread or process brings it
