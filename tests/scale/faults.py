@@ -6,6 +6,7 @@ python tests/scale/faults.py FOLDER [CHANCE [RATE]]        serves S3 until its s
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import socket
 import struct
@@ -13,9 +14,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -30,7 +32,24 @@ WRITE_FAULTS = (*FAULTS, "twice")
 TAG = 'ETag: "tag"\r\n'
 
 
-class FaultServer:
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FaultServer
+
+    def _answer(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        path, _, query = self.path.partition("?")
+        body = self.rfile.read(int(headers.get("content-length", 0)))
+        if not self.server.answer(self.connection, self.command, unquote(path).lstrip("/"), query, headers, body):
+            self.close_connection = True
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class FaultServer(ThreadingHTTPServer):
     """Serves GET and HEAD with ranges, as S3 does below /bucket/, on a port of its own.
 
     Attributes:
@@ -42,6 +61,8 @@ class FaultServer:
         requests, nbytes: GETs and bytes of each path.
         made: the faults that were made.
     """
+
+    request_queue_size = 128
 
     def __init__(self, root: Path, seed: int = 0) -> None:
         self.root = root
@@ -58,64 +79,18 @@ class FaultServer:
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._connections = set[socket.socket]()
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._begin(self._accept)
-
-    def _begin(self, target: Callable[..., None], *arguments: Any) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
-        """End all connections and threads."""
+        """End all answers, and take no more requests."""
         self._closed.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
+        self.shutdown()
+        self.server_close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._begin(self._serve, connection)
-
-    def _serve(self, connection: socket.socket) -> None:
-        file = connection.makefile("rb")
-        with self._lock:
-            self._connections.add(connection)
-        try:
-            while line := file.readline().decode():
-                headers = {}
-                while text := file.readline().decode().strip():
-                    name, _, value = text.partition(":")
-                    headers[name.lower()] = value.strip()
-                verb, path, _ = line.split(" ", 2)
-                body = file.read(int(headers.get("content-length", 0)))
-                path, _, query = path.partition("?")
-                if not self._handle(connection, verb, unquote(path).lstrip("/"), query, headers, body):
-                    return
-        except OSError:
-            pass
-        finally:
-            with self._lock:
-                self._connections.discard(connection)
-            file.close()
-            connection.close()
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing of clients that have gone."""
 
     def _choose(self, path: str) -> str:
         for text, fault in self.always.items():
@@ -126,11 +101,7 @@ class FaultServer:
         place = self._random.random()
         return self.faults[int(place / self.chance)] if place < self.chance * len(self.faults) else ""
 
-    def _handle(self, connection: Any, verb: str, path: str, query: str, headers: dict[str, str], body: bytes) -> bool:
-        """Answer a request; return whether the connection goes on."""
-        return self._answer(connection, verb, path, headers.get("range"))
-
-    def _answer(self, connection: socket.socket, verb: str, path: str, asked: str | None) -> bool:
+    def answer(self, connection: Any, verb: str, path: str, query: str, headers: dict[str, str], body: bytes) -> bool:
         """Answer a request; return whether the connection goes on."""
         time.sleep(self.delay_s)
         with self._lock:
@@ -149,17 +120,19 @@ class FaultServer:
             return False
         size = file.stat().st_size
         start, stop = 0, size
-        if asked:
+        if asked := headers.get("range"):
             first, last = asked.partition("=")[2].split("-")
             start, stop = int(first), min(int(last) + 1, size) if last else size
         if fault == "whole":
             asked, start, stop = None, 0, size
         with file.open("rb") as opened:
             opened.seek(start + (fault == "shift"))
-            body = bytearray(opened.read(stop - start - (fault == "short" and stop > start)))
+            content = bytearray(opened.read(stop - start - (fault == "short" and stop > start)))
         if fault == "elsewhere":
             start, stop = start + 1, stop + 1
-        head = f"HTTP/1.1 {'206 Partial Content' if asked else '200 OK'}\r\nContent-Length: {len(body)}\r\nAccept-Ranges: bytes\r\n"
+        head = (
+            f"HTTP/1.1 {'206 Partial Content' if asked else '200 OK'}\r\nContent-Length: {len(content)}\r\nAccept-Ranges: bytes\r\n"
+        )
         if fault != "untagged":
             head += f'ETag: "{_md5(file, size, file.stat().st_mtime_ns)}"\r\n'
         head += "Last-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n"
@@ -167,16 +140,16 @@ class FaultServer:
         if verb == "HEAD":
             connection.sendall(head.encode())
             return True
-        if fault == "flip" and body:
-            body[self._random.randrange(len(body))] ^= 1 << self._random.randrange(8)
+        if fault == "flip" and content:
+            content[self._random.randrange(len(content))] ^= 1 << self._random.randrange(8)
         if fault in ("cut", "stall"):
-            body = body[: len(body) // 2]
+            content = content[: len(content) // 2]
         connection.sendall(head.encode())
         if fault == "late":
             self._closed.wait(LATE_S)
-        self._send(connection, body)
+        self._send(connection, content)
         with self._lock:
-            self.nbytes[path] += len(body)
+            self.nbytes[path] += len(content)
         if fault == "stall":
             self._closed.wait(self.stall_s)
         return fault not in ("cut", "stall")
@@ -199,6 +172,7 @@ def _error(code: str) -> bytes:
 
 def _reset(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    os.close(connection.detach())
 
 
 @cache
@@ -235,7 +209,7 @@ class FaultStore(FaultServer):
         self._objects = threading.Lock()
         super().__init__(root, seed)
 
-    def _handle(self, connection: Any, verb: str, path: str, query: str, headers: dict[str, str], body: bytes) -> bool:
+    def answer(self, connection: Any, verb: str, path: str, query: str, headers: dict[str, str], body: bytes) -> bool:
         asked = parse_qs(query, keep_blank_values=True)
         if not (self.root / path.partition("/")[0]).is_dir():
             _say(connection, "404", _error("NoSuchBucket"))
@@ -248,7 +222,7 @@ class FaultStore(FaultServer):
             _say(connection, fault or "200", _error(ERRORS[fault]) if fault else self._list(path, asked))
             return True
         if verb in ("GET", "HEAD"):
-            return super()._handle(connection, verb, path, query, headers, body)
+            return super().answer(connection, verb, path, query, headers, body)
         time.sleep(self.delay_s)
         with self._lock:
             self.writes[path] += verb == "PUT"
@@ -345,6 +319,6 @@ if __name__ == "__main__":
     with storing(Path(sys.argv[1])) as started:
         started.chance = started.write_chance = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
         started.rate = int(sys.argv[3]) if len(sys.argv) > 3 else 0
-        sys.stdout.write(f"{started.port}\n")
+        sys.stdout.write(f"{started.server_port}\n")
         sys.stdout.flush()
         sys.stdin.read()
