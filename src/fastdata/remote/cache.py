@@ -16,10 +16,8 @@
 ID stands for a user, a version and a set of credentials; there is one downloader for each. A reader that waits takes the lock of
 the downloader if it is free, and starts one that inherits it; so two are never there. It ends when no NAME.reader is locked.
 All locks are flock, which works between containers that share only the folder, and which the kernel frees, so every kill ends well:
-
-- of a reader: the downloader takes its lock and removes its files;
-- of the downloader, or its end: the next one removes the .tmp files that nobody locks, and finds all requests;
-- of both, or of the machine: the next reader starts a downloader, which does both.
+the downloader takes the lock of a reader that was killed, and removes its files; the next downloader removes the .tmp files that
+nobody locks, and finds all requests.
 
 Whoever evicts a shard removes its name. Readers that map it read on; when they see the count of evictions change, they unmap what
 has no name any more.
@@ -173,22 +171,30 @@ class ShardCache:
         free = shutil.disk_usage(self.folder).free - DISK_RESERVE_BYTES
         if self.limit is None and size <= free:
             return True
-        shards = self._shards()
-        used = sum(shard[1] for shard in shards)
+        shards, now = dict[Path, os.stat_result](), time.time()
+        for path in self.folder.glob(SHARDS):
+            with suppress(FileNotFoundError):
+                shards[path] = path.lstat()
+        used = sum(info.st_size for info in shards.values())
         disk = used + self._still_mapped() + free
         limit = disk if self.limit is None else min(self.limit, disk)
         missing = used + self._still_mapped(PATIENCE_S) + size - limit
-        ranked = sorted((next_use(path), -last_read, bytes, path) for path, bytes, last_read in shards if path.suffix == ".mdb")
+
+        def rank(path: Path) -> tuple[float, float]:
+            last_read = shards[path].st_atime
+            return next_use(path), -last_read if last_read <= now else 0.0  # else the clock was set back later
+
+        ranked = sorted((rank(path), path) for path in shards if path.suffix == ".mdb")
         victims = []
-        while missing > 0 and ranked and ranked[-1][0] > use:
-            victims.append(ranked.pop())
-            missing -= victims[-1][2]
+        while missing > 0 and ranked and ranked[-1][0][0] > use:
+            victims.append(ranked.pop()[1])
+            missing -= shards[victims[-1]].st_size
         if missing > 0:
             return False
-        for _, _, bytes, path in victims:
+        for path in victims:
             self._evict(path)
-            used -= bytes
-        self._evictions[0] = (self._evictions[0] + len(victims)) % (1 << 62)
+            used -= shards[path].st_size
+        self._evictions[0] += len(victims)
         return used + self._still_mapped() + size <= limit
 
     def _evict(self, path: Path) -> None:
@@ -208,16 +214,6 @@ class ShardCache:
                 self._mapped.remove(mapped)
         before = time.monotonic() - seconds
         return sum(size for _, size, evicted in self._mapped if evicted <= before)
-
-    def _shards(self) -> list[tuple[Path, int, float]]:
-        """Return the path, the bytes and the time of the last reading of each shard."""
-        shards, now = [], time.time()
-        for path in self.folder.glob(SHARDS):
-            with suppress(FileNotFoundError):
-                found = path.lstat()
-                last_read = found.st_atime if found.st_atime <= now else 0.0  # else the clock was set back later
-                shards.append((path, found.st_size, last_read))
-        return shards
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

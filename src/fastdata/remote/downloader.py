@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastdata.errors import FastDataError, RemoteError, StoreError, lacking
+from fastdata.errors import FastDataError, StoreError, lacking
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.cache import CLOCK, ERROR, READER, REQUEST, SCHEDULE, RemoteFile, ShardCache, map_number, write_whole
 
@@ -215,16 +215,14 @@ class Downloader:
 
     def _report(self, request: Path, error: Exception) -> None:
         """Tell a reader why it waits in vain."""
+        message = str(error)
         if isinstance(error, OSError):
             why = "the disk is full" if error.errno == errno.ENOSPC else lacking(error) or error
-            error = StoreError(f"the cache {self._cache.folder}: {why}")
+            message = f"the cache {self._cache.folder}: {why}"
         elif not isinstance(error, FastDataError):
-            error = RemoteError(f"the downloader failed: {type(error).__name__}: {error}")
-        missing = error.missing if isinstance(error, RemoteError) else None
-        answer = request.with_suffix(ERROR)
-        write_whole(answer, json.dumps({"message": str(error), "missing": missing}).encode())
-        if not request.exists():  # the reader has ended meanwhile
-            answer.unlink(missing_ok=True)
+            message = f"the downloader failed: {type(error).__name__}: {error}"
+        body = {"message": message, "missing": getattr(error, "missing", False)}
+        write_whole(request.with_suffix(ERROR), json.dumps(body).encode())
 
     # Files that Loaders will read
 

@@ -96,7 +96,7 @@ class Session:
     def ask(self, *files: RemoteFile) -> None:
         """Wait until these files are in the cache. The downloader is started if there is none, and again if it was killed.
 
-        A StoreError says what went wrong there; a RemoteError also, that none can be started, or that files or memory ran out.
+        A RemoteError says what went wrong there, or that none can be started, or that files or memory ran out.
         """
         stem = self.stem()
         try:
@@ -111,10 +111,7 @@ class Session:
         pause, look, starts = POLL_S[0], 0.0, 0
         while not all(path.exists() for path in paths):
             if error.exists():
-                found = json.loads(error.read_bytes())
-                if found["missing"] is None:
-                    raise StoreError(found["message"])
-                raise RemoteError(**found)
+                raise RemoteError(**json.loads(error.read_bytes()))
             now = time.monotonic()
             if now >= look:
                 look = now + LOOK_S
