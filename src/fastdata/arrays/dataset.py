@@ -50,9 +50,7 @@ class ArrayDataset(SlotDataset):
             store, also for a subset.
 
     Raises:
-        StoreError: if there is no finished store at `path`, or it holds another kind of data.
-        FormatError: if it is damaged, or of a newer version.
-        ValueError: if an argument is wrong.
+        StoreError, FormatError, ValueError: as for MaskDataset.
     """
 
     def __init__(

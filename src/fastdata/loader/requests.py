@@ -104,7 +104,7 @@ class Requests:
         """Give the slots up, and expect nothing more. A restart follows before the next batch."""
         self.slots = None
         if self._schedule is not None:
-            self._schedule.end()
+            self._schedule.restart(self._epoch, self._start)
 
     def known(self) -> bool:
         """Return whether the next request is known: a sampler's next list is drawn when the pass begins."""

@@ -80,10 +80,6 @@ class ScheduleWriter:
         for file in self._files.values():
             file.clock[0] = max(self._drawn - self._at_once, 0)
 
-    def end(self) -> None:
-        """End the schedule."""
-        self._files = {}
-
 
 class _ScheduleFile:
     """What one Loader will read of one store, written for its downloader. The files go with the object."""

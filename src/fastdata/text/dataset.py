@@ -58,8 +58,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         num_documents, num_tokens: how many this dataset has.
 
     Raises:
-        StoreError: if there is no such store, or it holds another kind of data.
-        FormatError: if the store is damaged.
+        StoreError, FormatError: as for LMDBDataset.
         ValueError: if an argument is wrong, or the store has too few tokens for one row.
     """
 

@@ -177,9 +177,8 @@ def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int
     except CodecError as error:
         if not separator:
             raise
-        if error.reason != "truncated":  # nobody knows how many documents it held
-            raise PrepError(f"{path}: {error}") from None
-        raise damaged_file(path, str(error).removeprefix("it ")) from None
+        said = f"{path}: {error}"  # nobody knows how many documents it held
+        raise damaged_file(path, str(error).removeprefix("it ")) if error.reason == "truncated" else PrepError(said) from None
     if lost or data.strip() or not separator:
         yield at, part(0, len(data))
 

@@ -77,17 +77,16 @@ class TextList:
                 break
         return replace(self, pieces=pieces) if limit else self
 
-    def _sizes(self, piece: Piece, end: int | None) -> Iterator[int]:
-        """Yield the bytes of each document. An error that ends the piece becomes a reject, so it counts as a document."""
+    def _sizes(self, piece: Piece, end: int | None) -> Iterable[int]:
+        """Return the bytes of each document. An error that ends the piece becomes a reject, so it counts as a document."""
         if format_of(piece.name)[0] != "bin":
-            for _, text in read_documents(self.root, piece, self.cutting, self.max_bytes):
-                yield len(text.encode()) if isinstance(text, str) else 0
-            return
+            found = read_documents(self.root, piece, self.cutting, self.max_bytes)
+            return (len(text.encode()) if isinstance(text, str) else 0 for _, text in found)
         try:
             tokens, lengths = read_tokens(self.root, piece, end)
-            yield from (lengths * tokens.itemsize).tolist()
+            return [*(lengths * tokens.itemsize).tolist()]
         except (CodecError, OSError):
-            yield 0
+            return [0]
 
     def shard_bounds(self) -> tuple[int, ...]:
         """Group consecutive pieces into shards of about `shard_bytes`; return the first piece of each, and then their number."""

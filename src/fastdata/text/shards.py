@@ -46,12 +46,8 @@ class TokenRecipe:
     def libraries(self) -> tuple[str, ...]:
         return self.tokenizer.libraries
 
-    @property
-    def dtype(self) -> str:
-        return "uint16" if self.vocab_size <= 1 << 16 else "uint32"
-
     def variants(self) -> list[tuple[str, int | None, Form]]:
-        return [("tokens", None, Form("tokens", 1, self.dtype))]
+        return [("tokens", None, Form("tokens", 1, "uint16" if self.vocab_size <= 1 << 16 else "uint32"))]
 
 
 PLAN_TYPES = TokenRecipe, (Piece, Head)
@@ -82,7 +78,7 @@ class _Shard:
         spec = self._options.tokenizer
         self._unknown = load(spec, self._files[spec.file]).unknown if spec.engine == "tokenizers" else None
         self._step = 0
-        self._dtype, self._pending = np.dtype(self._options.dtype), bytearray()
+        self._dtype, self._pending = np.dtype(self._options.variants()[0][2].dtype), bytearray()
         self.table: dict[str, Any] = {"pieces": [], "rejects": [], "largest": 0, "unknown": 0, "tokens": 0, "records": 0}
 
     def tokenize(self, number: int, piece: Piece) -> list[int]:
