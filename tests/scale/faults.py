@@ -13,9 +13,10 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,6 +36,10 @@ TAG = 'ETag: "tag"\r\n'
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FaultServer
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections.add(self.connection)
 
     def _answer(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -62,6 +67,7 @@ class FaultServer(ThreadingHTTPServer):
         made: the faults that were made.
     """
 
+    daemon_threads = False  # `server_close` waits for them
     request_queue_size = 128
 
     def __init__(self, root: Path, seed: int = 0) -> None:
@@ -79,6 +85,7 @@ class FaultServer(ThreadingHTTPServer):
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self.connections = weakref.WeakSet[socket.socket]()
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
@@ -87,6 +94,9 @@ class FaultServer(ThreadingHTTPServer):
         """End all answers, and take no more requests."""
         self._closed.set()
         self.shutdown()
+        for connection in list(self.connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         self.server_close()
 
     def handle_error(self, *_: Any) -> None:
