@@ -106,9 +106,7 @@ class TokenMemory:
     def copy_to_memory(self, store: Store, max_bytes: int | None, *, shared: bool) -> None:
         """Copy so many bytes of tokens, None: all, into memory. shared: hold them once for all processes of this machine.
 
-        Raises:
-            StoreError: if the tokens do not fit into free memory.
-            FormatError: if a record that is copied is not what was written.
+        A StoreError says that they do not fit into free memory, a FormatError that a record is not what was written.
         """
         variant = store.manifest.variants[0]
         sizes, key = store.index(variant).lengths, store.identity(variant) if shared else None
@@ -116,7 +114,7 @@ class TokenMemory:
         self.records = InMemoryRecords(sizes, store.reader(variant, check=True).get, "record", key)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "opened"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("opened", "_parts")}
 
     @cached_property
     def opened(self) -> tuple[Runs, Array]:
@@ -124,9 +122,10 @@ class TokenMemory:
 
         Only elements inside a run may be read.
         """
-        parts = [] if self.records is None else [self.records.bytes.view(self.dtype)]
         first = 0 if self.records is None else len(self.records)
-        parts += [np.frombuffer(self._reader.get(k), self.dtype) for k in range(first, len(self._reader))]
+        parts = [np.frombuffer(self._reader.get(k), self.dtype) for k in range(first, len(self._reader))]
+        if self.records is not None and first:
+            parts = [self.records.bytes.view(self.dtype), *parts]
         self._parts = parts  # which keep the memory of a remote store
         addresses = np.array([part.ctypes.data for part in parts], np.int64)
         lengths = np.array([len(part) for part in parts], np.int64)
