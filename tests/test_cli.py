@@ -43,8 +43,6 @@ def test_help_never_imports_torch(command: tuple[str, ...]) -> None:
 def test_preparing_never_imports_torch(small: Path, tmp_path: Path) -> None:
     code = "import sys; from fastdata.entry import prep_main; prep_main(); assert 'torch' not in sys.modules"
     assert run(PREP[0], "-c", code, small, tmp_path / "o.fds").returncode == 0
-    worker = "import fastdata.prepare.worker, sys; assert 'torch' not in sys.modules"
-    assert run(PREP[0], "-c", worker).returncode == 0
 
 
 def test_version_and_both_names_of_prep(small: Path, store: Path, tmp_path: Path) -> None:

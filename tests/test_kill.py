@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fastdata import prep
-from fastdata.errors import PrepError, StoreError
+from fastdata.errors import StoreError
 from fastdata.store.store import Store, verify
 from support import MAIN, PREP, children, kill_group, members, run, start, tables, tree, until, write_pictures
 
@@ -114,16 +114,6 @@ def test_a_finished_shard_that_was_harmed_is_made_again(
     prep(large, begun, size=256, workers=2)
     assert tree(begun) == undisturbed[0]
     assert _is_untouched(others)
-
-
-def test_a_begun_store_refuses_another_plan(begun: Path, large: Path) -> None:
-    before = tree(begun)
-    with pytest.raises(StoreError, match="not finished"):
-        Store(begun)
-    assert any("not finished" in line for line in verify(begun))
-    with pytest.raises(PrepError, match=r"quality 90, now 95"):
-        prep(large, begun, size=256, quality=95, workers=1)
-    assert tree(begun) == before
 
 
 @pytest.mark.slow
@@ -235,7 +225,7 @@ def test_a_full_disk_is_an_error_and_space_lets_it_go_on(
     assert tree(out) == undisturbed[0]
 
 
-def test_the_same_bytes_under_any_hash_seed_with_any_workers_and_a_kill(tmp_path: Path) -> None:
+def test_the_same_bytes_under_any_hash_seed_with_any_workers(tmp_path: Path) -> None:
     """No order of Python's sets may reach the store."""
     (tmp_path / "in").mkdir()
     rows = ["path,label,tag"]
@@ -244,12 +234,8 @@ def test_the_same_bytes_under_any_hash_seed_with_any_workers_and_a_kill(tmp_path
     (tmp_path / "in.csv").write_text("\n".join(rows))
     command = (*PREP, "in.csv", "out.fds", "--root", "in", "--size", "32", "--shard-samples", "3", "--fields", "tag")
     expected = None
-    for seed, workers in enumerate((1, 2, 4, 2, 1)):
+    for seed, workers in enumerate((1, 2, 4)):
         options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONHASHSEED": str(seed)}}
-        if seed == 3:
-            process = start(*command, "--workers", str(workers), **options)
-            until(lambda: tables(tmp_path / "out.fds"))
-            kill_group(process)
         made = run(*command, "--workers", workers, **options)
         assert made.returncode == 0, made.stderr
         found = tree(tmp_path / "out.fds")

@@ -21,22 +21,12 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from fastdata import prep
-from fastdata.codecs.pixels import decode_record
 from fastdata.errors import FormatError, PrepError, StoreError
 from fastdata.images.prepare import ImageRecipe, prepare_image
 from fastdata.prepare.spawn import spares
 from fastdata.store.store import Store, verify
 from fastdata.system.machine import available_cores
 from support import Array, encode, picture, tree, write_pictures
-
-
-def _pixels(store: Store, index: int, size: int | None = None) -> Array:
-    variant = store.variant(size)
-    row = store.samples[index]
-    height, width = int(row[f"{variant.name}/height"]), int(row[f"{variant.name}/width"])
-    reader = store.reader(variant)  # its records are views, which live no longer than it
-    return decode_record(reader.get(index), variant.form, height, width).copy()
-
 
 # ------------------------------------------------------------------------------------------------------- the same bytes
 

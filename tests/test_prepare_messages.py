@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 import fastdata
 import stores
@@ -104,15 +102,9 @@ def test_what_labels_are_is_announced(tmp_path: Path) -> None:
     assert {"labels: 3 classes from the folders: ant, bee, cow", "classes without a sample: 1 (cow)"} <= {*notes}
 
 
-@pytest.mark.parametrize("archived", [False, True])
-def test_a_pattern_finds_the_class_in_each_path(tmp_path: Path, archived: bool) -> None:
+def test_a_pattern_finds_the_class_in_each_path_of_an_archive(tmp_path: Path) -> None:
     names = ["n02_a.png", "n01_b.png", "deep/n02_c.png", "n10_d.png", "odd.png"]
-    source = tmp_path / "in"
-    if archived:
-        source = write_tar(tmp_path / "in.tar", [(name, IMAGE) for name in names])
-    else:
-        for name in names:
-            put(source / name)
+    source = write_tar(tmp_path / "in.tar", [(name, IMAGE) for name in names])
     summary = prep(source, tmp_path / "o.fds", label_from=r"(n\d+)_", workers=1)
     store = Store(summary.out)
     found = {name.removeprefix("in.tar/"): label for name, label in zip(store.names(), labels(summary), strict=True)}
@@ -164,29 +156,6 @@ def test_classes_that_are_called_after_masks_stay_classes(tmp_path: Path) -> Non
     pairs(tmp_path / "both", "images", "masks")
     summary = prep(tmp_path / "both", tmp_path / "b.fds", label_from="([^/]+)/")
     assert sorted(set(labels(summary))) == ["images", "masks"]
-
-
-def test_labels_with_a_comma_are_no_classes(tmp_path: Path) -> None:
-    for k in range(2):
-        put(tmp_path / "in" / f"{k}.png")
-    table = tmp_path / "in.csv"
-    table.write_text("path;score\n0.png;0,5\n1.png;1,25\n")
-    for source, options in ((table, {"root": tmp_path / "in"}), (tmp_path / "in", {"labels": table})):
-        with pytest.raises(PrepError, match=r"labels are numbers that are not all whole, .* such as '0,5'"):
-            prep(source, tmp_path / "o.fds", **options)
-
-
-def test_columns_that_are_not_stored_are_named_and_counted(tmp_path: Path) -> None:
-    images = [{"bytes": IMAGE, "path": f"{k}.png"} for k in range(2)]
-    columns = {"label": [0, 1], "caption": ["x", "y"], "width": [4, 5]}
-    parquet.write_table(pyarrow.table({"image": images, **columns}), tmp_path / "in.parquet")
-    for k in range(2):
-        put(tmp_path / f"{k}.png")
-    (tmp_path / "in.csv").write_text("path,label,caption,width\n0.png,0,x,4\n1.png,1,y,5\n")
-    for kind in ("parquet", "csv"):
-        notes = "\n".join(prep(tmp_path / f"in.{kind}", tmp_path / f"{kind}.fds", workers=1).notes)
-        assert "2 columns are not stored: caption, width" in notes and "labels: 2 classes from column" in notes
-        assert Store(tmp_path / f"{kind}.fds").samples["label"].tolist() == [0, 1]
 
 
 def test_what_labels_come_from_is_said_once(tmp_path: Path) -> None:

@@ -170,19 +170,6 @@ def test_sizes_of_a_store() -> None:
     assert Store(GOLDEN).variant().size == 64
 
 
-def test_what_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no such folder"):
-        Store(tmp_path / "nothing")
-    with pytest.raises(StoreError, match=r"has no manifest.json"):
-        Store(tmp_path)
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreError, match="no store"):
-        Store(tmp_path / "file")
-    (tmp_path / "dir/manifest.json").mkdir(parents=True)
-    with pytest.raises(StoreError, match="cannot read"):
-        Store(tmp_path / "dir")
-
-
 # -------------------------------------------------------------------------------------------------------- ShardReader
 
 
