@@ -34,12 +34,10 @@ if TYPE_CHECKING:
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 KINDS = [kinds.find(name) for name in kinds.NAMES]
 FORMATS = "; ".join(f"{kind.name}: {', '.join(kind.exports)}" for kind in KINDS)
-FIELDS: dict[str, Any] = {}  # option of a kind of data -> its field
-GROUPS: dict[str, str] = {}  # -> the title above it in help
+FIELDS: dict[str, tuple[Any, str]] = {}  # option of a kind of data -> its field, and the title above it in help
 for _kind in KINDS:
     for _key, _field in options_of(_kind.options).items():
-        FIELDS.setdefault(_key, _field)
-        GROUPS.setdefault(_key, _field.metadata["group"] or _kind.options.__doc__ or _kind.name)
+        FIELDS.setdefault(_key, (_field, _field.metadata["group"] or _kind.options.__doc__ or _kind.name))
 TITLES = ("Images", "Labels", "Masks", "Text", "Arrays", "The run")
 
 
@@ -79,7 +77,7 @@ class _Grouped(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # the usage line shows the arguments
             if record:
-                groups[GROUPS.get(param.name or "", TITLES[-1])].append(record)
+                groups[FIELDS.get(param.name or "", (None, TITLES[-1]))[1]].append(record)
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -139,7 +137,7 @@ def _planned(command: Any) -> Any:
     options = [
         click.argument("source", type=click.Path()),
         click.argument("out", type=click.Path(), required=False),
-        *(_click_option(key, field) for key, field in FIELDS.items()),
+        *(_click_option(key, field) for key, (field, _) in FIELDS.items()),
         click.option("--kind", type=click.Choice(kinds.NAMES), help="Kind of data. Default: found from the files."),
         click.option("--limit", type=int, help="Prepare only so many inputs: of images and arrays, evenly spaced ones."),
         click.option("--overwrite", is_flag=True, help="Replace a store once the new one is whole. Not at a URL."),

@@ -40,11 +40,9 @@ def store_facts(store: Store) -> Facts:
         "options": manifest.options,
         "libraries": manifest.libraries,
         "fingerprint": manifest.fingerprint,
+        "columns": to_builtins(manifest.columns),
+        "images": manifest.images,
     }
-    if manifest.columns:
-        facts["columns"] = to_builtins(manifest.columns)
-    if manifest.images:
-        facts["images"] = manifest.images
     if masks := manifest.section("masks"):
         names = dict(enumerate(masks.names))
         facts["masks"] = [{"class": k, "name": names.get(k, ""), "pixels": count} for k, count in masks.by_class.items()]
@@ -101,7 +99,7 @@ def _memory(variants: list[Facts], size: int | None) -> Facts:
 def info_lines(store: Store) -> Iterator[str]:
     """Yield the facts of a store as lines, the first with its path."""
     facts = store_facts(store)
-    item = "sample" if "images" in facts else store.kind.item
+    item = "sample" if facts["images"] else store.kind.item
     count, labels = number_of(facts.pop("samples"), item), facts.pop("labels")
     classes = {"class": f"{number_of(len(labels.get('classes', ())), 'class')}", "vector": "float labels"}
     yield f"{facts.pop('path')}: {count}, {classes.get(labels.pop('kind'), 'no labels')}, format {facts.pop('format')}"
