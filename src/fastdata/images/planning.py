@@ -16,7 +16,7 @@ from fastdata.images.sections import NamedImage
 from fastdata.images.tokens import with_tokens
 from fastdata.prepare.plan import Plan, make_plan
 from fastdata.sources.annotations import with_coco, with_yolo
-from fastdata.sources.fields import with_groups, with_meanings
+from fastdata.sources.fields import with_groups
 from fastdata.sources.folder import image_folders, with_files
 from fastdata.sources.inputs import SourceList, label_notes
 from fastdata.sources.listing import list_sources
@@ -54,7 +54,7 @@ def plan_source(source: StrPath, out: Path, options: ImageOptions, limit: int | 
     companions = folders[1:]
     for (image, _), folder in zip(images[1:], companions, strict=False):
         found = with_files(found, folder, image.name)
-    found = with_groups(with_meanings(found))
+    found = with_groups(found)
     for path, annotate in ((options.coco, with_coco), (options.yolo, with_yolo)):
         if path is not None:
             found = annotate(found, to_path(path))

@@ -24,7 +24,7 @@ from msgspec import structs
 from fastdata.errors import CodecError, PrepError, may_pass
 from fastdata.sources import arrow
 from fastdata.sources.base import pointer_of, read_range
-from fastdata.sources.inputs import Field, Packed, Source, SourceList, as_spelled, look, parse_json, read_bytes, to_float
+from fastdata.sources.inputs import Field, Packed, Source, SourceList, as_spelled, look, parse_json, read_json, to_float
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.columns import INSTANCES, SOURCE_SIZE, TEXTS, Column
 from fastdata.store.manifest import Labels
@@ -174,20 +174,32 @@ def _member(inputs: SourceList, field: Field, k: int) -> Column:
 
 
 def with_groups(inputs: SourceList) -> SourceList:
-    """Return the inputs where lists next to boxes or keypoints belong to the same instances, with the size of each image."""
+    """Return the inputs where lists next to boxes or keypoints belong to the same instances, with the size of each image.
+
+    What whole numbers and keypoints stand for comes from the file that an export writes, if it lies there.
+    """
     names = [field.column.name for field in inputs.fields if not field.layout and field.column.name.lower() in USUAL_NAMES]
     notes = [
         f"{name} is stored as it is, and does not follow a resize, crop or flip: for that, give its layout, as "
         + (f"{name}:xy" if name == "keypoints" else f"{name}:xyxy, {name}:xywh or {name}:cxcywh")
         for name in names
     ]
-    fields = list(inputs.fields)
+    known = read_json(inputs.root / MEANINGS) if inputs.fields else None
+    fields = [_named(field, known.get(field.column.name) if isinstance(known, dict) else None) for field in inputs.fields]
     if first := next((k + 1 for k, field in enumerate(fields) if field.layout), 0):
         for k, one in enumerate(fields):
             if one.column.many and one.column.group is None:
                 fields[k] = replace(one, column=structs.replace(one.column, group=INSTANCES))
         fields.insert(first - 1, Field(SOURCE_SIZE))
     return replace(inputs, fields=tuple(fields), notes=(*inputs.notes, *notes))
+
+
+def _named(field: Field, names: Any) -> Field:
+    column = field.column
+    if column.names or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return field
+    fits = column.shape[:1] == (len(names),) if column.shape[1:] else column.dtype.kind in "iu" and column.type not in TEXTS
+    return replace(field, column=structs.replace(column, names=tuple(names))) if fits else field
 
 
 # Reading
@@ -336,6 +348,8 @@ def _as_array(column: Column, value: Any) -> Array:
     return array.reshape(-1, *column.shape) if column.many else array
 
 
+# Boxes and keypoints
+
 LAYOUTS = ("xyxy", "xywh", "cxcywh", "xy")  # x1, y1, x2, y2; x1, y1, width, height; the same from the centre; x, y, visibility
 MEANINGS = "columns.json"  # of exports: the names of categories and keypoints
 VISIBLE = 2.0  # of a keypoint, as in COCO: labelled and visible
@@ -391,23 +405,6 @@ def as_instances(column: Column, value: Any) -> Array:
     raise ValueError(
         f"an array of {list(array.shape)}, but {column.name} has {points}: give their number, such as {column.name}:xy[17]"
     )
-
-
-def with_meanings(inputs: SourceList) -> SourceList:
-    """Return the inputs with the names of whole numbers and keypoints, if the file that an export writes is there."""
-    try:
-        known = json.loads(read_bytes(inputs.root / MEANINGS)) if inputs.fields else {}
-    except (OSError, ValueError, RecursionError):
-        return inputs
-
-    def named(field: Field) -> Field:
-        names, column = known.get(field.column.name) if isinstance(known, dict) else None, field.column
-        if column.names or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            return field
-        fits = column.shape[:1] == (len(names),) if column.shape[1:] else column.dtype.kind in "iu" and column.type not in TEXTS
-        return replace(field, column=structs.replace(column, names=tuple(names))) if fits else field
-
-    return replace(inputs, fields=tuple(map(named, inputs.fields)))
 
 
 def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, int], counts: Counter[str]) -> list[Any]:

@@ -148,6 +148,8 @@ def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceLi
     return SourceList(root, classes, sources, skipped, FOLDERS, walk.notes())
 
 
+# Files that belong to inputs by their names
+
 IMAGES = re.compile(r"^(images?|imgs?|jpegimages|leftimg8bit)([_-]?\w{2,5})?$", re.IGNORECASE)
 WORDS = re.compile(r"(_[a-z][a-z0-9]*)*\Z", re.IGNORECASE)  # at the end of a name; not its number
 MASKS = re.compile(r"mask|annot|label|segm|ground.?truth|^gt", re.IGNORECASE)

@@ -15,6 +15,7 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -287,6 +288,13 @@ def read_bytes(path: AnyPath) -> bytes:
     if look(path)[1] == "not-a-file":
         raise OSError(errno.EINVAL, "it is no ordinary file")
     return path.read_bytes()
+
+
+def read_json(path: AnyPath) -> Any:
+    """Return what a file of JSON beside the inputs says; None if there is none, or it cannot be read."""
+    with suppress(OSError, ValueError, RecursionError):
+        return json.loads(read_bytes(path))
+    return None
 
 
 class SplitsError(PrepError):

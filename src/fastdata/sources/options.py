@@ -17,9 +17,7 @@ class LabelOptions:
     """Which inputs and labels to take."""
 
     labels: StrPath | None = option(
-        "Table (CSV, TSV, JSONL, Parquet) of paths and labels. Paths are relative to SOURCE.",
-        type="file",
-        group="Labels",
+        "Table (CSV, TSV, JSONL, Parquet) of paths and labels. Paths are relative to SOURCE.", type="file", group="Labels"
     )
     classes: StrPath | Sequence[str] | None = option(
         "Number the classes as this store does, or in the order of this text file, with a name on each line.",
@@ -34,11 +32,7 @@ class LabelOptions:
         "The column of a table or an archive that holds the classes; none: no labels.", metavar="COLUMN", group="Labels"
     )
     regression: tuple[str, ...] = option(
-        "A column of numbers to predict; they are stored as float32. May repeat.",
-        (),
-        multiple=True,
-        metavar="COLUMN",
-        group="Labels",
+        "A column of numbers to predict, as float32. May repeat.", (), multiple=True, metavar="COLUMN", group="Labels"
     )
     path_column: str | None = option(
         "The column of a table that holds paths, or names of files without their ending.", metavar="COLUMN", group="Labels"

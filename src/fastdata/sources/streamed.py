@@ -16,7 +16,7 @@ import numpy as np
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import INDEX, ArchiveColumns, Selection, Table, list_tables, read_range
-from fastdata.sources.inputs import Source, SourceList, choose_label, look, read_bytes
+from fastdata.sources.inputs import Source, SourceList, choose_label, look, read_json
 from fastdata.sources.urls import AnyPath
 
 IMAGES, FILES = ("jpeg", "png"), ("bytes", "file")  # encodings of images, and of files, which are images if no column is one
@@ -36,11 +36,9 @@ read = read_range
 
 def read_index(path: AnyPath) -> dict[str, Any]:
     """Read index.json; return {} if it is from neither package."""
-    try:
-        index = json.loads(read_bytes(path / INDEX))
-        return index if isinstance(index.get("shards"), list) or {"chunks", "config"} <= index.keys() else {}
-    except (OSError, ValueError, RecursionError, AttributeError):
-        return {}
+    index = read_json(path / INDEX)
+    known = isinstance(index, dict) and (isinstance(index.get("shards"), list) or {"chunks", "config"} <= index.keys())
+    return index if known else {}
 
 
 def _files(path: AnyPath) -> Iterator[_StreamedFile]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tarfile
@@ -15,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 from fastdata.errors import PrepError
 from fastdata.sources.base import Selection, damaged_file, read_range, unreadable
 from fastdata.sources.folder import with_companion
-from fastdata.sources.inputs import Packed, Source, SourceList, is_image, nfc, parse_json, read_bytes
+from fastdata.sources.inputs import Packed, Source, SourceList, is_image, nfc, parse_json, read_json
 from fastdata.sources.labels import Value, with_labels
 from fastdata.sources.urls import AnyPath
 from fastdata.store.manifest import Labels
@@ -178,8 +177,5 @@ def _are_names(names: Any) -> bool:
 
 def _class_names(folder: AnyPath) -> list[str]:
     """Read the names of the classes from `classes.json` next to the shards."""
-    try:
-        names = json.loads(read_bytes(folder / CLASSES))
-    except (OSError, ValueError, RecursionError):
-        return []
+    names = read_json(folder / CLASSES)
     return names if _are_names(names) else []
