@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import cv2
 import numpy as np
@@ -135,15 +134,7 @@ def decode_buffer(size: int) -> Array:
 
 def decode_jpeg(data: bytes | memoryview | Array, *, gray: bool = False) -> Array:
     """Decode a JPEG, equal to Pillow bit for bit: RGB [H, W, 3], or grey [H, W, 1]. Raise CodecError if the bytes are damaged."""
-    height, width = jpeg_size(data)
-    return _decode(data, "GRAY" if gray else "RGB", decode_buffer(height * width * (1 if gray else 3)))
-
-
-def _decode(data: bytes | memoryview | Array, space: str, buffer: Array, **options: Any) -> Array:
-    try:
-        return simplejpeg.decode_jpeg(data, space, buffer=buffer, **options)  # type: ignore[no-any-return]
-    except ValueError as error:
-        raise CodecError(f"damaged JPEG: {error}") from None
+    return decode_jpeg_into(decode_buffer, data, jpeg_size(data), gray=gray)
 
 
 def decode_jpeg_into(
@@ -167,7 +158,10 @@ def decode_jpeg_into(
     height, width = size
     shape = height, width, 1 if gray else 3
     options = {"fastdct": fast, "fastupsample": fast, "min_height": height, "min_width": width}
-    pixels = _decode(data, "GRAY" if gray else "RGB", scratch(math.prod(shape)), **options)
+    try:
+        pixels: Array = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGB", buffer=scratch(math.prod(shape)), **options)
+    except ValueError as error:
+        raise CodecError(f"damaged JPEG: {error}") from None
     if pixels.shape != shape:
         raise CodecError(f"a JPEG of {pixels.shape[1]} x {pixels.shape[0]} pixels, where {width} x {height} were expected")
     return pixels
