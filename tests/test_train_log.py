@@ -176,7 +176,7 @@ def test_cudnn_measures_on_for_a_few_sizes_and_their_short_batches(shapes, stays
         with warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", message="inputs have more")
             for shape in shapes:
-                watch.see(torch.zeros(shape))
+                watch.record_shape(torch.zeros(shape))
         assert torch.backends.cudnn.benchmark == stays and bool(caught) != stays
     finally:
         torch.backends.cudnn.benchmark = before

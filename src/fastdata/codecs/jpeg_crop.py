@@ -146,23 +146,23 @@ def join_cells(parts: Sequence[Cells]) -> Array:
 
 
 class JpegBatch(NamedTuple):
-    """Cells of one header, width and scale. places: the record that each belongs to."""
+    """Cells of one header, width and scale. positions: the record that each belongs to."""
 
     shrink: int
     fast: bool
-    places: list[int]
+    positions: list[int]
     cells: list[Cells]
 
     def decode(self, data: Array, *, gray: bool, scratch: Callable[[int], Array]) -> list[tuple[int, Region]]:
-        """Decode the JPEG that `join_cells` makes of all cells to (place, region that contains its window) pairs."""
+        """Decode the JPEG that `join_cells` makes of all cells to (position, region that contains its window) pairs."""
         shrink = self.shrink
         above = sum(cells.end for cells in self.cells[:-1])
         size = -(-(above + self.cells[-1].height) // shrink), -(-self.cells[0].width // shrink)
         pixels = decode_jpeg_into(scratch, data, size, gray=gray, fast=self.fast)
         regions = []
         top = 0
-        for place, cells in zip(self.places, self.cells, strict=True):
-            regions.append((place, Region(pixels[top : top - (-cells.height // shrink)], cells.top, cells.left, shrink)))
+        for position, cells in zip(self.positions, self.cells, strict=True):
+            regions.append((position, Region(pixels[top : top - (-cells.height // shrink)], cells.top, cells.left, shrink)))
             top += cells.end // shrink
         return regions
 
@@ -180,20 +180,20 @@ def jpeg_batches(
     batches: list[JpegBatch] = []
     open_batches: dict[Any, tuple[JpegBatch, int]] = {}  # each with the rows that still fit in
     alone = []
-    for place, (data, size, window) in enumerate(zip(records, sizes, windows, strict=True)):
+    for position, (data, size, window) in enumerate(zip(records, sizes, windows, strict=True)):
         part = not window.empty and window[2:4] != size
         cells = find_cells(data, *window[:4], of=size, exact=not window.fast) if part else None
         if cells is None:
-            alone.append(place)
+            alone.append(position)
             continue
         shrink = window.shrink if max(cells.height, cells.width) > MIN_SHRUNK_SIDE else 1
-        kind = (cells.head, cells.width, shrink, window.fast, place if cells.bounded else None)
+        kind = (cells.head, cells.width, shrink, window.fast, position if cells.bounded else None)
         batch, room = open_batches.get(kind, (None, 0))
         if batch is None or cells.end > room:
             batch = JpegBatch(shrink, window.fast, [], [])
             room = min(MAX_BATCH_PIXELS * shrink**2 // cells.width, MAX_SIDE)
             batches.append(batch)
-        batch.places.append(place)
+        batch.positions.append(position)
         batch.cells.append(cells)
         open_batches[kind] = batch, room - cells.end
     return batches, alone

@@ -35,8 +35,8 @@ class Ragged:
         """Return one list, [length, ...], a view of the values."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index}, but the batch has {len(self)} lists")
-        place = index % len(self)
-        return self.values[int(self.offsets[place]) : int(self.offsets[place + 1])]
+        k = index % len(self)
+        return self.values[int(self.offsets[k]) : int(self.offsets[k + 1])]
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.unbind())
@@ -49,8 +49,8 @@ class Ragged:
     @property
     def rows(self) -> Tensor:
         """The row of the batch that each item belongs to, int64 [total]: `logits[boxes.rows]` has a row for each box."""
-        places = torch.arange(len(self), device=self.offsets.device)
-        return torch.repeat_interleave(places, self.lengths, output_size=len(self.values))
+        positions = torch.arange(len(self), device=self.offsets.device)
+        return torch.repeat_interleave(positions, self.lengths, output_size=len(self.values))
 
     def unbind(self) -> list[Tensor]:
         """Return the lists, [length, ...] each, as views. Waits for the device once."""
@@ -65,9 +65,9 @@ class Ragged:
         """
         lengths = self.lengths
         width = length if length is not None else int(lengths.max()) if len(self) else 0
-        places = torch.arange(width, device=self.offsets.device)
+        positions = torch.arange(width, device=self.offsets.device)
         padding = self.values.new_full((1, *self.values.shape[1:]), fill)
-        index = torch.where(places < lengths[:, None], self.offsets[:-1, None] + places, len(self.values))
+        index = torch.where(positions < lengths[:, None], self.offsets[:-1, None] + positions, len(self.values))
         return torch.cat([self.values, padding])[index]
 
     def to(self, *args: Any, **kwargs: Any) -> Ragged:

@@ -322,8 +322,8 @@ class ConcatImages(_Listed):
         """Yield the number of each source that has some of these rows, the source, which of them, and their numbers there."""
         numbers, rows = self._rows.array[:, ids]
         for k in np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == k)
-            yield k, self._sources[k], places, rows[places]
+            positions = np.flatnonzero(numbers == k)
+            yield k, self._sources[k], positions, rows[positions]
 
     def _find(self, index: int) -> tuple[Images, int]:
         source, row = self._rows.array[:, index].tolist()
@@ -347,10 +347,10 @@ class ConcatImages(_Listed):
 
         def batch(rows: Array) -> Array | Lists | list[Any]:
             items: list[Any] = [None] * len(rows)
-            for k, _, places, local in self.split(rows):
+            for k, _, positions, local in self.split(rows):
                 found = sources[k].batch(local)
-                for place, item in zip(places.tolist(), found.items() if isinstance(found, Lists) else found, strict=True):
-                    items[place] = item
+                for position, item in zip(positions.tolist(), found.items() if isinstance(found, Lists) else found, strict=True):
+                    items[position] = item
             if column.type in TEXTS:
                 return items
             if not column.many:
@@ -362,14 +362,14 @@ class ConcatImages(_Listed):
 
     def placement(self, ids: Array) -> Placement:
         found = Placement(np.empty((len(ids), 2)), np.empty((len(ids), 2)))
-        for _, images, places, local in self.split(ids):
+        for _, images, positions, local in self.split(ids):
             placed = images.placement(local)
-            found.scale[places], found.shift[places] = placed.scale, placed.shift
+            found.scale[positions], found.shift[positions] = placed.scale, placed.shift
         return found
 
     def uses(self, ids: Array) -> list[Use]:
-        found = [(places, use) for _, images, places, local in self.split(ids) for use in images.uses(local)]
-        return [use._replace(samples=places[use.samples]) for places, use in found]
+        found = [(positions, use) for _, images, positions, local in self.split(ids) for use in images.uses(local)]
+        return [use._replace(samples=positions[use.samples]) for positions, use in found]
 
     def get(self, index: int) -> memoryview:
         images, local = self._find(index)
@@ -381,8 +381,8 @@ class ConcatImages(_Listed):
 
     @property
     def location(self) -> str:
-        places = list(dict.fromkeys(images.location for images in self._sources))
-        return " + ".join(places) if len(places) < 4 else f"{len(places)} stores"
+        locations = list(dict.fromkeys(images.location for images in self._sources))
+        return " + ".join(locations) if len(locations) < 4 else f"{len(locations)} stores"
 
     def name(self, index: int) -> str:
         images, local = self._find(index)
@@ -395,8 +395,8 @@ class ConcatImages(_Listed):
     def shards_of(self, rows: Array) -> Array:
         shards = np.empty(len(rows), np.int64)
         before = np.cumsum([0, *(images.num_shards for images in self._sources)])
-        for k, images, places, local in self.split(rows):
-            shards[places] = before[k] + images.shards_of(local)
+        for k, images, positions, local in self.split(rows):
+            shards[positions] = before[k] + images.shards_of(local)
         return shards
 
     def with_size(self, size: int | None) -> ConcatImages:

@@ -83,7 +83,7 @@ def render_masks(
 def _decoded(
     images: Images, rows: Array, plans: Sequence[Sequence[Sample]], timing: Timing
 ) -> Iterator[tuple[int, int, Region | None]]:
-    """Yield the view and the place of each sample, and a region that contains its window; None: the window is empty.
+    """Yield the view and the position of each sample, and a region that contains its window; None: the window is empty.
 
     A region is valid until the next item.
     """
@@ -92,15 +92,15 @@ def _decoded(
             yield 0, k, region
         return
     parts = [
-        (place, window, members)
-        for place, samples in enumerate(zip(*plans, strict=True))
+        (position, window, members)
+        for position, samples in enumerate(zip(*plans, strict=True))
         for window, members in _joined([sample.window for sample in samples], images.indexed)
     ]
-    rows = rows[[place for place, _, _ in parts]]
+    rows = rows[[position for position, _, _ in parts]]
     for number, region in _regions(images, rows, [window for _, window, _ in parts], timing):
-        place, _, members = parts[number]
+        position, _, members = parts[number]
         for view in members:
-            yield view, place, region
+            yield view, position, region
 
 
 def _joined(windows: Sequence[Window], cuts: bool) -> list[tuple[Window, list[int]]]:
@@ -146,7 +146,7 @@ def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Tim
                 regions = batch.decode(joined, gray=images.form.channels == 1, scratch=scratch)
             except CodecError:  # one of them is damaged: decoding each alone tells which
                 regions = []
-                alone += batch.places
+                alone += batch.positions
             timing.read_s += read - started
             timing.decode_s += perf_counter() - read
             yield from regions

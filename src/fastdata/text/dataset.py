@@ -138,7 +138,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         return tuple(value[0] for value in batch) if isinstance(batch, tuple) else batch[0]
 
     def locate(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> Array:
-        """Return the places of samples in the stream, for `gather`: one row for each sample."""
+        """Return the positions of samples in the stream, for `gather`: one row for each sample."""
         ids, count = np.asarray(indices, np.int64), len(self)
         if not -count <= (low := ids.min(initial=0)) <= ids.max(initial=0) < count:
             raise IndexError(f"indices from {ids.min()} to {ids.max()}, but the dataset has {count} rows")
@@ -190,22 +190,22 @@ class TokenDataset(Fixed, Dataset[Any]):
 
     def gather(self, located: Array, *, pin: bool = False) -> Any:
         """Return the rows that `locate` found as a batch [n, block_size + 1], with a second value where `ds[i]` has one."""
-        places = located[:, 0]
-        rows = self._stream[1](places, pin=pin) if places.min(initial=0) >= 0 else self._gather_pieces(located, pin)
+        offsets = located[:, 0]
+        rows = self._stream[1](offsets, pin=pin) if offsets.min(initial=0) >= 0 else self._gather_pieces(located, pin)
         if self.mode == "document":
             return rows, torch.from_numpy(located[:, 2].copy())
         return (rows, torch.from_numpy(self._document_numbers(located[:, 1]))) if self.documents == "mask" else rows
 
     def _gather_pieces(self, located: Array, pin: bool) -> torch.Tensor:
         """Gather rows of which some are not contiguous in memory: copy any other row first, then overwrite it."""
-        places = located[:, 0]
-        if places.max() >= 0:
-            rows = self._stream[1](np.where(places < 0, places.max(), places), pin=pin)
+        offsets = located[:, 0]
+        if offsets.max() >= 0:
+            rows = self._stream[1](np.where(offsets < 0, offsets.max(), offsets), pin=pin)
         else:
             torch_dtype = torch.from_numpy(np.empty(0, self.dtype)).dtype
-            rows = torch.empty((len(places), self.block_size + 1), dtype=torch_dtype, pin_memory=pin, device="cpu")
+            rows = torch.empty((len(offsets), self.block_size + 1), dtype=torch_dtype, pin_memory=pin, device="cpu")
         out = rows.numpy()
-        for k in np.flatnonzero(places < 0).tolist():
+        for k in np.flatnonzero(offsets < 0).tolist():
             _, start, length = located[k].tolist()
             self._memory.copy(self._stream[0], start, out[k, :length])
             out[k, length:] = self._no_token

@@ -34,11 +34,11 @@ class Runs:
 
     Attributes:
         starts: where each run begins in the stream, and then the stream's length; int64 [runs + 1].
-        places: where each run begins in memory, in tokens from the lowest address; int64 [runs].
+        offsets: where each run begins in memory, in tokens from the lowest address; int64 [runs].
     """
 
     starts: Array
-    places: Array
+    offsets: Array
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -49,20 +49,20 @@ class Runs:
             return Runs(np.zeros(1, np.int64), np.zeros(0, np.int64))
         gap = begins[1:] != ends[:-1]
         begins, ends = begins[np.append(True, gap)], ends[np.append(gap, True)]
-        first, last = (np.searchsorted(self.starts, places, "right") - 1 for places in (begins, ends - 1))
+        first, last = (np.searchsorted(self.starts, offsets, "right") - 1 for offsets in (begins, ends - 1))
         counts = last - first + 1
         part = np.repeat(np.arange(len(begins)), counts)
         run = first[part] + np.arange(counts.sum()) - (np.cumsum(counts) - counts)[part]
         low, high = np.maximum(begins[part], self.starts[run]), np.minimum(ends[part], self.starts[run + 1])
-        return Runs(np.append(0, np.cumsum(high - low)), self.places[run] + low - self.starts[run])
+        return Runs(np.append(0, np.cumsum(high - low)), self.offsets[run] + low - self.starts[run])
 
     def find(self, starts: Array, length: int) -> Array:
         """Return the offset in memory of `length` tokens from each start; -1 where they are not contiguous."""
-        if not len(self.places):
+        if not len(self.offsets):
             return np.full(len(starts), -1)
         run = self._runs_of(starts)
         whole = (starts >= 0) & (starts + length <= self.starts[run + 1])
-        return np.where(whole, self.places[run] + starts - self.starts[run], -1)
+        return np.where(whole, self.offsets[run] + starts - self.starts[run], -1)
 
     def _runs_of(self, starts: Array) -> Array:
         """Return the number of the run that holds each start."""
@@ -130,10 +130,10 @@ class TokenMemory:
         addresses = np.array([part.ctypes.data for part in parts], np.int64)
         lengths = np.array([len(part) for part in parts], np.int64)
         base = int(addresses.min(initial=1 << 62))
-        places = (addresses - base) // self.dtype.itemsize
-        nbytes = int((places + lengths).max(initial=0)) * self.dtype.itemsize
+        offsets = (addresses - base) // self.dtype.itemsize
+        nbytes = int((offsets + lengths).max(initial=0)) * self.dtype.itemsize
         view: Any = (ctypes.c_byte * nbytes).from_address(base) if nbytes else bytearray()
-        return Runs(np.append(0, np.cumsum(lengths)), places), np.frombuffer(view, self.dtype)
+        return Runs(np.append(0, np.cumsum(lengths)), offsets), np.frombuffer(view, self.dtype)
 
     def copy(self, runs: Runs, start: int, out: Array) -> None:
         """Fill `out` with the tokens of a stream from `start` on."""
@@ -142,8 +142,8 @@ class TokenMemory:
         while done < len(out):
             begin, end = runs.starts[run : run + 2].tolist()
             count = min(len(out) - done, end - start - done)
-            place = int(runs.places[run]) + start + done - begin
-            out[done : done + count] = flat[place : place + count]
+            offset = int(runs.offsets[run]) + start + done - begin
+            out[done : done + count] = flat[offset : offset + count]
             run += 1
             done += count
 
@@ -168,22 +168,22 @@ class RowCopier:
         self._cost = [0.0, 0.0]  # seconds a row: one thread, several threads
         self._calls = 0
 
-    def __call__(self, places: Array, *, pin: bool) -> torch.Tensor:
-        """Return the rows at `places`, int64, which must all exist."""
-        self._flat.take(places)  # touch all rows first: these reads wait for memory together, those of a copy one by one
-        if len(places) * self._width <= GRAIN or torch.get_num_threads() == 1:
-            return self._gather_rows(places, pin)
+    def __call__(self, offsets: Array, *, pin: bool) -> torch.Tensor:
+        """Return the rows at `offsets`, int64, which must all exist."""
+        self._flat.take(offsets)  # touch all rows first: these reads wait for memory together, those of a copy one by one
+        if len(offsets) * self._width <= GRAIN or torch.get_num_threads() == 1:
+            return self._gather_rows(offsets, pin)
         self._calls += 1
         several = (self._cost[1] < self._cost[0]) != (self._calls % PROBE == 0)
         started = time.perf_counter()
-        rows = self._gather_rows(places, pin) if several else self._one(places, pin)
-        self._cost[several] += ((time.perf_counter() - started) / len(places) - self._cost[several]) * FRESH
+        rows = self._gather_rows(offsets, pin) if several else self._one(offsets, pin)
+        self._cost[several] += ((time.perf_counter() - started) / len(offsets) - self._cost[several]) * FRESH
         return rows
 
-    def _gather_rows(self, places: Array, pin: bool) -> torch.Tensor:
-        rows = torch.empty((len(places), self._width), dtype=self._view.dtype, pin_memory=pin, device="cpu")
-        return torch.index_select(self._view, 0, torch.from_numpy(places), out=rows)
+    def _gather_rows(self, offsets: Array, pin: bool) -> torch.Tensor:
+        rows = torch.empty((len(offsets), self._width), dtype=self._view.dtype, pin_memory=pin, device="cpu")
+        return torch.index_select(self._view, 0, torch.from_numpy(offsets), out=rows)
 
-    def _one(self, places: Array, pin: bool) -> torch.Tensor:
-        rows = torch.from_numpy(self._whole[places].view(self._flat.dtype).reshape(len(places), self._width))
+    def _one(self, offsets: Array, pin: bool) -> torch.Tensor:
+        rows = torch.from_numpy(self._whole[offsets].view(self._flat.dtype).reshape(len(offsets), self._width))
         return rows.pin_memory() if pin else rows

@@ -28,7 +28,7 @@ class GraphCheck:
         self._updates = 0
         self._marks: list[weakref.ref[_Mark]] = []
 
-    def see(self, result: Any) -> None:
+    def check(self, result: Any) -> None:
         """Check the result of loss_fn for a batch. Marks the whole graph of one update."""
         if self._updates != MARKED_UPDATE - 1:
             return
@@ -61,7 +61,7 @@ class CudnnBenchmark:
         self._shapes = set[torch.Size]()
         self._on = torch.backends.cudnn.benchmark = True
 
-    def see(self, tensor: Tensor) -> None:
+    def record_shape(self, tensor: Tensor) -> None:
         """Take the first tensor of a batch."""
         if self._on:
             self._shapes.add(tensor.shape)

@@ -140,15 +140,15 @@ class ProgressDisplay:
         """Show a record beside the bar; where there is none, print it, at most once a minute."""
         self._bar.set_postfix_str(line(record), refresh=False)
         if self._bar.disable and time.monotonic() - self._last_line >= LINE_S:
-            self.tell(f"epoch {self._epoch}: {record['update']} updates, {line(record)}")
+            self.write_line(f"epoch {self._epoch}: {record['update']} updates, {line(record)}")
 
     def end_epoch(self, epoch: int, record: Mapping[str, Any], results: Mapping[str, float]) -> None:
         """Print the line of an epoch, with the results of its evaluation."""
         self.close()
         evaluation = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
-        self.tell(f"epoch {epoch}: {line(record)}{'; evaluation: ' if results else ''}{evaluation}.")
+        self.write_line(f"epoch {epoch}: {line(record)}{'; evaluation: ' if results else ''}{evaluation}.")
 
-    def tell(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Print a line above the bar, and flush it for pipes. A line for which a disk has no room does not end the run."""
         self._last_line = time.monotonic()
         if self._shown:

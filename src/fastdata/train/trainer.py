@@ -218,7 +218,7 @@ class Trainer:
             warn_user(f"nothing was trained: {finished}. Ask for more of them, or pass resume=False or another dir")
         with (
             noted_signals(active=self._checkpoints is not None) as received,  # otherwise a signal ends the process at once
-            profiled(self._profile if self._main else None, self.dir or Path(), self._progress.tell) as self._profiler,
+            profiled(self._profile if self._main else None, self.dir or Path(), self._progress.write_line) as self._profiler,
         ):
             try:
                 while not self._ending and is_unfinished():
@@ -308,7 +308,7 @@ class Trainer:
         tensor = first_tensor(batch)
         if tensor is not None and tensor.dim():
             if self._cudnn is not None:
-                self._cudnn.see(tensor)
+                self._cudnn.record_shape(tensor)
             self._counts["rows"] += (len(tensor) if valid is None else valid) * self.world.size
         check = self.update == 0 or (self.update + 1) % self._log_every == 0  # the host waits for the device then anyway
         self._step.add(batch, valid=valid, last=last, check=check)
@@ -318,7 +318,7 @@ class Trainer:
         result = self._loss_fn(model, batch)
         self._muted = False
         if self._main:
-            self._graphs.see(result)
+            self._graphs.check(result)
         return result
 
     def _count_updates(self, train: Any, last_epoch: float, last_update: float) -> float:
@@ -338,7 +338,7 @@ class Trainer:
     def _exit(self) -> None:
         """End the process after a signal, once everything is saved."""
         cause = "interrupted" if self._ending == signal.SIGINT else "SIGTERM"
-        self._progress.tell(f"{cause}: saved at update {self.update} in {self.dir}; the same command continues from there.")
+        self._progress.write_line(f"{cause}: saved at update {self.update} in {self.dir}; the same command continues from there.")
         self.world.leave()
         if self._ending == signal.SIGTERM:
             raise SystemExit(TERMINATED)
@@ -451,12 +451,12 @@ class Trainer:
             return
         if not resume:
             if aside := self._checkpoints.set_aside():
-                self._progress.tell(f"resume=False: files of an earlier run in {aside.parent} are in {aside} now")
+                self._progress.write_line(f"resume=False: files of an earlier run in {aside.parent} are in {aside} now")
             return
         state = self._checkpoints.newest()
         if state is not None:
             self.load_state_dict(state)
-            self._progress.tell(f"resumed after update {self.update}, in epoch {self.epoch + 1}.")
+            self._progress.write_line(f"resumed after update {self.update}, in epoch {self.epoch + 1}.")
         elif resume == "require":
             raise FastDataError(f"resume is 'require', but {self.dir} has no checkpoint: pass the right dir, or leave resume out")
 
