@@ -104,7 +104,7 @@ def test_names_that_a_tar_has_no_place_for(tmp_path: Path, names: tuple[str, str
     out = prep(
         tmp_path / "t.csv", tmp_path / "o.fds", label_column="none", fields=[f"{name}:int64" for name in names], workers=1
     ).out
-    with pytest.raises(StoreError, match=rf"column {names[0]} has no place in a tar: its name is too long, or that of another"):
+    with pytest.raises(StoreError, match=rf"column {names[0]} cannot be in a tar: its name is too long, or equals another"):
         export(out, tmp_path / "x", to="webdataset")
     assert not (tmp_path / "x").exists()
 

@@ -417,7 +417,7 @@ def _read(
     for part in parts:
         if len({*names}) < len(names) or sorted(part.schema.names) != sorted(names):
             found = _quoted(part.schema.names)
-            raise StoreError(f"{part.name} has two columns of one name, or others than {parts[0].name}: {found}")
+            raise StoreError(f"{part.name} has two columns of one name, or other columns than {parts[0].name}: {found}")
     chosen = [column for column in names if column not in wanted["drop"]]
     for option, known in (("drop", names), ("target", chosen), ("category", chosen)):
         if unknown := [column for column in wanted[option] if column not in known]:

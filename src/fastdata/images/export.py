@@ -140,7 +140,7 @@ def _column_endings(columns: Sequence[Column]) -> dict[str, str]:
     lower = [ending.lower() for ending in endings.values()]
     for name, ending in endings.items():
         if lower.count(ending.lower()) > 1 or len(ending) > MAX_ENDING:
-            raise StoreError(f"column {name} has no place in a tar: its name is too long, or that of another but for the case")
+            raise StoreError(f"column {name} cannot be in a tar: its name is too long, or equals another but for the case")
     return endings
 
 

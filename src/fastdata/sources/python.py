@@ -410,7 +410,7 @@ class _RemoteItems:
         self._connection = Client(str(path))
 
     def image(self, index: int) -> bytes:
-        """Return what `Items.image` does."""
+        """Return the image file of an item, as `Items.image` does."""
         try:
             self._connection.send(index)
             with waiting():  # for the items of other workers
