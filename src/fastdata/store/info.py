@@ -109,7 +109,7 @@ def info_lines(store: Store) -> Iterator[str]:
         rows = value if isinstance(value, list) and value and isinstance(value[0], dict) else []
         if rows and (len(rows[0]) > 2 or "bytes" in rows[0]):
             for (_, first), *rest in (one.items() for one in rows):
-                yield f"  {name} {_plain(first)}: {_format_facts(dict(rest))}"
+                yield f"  {name} {'all' if first is None else _plain(first)}: {_format_facts(dict(rest))}"
             continue
         text = _listed(rows) if rows else _format_facts(value) if isinstance(value, dict) else _plain(value)
         if text not in ("", "0"):
