@@ -60,9 +60,6 @@ class SourceImage:
             bits: 8 for uint8, 16 for uint16. From 16 to 8 bits, values become round(x / 257); from 8 to 16, x * 257. Deeper
                 files that are only read with 8 bits are rejected for 16.
             scratch: memory of `decode_buffer` for decoding a JPEG. If it is large enough, the result may be a view of it.
-
-        Raises:
-            CodecError: truncated, unsupported, undecodable.
         """
         header = self.header
         if isinstance(header, JpegHeader):

@@ -90,12 +90,8 @@ def find_cells(
 ) -> Cells | None:
     """Return the fewest cells that decode, inside the box, to exactly the pixels of the whole JPEG.
 
-    Args:
-        of: (height, width) that the image should have.
-        exact: False: for a decoder that repeats samples of colour instead of interpolating them; slightly fewer cells.
-
-    Returns:
-        None if there is no index, or if it, the box or `of` does not fit the file: decode the whole.
+    None: decode the whole, as there is no index, or it, the box or `of`, the (height, width) of the image, does not fit the file.
+    exact: False for a decoder that repeats samples of colour instead of interpolating them; slightly fewer cells.
     """
     index = read_index(data)
     if index is None:
@@ -172,10 +168,8 @@ def jpeg_batches(
 ) -> tuple[list[JpegBatch], list[int]]:
     """Group JPEG records of which a part is needed into batches. Also return the indices of the records to decode alone.
 
-    Args:
-        records: JPEGs; those with the index of docs/format.md can be batched.
-        sizes: the (height, width) that each should have.
-        windows: the part of each that is needed; may be empty.
+    records: JPEGs; those with the index of docs/format.md can be batched. sizes: the (height, width) that each should have.
+    windows: the part of each that is needed; may be empty.
     """
     batches: list[JpegBatch] = []
     open_batches: dict[Any, tuple[JpegBatch, int]] = {}  # each with the rows that still fit in

@@ -147,13 +147,8 @@ def decode_jpeg_into(
 ) -> Array:
     """Decode a JPEG to [H, W, 3 or 1] as `decode_jpeg` does, but into existing memory, and perhaps at a smaller scale.
 
-    Args:
-        scratch: returns flat uint8 memory of at least a number of bytes, as `decode_buffer` does.
-        size: (height, width) at full size, or at 1/2, 1/4 or 1/8 of it, rounded up.
-        fast: use a faster, less exact transform and upsampling of colours.
-
-    Raises:
-        CodecError: if the bytes are damaged, or have no such size.
+    scratch: returns flat uint8 memory of at least a number of bytes, as `decode_buffer` does. size: (height, width) at full size,
+    or at 1/2, 1/4 or 1/8 of it, rounded up. fast: use a faster, less exact transform and upsampling of colours.
     """
     height, width = size
     shape = height, width, 1 if gray else 3

@@ -31,17 +31,11 @@ LABEL = "label"  # the column of the images' labels
 
 @dataclass(frozen=True)
 class Fields:
-    """What a dataset emits as its targets.
+    """What a dataset emits as its targets."""
 
-    Attributes:
-        names: of columns, or "label"; of one, for its value alone, or several, for a dict.
-        min_visible: drop instances of whose box a smaller share lies in the output.
-        read: the columns of these names, and the boxes that decide which of their instances remain.
-    """
-
-    names: str | tuple[str, ...]
-    min_visible: float
-    read: tuple[Column, ...] = field(compare=False)
+    names: str | tuple[str, ...]  # of columns, or "label"; one, for its value alone, or several, for a dict
+    min_visible: float  # drop instances of whose box a smaller share lies in the output
+    read: tuple[Column, ...] = field(compare=False)  # of these names, and the boxes that decide which of their instances remain
 
     @classmethod
     def of(cls, names: str | Sequence[str] | None, images: Images, min_visible: float = 0.0) -> Fields | None:

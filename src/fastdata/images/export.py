@@ -74,9 +74,6 @@ def _export_tars(
     A sample is `00000000.jpg` or `.png` (`00000000.left.jpg` and so on where a sample has several images), `00000000.mask.png`, its
     label, `00000000.cls` or `00000000.json`, {"label": [...], "names": [...]}, and a member for each column, whose ending
     `_column_endings` chooses. The class names go to `classes.json`.
-
-    Raises:
-        StoreError: if a column has no name in a tar.
     """
     files, endings = _files(store, size, "", MASK.split(".")[1]), _column_endings(columns)
     root.mkdir(parents=True, exist_ok=True)

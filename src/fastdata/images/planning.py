@@ -74,7 +74,7 @@ def plan_source(source: StrPath, out: Path, options: ImageOptions, limit: int | 
     if columns:
         notes.append(f"columns: {', '.join(map(str, columns))}")
     if images:
-        notes.append(f"images of each sample: {', '.join(str(image) for image, _ in images)}")
+        notes.append(f"images of each sample: {', '.join(image.name for image, _ in images)}")
     return replace(plan, notes=tuple(notes))
 
 

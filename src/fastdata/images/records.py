@@ -293,11 +293,7 @@ def _values_of_store(store: Store, column: Column) -> ColumnValues:
 
 
 class ConcatImages(_Listed):
-    """The images of several sources, each with the rows of it to use, in order (None: all rows), as one source.
-
-    Raises:
-        ValueError: if their labels, channels or dtypes differ.
-    """
+    """The images of several sources of equal labels and forms, each with the rows to use, in order (None: all), as one source."""
 
     def __init__(self, parts: Sequence[tuple[Images, Array | None]]) -> None:
         self._sources = [images for images, _ in parts]

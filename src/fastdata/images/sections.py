@@ -27,9 +27,6 @@ class NamedImage(Struct, frozen=True, forbid_unknown_fields=True):
     bits: int
     gray: bool
 
-    def __str__(self) -> str:
-        return ":".join([self.name, self.codec, str(self.bits), *(["gray"] if self.gray else [])])
-
 
 class Masks(Entry, frozen=True):
     """The manifest's section about masks."""

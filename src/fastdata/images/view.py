@@ -44,9 +44,6 @@ class View:
         crop: the box that is emitted; None: the whole image.
         hflip, vflip: probabilities of flips; None: those of the dataset.
         transform: your own function for this view, as for LMDBDataset; None: that of the dataset.
-
-    Raises:
-        ValueError, TypeError: if an argument is wrong.
     """
 
     crop: Crop | None = None
