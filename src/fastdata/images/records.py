@@ -129,13 +129,7 @@ class _Listed:
 
 
 class StoreImages(_Holdable):
-    """One stored size of a store's images, or of their masks.
-
-    Args:
-        image: which image of each sample, if it has several.
-        expected: as for Store.
-        cached: what is in memory, by variant, which all images of a dataset share.
-    """
+    """One stored size of a store's images, or of their masks. cached: what is in memory, by variant, for all images of a dataset."""
 
     def __init__(
         self,
