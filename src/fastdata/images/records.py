@@ -129,7 +129,7 @@ class _Listed:
 
 
 class StoreImages(_Holdable):
-    """One stored size of a store's images, or of their masks. cached: what is in memory, by variant, for all images of a dataset."""
+    """One stored size of a store's images, or of their masks. cached: what is in memory, by variant, for a whole dataset."""
 
     def __init__(
         self,
