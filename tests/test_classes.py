@@ -109,10 +109,7 @@ def test_what_does_not_go_together():
     named = "".join(f"{k} {k} {k} class{k}\n" for k in range(7))
     for other, message in (
         (MaskDataset(masked((2, 50)), ignore_index=7), "have the ignore_index 255 and 7: give both the same"),
-        (
-            MaskDataset(masked((2, 300), palette=named)),
-            r"classes of masks \[\] and \['class0', .*prepare both with the same --palette",
-        ),
+        (MaskDataset(masked((2, 300), palette=named)), r"masks \[\] and \['class0', .*prepare both with the same --palette"),
         (MaskDataset(masked((1, 30), bits=16), ignore_index=255), "--mask-bits"),
         (LMDBDataset(store()), "open both with masks, or none"),
     ):

@@ -215,10 +215,7 @@ class _Dataset(Struct):
 
 
 def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
-    """Return the images with the annotations of YOLO's files as fields. A worker makes pixels of the fractions.
-
-    An image without a file shows no object. One whose file is damaged remains in the list with that problem.
-    """
+    """Return the images with the annotations of YOLO's files as fields: fractions, of which a worker makes pixels."""
     if not folder.is_dir():
         raise PrepError(f"--yolo {folder} is not a folder; it holds a .txt file for each image, with the same name")
     walk = Walk(folder)

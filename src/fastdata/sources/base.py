@@ -256,10 +256,7 @@ def _archives(path: AnyPath) -> tuple[str, list[AnyPath]]:
 
 
 def _inside(path: AnyPath) -> tuple[str, list[AnyPath]]:
-    """Return the archives in a folder that holds no image and no other folder, and their kind.
-
-    Raise a SplitsError if they belong to several splits, by the words in their names.
-    """
+    """Return the kind of the archives in a folder without images and folders, and these. Raise SplitsError if it has several."""
     try:
         entries = [entry for entry in list_entries(path) if not entry.name.startswith(".") and not CACHE.fullmatch(entry.name)]
         folders = [entry.name for entry in entries if entry.is_dir()]

@@ -293,10 +293,7 @@ def _array_in(data: bytes) -> Array:
 
 
 def fit(column: Column, value: Any) -> Any:
-    """Return a value as the column can hold it. Whole numbers are held exactly; others are rounded when they are stored.
-
-    Raise ValueError if the column cannot hold it, and OverflowError or RecursionError if Python cannot.
-    """
+    """Return a value as the column can hold it. Raise ValueError if it cannot, OverflowError or RecursionError if Python cannot."""
     if column.type == "json":
         try:
             json.dumps(value, ensure_ascii=False).encode()

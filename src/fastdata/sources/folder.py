@@ -249,10 +249,7 @@ def with_files(
     belongs: Callable[[str], bool] = is_image_or_bare,
     stem: Callable[[str], str] = stem_of,
 ) -> SourceList:
-    """Return the inputs, each with the file in another folder that has its path: its mask, or the image that is `called` so.
-
-    belongs: whether a file of such a name is one. stem: removes the extension from a name.
-    """
+    """Return the inputs, each with the file of another folder that has its path. belongs: whether a file of a name is one."""
     index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk_files(folder) if belongs(name)), stem)
     added = index.suffixes(inputs) if called == "mask" else ("", "")
     sources = Packed(with_companion(source, index.find(source.name, *added), called) for source in inputs.sources)

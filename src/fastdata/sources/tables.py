@@ -54,25 +54,23 @@ ENCODING_BYTES = 1024  # of the beginning of a file that tell its encoding
 MIN_UNMARKED_BYTES = 8  # that tell it without a mark
 ROWS = 1024  # of a Parquet that are in memory as Python's values
 
-Cells = Packed[Any]
-
 
 @dataclass(frozen=True)
 class PathTable:
     """Named columns, one of which holds paths."""
 
     path: AnyPath
-    columns: dict[str, Cells]  # the cells of each: text, without blanks around it, or values as JSON has them
+    columns: dict[str, Packed[Any]]  # the cells of each: text, without blanks around it, or values as JSON has them
     paths: str  # the column of paths, which are text
     texts: bool  # whether all cells are text
     schema: dict[str, Any]  # of Parquet: each column's Arrow type, and the names of its classes
 
     @property
-    def names(self) -> Cells:
+    def names(self) -> Packed[Any]:
         """The path of each row."""
         return self.columns[self.paths]
 
-    def column(self, name: str, option: str) -> Cells:
+    def column(self, name: str, option: str) -> Packed[Any]:
         """Return the cells of the column that an option names."""
         if name not in self.columns:
             raise PrepError(f"{option}: {self.path} has no column {name}; it has {', '.join(self.columns)}")
@@ -95,7 +93,7 @@ def is_path_table(path: AnyPath, path_column: str | None = None) -> bool:
 
 def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> PathTable:
     """Read a table; an unknown ending means CSV. Raise PrepError if it cannot be read, is empty, or has no column of paths."""
-    ending, schema, columns, count = path.suffix.lower(), dict[str, Any](), dict[str, Cells](), 0
+    ending, schema, columns, count = path.suffix.lower(), dict[str, Any](), dict[str, Packed[Any]](), 0
     texts = ending not in (*JSONL, PARQUET)
     if ending == PARQUET:
         rows = _parquet_rows(path, {*(field.path[0] for field in fields), options.label_column, *options.regression}, schema)
@@ -104,7 +102,7 @@ def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> Path
     try:
         for row in rows:
             if not row.keys() <= columns.keys():
-                columns |= {name: Cells([None] * count) for name in row if name not in columns}
+                columns |= {name: Packed[Any]([None] * count) for name in row if name not in columns}
             for name, cells in columns.items():
                 cells.append(row.get(name))
             count += 1
