@@ -129,7 +129,7 @@ def test_the_epoch_that_the_program_sets_on_a_sampler_is_respected(how: str, wor
     sampler.set_epoch(4)
     given: Any = {"sampler": sampler, "batch_size": 3} if how == "sampler" else {"batch_sampler": BatchSampler(sampler, 3, False)}
     with Loader(dataset, rank=1, world_size=2, num_workers=workers, **given) as loader:
-        for told, epoch in ((None, 4), (None, 5), (2, 2), (2, 2), (3, 3), (None, 4), (9, 9)):
+        for told, epoch in ((None, 4), (None, 5), (2, 2), (2, 2), (np.int64(3), 3), (None, 4), (9, 9)):
             if told is not None:
                 sampler.set_epoch(told)
             reference.set_epoch(epoch)
@@ -148,11 +148,7 @@ def test_loaders_that_share_a_sampler_count_their_own_epochs() -> None:
         assert {batch.position[0] for batch in loaders[which]} == {epoch}
 
 
-class Counting(RandomSampler):
-    """A subclass that knows no ranks; and, with `rank`, one that does."""
-
-
-class Own(Counting):
+class Own(RandomSampler):
     rank = 1
 
 
@@ -160,7 +156,6 @@ class Own(Counting):
     ("sampler", "warns"),
     [
         (RandomSampler(range(20)), True),
-        (Counting(range(20)), True),
         (list(range(20)), True),
         (range(20), True),
         (Own(range(20)), False),
@@ -229,13 +224,6 @@ def test_a_sampler_is_asked_once_for_each_pass_as_by_torch(sampler: Any, workers
         for count in (3, 1, 2, 3):  # batches of each pass
             found, wanted = ([batch[0].tolist() for batch in islice(one, count)] for one in (ours, theirs))
             assert found == wanted
-
-
-def test_the_epoch_of_a_sampler_may_be_a_number_of_numpy() -> None:
-    sampler = DistributedSampler(range(20), 1, 0)  # type: ignore[arg-type]
-    with Loader(TensorDataset(torch.arange(20)), 4, sampler=sampler, num_workers=0) as loader:
-        sampler.set_epoch(np.int64(5))  # type: ignore[arg-type]
-        assert {batch.position[0] for batch in loader} == {5}
 
 
 SCHEDULE = {1: 64, 2: (96, 48), 4: (None, 80)}  # epoch 3 is as epoch 2
@@ -453,8 +441,5 @@ def test_ranks_that_differ_are_an_error_at_the_first_pass(size: int, tmp_path: P
     assert ranks[0]["given"] == [*range(0, 20, size)]
     assert len({look for found in ranks for look in found["looks"]}) == 9 * size, "a sample looks otherwise on each rank"
     assert len({found["late"] for found in ranks}) == 1 and not ranks[-1]["told"]
-    assert (
-        len(ranks[0]["told"]) == 1
-        and ranks[0]["told"][0].startswith("rank 0 waits for the other ranks")
-        and "split=False" in ranks[0]["told"][0]
-    )
+    (told,) = ranks[0]["told"]
+    assert told.startswith("rank 0 waits for the other ranks") and "split=False" in told

@@ -26,12 +26,9 @@ def eight_cores(monkeypatch):
 )
 @pytest.mark.parametrize("version", [1, 2])
 def test_cores_under_a_quota(tmp_path, quota, cores, version):
+    assert available_cores(tmp_path) == 8, "the affinity"
     old = {"cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": 100000}
     assert available_cores(write(tmp_path, old if version == 1 else {"cpu.max": f"{quota} 100000"})) == cores
-
-
-def test_cores_without_a_cgroup_are_the_affinity(tmp_path):
-    assert available_cores(tmp_path) == 8
 
 
 GIB = 1 << 30

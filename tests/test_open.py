@@ -81,7 +81,6 @@ def test_a_dataset_is_one_line():
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"fraction": "0.8"}, TypeError, "fraction is '0.8', but must be a number between 0 and 1"),
         ({"fraction": 80}, ValueError, "fraction is 80, but must lie between 0 and 1: 0.8 puts 80 % of"),
         ({"seed": -1}, ValueError, "seed is -1, but must be from 0"),
     ],

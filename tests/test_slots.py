@@ -157,20 +157,6 @@ class Event:
 SPANS = [Span(0, (10,), np.dtype(np.uint8))]
 
 
-def test_only_as_many_copies_are_waited_for_as_slots_are_needed():
-    slots, copier, waits = Slots(1, 100), Copier("cpu"), []
-    slots.reclaim = copier.reclaim
-    for _ in range(4):
-        under_way(copier).append((Event(waits), slots.hand_out(slots.take(), SPANS), []))
-    assert (slots.count, slots.in_use, slots.copies) == (5, 4, 0)
-    slots.take()
-    assert not waits
-    slots.take()
-    assert len(waits) == 1 and len(under_way(copier)) == 3
-    copier.close()
-    assert len(waits) == 4
-
-
 def test_no_batch_is_copied_while_a_copy_to_a_device_holds_a_slot():
     slots, copier, waits = Slots(1, 100), Copier("cpu"), []
     slots.reclaim = copier.reclaim

@@ -52,8 +52,6 @@ def disambiguate(keys: Array) -> Array:
 
 def check_split(fraction: Any, seed: Any) -> None:
     """Raise a TypeError or a ValueError for a wrong argument of `split`."""
-    if not isinstance(fraction, int | float | np.number):
-        raise TypeError(f"fraction is {fraction!r}, but must be a number between 0 and 1, the share of the first part")
     if not 0 < fraction < 1:
         raise ValueError(f"fraction is {fraction}, but must lie between 0 and 1: 0.8 puts 80 % of the samples into the first part")
     if not 0 <= operator.index(seed) < 1 << 64:

@@ -45,8 +45,8 @@ class InMemoryRecords:
 
     def __init__(self, sizes: Array, read: Callable[[int], Any], unit: str, key: str | None) -> None:
         nbytes = int(np.sum(sizes)) + 8 * (len(sizes) + 1)
-        self._memory = node_memory.once(key, nbytes, np.uint8, lambda memory: _fill(memory, sizes, read, unit), LESS)
-        self.__setstate__((self._memory, len(sizes)))
+        memory = node_memory.once(key, nbytes, np.uint8, lambda memory: _fill(memory, sizes, read, unit), LESS)
+        self.__setstate__((memory, len(sizes)))
 
     def __len__(self) -> int:
         return len(self.ends) - 1

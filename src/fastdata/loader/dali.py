@@ -135,15 +135,12 @@ class Dali(Engine):
         self._pending.clear()
 
 
-Input = Callable[[Sequence[Sample]], Array]
-
-
-def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[str, Input | None]:
+def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[str, Callable[[Sequence[Sample]], Array] | None]:
     """Define the pipeline. Return its inputs, each with the function that makes it of samples; None: the JPEGs."""
     fn, types = dali.fn, dali.types
     crop = view.crop
     fast = crop is not None and crop.fast
-    inputs = dict[str, Input | None]()
+    inputs = dict[str, Callable[[Sequence[Sample]], Array] | None]()
 
     def source(name: str, of_each: Callable[[Sample], Any] | None, dtype: Any = np.int32) -> Any:
         """Add an input: a value for each sample, or the JPEGs themselves."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -98,14 +98,6 @@ def number_of_lanes(shards: int) -> int:
     return max(lanes for lanes in LANES if lanes * MIN_SHARDS_PER_LANE <= max(shards, LANES[0] * MIN_SHARDS_PER_LANE))
 
 
-class _Layout(NamedTuple):
-    """An epoch: the order of the shards, where each begins in it, and keys for each shard."""
-
-    shards: Array
-    starts: Array
-    keys: Array
-
-
 class LaneOrder:
     """An order in which few shards are in use at a time; docs/loader.md says how well it mixes.
 
@@ -129,7 +121,7 @@ class LaneOrder:
         self._firsts = np.cumsum(self.counts) - self.counts
         bits = np.frexp(self.counts - 1)[1]  # of counts - 1
         self._bits = np.maximum(bits, MIN_SHARD_BITS).astype(np.int64)
-        self._layouts: dict[int, _Layout] = {}
+        self._layouts: dict[int, tuple[Array, Array, Array]] = {}
 
     @classmethod
     def of(cls, dataset: Any, seed: int) -> LaneOrder:
@@ -156,17 +148,18 @@ class LaneOrder:
 
     def at(self, epoch: int, positions: Array) -> Array:
         """Return the samples at these positions of an epoch, int64."""
-        layout = self._layout(epoch)
+        shards, starts, keys = self._layout(epoch)
         step, lane = np.divmod(np.asarray(positions, np.int64), self.lanes)
         length, longer = divmod(self.n, self.lanes)  # the first `longer` lanes are longer by one
         row = lane * length + np.minimum(lane, longer) + step
-        slot = np.searchsorted(layout.starts, row, "right") - 1
-        shards, offsets = layout.shards[slot], row - layout.starts[slot]
-        inside = permute(offsets, self.counts[shards], self._bits[shards], layout.keys[:, shards])
-        found: Array = self._firsts[shards] + inside
+        which = np.searchsorted(starts, row, "right") - 1
+        shard = shards[which]
+        inside = permute(row - starts[which], self.counts[shard], self._bits[shard], keys[:, shard])
+        found: Array = self._firsts[shard] + inside
         return found if self._samples is None else self._samples[found]
 
-    def _layout(self, epoch: int) -> _Layout:
+    def _layout(self, epoch: int) -> tuple[Array, Array, Array]:
+        """Return an epoch's order of the shards, where each begins in it, and the keys of each shard."""
         layouts = self._layouts
         if epoch not in layouts:
             count = len(self.counts)
@@ -175,7 +168,7 @@ class LaneOrder:
             while len(layouts) >= KEPT:
                 del layouts[next(iter(layouts))]
             keys = order_keys(self.seed, epoch, 1 + np.arange(count))
-            layouts[epoch] = _Layout(shards, np.cumsum(lengths) - lengths, keys)
+            layouts[epoch] = shards, np.cumsum(lengths) - lengths, keys
         return layouts[epoch]
 
 
