@@ -127,11 +127,6 @@ class Loader(Fixed):
             default, advice = OF_TORCH[name]
             if value != default:
                 raise ValueError(f"{name} is {value!r:.60}, but a Loader takes torch's default only, {default!r}: {advice}")
-        prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
-        if device_prefetch < 1:
-            raise ValueError(f"device_prefetch is {device_prefetch}, but must be at least 1")
-        if (num_workers or 0) < 0 or prefetch_factor < 1:
-            raise ValueError(f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}, but must be at least 0 and 1")
         if backend not in ("torch", "dali"):
             raise ValueError(f'backend is {backend!r}, but must be "torch" or "dali"')
         self._original = dataset
@@ -151,12 +146,12 @@ class Loader(Fixed):
         on_gpu = self.device is not None and self.device.type == "cuda"
         if on_gpu and not torch.cuda.is_available():
             raise ValueError(f"device is {device!r}, but torch sees no GPU here: leave device out for CPU tensors")
-        self.prefetch_factor = prefetch_factor
-        self.device_prefetch = device_prefetch
+        self.prefetch_factor = whole("prefetch_factor", 2 if prefetch_factor is None else prefetch_factor, 1)
+        self.device_prefetch = whole("device_prefetch", device_prefetch, 1)
         self.pin_memory = on_gpu if pin_memory is None else pin_memory
         self.backend = backend
         self.collate_fn = collate_fn or default_collate
-        self._num_workers = num_workers
+        self._num_workers = None if num_workers is None else whole("num_workers", num_workers)
         ranks = Ranks(split, rank, world_size)
         self._sampling = Sampling(
             dataset, batch_size, global_batch_size, shuffle, order, sampler, batch_sampler, seed, drop_last, schedule, ranks
