@@ -70,11 +70,11 @@ def test_what_is_typed_is_what_python_is_given(data: st.DataObject, kind: str) -
     for key in keys:
         said = field_of(kind, key).metadata
         one = st.sampled_from(said["choices"]) if said["choices"] else VALUES[said["type"]]
-        values = data.draw(st.lists(one, min_size=1, max_size=3) if said["several"] else one.map(lambda value: [value]))
+        values = data.draw(st.lists(one, min_size=1, max_size=3) if said["multiple"] else one.map(lambda value: [value]))
         for value in values:
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             typed += [f"--{key.replace('_', '-')}"] + [text] * (said["type"] != "flag")
-        wanted[key] = tuple(values) if said["several"] else values[0]
+        wanted[key] = tuple(values) if said["multiple"] else values[0]
     params = command.make_context("fastdata-prep", ["in", *typed]).params
     for key in keys:
         assert params[key] == wanted[key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fastdata.store.columns import ColumnReader, write_column
 from fastdata.store.files import MANIFEST, clear, index_file, is_store, link, shard_file, sync, write_atomic, write_tables
 from fastdata.store.manifest import Labels, Manifest, Variant
 from fastdata.store.store import Store
-from fastdata.types import Array, StrPath
+from fastdata.types import StrPath
 
 AT_ONCE = 1 << 16  # samples of a column in memory at once
 INVISIBLE_OPTIONS = {"order", "shard_samples", "binary", "trained_on", "libraries", "rounded"}  # options that records do not show
@@ -101,7 +101,8 @@ def _join(stores: Sequence[Store], folder: Path) -> Manifest:
     for column in first.columns:
         readers = [ColumnReader(store.path, column, len(store)) for store in stores]
         lengths = [reader.lengths(np.arange(len(reader))) for reader in readers if column.ragged]
-        files |= write_column(folder, column, _values(readers), lengths)
+        rows_of = ((reader, np.array_split(np.arange(len(reader)), len(reader) // AT_ONCE + 1)) for reader in readers)
+        files |= write_column(folder, column, (reader.take(some) for reader, parts in rows_of for some in parts), lengths)
     for name in [name for name in first.files if name not in files]:  # such as a tokenizer
         files[name] = write_atomic(folder / name, (stores[0].path / name).read_bytes())
     counts = tuple(count for m in manifests for count in m.shard_samples)
@@ -130,21 +131,12 @@ def _join_variants(found: Sequence[Variant]) -> Variant:
     )
 
 
-def _values(readers: Sequence[ColumnReader]) -> Iterator[Array]:
-    """Yield the values of a column of joined stores."""
-    for reader in readers:
-        for begin in range(0, len(reader), AT_ONCE):
-            yield reader.take(np.arange(begin, min(begin + AT_ONCE, len(reader))))
-
-
 def _link_shards(stores: Sequence[Store], root: Path) -> None:
     """Link the shards of stores into a folder, numbered through."""
     for k, variant in enumerate(stores[0].manifest.variants):
         (root / variant.name).mkdir(exist_ok=True)
-        number = 0
-        for store in stores:
-            for shard in range(len(store.manifest.variants[k].shards)):
-                link(store.shard(variant, shard), root / shard_file(variant.name, number))
-                number += 1
+        shards = [(store, shard) for store in stores for shard in range(len(store.manifest.variants[k].shards))]
+        for number, (store, shard) in enumerate(shards):
+            link(store.shard(variant, shard), root / shard_file(variant.name, number))
         sync(root / variant.name)
     sync(root)

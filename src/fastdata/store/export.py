@@ -68,12 +68,8 @@ def write_folders(
 
     Files keep their names, without `stored_ending`; a name that occurs again gets a number.
 
-    Args:
-        endings: for each file of a sample, the folder in `root` and the ending of its name.
-        write: writes the file of a sample, by its row and its folder, to a path.
-
-    Returns:
-        The name of each sample's first file in its folder.
+    endings: for each file of a sample, the folder in `root` and the ending of its name. write: writes the file of a sample, by its
+    row and its folder, to a path. Returns the name of each sample's first file in its folder.
     """
     labels, classes = store.manifest.labels, _class_folders(store)
     for folder in endings:

@@ -35,7 +35,7 @@ def store_facts(store: Store) -> Facts:
         "labels": _labels(store),
         "rejected": dict(Counter(reject["reason"] for reject in store.rejects()).most_common()),
         "variants": variants,
-        "memory": [_memory(variants, size) for size in dict.fromkeys(variant.size for variant in manifest.variants)],
+        "memory": [_memory(variants, size) for size in dict.fromkeys(one["size"] for one in variants)],
         "free_memory": free_memory(),
         "options": manifest.options,
         "libraries": manifest.libraries,
