@@ -1,14 +1,18 @@
-"""What the tests of archives share: tars, and the pixels that a list of inputs stands for."""
+"""What the tests of archives and tables share: how they are written, and the pixels that a list of inputs stands for."""
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fastdata.codecs.decode import SourceImage
 from fastdata.errors import CodecError
@@ -32,6 +36,18 @@ def write_tar(path: Path, members: Iterable[tuple[str | tarfile.TarInfo, bytes]]
             if header.isreg():
                 header.size = len(data)
             tar.addfile(header, io.BytesIO(data))
+    return path
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """A CSV, JSONL or Parquet, as its name says. None is an empty cell."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
     return path
 
 

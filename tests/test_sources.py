@@ -131,22 +131,15 @@ def test_whatever_a_folder_holds(tmp_path: Path) -> None:
     """Bad files are rejected with a reason, good ones kept whatever they are called."""
     root = tmp_path / "in"
     good = write_pictures(root / "a", 3)
-    _put(root / "a/png called.jpg", encode(picture(9, 12, 16), ".png"))
-    _put(root / "a/no ending")
-    _put(root / "a/empty.jpg", b"")
-    _put(root / "a/cut.jpg", IMAGE[: len(IMAGE) // 2])
-    _put(root / "a/cut.png", good[0].read_bytes()[:-20])
-    _put(root / "a/text.jpg", b"this is no image\n" * 50)
-    (root / "a/broken.jpg").symlink_to(tmp_path / "nowhere")
-    (root / "a/self.jpg").symlink_to(root / "a/self.jpg")
-    (root / "a/good link.jpg").symlink_to(root / "a/no ending")
+    files = {"png called.jpg": encode(picture(9, 12, 16), ".png"), "no ending": IMAGE, "inner/deep.jpg": IMAGE, "empty.jpg": b""}
+    files |= {"cut.jpg": IMAGE[: len(IMAGE) // 2], "cut.png": good[0].read_bytes()[:-20], "text.jpg": b"this is no image\n" * 50}
+    for name, data in files.items():
+        _put(root / "a" / name, data)
+    links = {"broken.jpg": "nowhere", "self.jpg": "self.jpg", "good link.jpg": "no ending", "endless.jpg": "/dev/zero"}
+    for name, target in {**links, "loop": "..", "inner/up": "../inner"}.items():
+        (root / "a" / name).symlink_to(target)
     (root / "a/folder.jpg").mkdir()
     os.mkfifo(root / "a/pipe.jpg")
-    (root / "a/endless.jpg").symlink_to("/dev/zero")
-    (root / "a/loop").symlink_to(root)
-    (root / "a/inner/loop").mkdir(parents=True)
-    (root / "a/inner/loop/up").symlink_to(root / "a/inner")
-    _put(root / "a/inner/deep.jpg")
     store = Store(prep(root, tmp_path / "o.fds", workers=2, timeout=10).out)
     kept = {"00.png", "01.png", "02.png", "png called.jpg", "no ending", "good link.jpg", "inner/deep.jpg"}
     assert {n.removeprefix("a/") for n in store.names()} == kept

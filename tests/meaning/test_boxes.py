@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from archives import write_table
 from fastdata import CenterCrop, LMDBDataset, prep
 from fastdata.errors import PrepError
 from fastdata.store.export import export
@@ -80,14 +79,7 @@ def by_yolo(root: Path, out: Path) -> Path:
 def by_table(layout: str, ending: str) -> Callable[[Path, Path], Path]:
     def make(root: Path, out: Path) -> Path:
         write_images(root / "in")
-        rows, table = [row(layout, k) for k in range(COUNT)], root / f"in/t{ending}"
-        if ending == ".csv":
-            lines = [",".join(rows[0]), *(",".join(f'"{value}"' for value in one.values()) for one in rows)]
-            table.write_text("\n".join(lines))
-        elif ending == ".jsonl":
-            table.write_text("".join(json.dumps(one) + "\n" for one in rows))
-        else:
-            pq.write_table(pa.Table.from_pylist(rows), table)
+        table = write_table(root / f"in/t{ending}", [row(layout, k) for k in range(COUNT)])
         meanings = {"category": NAMES, "keypoints": POINT_NAMES}
         (root / "in/columns.json").write_text(json.dumps(meanings))
         fields = (f"boxes:{layout}", "category:int64[]", "keypoints:xy[2]")
@@ -109,7 +101,7 @@ def by_images_in_parquet(root: Path, out: Path) -> Path:
         }
         for k in range(COUNT)
     ]
-    pq.write_table(pa.Table.from_pylist(rows), root / "t.parquet")
+    write_table(root / "t.parquet", rows)
     (root / "columns.json").write_text(json.dumps({"category": NAMES, "keypoints": POINT_NAMES}))
     fields = ("objects.boxes:xywh", "objects.category:int64[]", "objects.keypoints:xy[2]")
     return prep(root / "t.parquet", out, size=SIZE, fields=fields, workers=1).out
@@ -176,7 +168,7 @@ def test_one_scene_given_in_every_way(coco: Path, tmp_path: Path, way: str) -> N
 def prepared(root: Path, rows: list[dict[str, Any]], *fields: str, **options: Any) -> Any:
     shutil.rmtree(root, ignore_errors=True)
     write_images(root)
-    (root / "t.jsonl").write_text("".join(json.dumps({"file_name": f"{k}.png", **one}) + "\n" for k, one in enumerate(rows)))
+    write_table(root / "t.jsonl", [{"file_name": f"{k}.png", **one} for k, one in enumerate(rows)])
     return prep(
         root / "t.jsonl", root.with_suffix(".fds"), fields=fields, label_column="none", workers=1, overwrite=True, **options
     )

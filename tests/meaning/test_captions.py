@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 
-from archives import write_tar
+from archives import write_table, write_tar
 from fastdata import LMDBDataset, Loader, prep
 from fastdata.errors import PrepError
 from fastdata.store.export import export
@@ -38,33 +36,18 @@ def with_images(root: Path) -> Path:
     return root
 
 
-def of_rows(write: Callable[[Path, list[dict[str, Any]]], None], name: str) -> Callable[[Path], tuple[Any, dict[str, Any]]]:
+def of_rows(name: str) -> Callable[[Path], tuple[Any, dict[str, Any]]]:
     def make(root: Path) -> tuple[Any, dict[str, Any]]:
-        write(with_images(root) / name, [{"path": f"{k}.png", **row} for k, row in enumerate(ROWS)])
-        return root / name, {"fields": TYPES}
+        return write_table(with_images(root) / name, [{"path": f"{k}.png", **row} for k, row in enumerate(ROWS)]), {"fields": TYPES}
 
     return make
 
 
 def beside(root: Path) -> tuple[Any, dict[str, Any]]:
     """A table of --labels for a folder of images."""
-    write_jsonl(root / "t.jsonl", [{"path": f"{k}.png", **row} for k, row in reversed([*enumerate(ROWS)])])
+    write_table(root / "t.jsonl", [{"path": f"{k}.png", **row} for k, row in reversed([*enumerate(ROWS)])])
     (root / "in").mkdir()
     return with_images(root / "in"), {"labels": root / "t.jsonl", "fields": TYPES}
-
-
-def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    text = io.StringIO()
-    csv.writer(text).writerows([rows[0], *(row.values() for row in rows)])
-    path.write_text(text.getvalue(), "utf-8", newline="")
-
-
-def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    pq.write_table(pa.Table.from_pylist(rows), path)
 
 
 def images_in(ending: str) -> Callable[[Path], tuple[Any, dict[str, Any]]]:
@@ -116,9 +99,9 @@ def exported(to: str) -> Callable[[Path], tuple[Any, dict[str, Any]]]:
 
 
 WAYS: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
-    "csv": of_rows(write_csv, "t.csv"),
-    "jsonl": of_rows(write_jsonl, "t.jsonl"),
-    "parquet": of_rows(write_parquet, "t.parquet"),
+    "csv": of_rows("t.csv"),
+    "jsonl": of_rows("t.jsonl"),
+    "parquet": of_rows("t.parquet"),
     "labels": beside,
     "images in parquet": images_in(".parquet"),
     "images in arrow": images_in(".arrow"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastdata
-from archives import write_tar
+from archives import write_table, write_tar
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from support import encode, picture
@@ -49,16 +46,7 @@ def given(way: str, root: Path, labels: Sequence[Any]) -> tuple[Any, dict[str, A
         return root, {}
     for k, data in enumerate(files):
         (root / f"{k}.png").write_bytes(data)
-    rows = [{"path": f"{k}.png", "label": label} for k, label in enumerate(labels)]
-    if way == "jsonl":
-        (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif way == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), root / "t.parquet")
-    else:
-        text = io.StringIO()
-        csv.writer(text).writerows([("path", "label"), *(("" if cell is None else cell for cell in row.values()) for row in rows)])
-        (root / "t.csv").write_text(text.getvalue())
-    return root / f"t.{way}", {}
+    return write_table(root / f"t.{way}", [{"path": f"{k}.png", "label": label} for k, label in enumerate(labels)]), {}
 
 
 def made(source: Any, out: Path, **options: Any) -> Store:

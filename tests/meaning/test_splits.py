@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastdata
+from archives import write_table
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from support import PREP, encode, picture, run, tree
@@ -37,14 +37,7 @@ def table(root: Path, ending: str) -> Path:
     rows = [("train", 0), ("train", 2), ("val", 2), ("train", 1), ("val", 1)]
     put(root / "my photos", *(f"{k}.png" for k in range(len(rows))))
     lines = [{"path": f"{k}.png", "label": label, "split": split} for k, (split, label) in enumerate(rows)]
-    path = root / f"my photos/my photos.{ending}"
-    if ending == "jsonl":
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    elif ending == "parquet":
-        pq.write_table(pa.Table.from_pylist(lines), path)
-    else:
-        path.write_text("path,label,split\n" + "".join(",".join(map(str, line.values())) + "\n" for line in lines))
-    return path
+    return write_table(root / f"my photos/my photos.{ending}", lines)
 
 
 @pytest.mark.parametrize(("first", "second"), [("Train", "TEST"), ("dev", "training")])
@@ -106,8 +99,7 @@ def test_a_class_that_train_lacks_is_an_error_before_anything_is_made(tmp_path: 
 
 
 def test_rows_without_a_split_are_an_error(tmp_path: Path) -> None:
-    rows = [{"path": f"{k}.png", "label": k, "split": ["train", None][k]} for k in range(2)]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_table(tmp_path / "t.jsonl", [{"path": f"{k}.png", "label": k, "split": ["train", None][k]} for k in range(2)])
     with pytest.raises(PrepError, match="beside them rows of split ''"):
         fastdata.prep(tmp_path / "t.jsonl", tmp_path / "o.fds")
 
