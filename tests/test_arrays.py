@@ -21,7 +21,7 @@ from fastdata.arrays.sections import touched
 from fastdata.arrays.shards import default_chunk
 from fastdata.data.random import uniforms
 from fastdata.errors import LoaderError, StoreError
-from stores import folder, store
+from stores import folder
 from support import Array
 
 
@@ -215,10 +215,6 @@ def test_wrong_arguments(options, said):
         ArrayDataset(labelled(), **options)
 
 
-def test_wrong_kinds():
-    with pytest.raises(StoreError, match=r"holds images, not arrays; open it with fastdata\.open"):
-        ArrayDataset(store())
-    with pytest.raises(StoreError, match=r"holds arrays, not images; open it with fastdata\.open"):
-        fastdata.LMDBDataset(labelled())
+def test_arrays_have_one_size():
     with pytest.raises(StoreError, match="has no size 3"):
         Loader(ArrayDataset(labelled()), 1, schedule={0: 3})

@@ -20,7 +20,7 @@ from fastdata import LMDBDataset, Loader, Ragged, RAMDataset, prep
 from fastdata.errors import PrepError, StoreError
 from fastdata.images.tokens import decode_tokens, encode_columns, with_tokens
 from fastdata.store.columns import Column
-from fastdata.store.info import info_lines, store_facts
+from fastdata.store.info import store_facts
 from fastdata.store.store import Store, verify
 from support import write_pictures
 
@@ -85,19 +85,13 @@ def test_rows_of_a_length(table: Path, own: Path, captions: list[str], tmp_path:
     assert dataset.columns["caption"].tolist() == want and dataset.columns["caption"].dtype == np.uint16
     (batch,) = Loader(dataset, COUNT, num_workers=0)
     assert batch[1].dtype == torch.uint16 and batch[1].tolist() == [want[k] for k in batch.ids.tolist()]
-    for k, caption in enumerate(captions):
-        text = dataset.decode(dataset[k][1])
-        assert text.startswith("<start>") and text.endswith("<|endoftext|>")
-        assert caption.startswith(text.removeprefix("<start>").removesuffix("<|endoftext|>"))
     store = Store(done.out)
     tokens = store.manifest.columns[0].tokens
     assert tokens is not None and tokens.pad == reference.token_to_id("<pad>") and tokens.vocab_size == reference.get_vocab_size()
     kept = (done.out / "columns" / "caption.tokenizer.json").read_bytes()
     assert kept == own.read_bytes() and tokens.tokenizer.sha256 == hashlib.sha256(kept).hexdigest()
     assert list(verify(done.out)) == [] and "tokenizers" in store.manifest.libraries
-    facts = store_facts(store)
-    assert json.loads(json.dumps(facts))["columns"][0]["tokens"]["pad"] == tokens.pad
-    assert f"  columns: caption (uint16[{LENGTH}], tokens of own.json)" in list(info_lines(store))
+    assert store_facts(store)["columns"][0]["tokens"]["pad"] == tokens.pad
     (done.out / "columns" / "caption.tokenizer.json").write_bytes(kept[:-1] + b" ")
     assert any("caption.tokenizer.json" in line for line in verify(done.out))
 

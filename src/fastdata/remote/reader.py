@@ -162,15 +162,9 @@ def _start_downloader(cache: Path, folder: Path) -> bool:
                 log.truncate(0)
             root = Path(errors.__file__).parents[1]
             words = [root, cache, folder.name, *filter(None, sys.path)]
-            subprocess.run(
-                [sys.executable, "-I", "-c", CODE, *map(str, words)],  # files in the working folder are no modules
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[lock],
-                start_new_session=True,
-                check=False,
-            )
+            command = [sys.executable, "-I", "-c", CODE, *map(str, words)]  # files in the working folder are no modules
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            subprocess.run(command, **streams, pass_fds=[lock], start_new_session=True, check=False)
         return True
     except BlockingIOError:
         return False
@@ -360,10 +354,7 @@ class CachedReader(ShardReader):
 
 
 def locate(
-    path: StrPath,
-    cache: StrPath | None = None,
-    cache_size: int | str | None = None,
-    storage: Storage | None = None,
+    path: StrPath, cache: StrPath | None = None, cache_size: int | str | None = None, storage: Storage | None = None
 ) -> StrPath:
     """Return the location of a store: the given path, or for a URL a RemoteStore.
 
