@@ -3,8 +3,7 @@
 Each function returns the factor of a group's ``initial_lr`` (torch's name). Skipped updates count too, so that all ranks agree and
 a resume loses nothing. Warm-up is linear, (update + 1) / (warmup + 1): update 0 has a rate above 0, and update `warmup` has the
 full rate. `total` is the number of updates of the whole run; ``Trainer.fit`` fills it in if it is left out. In your own loop it is
-``epochs * updates per epoch``, where an update is `accumulate` batches. Each function raises a ValueError for arguments out of
-range.
+``epochs * updates per epoch``, where an update is `accumulate` batches.
 """
 
 from __future__ import annotations

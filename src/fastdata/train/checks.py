@@ -26,7 +26,7 @@ class GraphCheck:
 
     def __init__(self) -> None:
         self._updates = 0
-        self._marks: list[weakref.ref[_Mark]] = []
+        self._marks = weakref.WeakSet[_Mark]()
 
     def check(self, result: Any) -> None:
         """Check the result of loss_fn for a batch. Marks the whole graph of one update."""
@@ -40,7 +40,7 @@ class GraphCheck:
                 seen.add(node)
                 mark = _Mark()
                 node.metadata["fastdata"] = mark  # a dict that lives as long as the node
-                self._marks.append(weakref.ref(mark))
+                self._marks.add(mark)
                 nodes.extend(next_node for next_node, _ in node.next_functions)
 
     def updated(self) -> None:
@@ -48,8 +48,9 @@ class GraphCheck:
         self._updates += 1
         if self._updates != CHECKED_UPDATE:
             return
-        gc.collect()  # what only a reference cycle keeps
-        if any(mark() is not None for mark in self._marks):
+        if self._marks:
+            gc.collect()  # what only a reference cycle keeps
+        if self._marks:
             warn_user("losses or outputs are collected with their graphs, so memory grows: collect loss.detach() instead")
         self._marks.clear()
 
