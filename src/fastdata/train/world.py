@@ -93,7 +93,8 @@ class Compute:
 
         If no row is real, all stay, since every rank has to run the model.
         """
-        if type(batch) in (tuple, list) and not self.channels_last and all(self._is_here(part) for part in batch):
+        is_plain = type(batch) in (tuple, list) and not self.channels_last
+        if is_plain and all(type(part) is Tensor and part.device == self.device for part in batch):
             return batch, None
         valid, ids = getattr(batch, "valid", None), getattr(batch, "ids", None)
         rows = len(ids) if valid and ids is not None else 0
@@ -124,9 +125,6 @@ class Compute:
         if ids is not None and hasattr(batch, "__dict__"):
             batch.ids = ids[: valid or len(ids)]
         return batch, valid
-
-    def _is_here(self, part: Any) -> bool:
-        return type(part) is Tensor and part.device == self.device
 
 
 def _has_rows(part: Any) -> bool:
