@@ -47,8 +47,7 @@ class Augment(nn.Module):
         modules = list(transform.modules()) if isinstance(transform, nn.Module) else []
         if not any(kind.__module__.startswith("kornia.") for module in modules for kind in type(module).__mro__):
             raise TypeError(
-                f"Augment takes augmentations of kornia, found {type(transform).__name__}: give others to the dataset, as "
-                "LMDBDataset(..., transform=), or if they need no random numbers, to the Loader, as batch_transform="
+                f"Augment takes augmentations of kornia, found {type(transform).__name__}: use LMDBDataset(..., transform=)"
             )
         for module in modules:
             if any(kind.__name__.startswith(ACROSS) for kind in type(module).__mro__):

@@ -103,8 +103,7 @@ class Compute:
 
         def refuse(what: str) -> FastDataError:
             return FastDataError(
-                f"the last batch of this rank repeats {spare} of {rows} samples, but {what} does not have one row per sample, so "
-                "these rows cannot be removed: give the Loader drop_last=True"
+                f"the batch repeats {spare} of {rows} samples, but {what} does not have one row per sample: use drop_last=True"
             )
 
         def change(part: Any) -> Any:
