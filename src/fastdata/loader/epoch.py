@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakSet
 
+from fastdata.data.dataset import Timing
 from fastdata.errors import LoaderError
 from fastdata.gpu.batch import Batch
 from fastdata.gpu.batch_transform import transform_batch
@@ -18,7 +19,7 @@ from fastdata.loader.requests import Requests
 
 
 @dataclass
-class Stats:
+class Stats(Timing):
     """What a loader has done so far, in this process.
 
     Attributes:
@@ -35,9 +36,6 @@ class Stats:
     samples: int = 0
     wait_s: float = 0.0
     work_s: float = 0.0
-    read_s: float = 0.0
-    decode_s: float = 0.0
-    resize_s: float = 0.0
     slots: int = 0
     slots_in_use: int = 0
     slot_bytes: int = 0

@@ -24,7 +24,7 @@ from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, re
 from fastdata.loader.ranks import PATIENCE_S
 from fastdata.loader.requests import Requests
 from fastdata.loader.slots import ALIGN, MAX_HELD_BATCHES, Slots
-from fastdata.system.children import end_with_parent
+from fastdata.system.children import end_with
 from fastdata.system.torch_private import arrived, default_device, end_workers, is_timeout, kill_workers, workers_of
 
 PRELOAD = ["__main__", "fastdata.loader.preload"]
@@ -63,7 +63,9 @@ def begin_worker(worker: int) -> None:
     """Leave Ctrl-C and SIGTERM, which all processes of a terminal or a job receive, to the parent, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # not SIG_IGN, which programs started by a transform would inherit
-    end_with_parent()
+    parent = multiprocessing.parent_process()  # that asked for the worker; of the system, it may be the fork server
+    assert parent is not None
+    end_with(int(parent.sentinel))
     quiet_worker(worker)
 
 

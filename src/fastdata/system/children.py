@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import multiprocessing
 import os
 import select
 import signal
@@ -41,16 +40,6 @@ def end_with(descriptor: int) -> None:
     poll.register(descriptor)
     if poll.poll(0):  # it was gone before
         os._exit(1)
-
-
-def end_with_parent() -> None:
-    """End this process, which multiprocessing has started, when the process that asked for it ends.
-
-    With the start method forkserver that is not the parent of the system, so `os.getppid` does not tell.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        end_with(int(parent.sentinel))
 
 
 @contextmanager
