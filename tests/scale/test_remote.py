@@ -407,6 +407,28 @@ def test_a_full_disk(many: Path, server: FaultServer, tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", disk], check=True)
 
 
+DOCS = Path(__file__).parents[2] / "docs" / "remote.md"
+
+
+@pytest.mark.scale
+def test_the_docs_run(moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test", "ENDPOINT_URL": moto, "REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(stores.store(), "photos.fds")
+    blocks = re.findall(r"^```(bash|python)\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["bash", "python"]
+    for kind, code in blocks:
+        if kind == "bash":
+            done = subprocess.run([sys.executable, "-m", *code.split()], capture_output=True, text=True, check=False)
+            assert done.returncode == 0 and "s3://bucket/photos.fds" in done.stdout, done.stderr
+        else:
+            names: dict[str, Any] = {}
+            exec(code, names)
+            assert len(names["train"]) == len(names["val"]) == 42
+            assert len(names["images"]) == 42 % 8
+
+
 def test_a_forked_child_holds_no_lock_of_its_parent(remote: Opens, tmp_path: Path) -> None:
     dataset = remote()
     dataset[0]
