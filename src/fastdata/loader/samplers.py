@@ -97,6 +97,8 @@ class UserSampler:
         self._rows = np.stack([drawn, occurrences(drawn) * self._replicas + self._rank])
         self._bounds = range(len(drawn) + 1)
         if self._is_batch_sampler:
+            if not all(map(len, lists)):
+                raise LoaderError("batch_sampler gave a batch without indices")
             if len(lists) != count:
                 raise LoaderError(f"batch_sampler gave {len(lists)} batches, but its len() is {count}")
             self._bounds = np.cumsum([0, *map(len, lists)])
