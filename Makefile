@@ -34,7 +34,7 @@ help:
 	@echo "make docs    the documentation as a site, in build/site, with the reference of commands and Python"
 	@echo "make pictures   draw the picture of README and docs"
 	@echo "make bench   measure the speed of fastdata-prep on this machine"
-	@echo "make bench-guard   compare the Loader with the fastest revision so far, on an idle machine, in 20 minutes; before changes of the data path land"
+	@echo "make bench-guard   compare the Loader with the fastest revision so far, on an idle machine, in 20 to 40 minutes; before changes of the data path land"
 	@echo "make bench-peers   compare the Loader with tf.data, DALI, FFCV and others; installs them, 8 GB"
 	@echo "make gpu     tests and benchmarks that need a GPU, in nine minutes; uses the machine's own Python and torch, not .venv"
 

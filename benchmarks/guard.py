@@ -5,7 +5,7 @@ python benchmarks/guard.py [--pin 720cefc9] [--only "jpeg 256 random"] [--proces
 Each revision prepares its own stores of the same inputs, since the format may differ. Photos are enlarged before. For each work,
 and as often as --processes says, one process of each revision starts; both warm up, then take turns in rounds of half a second. The
 ratio is working tree / pin, in samples/s. Exits with 1 if the lower quartile of a work is below 0.97. Needs an idle machine: on two
-busy cores, single ratios move by 10 %. Takes some 20 minutes on two cores.
+busy cores, single ratios move by 10 %. Takes 20 to 40 minutes on two cores.
 """
 
 from __future__ import annotations
