@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corpora import documents
@@ -56,6 +56,7 @@ def read(path: Path, separator: str = "", most: int = GIB) -> list[tuple[int | N
 
 
 @settings(max_examples=150, deadline=None)
+@example(parts=["\n\n\n"], separator="aa", ending=".txt", at_most=1, block=1, most=1)
 @given(
     parts=st.lists(
         st.text("ab\n", max_size=20) | st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=30), max_size=30

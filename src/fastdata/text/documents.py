@@ -156,7 +156,7 @@ def _zstd(file: IO[bytes]) -> Iterator[bytes]:
 def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int) -> Iterator[RawDocument]:
     """Yield the parts between separators that are not blank, and where each begins; without a separator, all as one part."""
     at, data, overlap = piece.start, bytearray(), max(len(separator) - 1, 0)
-    lost = 0  # bytes of the first part that were dropped
+    lost, visible = 0, False  # bytes of the first part that were dropped, and whether one of them is not blank
 
     def part(begin: int, end: int) -> bytes | CodecError:
         return _too_large(lost + end - begin, most) if lost or end - begin > most else bytes(data[begin:end])
@@ -166,20 +166,20 @@ def _split(path: AnyPath, packed: str, piece: Piece, separator: bytes, most: int
             begin, scanned = 0, max(len(data) - overlap, 0)
             data += block
             while separator and (end := data.find(separator, max(begin, scanned))) >= 0:
-                if lost or data[begin:end].strip():
+                if visible or data[begin:end].strip():
                     yield at, part(begin, end)
                 at += lost + end - begin + len(separator)
-                begin, lost = end + len(separator), 0
+                begin, lost, visible = end + len(separator), 0, False
             del data[:begin]
             if (excess := len(data) - overlap) > most:
-                lost += excess
+                lost, visible = lost + excess, visible or bool(data[:excess].strip())
                 del data[:excess]
     except CodecError as error:
         if not separator:
             raise
         said = f"{path}: {error}"  # nobody knows how many documents it held
         raise damaged_file(path, str(error).removeprefix("it ")) if error.reason == "truncated" else PrepError(said) from None
-    if lost or data.strip() or not separator:
+    if visible or data.strip() or not separator:
         yield at, part(0, len(data))
 
 
