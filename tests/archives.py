@@ -47,7 +47,8 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         with path.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
+            cells = ([json.dumps(cell) if isinstance(cell, dict) else cell for cell in row.values()] for row in rows)
+            csv.writer(file).writerows([rows[0], *cells])
     return path
 
 

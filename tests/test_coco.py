@@ -224,12 +224,12 @@ def test_nothing_vanishes(folder: Path, body: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"bbox": [0, 0, 1, "x"]}, "is not a list with equally many numbers"),
+        ({"bbox": [0, 0, 1, "x"]}, "got `str` - at `$[0].bbox[3]`"),
         ({"bbox": [0, 0, 1, float("inf")]}, "has numbers that are not finite"),
-        ({"iscrowd": float("inf")}, "annotation 0: iscrowd is inf, not 0 or 1"),
+        ({"iscrowd": float("inf")}, "$[0].iscrowd"),
         ({"category_id": None}, "annotation 0: category_id None is not the id of a category"),
         ({"keypoints": [1]}, "keypoints"),
-        ({"caption": None}, "annotation 0: its caption is None, not text"),
+        ({"caption": None}, "$[0].caption"),
     ],
 )
 def test_a_damaged_annotation_rejects_its_image(folder: Path, body: Any, tmp_path: Path, change: Any, message: str) -> None:

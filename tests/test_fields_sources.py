@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,33 +20,9 @@ from fastdata.errors import PrepError
 from fastdata.sources.fields import fit
 from fastdata.store.columns import NUMBERS, Column
 from fastdata.store.store import Store, verify
-from support import Array, write_pictures
+from support import write_pictures
 
-COUNT = 20
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-
-
-def value(k: int) -> dict[str, Any]:
-    """What belongs to image k, as Python has it."""
-    return {
-        "caption": f'a "döner", {k}\nand more' if k % 4 else "",
-        "score": k / 8,
-        "views": 2**40 + k,
-        "ids": list(range(k % 4)),
-        "boxes": [[j, j + 0.5, 2.0, k] for j in range(k % 3)],
-        "embedding": [k / 2, -1.5, 0.25],
-        "meta": {"k": [k, None], "from": "ü"},
-    }
-
-
-def assert_values(store: Path, order: list[int], names: tuple[str, ...]) -> None:
-    """Compare columns of a store with what belongs to its images."""
-    columns = LMDBDataset(store).columns
-    for name in names:
-        found = [one.tolist() if isinstance(one, np.ndarray | np.generic) else one for one in columns[name]]
-        assert found == [value(k)[name] for k in order], name
-    assert list(verify(store)) == []
-
 
 numbers = st.integers(-(2**40), 2**40) | st.integers(-300, 300) | st.floats(allow_nan=False) | st.floats(-70000, 70000)
 
@@ -120,110 +95,47 @@ def test_wrong_columns_of_a_parquet(tmp_path: Path) -> None:
             prep(str(tmp_path / source), tmp_path / "o.fds", fields=field)
 
 
-def npy(array: Array) -> bytes:
+def npy(array: Any) -> bytes:
     out = io.BytesIO()
     np.save(out, array)
     return out.getvalue()
 
 
-def sample(k: int) -> dict[str, bytes]:
-    """The members of a sample, or the files next to an image, by their endings."""
-    one = value(k)
-    return {
-        "txt": one["caption"].encode() + b"\r\n" * (k % 2),
-        "json": json.dumps(one["meta"]).encode(),
-        "npy": npy(np.array(one["embedding"], ">f4" if k % 2 else "<f4")),
-        "boxes.npy": npy(np.array(one["boxes"], np.float32).reshape(-1, 4)),
-        "ids.npy": npy(np.array(one["ids"], np.int16)),
-        "score.json": json.dumps(one["score"]).encode(),
-        "cls": str(one["views"]).encode() + b"\n",
-        "bin": bytes([k, 255, 0]),
-    }
+GOOD = {"txt": b"a caption\r\n", "json": b'{"k": [1, null]}', "npy": npy(np.arange(3, dtype=">f4")), "cls": b"5\n", "bin": b"\xff"}
+WRONG: list[tuple[str, bytes | None, str]] = [  # the ending of a member, its bytes or None, and the detail of the reject
+    ("txt", None, " is not there"),
+    ("txt", b"\xff\xfe\xfd", ": 'utf-8' codec can't decode"),
+    ("npy", npy(np.zeros(4, np.float32)), ": an array of [4], but embedding holds [3] for each sample"),
+    ("npy", GOOD["npy"][:-1], ": it is no .npy file of numbers"),
+    ("npy", npy(np.array([{}], object)), ": it is no .npy file of numbers"),
+    ("json", b'{"k": ', ": Expecting value"),
+    ("cls", b"many", ": invalid literal for int"),
+]
 
 
-MEMBERS = (
-    "caption=txt",
-    "meta=json",
-    "embedding=npy",
-    "boxes=boxes.npy:float32[]",
-    "ids=ids.npy:int64[]",
-    "score=.score.json:float32",
-    "views=cls:int64",
-    "raw=bin",
-)
-
-
-def as_folder(root: Path, samples: Callable[[int], dict[str, bytes]] = sample) -> Path:
-    write_pictures(root, COUNT, height=20, width=24)
-    for k in range(COUNT):
-        for ending, data in samples(k).items():
-            (root / f"{k:02d}.{ending}").write_bytes(data)
+def write(root: Path, kind: str) -> Path:
+    """A sample for each thing that is wrong, and a good one, in a tar or as files next to images."""
+    samples = [{"png": png(0)[1], **GOOD, ending: data} for ending, data, _ in [*WRONG, ("txt", GOOD["txt"], "")]]
+    members = [(f"{k}.{ending}", data) for k, one in enumerate(samples) for ending, data in one.items() if data is not None]
+    if kind == "tar":
+        return write_tar(root / "s.tar", members)
+    for name, data in members:
+        (root / name).write_bytes(data)
     return root
 
 
-def as_tars(root: Path, samples: Callable[[int], dict[str, bytes]] = sample) -> Path:
-    root.mkdir(parents=True)
-    for part in range(2):
-        files = [
-            (f"./deep/{k:02d}.{ending}", data)
-            for k in range(part * 10, part * 10 + 10)
-            for ending, data in sorted({"png": png(k)[1], **samples(k)}.items())
-        ]
-        write_tar(root / f"s-{part}.tar", files)
-    return root
-
-
-@pytest.fixture(params=[as_folder, as_tars], ids=["files", "tars"])
-def write(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
-def test_members_and_files(write: Any, tmp_path: Path) -> None:
-    source = write(tmp_path / "data")
-    done = prep(source, tmp_path / "o.fds", fields=MEMBERS, workers=2, label_column="none")
-    assert (
-        "columns: caption (text), meta (json), embedding (float32[3]), boxes (lists of float32[4]), ids (lists of int64), "
-        "score (float32), views (int64), raw (bytes)"
-    ) in done.notes
-    assert_values(done.out, [*range(COUNT)], ("caption", "meta", "embedding", "boxes", "ids", "score", "views"))
-    assert LMDBDataset(done.out).columns["raw"] == [bytes([k, 255, 0]) for k in range(COUNT)]
-    assert not done.skipped
-
-
-def damaged(k: int) -> dict[str, bytes]:
-    found = sample(k)
-    if k == 3:
-        del found["txt"]
-    wrong = {
-        4: ("txt", b"\xff\xfe\xfd"),
-        5: ("npy", npy(np.zeros(4, np.float32))),
-        6: ("npy", found["npy"][:-1]),
-        7: ("json", b'{"k": '),
-        8: ("cls", b"many"),
-        9: ("npy", npy(np.array([{}], object))),
-    }
-    return {**found, **dict([wrong[k]])} if k in wrong else found
-
-
-def test_what_is_missing_or_does_not_fit_is_rejected_by_name(write: Any, tmp_path: Path) -> None:
-    source = write(tmp_path / "data", damaged)
-    fields = ("caption=txt", "meta=json", "embedding=npy:float32[3]", "views=cls:int64")
-    out = prep(source, tmp_path / "o.fds", fields=fields, label_column="none", workers=2).out
-    rejects = {int(one["source"]): (one["reason"], one["detail"]) for one in Store(out).rejects()}
-    prefix = "s-0.tar/deep/" if write is as_tars else ""
-    details = {
-        3: ("txt", "is not there"),
-        4: ("txt", ": 'utf-8' codec can't decode"),
-        5: ("npy", ": an array of [4], but embedding holds [3] for each sample"),
-        6: ("npy", ": it is no .npy file of numbers"),
-        7: ("json", ": Expecting value"),
-        8: ("cls", ": invalid literal for int"),
-        9: ("npy", ": it is no .npy file of numbers"),
-    }
-    assert {k: reason for k, (reason, _) in rejects.items()} == {3: "missing-field"} | dict.fromkeys(range(4, 10), "bad-field")
-    for k, (ending, message) in details.items():
-        assert rejects[k][1].startswith(f"the .{ending} of {prefix}{k:02d}.png{' ' * (k == 3)}{message}")
-    assert_values(out, [k for k in range(COUNT) if k not in rejects], ("caption", "meta", "embedding", "views"))
+@pytest.mark.parametrize("kind", ["files", "tar"])
+def test_what_is_missing_or_does_not_fit_is_rejected_by_name(kind: str, tmp_path: Path) -> None:
+    fields = ("caption=txt", "meta=json", "embedding=npy:float32[3]", "views=cls:int64", "raw=.bin")
+    done = prep(write(tmp_path, kind), tmp_path.with_suffix(".fds"), fields=fields, label_column="none", workers=1)
+    rejects = Store(done.out).rejects()
+    assert [one["reason"] for one in rejects] == ["missing-field", *["bad-field"] * 6]
+    for k, (reject, (ending, _, detail)) in enumerate(zip(rejects, WRONG, strict=True)):
+        assert reject["detail"].startswith(f"the .{ending} of {'s.tar/' * (kind == 'tar')}{k}.png{detail}")
+    columns = LMDBDataset(done.out).columns
+    found = [np.asarray(columns[name][0]).tolist() for name in ("caption", "meta", "embedding", "views", "raw")]
+    assert found == ["a caption", {"k": [1, None]}, [0, 1, 2], 5, b"\xff"]
+    assert not done.skipped and list(verify(done.out)) == []
 
 
 def test_numbers_of_a_csv_are_no_text_unless_asked_for(tmp_path: Path) -> None:
@@ -236,47 +148,26 @@ def test_numbers_of_a_csv_are_no_text_unless_asked_for(tmp_path: Path) -> None:
     assert columns["w"] == ["007", "8"] and columns["v"][0] == 1 and np.isnan(columns["v"][1])
 
 
-def test_wrong_fields_say_what_to_give(tmp_path: Path) -> None:
-    for write in (as_folder, as_tars):
-        source = write(tmp_path / write.__name__)
-        for fields, message in (
-            (["caption=text"], r"fields caption=text: no image has a file or member of its name that ends in .text"),
-            (["caption"], r"fields caption: SOURCE .* has no such columns: NAME is a column of a table of paths"),
-            (["label=cls"], "label is the name of the image's label"),
-            (["=txt"], "give NAME, NAME:TYPE or NAME=ENDING"),
-            (["caption=txt", "caption=json"], "fields caption: this name is given twice"),
-        ):
-            with pytest.raises(PrepError, match=message):
-                prep(source, tmp_path / "o.fds", fields=fields, label_column="none")
+@pytest.mark.parametrize("kind", ["files", "tar"])
+def test_wrong_fields_say_what_to_give(kind: str, tmp_path: Path) -> None:
+    source = write(tmp_path, kind)
+    for fields, message in (
+        (["caption=text"], r"fields caption=text: no image has a file or member of its name that ends in .text"),
+        (["caption"], r"fields caption: SOURCE .* has no such columns: NAME is a column of a table of paths"),
+        (["label=cls"], "label is the name of the image's label"),
+        (["=txt"], "give NAME, NAME:TYPE or NAME=ENDING"),
+        (["caption=txt", "caption=json"], "fields caption: this name is given twice"),
+    ):
+        with pytest.raises(PrepError, match=message):
+            prep(source, tmp_path.with_suffix(".fds"), fields=fields, label_column="none")
 
 
 def test_columns_and_files_of_one_store_and_a_changed_file_is_noticed(tmp_path: Path) -> None:
     """A table's columns come from the plan, files from the workers."""
-    source, order = as_folder(tmp_path / "data"), [*reversed(range(COUNT))]
-    path, fields = source / "t.jsonl", ("caption=txt", "views:int64", "meta=json")
-    path.write_text("".join(f'{{"path": "{k:02d}.png", "views": {2**40 + k}}}\n' for k in order))
-    assert_values(prep(path, tmp_path / "o.fds", fields=fields, workers=2).out, order, ("views", "caption", "meta"))
-    (source / "07.txt").write_text("a longer caption than it was before")
+    source, fields = write(tmp_path, "files") / "t.jsonl", ("caption=txt", "views:int64", "raw=bin")
+    source.write_text("".join(f'{{"path": "{k}.png", "views": {2**40 + k}}}\n' for k in (7, 2)))
+    columns = LMDBDataset(prep(source, tmp_path.with_suffix(".fds"), fields=fields, workers=1).out).columns
+    assert columns["views"].tolist() == [2**40 + 7, 2**40 + 2] and columns["caption"] == ["a caption"] * 2
+    (source.parent / "7.txt").write_text("a longer caption than it was before")
     with pytest.raises(PrepError, match="was made, or begun, with other options or inputs"):
-        prep(path, tmp_path / "o.fds", fields=fields, workers=1)
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (['{"path": "00.png"}', "[1]"], r"t.jsonl, line 2 is not an object of JSON"),
-        (['{"path": "00.png", "v": 1, "v": 2}'], r"line 1 .* an object has the key 'v' twice"),
-        (['{"path": "00.png", "v": "x"}', '{"path": "01.png"}'], r"row of '01.png': it holds no text: fill it"),
-        (['{"path": "00.png", "v": "\\ud800"}'], r"row of '00.png': 'utf-8' codec can't encode"),
-        (
-            ['{"path": "00.png", "v": "x"}', '{"path": "01.png", "v": 1}'],
-            r"'01.png': its values are no text: give their type",
-        ),
-        (['{"path": "00.png", "v": "x", "label": {"a": 1}}'], r"column label of t.jsonl holds a dict, but labels are numbers"),
-    ],
-)
-def test_damaged_lines_are_named(tmp_path: Path, lines: list[str], message: str) -> None:
-    write_pictures(tmp_path, 2)
-    (tmp_path / "t.jsonl").write_text("\n".join(lines))
-    with pytest.raises(PrepError, match=message):
-        prep(tmp_path / "t.jsonl", tmp_path / "o.fds", fields="v", label_column="label" if "label" in lines[0] else "none")
+        prep(source, tmp_path.with_suffix(".fds"), fields=fields, workers=1)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from archives import png, write_tar
-from fastdata import TableDataset
+from fastdata import TableDataset, prep
 from fastdata.errors import PrepError, StoreError
 from fastdata.sources.listing import list_sources
-from support import PREP, encode, picture, run
+from support import PREP, run
 
 BROKEN = {  # rows behind a header of three columns, and the line where the row that is named begins
     "the closing quote is missing": ('1,"open,p\n0,"v0",q\n', 2),
@@ -33,23 +34,51 @@ def test_a_quote_in_a_wrong_place_is_an_error(tmp_path: Path, case: str) -> None
         list_sources(tmp_path / "x.csv")
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
-def test_tables_of_paths_in_utf_16_are_errors(tmp_path: Path, encoding: str, ending: str) -> None:
-    (tmp_path / "a.png").write_bytes(encode(picture(0, 8, 8), ".png"))
-    text = {"csv": "path,label\na.png,x\n", "tsv": "path\tlabel\na.png\tx\n", "jsonl": '{"path": "a.png", "label": "x"}\n'}[ending]
-    (tmp_path / f"x.{ending}").write_bytes(text.encode(encoding))
-    with pytest.raises(PrepError, match=rf"x.{ending}: it is UTF-16(LE|BE)?, not UTF-8: convert it with iconv"):
-        list_sources(tmp_path / f"x.{ending}")
-    (tmp_path / f"x.{ending}").write_bytes(text.encode("utf-8-sig"))
+LATIN = ("path,label\na.png,café\n", "path,café\na.png,cat\n")
+TEXTS = {"csv": "path,label\na.png,x\n", "tsv": "path\tlabel\na.png\tx\n", "jsonl": '{"path": "a.png", "label": "x"}\n'}
+WIDE = [(f"t.{ending}", text.encode(f"utf-16{order}")) for order in ("", "-le", "-be") for ending, text in TEXTS.items()]
+TABLES: list[tuple[str, str | bytes, str, dict[str, Any]]] = [  # the file, what it holds, the error, and options
+    ("t.csv", "path,label\n", "has no rows", {}),
+    ("t.csv", "path,label\na.png\n", "row 2: 1 column, the first row has 2", {}),
+    ("t.csv", "a.png,1\nb.png,3\n", r"has no column path: .* there are a.png, 1.* TableDataset reads it", {}),
+    ("labels.csv", "path,x\nc.jpg,2\n", r"names no image of .*: its first path is 'c.jpg', but .* such as 'a.png'", {}),
+    ("labels.csv", "path,x\na.png,1\n./a.png,2\n", "'a.png' more than once", {}),
+    ("t.csv", "path,label\na.png,cat\n./a.png,dog\n", r"names '\./a\.png' more than once, with different labels; keep", {}),
+    ("t.csv", "path,a,a\na.png,1,2\n", "has two columns of one name: path, a, a", {}),
+    ("t.csv", 'path,v\na.png,"[1, 1e400]"\n', "1e400 is too large for a float", {"fields": "v:json"}),
+    ("t.jsonl", '{"path": "a.png", "v": -1e400}\n', "1e400 is too large for a float", {"fields": "v:json"}),
+    ("t.jsonl", '{"path": "a.png"}\n[1]', "t.jsonl, line 2 is not an object of JSON", {}),
+    ("t.jsonl", '{"path": "a.png", "v": 1, "v": 2}', "line 1 .* an object has the key 'v' twice", {}),
+    ("t.jsonl", '{"path": "a.png", "v": "x"}\n{"path": "b.png"}', "row of 'b.png': it holds no text: fill it", {"fields": "v"}),
+    ("t.jsonl", '{"path": "a.png", "v": "\\ud800"}', "row of 'a.png': 'utf-8' codec can't encode", {"fields": "v"}),
+    ("t.jsonl", '{"path": "a.png", "v": 1}', "'a.png': its values are no text: give their type", {"fields": "v"}),
+    ("t.jsonl", '{"path": "a.png", "label": {"a": 1}}', "column label of t.jsonl holds a dict, but labels are numbers", {}),
+    ("labels.jsonl", '{"path": "a.png", "label": {"a": 1}}', "column label of labels.jsonl holds a dict, but labels", {}),
+    *(("t.csv", text.encode("latin-1"), r"is not UTF-8: .*café.* iconv -f LATIN1 -t UTF-8 .*t\.csv", {}) for text in LATIN),
+    *((name, data, "it is UTF-16(LE|BE)?, not UTF-8: convert it with iconv", {}) for name, data in WIDE),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "message", "options"), TABLES)
+def test_a_table_that_is_wrong_is_an_error_that_says_where(
+    tmp_path: Path, name: str, data: str | bytes, message: str, options: dict[str, Any]
+) -> None:
+    """As SOURCE, or as labels beside a folder of images."""
+    for image in ("a.png", "b.png"):
+        (tmp_path / image).write_bytes(png(0)[1])
+    table = tmp_path / name
+    table.write_bytes(data if isinstance(data, bytes) else data.encode())
+    source, more = (tmp_path, {"labels": table}) if name.startswith("labels") else (table, {})
+    none = {"label_column": "none"} if "fields" in options else {}
+    with pytest.raises(PrepError, match=message):
+        prep(source, tmp_path.with_suffix(".fds"), **options, **more, **none)
+    assert not tmp_path.with_suffix(".fds").exists()
+
+
+@pytest.mark.parametrize("ending", TEXTS)
+def test_a_mark_at_the_beginning_of_utf_8_is_no_part_of_it(tmp_path: Path, ending: str) -> None:
+    (tmp_path / f"x.{ending}").write_bytes(TEXTS[ending].encode("utf-8-sig"))
     assert [source.name for source in list_sources(tmp_path / f"x.{ending}").sources] == ["a.png"]
-
-
-@pytest.mark.parametrize("text", ["path,label\na.png,café\n", "path,café\na.png,cat\n"])
-def test_names_that_are_not_utf8_are_an_error_that_says_how_to_convert(tmp_path: Path, text: str) -> None:
-    (tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
-    with pytest.raises(PrepError, match=r"is not UTF-8: .*café.* iconv -f LATIN1 -t UTF-8 .*t\.csv"):
-        list_sources(tmp_path / "t.csv")
 
 
 FOREIGN = Path(__file__).parent / "data" / "foreign"

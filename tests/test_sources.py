@@ -84,27 +84,6 @@ def test_files_beside_class_folders_are_listed_as_without_a_label(tmp_path: Path
     assert store.manifest.labels.names == ("cat", "empty class") and store.samples["label"].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("text", "labels", "message"),
-    [
-        ("path,label\n", False, "has no rows"),
-        ("path,label\nb.jpg\n", False, "row 2: 1 column, the first row has 2"),
-        ("a.jpg,1\nb.jpg,3\n", False, r"has no column path: .* there are a.jpg, 1"),
-        ("path,x\nc.jpg,2\n", True, r"names no image of .*: its first path is 'c.jpg', but .* such as 'a.jpg'"),
-        ("path,x\na.jpg,1\n./a.jpg,2\n", True, "'a.jpg' more than once"),
-    ],
-)
-def test_wrong_tables_are_errors(tmp_path: Path, text: str, labels: bool, message: str) -> None:
-    for name in ("a.jpg", "b.jpg"):
-        _put(tmp_path / "in" / name)
-    table = tmp_path / "in/t.csv"
-    table.write_text(text)
-    source, options = (tmp_path / "in", {"labels": table}) if labels else (table, {})
-    with pytest.raises(PrepError, match=message):
-        prep(source, tmp_path / "o.fds", **options)
-    assert not (tmp_path / "o.fds").exists()
-
-
 STRANGE = ["new\nline.png", "🦊.png", "ünï.PNG", "-dash.png", "a'b\"c.png", "tab\t.png", "x" * 200 + ".png", "%s {0}.png"]
 
 

@@ -446,6 +446,17 @@ def test_drop_and_category_are_ways_out() -> None:
     assert numbers.categories == {"zip": ["501", "10115"]} and numbers.column("zip").tolist() == [1, 0, 1]
 
 
+@pytest.mark.parametrize("lost", ["9007199254740993", "-9007199254740993", "1e400", "-1e999"])
+@pytest.mark.parametrize("target", [None, "x"])
+def test_numbers_that_no_float_holds_are_refused(lost: str, target: str | None) -> None:
+    path = csv(f"x,y\n{lost},1\n2.5,2\n")
+    with pytest.raises(StoreError, match=f"holds numbers that no float holds, such as '{lost}'.*category='x'"):
+        make(path, target)
+    assert make(path, category="x").categories == {"x": sorted([lost, "2.5"])}
+    found = from_csv("x,y\n9007199254740992,1\n2.5,2\n1e300,0\ninf,0\n").column("x")
+    assert found.tolist() == [9007199254740992, 2.5, 1e300, float("inf")]
+
+
 def test_numbers_with_a_comma_are_no_names() -> None:
     for cells in (("0,5", "1,5"), ("1,234,567", "2,000"), ("1,234.5", "-2,000,000.25")):
         text = f"a;y\n{cells[0]};1\n{cells[1]};0\n"

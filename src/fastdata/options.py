@@ -65,6 +65,8 @@ def _checked(name: str, value: Any, *, type: str, choices: tuple[Any, ...], mult
     expected = {"int": int, "flag": bool, "text": str}.get(type)
     if expected and not (isinstance(value, expected) or (expected is int and hasattr(value, "__index__"))):
         raise TypeError(f"{as_option(name)} is {value!r}, but must be {'an' if expected is int else 'a'} {expected.__name__}")
+    if type == "int" and value < 1:
+        raise ValueError(f"{as_option(name)} is {value}, but must be positive")
     return value
 
 

@@ -25,7 +25,7 @@ from fastdata.data.choice import checked
 from fastdata.data.dataset import RowsDataset, counted_of, in_one_line, shown
 from fastdata.errors import FastDataError, PrepError, StoreError, warn_user
 from fastdata.sources.arrow import import_pyarrow, is_text, read_arrow
-from fastdata.sources.inputs import LARGEST_FLOAT, have_commas
+from fastdata.sources.files import LARGEST_FLOAT, have_commas
 from fastdata.sources.tables import delimiter_of, read_rows
 from fastdata.store.manifest import Labels
 from fastdata.system import node_memory

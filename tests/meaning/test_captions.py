@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,11 @@ CAPTIONS = ["plain", 'two, with a "quote"', "zwei\nZeilen", "  blanks kept ", "æ
 SCORES = [0.5, -2.0, 1700000000.25, 1700000001.75, 1e-30]  # float32 would make two of them equal
 COUNTS = [0, 7, -1, 1 << 40, 9007199254740993]
 VECTORS = [[0.1 * k, -1.0, 1e30] for k in range(5)]
-VALUES = {"caption": CAPTIONS, "score": SCORES, "count": COUNTS, "vector": VECTORS}
+LISTS, OBJECTS = [[*range(k)] for k in range(5)], [{"k": [k, None], "from": "Ã¼"} for k in range(5)]
+VALUES = {"caption": CAPTIONS, "score": SCORES, "count": COUNTS, "vector": VECTORS, "ids": LISTS, "meta": OBJECTS}
 ROWS = [{name: values[k] for name, values in VALUES.items()} for k in range(5)]
 FILES = [encode(picture(k, 8, 9), ".png") for k in range(5)]
-TYPES = ("caption:text", "score:float64", "count:int64", "vector:float64[3]")
+TYPES = ("caption:text", "score:float64", "count:int64", "vector:float64[3]", "ids:int64[]", "meta:json")
 
 
 def with_images(root: Path) -> Path:
@@ -68,11 +70,13 @@ def member(k: int, name: str) -> tuple[str, bytes]:
     value, data = VALUES[name][k], io.BytesIO()  # type: ignore[index]
     if name == "caption":
         return "txt", str(value).encode()
-    np.save(data, np.array(value))
+    if name == "meta":
+        return "json", json.dumps(value).encode()
+    np.save(data, np.array(value, np.int64) if name == "ids" else np.array(value))
     return f"{name}.npy", data.getvalue()
 
 
-MEMBERS = ("caption=txt", "score=score.npy", "count=count.npy", "vector=vector.npy")
+MEMBERS = ("caption=txt", "score=score.npy", "count=count.npy", "vector=vector.npy", "ids=ids.npy:int64[]", "meta=json")
 
 
 def files(root: Path) -> tuple[Any, dict[str, Any]]:
@@ -93,7 +97,8 @@ def exported(to: str) -> Callable[[Path], tuple[Any, dict[str, Any]]]:
         (root / "a").mkdir()
         source, options = tar(root / "a")
         export(prep(source, root / "a.fds", codec="png", workers=1, **options).out, root / "x", to=to)
-        return (root / "x", {"fields": MEMBERS}) if to == "webdataset" else (root / "x/metadata.jsonl", {"fields": TYPES})
+        members = (*MEMBERS[:-1], "meta=meta.json")
+        return (root / "x", {"fields": members}) if to == "webdataset" else (root / "x/metadata.jsonl", {"fields": TYPES})
 
     return make
 
@@ -119,7 +124,8 @@ def test_the_values_of_a_sample_in_every_way(tmp_path: Path, way: str) -> None:
     source, options = WAYS[way](tmp_path)
     out = prep(source, tmp_path / "o.fds", codec="png", label_column="none", workers=1, **options).out
     columns = LMDBDataset(out).columns
-    assert repr(columns) == "Columns(caption (text), score (float64), count (int64), vector (float64[3]), label (int64))"
+    numbers = "score (float64), count (int64), vector (float64[3]), ids (lists of int64)"
+    assert repr(columns) == f"Columns(caption (text), {numbers}, meta (json), label (int64))"
     for name, values in VALUES.items():
         wanted = values if name != "caption" or way != "csv" else [caption.strip() for caption in CAPTIONS]  # as its labels
         assert [np.asarray(value).tolist() for value in columns[name]] == wanted, name

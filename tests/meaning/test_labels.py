@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
+from torch.utils.data import ConcatDataset, Subset
 
-import fastdata
 from archives import write_table, write_tar
+from fastdata import LMDBDataset, prep
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from support import encode, picture
@@ -50,7 +56,7 @@ def given(way: str, root: Path, labels: Sequence[Any]) -> tuple[Any, dict[str, A
 
 
 def made(source: Any, out: Path, **options: Any) -> Store:
-    return Store(fastdata.prep(source, out, workers=1, codec="rgb", **options).out)
+    return Store(prep(source, out, workers=1, codec="rgb", **options).out)
 
 
 def stored(way: str, root: Path, labels: Sequence[Any], **options: Any) -> Store:
@@ -144,3 +150,101 @@ def test_numbers_of_another_store_stay_numbers(tmp_path: Path) -> None:
         assert train.manifest.labels == val.manifest.labels and val.samples["label"].tolist() == [1, 2, 1]
         named = stored(way, tmp_path / "n", [5, 70000, -1], classes=tmp_path / "names.txt")
         assert named.samples["label"].tolist() == [1, 0, 2]
+
+
+# Everything else that has labels: one dataset
+
+LABELS = ["cow", "ant", "bee", "ant", "cow", "bee"]
+CLASSES, TARGETS = ["ant", "bee", "cow"], [2, 0, 1, 0, 2, 1]
+PIXELS = pixels(6)
+FILES = [encode(pixels, ".png") for pixels in PIXELS]
+ORDER = [3, 0, 5, 1, 4, 2]
+
+
+class Pairs(list[Any]):
+    """As torchvision's datasets are: numbers, and the names of the classes."""
+
+    classes = CLASSES
+
+
+def pairs() -> Pairs:
+    return Pairs(zip(PIXELS, TARGETS, strict=True))
+
+
+def shuffled() -> pd.DataFrame:
+    """A DataFrame whose index is in another order than its rows."""
+    return pd.DataFrame({"image": FILES, "label": LABELS}, index=ORDER)
+
+
+def folder(root: Path) -> Path:
+    (root / "in").mkdir()
+    for k, data in enumerate(FILES):
+        (root / f"in/{k}-{LABELS[k]}.png").write_bytes(data)
+    return root / "in"
+
+
+def beside(root: Path) -> tuple[Any, dict[str, Any]]:
+    rows = [f"{k}-{LABELS[k]}.png,{LABELS[k]}\n" for k in ORDER]
+    (root / "t.csv").write_text("path,label\n" + "".join(rows))
+    return folder(root), {"labels": root / "t.csv"}
+
+
+def arrow(root: Path) -> tuple[Any, dict[str, Any]]:
+    table = pa.table({"image": [{"bytes": data} for data in FILES], "label": pa.array(LABELS).dictionary_encode()})
+    with pa.ipc.new_file(root / "t.arrow", table.schema) as file:
+        file.write_table(table)
+    return root / "t.arrow", {}
+
+
+def function(root: Path) -> tuple[Any, dict[str, Any]]:
+    folders = [str(folder) for folder in Path(__file__).parents[:2]]
+    (root / "pictures_of_labels.py").write_text(f"import sys\nsys.path += {folders}\nfrom test_labels import pairs\n")
+    return "pictures_of_labels:pairs", {}
+
+
+OTHERS: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
+    "labels beside a folder": beside,
+    "a pattern": lambda root: (folder(root), {"label_from": "-([a-z]+)"}),
+    "an Arrow file": arrow,
+    "an Arrow table": lambda root: (pa.table({"image": FILES, "label": LABELS}), {}),
+    "a DataFrame": lambda root: (shuffled(), {}),
+    "two Series": lambda root: (shuffled()["image"], {"labels": shuffled()["label"]}),
+    "numpy's text": lambda root: (PIXELS, {"labels": np.array(LABELS)}),
+    "a generator of labels": lambda root: (PIXELS, {"labels": (name for name in LABELS)}),
+    "dicts": lambda root: ([{"image": data, "label": name} for data, name in zip(FILES, LABELS, strict=True)], {}),
+    "pairs with classes": lambda root: (pairs(), {}),
+    "torch's wrappers": lambda root: (
+        ConcatDataset([Subset(pairs(), [0, 1]), Subset(Subset(pairs(), [5, 4, 3, 2]), [3, 2, 1, 0])]),
+        {},
+    ),
+    "module:function": function,
+}
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_labels_of_every_source_are_one_dataset(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    source, options = OTHERS[way](tmp_path)
+    dataset = LMDBDataset(prep(source, tmp_path / "o.fds", codec="png", workers=1, **options).out)
+    assert (dataset.classes, dataset.targets.tolist()) == (CLASSES, TARGETS)
+    assert all(np.array_equal(dataset[k][0].permute(1, 2, 0), PIXELS[k]) for k in range(6))
+
+
+def test_categories_that_do_not_occur_keep_their_number(tmp_path: Path) -> None:
+    part = shuffled().astype({"label": pd.CategoricalDtype(["cow", "ant", "emu", "bee"])}).iloc[1:]
+    for source, labels in (
+        (part, {}),
+        (part["image"], {"labels": part["label"]}),
+        (part["image"], {"labels": part["label"].array}),
+    ):
+        dataset = LMDBDataset(prep(source, tmp_path / "o.fds", workers=1, overwrite=True, **labels).out)
+        assert (dataset.classes, dataset.targets.tolist()) == (["cow", "ant", "emu", "bee"], part["label"].cat.codes.tolist())
+
+
+def test_names_of_classes_in_a_table_of_paths(tmp_path: Path) -> None:
+    info = {"features": {"label": {"_type": "ClassLabel", "names": ["emu", *CLASSES]}}}
+    table = pa.table({"path": sorted(map(str, folder(tmp_path).iterdir())), "label": [k + 1 for k in TARGETS]})
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps({"info": info})}), tmp_path / "t.parquet")
+    dataset = LMDBDataset(prep(tmp_path / "t.parquet", tmp_path / "o.fds", workers=1).out)
+    assert (dataset.classes, dataset.targets.tolist()) == (["emu", *CLASSES], [k + 1 for k in TARGETS])

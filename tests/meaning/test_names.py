@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_coco_may_separate_folders_as_windows_does(tmp_path: Path, bbox: Any, re
     made = prep(tmp_path / "in", tmp_path / "o.fds", coco=tmp_path / "a.json", workers=1)
     wanted = {"not-annotated": 4} if rejected == 4 else {"not-annotated": 4, "bad-annotation": 1}
     assert made.rejected == wanted and made.kept == 6 - rejected
-    assert rejected == 4 or "bad-annotation: a bbox is not a list of four numbers" in made.first_reject
+    assert rejected == 4 or re.search(r"bad-annotation: .*bbox", made.first_reject)
 
 
 @pytest.mark.parametrize("forms", [("NFD", "NFC"), ("NFC", "NFD")])

@@ -31,7 +31,6 @@ class ArrayOptions(SizeOptions, PairOptions, LabelOptions):
     def __post_init__(self) -> None:
         LabelOptions.__post_init__(self)
         PairOptions.__post_init__(self)
-        SizeOptions.__post_init__(self)
 
 
 class ArrayModality(Modality):
@@ -45,8 +44,8 @@ class ArrayModality(Modality):
     def detect(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether there are files of arrays and no images."""
         from fastdata.arrays.files import ENDINGS
+        from fastdata.sources.files import is_image
         from fastdata.sources.folder import some_names
-        from fastdata.sources.inputs import is_image
         from fastdata.sources.urls import to_path
 
         found = False

@@ -12,8 +12,9 @@ from fastdata.arrays.kind import ArrayOptions
 from fastdata.arrays.shards import ArrayRecipe, default_chunk, laid_out
 from fastdata.errors import PrepError, RemoteError, needs
 from fastdata.prepare.plan import Plan, make_plan
+from fastdata.sources.files import look
 from fastdata.sources.folder import list_folder, with_files
-from fastdata.sources.inputs import Source, SourceList, detail_of, label_notes, look
+from fastdata.sources.inputs import Source, SourceList, detail_of, label_notes
 from fastdata.sources.listing import labelled, skipped_files
 from fastdata.sources.tables import is_path_table, list_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path

@@ -64,8 +64,6 @@ class ImageRecipe:
             raise ValueError("--bits is 16, but a JPEG holds 8: choose rgb or png for --codec")
         if not 1 <= self.quality <= 100:
             raise ValueError(f"--quality is {self.quality}, but must be from 1 to 100")
-        if self.max_pixels < 1:
-            raise ValueError(f"--max-pixels is {self.max_pixels}, but must be positive")
 
     @property
     def libraries(self) -> tuple[str, ...]:

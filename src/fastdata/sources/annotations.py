@@ -8,20 +8,23 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from fastdata.errors import PrepError
 from fastdata.sources.fields import annotated, instance_column, with_annotations
+from fastdata.sources.files import parse_json, read_bytes
 from fastdata.sources.folder import FileIndex, Walk, walk_files
-from fastdata.sources.inputs import Field, Packed, Source, SourceList, listed, parse_json, read_bytes
+from fastdata.sources.inputs import Field, Packed, Source, SourceList, listed
 from fastdata.sources.urls import AnyPath
 from fastdata.store.columns import INSTANCES, SOURCE_SIZE, Column, mirror_order
 from fastdata.words import number_of, was
 
 # COCO: https://cocodataset.org/#format-data
+
+Number = int | float
 
 
 class _Image(Struct):
@@ -38,25 +41,25 @@ class _Category(Struct):
 
 
 class _Annotation(Struct):
-    """What one annotation says. Its values are checked with its image, which is rejected if they are damaged."""
+    """What one annotation says. If it is damaged, its image is rejected."""
 
-    image_id: int
     id: Any = None
-    category_id: Any = None
-    bbox: Any = UNSET
+    category_id: int | None = None
+    bbox: tuple[Number, Number, Number, Number] | UnsetType = UNSET
     area: Any = UNSET
-    iscrowd: Any = 0
+    iscrowd: bool | Literal[0, 1, "0", "1"] | None = 0
     keypoints: Any = None
-    caption: Any = UNSET
-    segmentation: Any = None
+    caption: str | UnsetType = UNSET
 
 
 class _CocoFile(Struct):
     images: list[_Image]
-    annotations: list[_Annotation] = []
+    annotations: list[Any] = []  # objects, which are checked with their images
     categories: list[_Category] = []
 
     def __post_init__(self) -> None:
+        if not all(isinstance(one, dict) and isinstance(one.get("image_id"), int) for one in self.annotations):
+            raise ValueError("an annotation is no object with an image_id")
         self.categories.sort(key=lambda one: one.id)
         for what, found in (
             ("image id", [image.id for image in self.images]),
@@ -79,9 +82,9 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
         file = msgspec.convert(parse_json(read_bytes(path)), _CocoFile)  # which takes NaN, unlike msgspec.json
     except (OSError, ValueError, RecursionError) as error:
         raise PrepError(f"--coco {path} cannot be read as COCO's JSON: {error}") from None
-    annotations = defaultdict[int, list[_Annotation]](list)
+    annotations = defaultdict[int, list[Any]](list)
     for one in file.annotations:
-        annotations[one.image_id].append(one)
+        annotations[one["image_id"]].append(one)
     fields, categories = _fields(file), {one.id: k for k, one in enumerate(file.categories)}
     index, sources, absent, empty = FileIndex(inputs.sources, os.path.normpath), Packed[Source](), list[str](), 0
     for image in file.images:
@@ -93,9 +96,8 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
         empty += not own
         try:
             values, problem = _values(fields, image, own, categories), ""
-        except (ValueError, TypeError, IndexError) as error:
-            why = error if isinstance(error, ValueError) else "a bbox is not a list of four numbers"
-            values, problem = [], f"bad-annotation: {why}"
+        except ValueError as error:
+            values, problem = [], f"bad-annotation: {error}"
         sources.extend(annotated(one, values, problem) for one in found or [Source(image.file_name, -1, -1, "missing")])
     unlisted = index.unpaired()
     if len(unlisted) == len(inputs.sources):
@@ -109,7 +111,7 @@ def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
 def _fields(file: _CocoFile) -> list[Field]:
     """Return the fields of the annotations."""
     columns, names = [Column("image_id", "int64"), SOURCE_SIZE], tuple(one.name for one in file.categories)
-    if any(one.bbox is not UNSET for one in file.annotations):
+    if any("bbox" in one for one in file.annotations):
         columns += [
             instance_column("boxes", "xywh"),
             Column("category", "int64", many=True, group=INSTANCES, names=names, ids=tuple(one.id for one in file.categories)),
@@ -118,16 +120,17 @@ def _fields(file: _CocoFile) -> list[Field]:
         ]
     if points := next((one.keypoints for one in file.categories if one.keypoints), ()):
         columns.append(instance_column("keypoints", "xy", (len(points),), points))
-    if any(one.caption is not UNSET for one in file.annotations):
+    if any("caption" in one for one in file.annotations):
         columns.append(Column("captions", "json"))
     return [Field(column, True, layout={"boxes": "xywh", "keypoints": "xy"}.get(column.name, "")) for column in columns]
 
 
-def _values(fields: Sequence[Field], image: _Image, annotations: Sequence[_Annotation], categories: Mapping[int, int]) -> list[Any]:
+def _values(fields: Sequence[Field], image: _Image, own: Sequence[Any], categories: Mapping[Any, int]) -> list[Any]:
     """Return the value of each field for an image. Workers check the numbers."""
+    annotations = msgspec.convert(own, list[_Annotation])
     instances = [one for one in annotations if one.bbox is not UNSET]
     if unknown := [one for one in instances if one.category_id not in categories]:
-        raise ValueError(f"annotation {unknown[0].id}: category_id {unknown[0].category_id!r:.60} is not the id of a category")
+        raise ValueError(f"annotation {unknown[0].id}: category_id {unknown[0].category_id} is not the id of a category")
     no_points = [0] * 3 * next((len(field.column.names) for field in fields if field.column.name == "keypoints"), 0)
     values: dict[str, Any] = {
         "image_id": image.id,
@@ -135,9 +138,9 @@ def _values(fields: Sequence[Field], image: _Image, annotations: Sequence[_Annot
         "boxes": [one.bbox for one in instances],
         "category": [categories[one.category_id] for one in instances],
         "area": [_area_inside(one.bbox, image) if one.area is UNSET else one.area for one in instances],
-        "crowd": [_is_crowd(one) for one in instances],
+        "crowd": [one.iscrowd in (1, "1") for one in instances],
         "keypoints": [one.keypoints or no_points for one in instances],
-        "captions": [_caption(one) for one in annotations if one.caption is not UNSET],
+        "captions": [one.caption for one in annotations if one.caption is not UNSET],
     }
     return [values[field.column.name] for field in fields]
 
@@ -147,20 +150,6 @@ def _area_inside(bbox: Any, image: _Image) -> Any:
     return math.prod(max(side, 0) for side in sides)
 
 
-def _caption(one: _Annotation) -> str:
-    if not isinstance(one.caption, str):
-        raise ValueError(f"annotation {one.id}: its caption is {one.caption!r:.60}, not text")
-    return one.caption
-
-
-def _is_crowd(one: _Annotation) -> bool:
-    if one.iscrowd in (None, 0, "0"):
-        return False
-    if one.iscrowd in (1, "1"):
-        return True
-    raise ValueError(f"annotation {one.id}: iscrowd is {one.iscrowd!r:.60}, not 0 or 1")
-
-
 def _coco_notes(file: _CocoFile, absent: Sequence[str], unlisted: int, empty: int) -> Iterator[str]:
     if absent:
         yield f"--coco has {number_of(len(absent), 'more image')}, which SOURCE does not name: {listed(absent)}"
@@ -168,9 +157,9 @@ def _coco_notes(file: _CocoFile, absent: Sequence[str], unlisted: int, empty: in
         yield f"{number_of(unlisted, 'annotation')} of images that --coco does not list {was(unlisted)} left out"
     if empty:
         yield f"{number_of(empty, 'image')} without annotations"
-    if other := sum(one.bbox is UNSET and one.caption is UNSET for one in file.annotations):
+    if other := sum("bbox" not in one and "caption" not in one for one in file.annotations):
         yield f"{number_of(other, 'annotation')} with neither a box nor a caption {was(other)} left out"
-    if any(one.segmentation for one in file.annotations):
+    if any(one.get("segmentation") for one in file.annotations):
         yield "segmentations are not stored: --masks stores masks"
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from fastdata.errors import CodecError, PrepError, RemoteError, needs
 from fastdata.sources.base import ENDINGS, ArchiveColumns, Selection, Table, even_sizes, list_tables, open_once, unreadable
-from fastdata.sources.inputs import Source, SourceList, choose_label
+from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.options import choose_label
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.columns import NUMBERS, Column
 

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from fastdata.errors import CodecError, PrepError
+from fastdata.sources.files import is_image, look
 from fastdata.sources.folder import list_entries
-from fastdata.sources.inputs import SPLITS, Field, Packed, Source, SourceList, SplitsError, is_image, listed, look, not_stored
+from fastdata.sources.inputs import SPLITS, Field, Packed, Source, SourceList, SplitsError, listed, not_stored
 from fastdata.sources.labels import Value, with_labels
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.sources.urls import AnyPath, UrlPath, explain_missing, join, look_at_all, state_of, to_path
@@ -61,19 +62,17 @@ Table = tuple[ArchiveColumns, list[Source], list[Any]]  # the columns, the input
 
 # Opening and reading
 
-Opened = TypeVar("Opened")  # with a method `close`
 _cached: list[tuple[Any, Any]] = []  # the stamp and the archive that this process has open; at most one
 _open_binary = methodcaller("open", "rb")
 
 
-def open_once(path: AnyPath, opener: Callable[[AnyPath], Opened], key: str = "") -> Opened:
-    """Open an archive, or return it if it is the last one opened, with the same key, or else the same state of the file."""
+def open_once(path: AnyPath, opener: Callable[[AnyPath], Any], key: str = "") -> Any:
+    """Open an archive, which has a method `close`; or return the last one opened, if its key, or else its file, is the same."""
     stamp = opener, path, key or state_of(path)
     if not _cached or _cached[0][0] != stamp:
         release()
         _cached.append((stamp, opener(path)))
-    opened: Opened = _cached[0][1]
-    return opened
+    return _cached[0][1]
 
 
 def release() -> None:

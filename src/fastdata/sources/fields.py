@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,8 @@ from msgspec import structs
 from fastdata.errors import CodecError, PrepError, may_pass
 from fastdata.sources import arrow
 from fastdata.sources.base import pointer_of, read_range
-from fastdata.sources.inputs import Field, Packed, Source, SourceList, as_spelled, look, parse_json, read_json, to_float
+from fastdata.sources.files import as_spelled, look, parse_json, read_bytes, read_json, to_float
+from fastdata.sources.inputs import Field, Packed, Source, SourceList
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.columns import INSTANCES, SOURCE_SIZE, TEXTS, Column
 from fastdata.store.manifest import Labels
@@ -224,7 +224,7 @@ def _value(root: AnyPath, source: Source, field: Field, own: Iterator[Any]) -> A
         else:
             _, file, _, row = source.locator
             value = nested(arrow.cell(root / str(file), field.path[0], int(row)), field.path[1:])
-        return as_instances(column, value) if field.layout else fit(column, value)
+        return fit(column, value)
     except FileNotFoundError:
         raise CodecError(f"{what} is not there", "missing-field") from None
     except OSError as error:
@@ -242,10 +242,7 @@ def _bytes(root: AnyPath, source: Source, ending: str, own: Iterable[Any]) -> by
         if member is None:
             raise FileNotFoundError
         return read_range(root / str(source.locator[1]), *member)
-    path = _file(root, *field_files(source, [ending]))
-    if isinstance(path, Path) and look(path)[1] == "not-a-file":  # reading a pipe might never end
-        raise FileNotFoundError
-    data = path.read_bytes()
+    data = read_bytes(_file(root, *field_files(source, [ending])))
     if pointer := pointer_of(data):
         raise CodecError(f"it is {pointer}", "bad-field")
     return data
@@ -294,6 +291,8 @@ def _array_in(data: bytes) -> Array:
 
 def fit(column: Column, value: Any) -> Any:
     """Return a value as the column can hold it. Raise ValueError if it cannot, OverflowError or RecursionError if Python cannot."""
+    if column.geometry is not None:
+        return _as_instances(column, value)
     if column.type == "json":
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -371,7 +370,7 @@ def with_annotations(inputs: SourceList, fields: Iterable[Field], sources: Seque
     return replace(inputs, labels=Labels("none"), labelled_by="", sources=sources, fields=fields, notes=notes)
 
 
-def as_instances(column: Column, value: Any) -> Array:
+def _as_instances(column: Column, value: Any) -> Array:
     """Return a sample's boxes, float64 [n, 4], or its keypoints with their visibility, [n, ..., 3], in the layout as given.
 
     A single instance may lack the outer list; the keypoints of one may be one list of numbers. Raise ValueError for anything else.

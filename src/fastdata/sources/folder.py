@@ -13,22 +13,8 @@ from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import (
-    EXTENSIONS,
-    FOLDERS,
-    SPLITS,
-    Packed,
-    Source,
-    SourceList,
-    SplitsError,
-    detail_of,
-    is_image,
-    listed,
-    look,
-    nfc,
-    path_key,
-    reason_of,
-)
+from fastdata.sources.files import EXTENSIONS, is_image, look, nfc, path_key
+from fastdata.sources.inputs import FOLDERS, SPLITS, Packed, Source, SourceList, SplitsError, detail_of, listed, reason_of
 from fastdata.sources.urls import AnyPath, UrlPath, to_path
 from fastdata.store.manifest import Labels
 from fastdata.types import StrPath

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import json
-import math
-import os
 import pickle
-import re
 import shlex
-import stat
-import unicodedata
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -24,12 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 import xxhash
 
-from fastdata.errors import PrepError, may_pass
-from fastdata.sources.options import NO_LABELS
-from fastdata.sources.urls import AnyPath, UrlPath, join
+from fastdata.errors import PrepError
+from fastdata.sources.urls import AnyPath, join
 from fastdata.store.columns import Column
 from fastdata.store.manifest import Labels
-from fastdata.types import Array, StrPath
+from fastdata.types import Array
 from fastdata.words import number_of
 
 T = TypeVar("T")
@@ -119,11 +110,6 @@ def _defaults(kind: Any) -> tuple[Any, ...]:
     return tuple(one.default for one in fields(kind))  # MISSING equals nothing
 
 
-EXTENSIONS = frozenset(
-    ".jpg .jpeg .jpe .jfif .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .jp2 .j2k .j2c .pbm .pgm .ppm .pnm .avifs .heic "
-    ".heif .hif .jxl "
-    ".pam .ras .sun .psd .qoi .sgi .msp .hdr .exr .pfm .dds .svg .cr2 .cr3 .nef .arw .dng".split()  # not decoded: rejected by name
-)
 SPLITS = frozenset("train training val valid validation test testing dev eval".split())
 FOLDERS = "the folders"  # the `labelled_by` of inputs in class folders
 SHOWN = 5
@@ -141,10 +127,6 @@ DETAILS = {
     "not-annotated": "the annotations do not list it",
 }
 ABSENT = {"missing", "broken-link", "not-a-file", "unreadable"}
-PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
-LABELS = ("label", "labels", "fine_label", "class", "class_name", "category", "cls", "target")
-WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+(,[0-9]+)+(\.[0-9]*)?\s*$")
-LARGEST_FLOAT = 3.4028234663852886e38  # of float32, the type of stored float labels
 
 Label = int | tuple[float, ...]
 Locator = tuple[str | int, ...]
@@ -206,97 +188,6 @@ class SourceList:
         return tuple(field.column for field in self.fields)
 
 
-def is_image(name: str) -> bool:
-    """Return whether a file name has the extension of an image."""
-    return os.path.splitext(name)[1].lower() in EXTENSIONS
-
-
-def is_number(text: str) -> bool:
-    """Return whether a text is a number, such as "-1.5" or "nan". Python also reads 1_2 as one, which is a name in a table."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text
-
-
-def to_float(text: str) -> float:
-    """Return a number as a float. Raise ValueError if it is too large to be one."""
-    number = float(text)
-    if math.isinf(number) and any(map(str.isdigit, text)):
-        raise ValueError(f"{text} is too large for a float")
-    return number
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Return a value of JSON. Raise ValueError if there is none, a number is too large for a float, or a key is there twice."""
-    return json.loads(text, parse_float=to_float, object_pairs_hook=_object)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"an object has the key {twice!r} twice")
-    return found
-
-
-def have_commas(texts: Collection[str]) -> bool:
-    """Return whether there are texts, and all are numbers with commas, such as 1,5 or 1,234,567.8."""
-    return bool(texts) and all(map(WITH_COMMA.match, texts))
-
-
-def look(path: StrPath) -> tuple[int, str]:
-    """Return the size of a file in bytes and ""; or -1 and why it cannot be used."""
-    if isinstance(path, UrlPath):
-        return path.look()
-    try:
-        info = os.stat(path)
-    except FileNotFoundError:
-        return -1, "broken-link" if os.path.islink(path) else "missing"
-    except ValueError:  # a name in a table with a zero byte
-        return -1, "unreadable"
-    except OSError as error:
-        if not may_pass(error):
-            return -1, "unreadable"
-        raise PrepError(f"{os.fspath(path)} cannot be examined: {error.strerror}: is its disk there?") from error
-    return (info.st_size, "") if stat.S_ISREG(info.st_mode) else (-1, "not-a-file")  # reading a pipe might never end
-
-
-def nfc(text: str) -> str:
-    """Return text in the form of Unicode in which names are compared: macOS writes "é" as two characters."""
-    return unicodedata.normalize("NFC", text)
-
-
-def path_key(name: str) -> str:
-    """Return the form in which paths are compared: as by `nfc`, with separators of any system."""
-    return os.path.normpath(nfc(name.replace("\\", "/")))
-
-
-def as_spelled(root: AnyPath, name: str) -> str:
-    """Return a path below a root as it exists: in its own form of Unicode, or else in another one."""
-    if name.isascii():
-        return name
-    folder, slash, last = name.rpartition("/")
-    ends = [slash + nfc(last), slash + unicodedata.normalize("NFD", last)]
-    forms = [name, *(start + end for start in (folder, nfc(folder), unicodedata.normalize("NFD", folder)) for end in ends)]
-    return next((form for form in forms if look(join(root, form))[1] != "missing"), name)
-
-
-def read_bytes(path: AnyPath) -> bytes:
-    """Read a file that lies beside the inputs. Raise OSError if it is no ordinary file: reading a pipe might never end."""
-    if look(path)[1] == "not-a-file":
-        raise OSError(errno.EINVAL, "it is no ordinary file")
-    return path.read_bytes()
-
-
-def read_json(path: AnyPath) -> Any:
-    """Return what a file of JSON beside the inputs says; None if there is none, or it cannot be read."""
-    with suppress(OSError, ValueError, RecursionError):
-        return json.loads(read_bytes(path))
-    return None
-
-
 class SplitsError(PrepError):
     """A SOURCE holds several splits, which would be mixed. The message lists the commands to type for each.
 
@@ -318,24 +209,6 @@ class SplitsError(PrepError):
             command += ["--classes", f"{self.stem}-{names[0]}.fds"] * (classes and name != names[0])
             text += f"\n  {shlex.join(command)}"
         super().__init__(text)
-
-
-# Columns of tables
-
-
-def find_column(columns: Iterable[str], names: Sequence[str]) -> str:
-    """Return the first column with the first of these names, in any case; "": there is none."""
-    lower = {str(column).lower(): column for column in reversed([*columns])}
-    return next((lower[name] for name in names if name in lower), "")
-
-
-def choose_label(columns: Sequence[str], wanted: str, where: object, likely: Sequence[str] = ()) -> str:
-    """Return the column of labels: the one that the caller names, a usual one, or the only likely one; "": there is none."""
-    if wanted not in ("", NO_LABELS, *columns):
-        raise PrepError(f"--label-column {wanted}: {where} has no such column; it has {', '.join(map(str, columns))}")
-    if wanted:
-        return wanted if wanted in columns else ""
-    return find_column(columns, LABELS) or (likely[0] if len(likely) == 1 else "")
 
 
 # What a run tells of its inputs

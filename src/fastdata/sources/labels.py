@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastdata.errors import PrepError
-from fastdata.sources.inputs import LARGEST_FLOAT, Label, Packed, Source, SourceList, have_commas, is_number, nfc
+from fastdata.sources.files import LARGEST_FLOAT, have_commas, is_number, nfc
+from fastdata.sources.inputs import Label, Packed, Source, SourceList
 from fastdata.sources.options import NO_LABELS, LabelOptions
 from fastdata.store.manifest import Labels, read_current
 from fastdata.types import StrPath

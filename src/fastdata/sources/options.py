@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from fastdata.errors import PrepError
 from fastdata.options import option
 from fastdata.types import StrPath
 
 NO_LABELS = "none"  # as the name of a label column
 ORDERS = ("listed", "shuffled")
+# usual names of columns of paths, and of labels
+PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
+LABELS = ("label", "labels", "fine_label", "class", "class_name", "category", "cls", "target")
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,6 @@ class LabelOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.shard_samples is not None and self.shard_samples < 1:
-            raise ValueError(f"--shard-samples is {self.shard_samples}, but must be positive")
         if self.label_from is not None and (self.labels is not None or self.label_column is not None or self.regression):
             raise ValueError("--label-from takes labels from paths, --labels and --label-column from a table: give one of them")
         if self.label_column is not None and self.regression:
@@ -84,10 +86,6 @@ class SizeOptions:
         type="int",
     )
 
-    def __post_init__(self) -> None:
-        if self.max_bytes is not None and self.max_bytes < 1:
-            raise ValueError(f"--max-bytes is {self.max_bytes}, but must be positive")
-
 
 @dataclass(frozen=True)
 class PairOptions:
@@ -104,3 +102,21 @@ class PairOptions:
     def __post_init__(self) -> None:
         if self.masks is None and self.mask_bits != 8:
             raise ValueError("--mask-bits is about masks: give --masks too")
+
+
+# Columns of tables
+
+
+def find_column(columns: Iterable[str], names: Sequence[str]) -> str:
+    """Return the first column with the first of these names, in any case; "": there is none."""
+    lower = {str(column).lower(): column for column in reversed([*columns])}
+    return next((lower[name] for name in names if name in lower), "")
+
+
+def choose_label(columns: Sequence[str], wanted: str, where: object, likely: Sequence[str] = ()) -> str:
+    """Return the column of labels: the one that the caller names, a usual one, or the only likely one; "": there is none."""
+    if wanted not in ("", NO_LABELS, *columns):
+        raise PrepError(f"--label-column {wanted}: {where} has no such column; it has {', '.join(map(str, columns))}")
+    if wanted:
+        return wanted if wanted in columns else ""
+    return find_column(columns, LABELS) or (likely[0] if len(likely) == 1 else "")

@@ -29,9 +29,9 @@ import xxhash
 
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.base import FUNCTION, Selection, function_of, open_once
-from fastdata.sources.inputs import LABELS, PATHS, Packed, Source, SourceList, choose_label, not_stored
+from fastdata.sources.inputs import Packed, Source, SourceList, not_stored
 from fastdata.sources.labels import with_labels
-from fastdata.sources.options import NO_LABELS
+from fastdata.sources.options import LABELS, NO_LABELS, PATHS, choose_label
 from fastdata.sources.tables import PathTable, with_columns
 from fastdata.sources.urls import AnyPath, waiting
 from fastdata.store.manifest import Labels
@@ -134,6 +134,8 @@ def _view_columns(
     source: Any, names: Sequence[Any], features: Mapping[str, Any], label_column: str, fields: Sequence[str]
 ) -> Items:
     """View a DataFrame, or by its features a dataset of Hugging Face, whose images stay encoded unless a format is set."""
+    if len({*names}) < len(names):
+        raise PrepError(f"source has two columns of one name: {', '.join(map(str, names))}")
     known = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
     if (image := next((name for name in (*known, *IMAGES) if name in names), None)) is None:
         listed, hint = ", ".join(map(str, names)), "a table without images is not prepared: TableDataset reads it"

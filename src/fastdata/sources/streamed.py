@@ -16,7 +16,9 @@ import numpy as np
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import INDEX, ArchiveColumns, Selection, Table, list_tables, read_range
-from fastdata.sources.inputs import Source, SourceList, choose_label, look, read_json
+from fastdata.sources.files import look, read_json
+from fastdata.sources.inputs import Source, SourceList
+from fastdata.sources.options import choose_label
 from fastdata.sources.urls import AnyPath
 
 IMAGES, FILES = ("jpeg", "png"), ("bytes", "file")  # encodings of images, and of files, which are images if no column is one

@@ -21,28 +21,12 @@ import xxhash
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.arrow import class_names, column_of, image_columns, open_parquet
 from fastdata.sources.base import pointer_of
-from fastdata.sources.fields import as_instances, field_error, fit, give_type, nested, parse_text
+from fastdata.sources.fields import field_error, fit, give_type, nested, parse_text
+from fastdata.sources.files import as_spelled, is_image, is_number, look, parse_json, path_key
 from fastdata.sources.folder import list_entries
-from fastdata.sources.inputs import (
-    LABELS,
-    PATHS,
-    Field,
-    Packed,
-    Source,
-    SourceList,
-    SplitsError,
-    as_spelled,
-    choose_label,
-    find_column,
-    is_image,
-    is_number,
-    look,
-    not_stored,
-    parse_json,
-    path_key,
-)
+from fastdata.sources.inputs import Field, Packed, Source, SourceList, SplitsError, not_stored
 from fastdata.sources.labels import with_labels
-from fastdata.sources.options import NO_LABELS, LabelOptions
+from fastdata.sources.options import LABELS, NO_LABELS, PATHS, LabelOptions, choose_label, find_column
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.manifest import Labels
 from fastdata.words import number_of
@@ -199,11 +183,9 @@ def _name_encoding(head: bytes) -> str:
     """Return the encoding of a text if it is UTF-16 or UTF-32, else ""."""
     if (name := json.detect_encoding(head).upper()) in ("UTF-16", "UTF-32"):  # a mark at the beginning says so
         return name
-    even, odd = head[::2], head[1::2]
-    for name, zeros, others in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
-        if len(head) >= MIN_UNMARKED_BYTES and 2 * zeros.count(0) > len(zeros) and not others.count(0):
-            return name
-    return ""
+    even, odd = head[::2].count(0), head[1::2].count(0)
+    unmarked = len(head) >= MIN_UNMARKED_BYTES and not min(even, odd) and 4 * max(even, odd) > len(head)
+    return ("UTF-16LE" if odd else "UTF-16BE") if unmarked else ""
 
 
 def refuse_head(name: str, head: bytes) -> None:
@@ -349,8 +331,7 @@ def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
     """Return the field of a column of a table, with its type, and its values as JSON."""
     (first, *rest), column, found = field.path, field.column, Packed[Any]()
     cells, kind = table.column(first, f"--fields {field}"), None if rest else table.schema.get(first)
-    inner = bool(field.layout or rest)  # in text as JSON
-    texts = table.texts and not inner
+    texts = table.texts and not rest  # what is nested in text is JSON
     if not field.typed and kind is not None:
         try:
             column = column_of(column.name, *kind)
@@ -362,11 +343,10 @@ def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
         raise field_error(field, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
     for row, cell in enumerate(cells):
         try:
-            value = nested(parse_json(cell) if inner and table.texts else cell, rest)
+            value = nested(parse_json(cell) if rest and table.texts else cell, rest)
             if not field.typed and kind is None and not isinstance(value, str | None):
                 raise ValueError(f"its values are no text: {give_type(field)}")
-            value = parse_text(column, value) if texts else value
-            value = as_instances(column, value) if field.layout else fit(column, value)
+            value = fit(column, parse_text(column, value) if texts else value)
         except (ValueError, OverflowError, RecursionError) as error:
             raise field_error(field, f"{table.path}, row of {table.names[row]!r}: {error}") from None
         found.append(value.tolist() if isinstance(value, np.ndarray) else value)

@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import Selection, damaged_file, read_range, unreadable
+from fastdata.sources.files import is_image, nfc, parse_json, read_json
 from fastdata.sources.folder import with_companion
-from fastdata.sources.inputs import Packed, Source, SourceList, is_image, nfc, parse_json, read_json
+from fastdata.sources.inputs import Packed, Source, SourceList
 from fastdata.sources.labels import Value, with_labels
 from fastdata.sources.urls import AnyPath
 from fastdata.store.manifest import Labels

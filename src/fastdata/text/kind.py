@@ -33,7 +33,6 @@ class TokenOptions(SizeOptions):
     field: str = option("Field of .jsonl files, or column of .parquet files, that holds the text.", "text")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if (self.split_lines and self.split_on is not None) or self.split_on == "":
             raise ValueError("give --split-lines, or --split-on with some text, or neither")
         if self.split_on and "\\n" in self.split_on:

@@ -18,8 +18,9 @@ from typing import Any
 from fastdata.errors import CodecError, PrepError, needs
 from fastdata.prepare.plan import Plan, freeze, plan_folder, plan_path
 from fastdata.sources.arrow import is_text, open_parquet
+from fastdata.sources.files import look
 from fastdata.sources.folder import Walk, walk_files
-from fastdata.sources.inputs import SPLITS, SplitsError, look
+from fastdata.sources.inputs import SPLITS, SplitsError
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.store.files import MANIFEST
 from fastdata.store.manifest import Labels
