@@ -84,7 +84,7 @@ class _Grouped(click.Command):
 
 
 class _Prep(_Grouped):
-    """A command whose first argument may be the name of one of its parts."""
+    """A command whose first argument may be the name of a subcommand."""
 
     parts: ClassVar[dict[str, click.Command]] = {}
 
@@ -117,7 +117,7 @@ TYPES: dict[str, Any] = {
 
 
 def _click_option(key: str, field: Any) -> Callable[[Any], Any]:
-    """Return click's option for one of a kind of data."""
+    """Return click's option for an option of a kind of data."""
     info, default = field.metadata, field.default
     if info["type"] == "flag":
         opposite = f"/{as_option(f'no_{key}')}" if default else ""
@@ -133,7 +133,7 @@ def _click_option(key: str, field: Any) -> Callable[[Any], Any]:
 
 
 def _planned(command: Any) -> Any:
-    """Add the arguments and options of whatever makes a plan."""
+    """Add the arguments and options of the commands that make a plan."""
     options = [
         click.argument("source", type=click.Path()),
         click.argument("out", type=click.Path(), required=False),
@@ -191,7 +191,7 @@ def prep(max_reject_rate: float, **options: Any) -> None:
 
 
 def _report(stores: Sequence[Summary], max_reject_rate: float) -> None:
-    """Describe stores. End with code 3 if too many inputs of one were rejected."""
+    """Print the summaries of stores. Exit with code 3 if too many inputs of one were rejected."""
     for store in stores:
         click.echo("\n".join(store.lines()))
     if bad := [f"{store.out}/rejects.jsonl" for store in stores if store.reject_rate > max_reject_rate]:
@@ -255,7 +255,7 @@ _Prep.parts = {"plan": _plan, "run": _run, "finish": _finish}
 
 @contextmanager
 def _located(store: str, storage: dict[str, Any] | None) -> Iterator[Any]:
-    """Yield the folder that a command reads, or a store at a URL, through a cache that is removed afterwards."""
+    """Yield the location of a store. A store at a URL is read through a cache that is removed afterwards."""
     from fastdata.remote.reader import locate
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:

@@ -3,10 +3,10 @@
     FastDataError
     ├── CodecError          bytes are not a readable image; `.reason` is one word for a report
     ├── PrepError           preparing cannot start or continue
-    │   └── MachineError    another machine could, which has more memory
+    │   └── MachineError    this machine lacks memory; another one may prepare
     ├── StoreError          a store cannot be opened, read or written
     │   ├── FormatError     its files violate format 1
-    │   └── RemoteError     object storage does not give or take an object
+    │   └── RemoteError     an object cannot be read from, or written to, object storage
     ├── LoaderError         batches cannot be made from these samples
     └── MissingExtraError   an optional package is not installed (also an ImportError)
 
@@ -54,7 +54,7 @@ class FormatError(StoreError):
 
 
 class RemoteError(StoreError):
-    """Object storage does not give or take an object. `missing`: there is no such object. `denied`: access is denied (403)."""
+    """An object cannot be read from, or written to, object storage. `missing`: there is none. `denied`: access is denied (403)."""
 
     def __init__(self, message: str, *, missing: bool = False, denied: bool = False) -> None:
         super().__init__(message)
@@ -95,7 +95,7 @@ _OF_FILES = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EISDIR, errno.ELOO
 
 
 def lacking(error: BaseException | None) -> str:
-    """Return what ran out and what to do, if an error, or one that led to it, says that files or memory did; else ""."""
+    """Return what ran out and what to do, if an error or its cause says that open files or memory ran out; else ""."""
     while error is not None:
         if isinstance(error, MemoryError):
             return LACKS_MEMORY
@@ -107,12 +107,12 @@ def lacking(error: BaseException | None) -> str:
 
 
 def may_pass(error: OSError) -> bool:
-    """Return whether an error says nothing about the file that could not be read, but of its disk, as when a network is away."""
+    """Return whether an error is about a disk, such as a network that is away, and not about the file that could not be read."""
     return error.errno is not None and error.errno not in _OF_FILES
 
 
 def damaged(what: object, error: BaseException) -> StoreError:
-    """Return the error to raise if a file of a store cannot be read: damage, unless files or memory ran out."""
+    """Return the error to raise if a file of a store cannot be read: a FormatError, unless open files or memory ran out."""
     if found := lacking(error):
         return StoreError(f"{what} cannot be opened: {found}")
     return FormatError(f"{what} is damaged: {error}; run fastdata verify")

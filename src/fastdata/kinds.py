@@ -45,7 +45,7 @@ class Tables:
 
 
 class Modality:
-    """One kind of data. What it does is in modules of its package, of which those for preparing import no torch.
+    """One kind of data. Its functions are in modules of its package; the modules for preparing do not import torch.
 
     planning: `plan_source(source, out, options, limit)` returns a Plan of at most `limit` inputs, to be stored in `out`.
     shards: `PLAN_TYPES` are the classes of a plan's options and of its inputs; `make_shard(job, task, writers, progress)` returns a
@@ -54,7 +54,7 @@ class Modality:
         masks, of this form; `samples_dtype(manifest)` is that of samples.npy; `check(store)` raises a FormatError if its tables do
         not fit its records; `merge(stores, samples)` adapts the rows of samples.npy of each store, and returns the sections of the
         joint manifest, or raises a ValueError.
-    preview: `facts(store)` is what `info` shows of this kind only, under "variants" of each variant by its name;
+    preview: `facts(store)` returns what `info` shows of this kind only; "variants" in it has facts of each variant, by name;
         `previews(store, rows)` yields these samples as Previews.
     export: `export(store, root, to, size, tick, **options)` writes files into an empty folder, and returns the number of samples.
 

@@ -20,8 +20,8 @@ class StoreArrays:
     Attributes:
         axes: number of axes that are cut into chunks: all but channels.
         sides: length of each array along these axes, int64 [n, axes].
-        channels: number of channels of each array, int64 [n]; None: there is no axis of channels.
-        records: the first chunks, copied into memory; None: all are on disk.
+        channels: number of channels of each array, int64 [n], or None without an axis of channels.
+        records: the first chunks, copied into memory, or None if all are on disk.
     """
 
     def __init__(self, path: StrPath, *, mask: bool = False, expected: str | None = None) -> None:
@@ -49,7 +49,7 @@ class StoreArrays:
         return self.store.index(self._variant).lengths
 
     def copy_to_memory(self, count: int, *, shared: bool) -> None:
-        """Copy the first chunks into memory. shared: hold them once for all processes of this machine."""
+        """Copy the first chunks into memory; if `shared`, once for all processes of this machine."""
         key = self.store.identity(self._variant) if shared else None
         self.records = InMemoryRecords(self.sizes()[:count], self.store.reader(self._variant, check=True).get, "chunk", key)
         self._reader = self.store.reader(self._variant)  # what the other had mapped counts as memory of this process
@@ -60,7 +60,7 @@ class StoreArrays:
         return self._reader.get(chunk)
 
     def uses(self, rows: Array) -> list[Use]:
-        """Return which shards of a remote store arrays lie in."""
+        """Return the shards of a remote store in which arrays lie."""
         return self.store.uses(self._variant, rows) if self.records is None else []
 
     def name(self, index: int) -> str:
@@ -77,7 +77,7 @@ class StoreArrays:
         return tuple(sides) if self.channels is None else (int(self.channels[row]), *sides)
 
     def read(self, row: int, start: Sequence[int], flips: Sequence[bool], out: Array, outside: int) -> None:
-        """Fill `out`, [channels, ...] or [...], with a box of an array, each value of which is copied once.
+        """Copy a box of an array into `out`, [channels, ...] or [...]. Each value is copied once.
 
         Args:
             start: where the box begins along each axis.

@@ -40,14 +40,14 @@ class ArrayDataset(SlotDataset):
         crop: RandomCrop or CenterCrop with a side for each axis except channels, such as RandomCrop((64, 64, 64)); None: no crop.
         flips: probability of a flip along each axis, or one for all axes. Each axis is flipped independently.
         ignore_index: the class of mask values outside of the array, where a crop is padded. Default: 255, or 65535 for uint16
-            masks. If voxels have that class already, pass it to ignore them too, or another class, as for MaskDataset.
+            masks. If voxels of the masks have this class, pass it to ignore them too, or pass a number that no voxel has.
         cache, cache_size, storage: as for LMDBDataset.
 
     Attributes:
         classes: names of the classes, or of the columns of float targets.
         targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset; also in a store with masks.
-        class_voxels: in a store with masks, a dict of class: number of voxels, sorted by class, counted over all masks of the
-            store, also for a subset.
+        class_voxels: in a store with masks, a dict of the number of voxels of each class, in class order. They are counted over
+            all masks of the store, even if this dataset is a subset.
 
     Raises:
         StoreError, FormatError, ValueError: as for MaskDataset.

@@ -16,7 +16,7 @@ ENDING = re.compile(r"\.(npy|npz|nii|nii\.gz)$", re.IGNORECASE)  # names in .npz
 
 
 def export(store: Store, root: Path, to: str, size: int | None, tick: Callable[[int], None]) -> int:
-    """Write each array as stored (channels first) to an .npy file; with masks, to `arrays` and `masks`. Return their number."""
+    """Write each array, channels first, to an .npy file; with masks, in folders `arrays` and `masks`. Return how many."""
     sources = [StoreArrays(store.location, mask=variant.is_mask) for variant in store.manifest.variants]
     folders = dict(zip(["arrays", "masks"] if len(sources) > 1 else [""], sources, strict=True))
 

@@ -1,4 +1,4 @@
-"""Files of arrays, .npy, .npz and NIfTI: their names, their values, and whether these can change their dtype exactly."""
+"""Files of arrays (.npy, .npz and NIfTI): their names and values, and whether a dtype holds these values exactly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AFFINE_SHARE = 0.01  # of a voxel, by which affines may differ
 
 @dataclass(frozen=True)
 class ArraySource(Source):
-    """An input: a file, or the array `key` of an .npz file of several, whose path relative to the root is `archive`."""
+    """An input: a file, or the array `key` of an .npz file that holds several; `archive` is the file's path below the root."""
 
     key: str = ""
     archive: str = ""
@@ -45,14 +45,14 @@ def ending_of(name: str) -> str:
 
 
 def stem_of(name: str) -> str:
-    """Return a path without its extension, if that is one of arrays: names in .npz files may have other dots."""
+    """Return a path without its extension, if arrays have this extension: names in .npz files may have other dots."""
     normal = os.path.normpath(name)
     ending = ending_of(normal)
     return normal[: -len(ending)] if ending in ENDINGS else normal
 
 
 def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
-    """Return the array of a file, memory-mapped for .npy. key: its name in an .npz file; None: there is only one.
+    """Return the array of a file, memory-mapped for .npy. key: its name in an .npz file, or None for the only one.
 
     A CodecError says that the file is damaged, larger than `max_bytes`, or holds no numbers.
     """
@@ -79,7 +79,7 @@ def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:
 
 
 def npz_names(path: AnyPath) -> list[str]:
-    """Return the names of the arrays in an .npz file. If it is damaged, zipfile's errors or a CodecError are raised."""
+    """Return the names of the arrays in an .npz file. Raise one of zipfile's errors or a CodecError if it is damaged."""
     with zipfile.ZipFile(path) as archive:
         names = [one.filename.removesuffix(".npy") for one in archive.infolist() if not one.comment]
         if not names or len(set(names)) < len(archive.infolist()):  # a damaged directory holds a member as another's comment
@@ -117,7 +117,7 @@ def _read_npz(path: AnyPath, key: str | None, max_bytes: int) -> Array:
 def _read_nifti(path: AnyPath, max_bytes: int) -> Array:
     """Read a NIfTI-1 or -2 file, with nibabel's order of axes (x, y, z, ...), and scale its values in double precision.
 
-    They become integers if slope and intercept are whole numbers, else float32.
+    Values become integers if slope and intercept are whole numbers, else float32.
     """
     nibabel: Any = importlib.import_module("nibabel")  # optional; the listing has checked that it is installed
     kind = type(nibabel.load(path))  # NIfTI-1 or -2
@@ -138,7 +138,7 @@ def _read_nifti(path: AnyPath, max_bytes: int) -> Array:
 
 
 def check_geometry(path: AnyPath, mask: AnyPath) -> None:
-    """Raise a CodecError if a mask of NIfTI does not lie where its volume of NIfTI does, but mirrored, turned or shifted."""
+    """Raise a CodecError if a NIfTI mask is mirrored, turned or shifted against its NIfTI volume."""
     if ending_of(path.name) in NIFTI and ending_of(mask.name) in NIFTI:
         nibabel: Any = importlib.import_module("nibabel")
         volume, own = (np.asarray(nibabel.load(one).affine) for one in (path, mask))
@@ -158,7 +158,7 @@ def grid_of(path: AnyPath) -> str:
 def check_values(values: Array, name: str, *, rounded: bool = False, say: str = "--dtype") -> None:
     """Raise a CodecError, "range", unless the dtype of this name holds every value exactly.
 
-    rounded: let floats be rounded to it, as long as they stay finite. say: the option that the message names.
+    rounded: allow floats to be rounded to the dtype, as long as they stay finite. say: the option that the message names.
     """
     dtype = np.dtype(name)
     inexact = dtype.kind == "f" and values.dtype.kind in "iu" and values.dtype.itemsize == 8  # which numpy calls safe

@@ -28,7 +28,7 @@ LISTED = frozenset((*ENDINGS, ".gz"))  # os.path.splitext returns .gz for .nii.g
 
 
 def plan_source(source: StrPath, out: Path, options: ArrayOptions, limit: int | None) -> Plan:
-    """List the inputs and decide how to store them. A PrepError says that nothing can be, a ValueError that an option is wrong."""
+    """List the inputs and decide how to store them. Raise PrepError if none can be stored, ValueError if an option is wrong."""
     if options.dtype not in (None, *NUMBERS):
         raise ValueError(f"--dtype is {options.dtype}, but must be one of {', '.join(NUMBERS)}")
     masks = None if options.masks is None else to_path(options.masks)
@@ -61,7 +61,7 @@ def plan_source(source: StrPath, out: Path, options: ArrayOptions, limit: int | 
 
 
 def _list_arrays(path: AnyPath, options: ArrayOptions) -> SourceList:
-    """List the arrays of a folder, of a table, or of one file; each one of an .npz file, unless `--key` chooses one."""
+    """List the arrays of a folder, a table or one file. All arrays of an .npz file are listed, unless `--key` chooses one."""
     if path.is_dir():
         files = list_folder(path, LISTED)
     elif is_path_table(path, options.path_column):

@@ -48,7 +48,7 @@ def reads(form: Form, *, mask: bool) -> bool:
 
 
 def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:
-    """Count the chunks of all stores through, and join the counts of the classes of masks."""
+    """Number the chunks of all stores consecutively, and add up the voxels of each mask class."""
     first = 0
     for store, rows in zip(stores, samples, strict=True):
         rows["first"] += first
@@ -100,8 +100,8 @@ def _array_bytes(store: Store, variant: Variant) -> Array:
 def touched(shape: Shape, chunk: Shape, start: Shape, stop: Shape) -> Iterator[tuple[int, Shape, Box, Box]]:
     """Yield the chunks that a box from `start` to `stop`, inside the array, touches. Channels are left out: they are never cut.
 
-    Each is (number among the array's chunks, shape, the part of it that is wanted, where that part goes, from `start`): plain
-    tuples, since a crop has dozens.
+    Each is a plain tuple, since a crop has dozens: the number among the array's chunks, the shape, the wanted part of the chunk,
+    and where this part goes, counted from `start`.
     """
     axes: list[list[tuple[int, int, slice, slice]]] = []
     stride = 1

@@ -51,16 +51,16 @@ class Diagnosis:
 
     Attributes:
         subject: what was measured.
-        samples: of the dataset; None: unknown.
+        samples: number of samples of the dataset, or None if unknown.
         batch_size, workers: of the loader.
         cores: of this process.
         parts: seconds to make a sample, by part, in one process; empty if only whole batches could be measured.
         rates: samples/s of the loader alone, by its number of workers.
-        step_s: seconds to copy a batch that is there to the device, and of a step on it, for a sample; None: no step.
-        together: samples/s of the loader and the step together; None: no step.
-        prepared: samples/s of the Loader on a part of the same images that was prepared, with the step if there is one; None: not
+        step_s: seconds per sample to copy a batch to the device and to step on it, or None without a step.
+        together: samples/s of the loader and the step together, or None without a step.
+        prepared: samples/s of the Loader on some of the same images, prepared, together with the step if there is one; None if not
             measured.
-        gain: how many times faster the loop is with prepared images, at most as fast as the step; without a step, the loader.
+        gain: how many times as fast the loop is with prepared images; without a step, the loader.
     """
 
     subject: str
@@ -77,8 +77,8 @@ class Diagnosis:
 
     @property
     def limit(self) -> str:
-        """The slowest part alone: "storage"; "CPU", which makes batches; "loader", one of these, if the parts are unknown; or
-        "model", with the copy to its device."""
+        """The slowest part: "storage", "CPU", "model" with the copy to its device, or "loader" if the parts of a sample are
+        unknown."""
         if 1 / self.rates[self.workers] < (self.step_s or 0.0):
             return "model"
         waiting = self.parts.get("waiting", 0.0)
@@ -93,7 +93,7 @@ class Diagnosis:
 
 
 def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None = None, seconds: float = TOTAL_S) -> Diagnosis:
-    """Measure the loader with several numbers of workers, the parts of a sample, a step with the copy of its batch, and both.
+    """Measure the loader with several numbers of workers, the parts of a sample, the step, and loader and step together.
 
     Samples are drawn at random, in new workers and at the end in this process. A step really trains: it draws random numbers,
     updates statistics and, if it steps an optimizer, weights. So give it a model that can be thrown away.
@@ -101,8 +101,8 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
     Args:
         loader: torch's DataLoader, a Loader, or another iterable of batches, of which only whole batches are measured.
         step: a function of a batch on the device, which does a training step; None: the loader alone.
-        device: of the model; None: the Loader's; else a GPU if there is one, else the CPU.
-        seconds: about how long this takes. It is less exact with less.
+        device: the device of the model; None: that of the Loader, else a GPU if there is one, else the CPU.
+        seconds: about how long this takes; a shorter time gives less exact numbers.
     """
     return _diagnose(loader, step, device, seconds)
 
@@ -110,7 +110,7 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
 def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Callable[..., Loader] | None = None) -> Diagnosis:
     """Diagnose a loader as `doctor` does.
 
-    prepare: makes a Loader of prepared images with (batch size, workers), which takes turns with the other.
+    prepare: a function of (batch size, workers) that makes a Loader of prepared images, which takes turns with `loader`.
     """
     if not 0 < seconds < float("inf"):
         raise ValueError(f"--seconds is {seconds}, but must be positive")
@@ -131,7 +131,7 @@ def _diagnose(loader: Any, step: Any, device: Any, seconds: float, prepare: Call
         return (_count(each, size) for each in batches)
 
     def steps(batches: Iterator[Any], fixed: Any = None, *, wait: bool = False) -> Iterator[int]:
-        """Step on each batch, or on a fixed one for each. wait: for the device; beside a loader, it goes on meanwhile."""
+        """Step on each batch, or on `fixed` in its place. wait: wait for the device after each step."""
         for each in batches:
             step(copier.start(each if fixed is None else fixed).take())
             if wait and device.type == "cuda":

@@ -60,7 +60,7 @@ class Workload:
 
 
 def find_task(path: str, size: int | None, crop: int | None, batch_size: int | None) -> Workload:
-    """Return the task for a store, with defaults that fit the images.
+    """Return the workload for a store, with defaults that fit the images.
 
     Raises:
         StoreError: the store has no images, or masks.
@@ -76,7 +76,7 @@ def find_task(path: str, size: int | None, crop: int | None, batch_size: int | N
 
 
 class Contestant(NamedTuple):
-    """Who takes turns: `start` starts what it measures, yields its Measure, and ends it. kind: "limit", "ours" or "other"."""
+    """A participant of a comparison: `start` starts it, yields its Measure, and ends it. kind: "limit", "ours" or "other"."""
 
     name: str
     kind: str
@@ -91,7 +91,7 @@ class Contestant(NamedTuple):
 
 @contextmanager
 def streamed(make: Callable[[], Any], count: Callable[[Any], int] = lambda batch: len(batch[0])) -> Iterator[Measure]:
-    """Start a loader, and yield what measures it pass after pass, without the batches that may be ready before."""
+    """Start a loader, and yield its Measure, which does not count batches that may be ready before the clock starts."""
     loader = make()
     ahead = loader.num_workers * ((loader.prefetch_factor or 0) + 1)
     with running(loader) as batches:
@@ -100,7 +100,7 @@ def streamed(make: Callable[[], Any], count: Callable[[Any], int] = lambda batch
 
 
 class _Bare(IterableDataset[int]):
-    """The numbers of images that each worker reads, decodes, crops, resizes and flips of its share, without end."""
+    """Makes batches of each worker's share without end, and yields only their numbers of images."""
 
     def __init__(self, task: Workload) -> None:
         self.dataset, self.batch_size = task.dataset(), task.batch_size
@@ -115,14 +115,14 @@ class _Bare(IterableDataset[int]):
 
 
 def decode_limit(task: Workload, processes: int) -> AbstractContextManager[Measure]:
-    """Start processes that make images, and hand over no more than how many; yield what measures them."""
+    """Start processes that make images but hand over only how many, and yield their Measure."""
     options: Any = {"num_workers": processes, "prefetch_factor": AHEAD, "worker_init_fn": quiet_worker}
     return streamed(partial(DataLoader[Any], _Bare(task), None, **options), int)
 
 
 class ImageFiles(Dataset[tuple[torch.Tensor, int]]):
-    """The images of a SOURCE as torchvision's ImageFolder and its usual transforms make them: float32 [3, crop, crop]. One that
-    cannot be read is black."""
+    """The images of a SOURCE as torchvision's ImageFolder and its usual transforms make them: float32 [3, crop, crop]. A file that
+    cannot be read gives a black image."""
 
     def __init__(self, source: str, crop: int) -> None:
         found = list_sources(source)

@@ -1,7 +1,7 @@
-"""The time that each part of making samples takes in this thread, in CPU time, which other programs do not change.
+"""The CPU time that each part of making a sample takes in this thread. Other programs do not change CPU time.
 
-What is left of the time on the clock is waiting: for the disk, the network or a lock; or, as the kernel says, for a core that other
-threads had, which does not count.
+The rest of the time on the clock is waiting for the disk, the network or a lock. Time in which the thread was ready but had no core
+does not count; the kernel reports it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def measure_parts(make: Callable[[Timing], int], seconds: float) -> dict[str, fl
     """Make samples for about `seconds`, and return the seconds that a sample takes, by part.
 
     Args:
-        make: makes a batch and returns the number of its samples. It gets the times to add to of a dataset that measures itself.
+        make: makes a batch and returns its number of samples. It gets a Timing, to which a dataset that measures itself adds.
     """
     with _one_thread(), _clock() as clocked:
         make(Timing())  # opens files and imports modules
@@ -62,7 +62,7 @@ def measure_parts(make: Callable[[Timing], int], seconds: float) -> dict[str, fl
 
 @contextmanager
 def _clock() -> Iterator[dict[str, float]]:
-    """Yield the CPU seconds of each part. The known functions are wrapped meanwhile; a call counts without known calls inside."""
+    """Wrap the known functions, and yield the CPU seconds of each part. A call counts without the known calls inside it."""
     seconds, at, part = defaultdict[str, float](float), time.thread_time(), "transform"  # of the part that runs, since when
 
     def switch(to: str) -> str:

@@ -23,7 +23,7 @@ FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 class Header(ABC):
     """What a file declares before its pixels: height and width are as stored, before `orientation` (as in EXIF).
 
-    deep: whether it may have more than 8 bits, of which `pixels` returns 8. pixel_bytes: the most that decoding takes for each.
+    deep: whether it may have more than 8 bits, of which `pixels` returns 8. pixel_bytes: the most bytes that a decoded pixel takes.
     """
 
     format: str
@@ -34,7 +34,7 @@ class Header(ABC):
     pixel_bytes: int = 28
 
     def memory(self, least: tuple[int, int]) -> int:
-        """Return the most bytes that decoding takes at a time, beside the file, if (height, width) `least` suffice, as stored."""
+        """Return the most bytes that decoding takes at a time, besides the file. least: a sufficient (height, width), as stored."""
         return self.pixel_bytes * self.height * self.width + FIXED_BYTES
 
     @abstractmethod
@@ -48,7 +48,7 @@ def unsupported(what: str) -> CodecError:
 
 
 def cmyk_to_rgb(absent: Array) -> Array:
-    """Convert inverted CMYK [H, W, 4], the light that each ink lets through, to RGB: the product with K, as Pillow."""
+    """Convert inverted CMYK [H, W, 4], the light that each ink lets through, to RGB as Pillow does: multiply by K."""
     return _product(absent[..., :3], absent[..., 3])
 
 
@@ -66,7 +66,7 @@ def flatten(pixels: Array) -> Array:
 
 
 def _product(light: Array, weight: Array) -> Array:
-    """Return light [H, W, 3] * weight [H, W], as fractions of their largest value; of few rows at a time, to save memory."""
+    """Return light [H, W, 3] * weight [H, W], as fractions of their largest value. A few rows at a time save memory."""
     full, wide = np.iinfo(light.dtype).max, np.uint16 if light.dtype == np.uint8 else np.uint32
     out, step = np.empty_like(light), max(1, TILE // max(1, light.shape[1]))
     for rows in (slice(top, top + step) for top in range(0, len(light), step)):
@@ -91,7 +91,7 @@ def to_bits(color: Array, bits: int) -> Array:
 
 
 def upright(color: Array, orientation: int) -> Array:
-    """Undo EXIF orientation 1 to 8; no copy for 1."""
+    """Turn pixels upright from EXIF orientation 1 to 8, without a copy for 1."""
     if orientation >= 5:
         color = color.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):

@@ -31,7 +31,7 @@ POINTER = re.compile(rb"version https://git-lfs|\s*/?(?:\.\./)*(?:\.git/)?annex/
 
 
 class SourceImage:
-    """An encoded image of any format, of which the header is read. `height` and `width` are upright: after EXIF orientation.
+    """An encoded image of any format, whose header has been read. `height` and `width` are upright: after EXIF orientation.
 
     Raises:
         CodecError: empty, not-an-image, too-large (more than `max_pixels`), truncated, unsupported, undecodable.
@@ -46,7 +46,7 @@ class SourceImage:
         self.height, self.width = _turned((header.height, header.width), header.orientation)
 
     def memory(self, at_least: tuple[int, int] = (0, 0)) -> int:
-        """Return the most bytes that `decode` takes at a time, beside the file and including its result. The header says it."""
+        """Return the most bytes that `decode` takes at a time, with its result but without the file, as the header says."""
         return self.header.memory(_turned(at_least, self.header.orientation))
 
     def decode(
@@ -55,10 +55,10 @@ class SourceImage:
         """Decode to upright, C-contiguous RGB [H, W, 3] or grey [H, W]. Transparent pixels are composited on white.
 
         Args:
-            at_least: upright (height, width). A JPEG may be scaled by 1/2, 1/4 or 1/8 both sides still that large; (0, 0): never.
+            at_least: upright (height, width). A JPEG may be scaled by 1/2, 1/4 or 1/8 if both sides stay that large; (0, 0): never.
             gray: return Rec. 601 luma.
-            bits: 8 for uint8, 16 for uint16. From 16 to 8 bits, values become round(x / 257); from 8 to 16, x * 257. Deeper
-                files that are only read with 8 bits are rejected for 16.
+            bits: 8 for uint8, 16 for uint16. From 16 to 8 bits, values become round(x / 257); from 8 to 16, x * 257. Files of
+                more than 8 bits, of which only 8 can be read, are rejected for 16.
             scratch: memory of `decode_buffer` for decoding a JPEG. If it is large enough, the result may be a view of it.
         """
         header = self.header

@@ -32,7 +32,7 @@ SIDES = struct.Struct(">HH")
 class Window(NamedTuple):
     """The part of an image that is needed: a box inside it, in its pixels.
 
-    shrink: 2, 4 or 8 if that many pixels per side may be merged into one, which JPEG decoders do for free. fast: less exact JPEG.
+    shrink: 2, 4 or 8 if so many pixels per side may be merged into one, which JPEG decoders do for free. fast: decode less exactly.
     """
 
     top: int
@@ -61,7 +61,7 @@ class Region(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The header after the index, in two parts between which height and width belong, and the size of cells in pixels."""
+    """The header that follows the index, in two parts without height and width between them, and the size of a cell in pixels."""
 
     head: tuple[bytes, bytes]
     height: int
@@ -90,8 +90,8 @@ def find_cells(
 ) -> Cells | None:
     """Return the fewest cells that decode, inside the box, to exactly the pixels of the whole JPEG.
 
-    None: decode the whole, as there is no index, or it, the box or `of`, the (height, width) of the image, does not fit the file.
-    exact: False for a decoder that repeats samples of colour instead of interpolating them; slightly fewer cells.
+    Return None if the whole has to be decoded: there is no index, or the index, the box or `of`, the (height, width) of the image,
+    does not fit the file. exact: False if the decoder repeats colour samples instead of interpolating them: fewer cells suffice.
     """
     index = read_index(data)
     if index is None:
@@ -198,7 +198,7 @@ _lengths: set[int] = set()  # of the headers in `_grids`: usually one, as the im
 
 
 def _read_grid(data: bytes | memoryview, at: int) -> tuple[Grid | None, int]:
-    """Return the grid, and where the scan begins, from `at`, the index's end. Headers are cached: a store's images share them."""
+    """Return the grid, and where the scan begins. at: the end of the index. Headers are cached: a store's images share them."""
     for length in tuple(_lengths):
         found = _grids.get(bytes(data[at : at + length]))
         if found is not None:

@@ -53,7 +53,7 @@ class JpegHeader(Header):
         return cmyk_to_rgb(decoded) if channels == 4 else decoded[..., 0] if channels == 1 else decoded
 
     def as_is(self, data: bytes, *, gray: bool = False) -> Array | None:
-        """Decode to RGB [H, W, 3] or grey [H, W] as readers of records do; None: `pixels` rotates, mends or converts it."""
+        """Decode to RGB [H, W, 3] or grey [H, W] as readers of records do; return None if `pixels` rotates, mends or converts."""
         if self.orientation == 1 and self.components in ((1,) if gray else (1, 3)):
             with suppress(CodecError):
                 pixels = decode_jpeg(data, gray=gray)
@@ -129,8 +129,8 @@ def _mend(data: bytes, header: JpegHeader, warning: str) -> bytes:
 
     libjpeg-turbo counts the pieces of an ICC profile, which are in APP2, as are previews of phones: neither affects the pixels.
 
-    Parameters are odd only in sequential files. EOI may be missing after the only scan of one, where truncation is detected all the
-    same. A truncated progressive file looks complete, so it is not mended.
+    Parameters and a missing EOI are mended only in sequential files, since truncation of their only scan is still detected. A
+    truncated progressive file looks complete, so it is not mended.
     """
     pieces, markers = list[bytes](), list[int]()
     for marker, start, end in _segments(data):

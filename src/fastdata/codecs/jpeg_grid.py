@@ -30,7 +30,7 @@ BUFFER_ALIGNMENT, BUFFER_OFFSET = 64, 40  # a decode buffer begins at BUFFER_OFF
 
 
 def restart_interval(width: int, mcu: int) -> int:
-    """Return the MCUs in a cell: the smallest divisor of the row of MCUs, 16 (4:2:0) or 8 (grey) wide, of at least 16 pixels."""
+    """Return the MCUs of a cell: the smallest divisor of a row of MCUs (16 pixels wide, in grey 8) that makes 16 pixels or more."""
     row = -(-width // mcu)
     return next((n for n in range(1, row + 1) if row % n == 0 and n * mcu >= MIN_CELL), 1)
 
@@ -70,7 +70,7 @@ def scan_start(data: bytes | memoryview, at: int) -> int:
 
 
 def index_segments(lengths: Array) -> bytes:
-    """Pack the lengths as bytes, and list longer ones after them. Two bytes for each would make a photo about 1 % larger."""
+    """Pack the low byte of each length, then list the longer lengths. Two bytes for each would make a photo 1 % larger."""
     (long,) = (lengths > 0xFF).nonzero()
     high = np.empty(len(long), LONG)
     high["place"], high["high"] = long, lengths[long] >> 8
@@ -84,7 +84,7 @@ def index_segments(lengths: Array) -> bytes:
 
 
 def read_index(data: bytes | memoryview) -> tuple[Array, int] | None:
-    """Return the bytes of each entropy-coded segment, int64, and where the index ends; None: it is absent or damaged.
+    """Return the bytes of each entropy-coded segment, int64, and where the index ends; or None if it is absent or damaged.
 
     A segment includes its closing marker: RSTm, or EOI for the last.
     """
@@ -124,8 +124,8 @@ def _unpack(packed: bytes) -> Array | None:
 def decode_buffer(size: int) -> Array:
     """Return new memory to decode a JPEG into, uint8 [size], whose address is 40 modulo 64.
 
-    Where a row begins at a multiple of 32, libjpeg-turbo (simd/x86_64/jdcolext-avx2.asm) stores pixels past the cache, and what
-    reads them next waits for memory: a decode and resize takes a quarter longer. Allocators return any multiple of 16.
+    If a row begins at a multiple of 32, libjpeg-turbo (simd/x86_64/jdcolext-avx2.asm) writes pixels around the cache, and the next
+    reader waits for memory: decoding and resizing take a quarter longer. Allocators return any multiple of 16.
     """
     memory: Array = np.empty(size + BUFFER_ALIGNMENT, np.uint8)
     start = (BUFFER_OFFSET - memory.ctypes.data) % BUFFER_ALIGNMENT
@@ -147,8 +147,8 @@ def decode_jpeg_into(
 ) -> Array:
     """Decode a JPEG to [H, W, 3 or 1] as `decode_jpeg` does, but into existing memory, and perhaps at a smaller scale.
 
-    scratch: returns flat uint8 memory of at least a number of bytes, as `decode_buffer` does. size: (height, width) at full size,
-    or at 1/2, 1/4 or 1/8 of it, rounded up. fast: use a faster, less exact transform and upsampling of colours.
+    scratch: a function such as `decode_buffer`, which returns at least so many bytes of flat uint8 memory. size: (height, width) at
+    full size, or at 1/2, 1/4 or 1/8 of it, rounded up. fast: use a faster, less exact transform and upsampling of colours.
     """
     height, width = size
     shape = height, width, 1 if gray else 3

@@ -65,7 +65,7 @@ class PillowHeader(Header):
 
 
 def read_pillow(data: bytes) -> PillowHeader | None:
-    """Read the header with Pillow's plugin; None if no plugin reads this content."""
+    """Read the header with Pillow's plugin. Return None if no plugin reads this content."""
     plugin = next((plugin for pattern, plugin in PLUGINS if pattern.match(data)), None)
     if plugin is None:
         return None
@@ -143,7 +143,7 @@ def extras() -> tuple[str, ...]:
 
 @contextmanager
 def strict(what: str, *, reader: str = "Pillow") -> Iterator[None]:
-    """Make Pillow strict: silent, with a size limit of its own for first frames only, and without filling in what a file lacks.
+    """Make Pillow strict: it warns of nothing, limits only the size of first frames, and does not fill in what a file lacks.
 
     The settings are global, so one thread has them at a time. Any exception inside becomes a CodecError.
     """

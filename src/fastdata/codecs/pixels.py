@@ -75,7 +75,7 @@ def decode_window(data: Data, form: Form, height: int, width: int, window: Windo
 
 
 def _check_size(data: Data, codec: str, height: int, width: int) -> None:
-    """Raise CodecError if a header says another size. Before decoding, since damage may ask for gigabytes."""
+    """Raise CodecError if a header says another size. Call it before decoding, since a damaged header may ask for gigabytes."""
     found = jpeg_size(data) if codec in JPEGS else (int.from_bytes(data[20:24], "big"), int.from_bytes(data[16:20], "big"))
     if found != (height, width):
         raise CodecError(f"a {codec} record holds {found} pixels, the index says {(height, width)}")

@@ -30,7 +30,7 @@ PREMULTIPLIED, STRAIGHT = 1, 2  # alpha, among the kinds of extra samples
 
 @dataclass(frozen=True, kw_only=True)
 class TiffHeader(Header):
-    """Of grey or RGB that tifffile reads."""
+    """The header of a grey or RGB TIFF that tifffile reads."""
 
     format: str = "tiff"
     tags: Mapping[int, Any]

@@ -35,7 +35,7 @@ class Timing:
 
 
 class Fixed:
-    """Refuses to set again one of its FIXED attributes, which were used when the object was made."""
+    """A base that refuses to set again one of its FIXED attributes, which were used when the object was made."""
 
     FIXED: tuple[str, ...]
 
@@ -65,12 +65,12 @@ def shown(path: Path | StoreLocation) -> str:
 
 
 def inside(dataset: Any) -> Sequence[Any]:
-    """Return the datasets that one of torch's wraps."""
+    """Return the datasets that a dataset of torch's, such as Subset, wraps."""
     return [dataset.dataset] if isinstance(dataset, Subset) else dataset.datasets if isinstance(dataset, ConcatDataset) else []
 
 
 def checksum(dataset: Any) -> int:
-    """Return a number that is equal for equal samples, of what says cheaply which these are."""
+    """Return a checksum of the attributes that identify a dataset's samples: equal samples give equal numbers."""
     classes, indices, targets = (inspect.getattr_static(dataset, name, None) for name in ("classes", "indices", "targets"))
     names = classes if isinstance(classes, list | tuple) else ()  # a property might read all samples
     total = zlib.crc32(repr((getattr(dataset, "identity", type(dataset).__name__), names)).encode())
@@ -109,7 +109,7 @@ class RowsDataset(Dataset[Any]):
         return chosen
 
     def shards_of(self, indices: Any) -> Array:
-        """Return the shard that each sample lies in, int64: of the store, or of all stores of a sum one after another.
+        """Return the shard that each sample lies in, int64. In a sum of datasets, shards are numbered through all stores.
 
         Raises:
             StoreError: the samples lie in no store.
@@ -123,7 +123,7 @@ class RowsDataset(Dataset[Any]):
 
     @property
     def _sums(self) -> list[str]:
-        """The checksums of the manifests of the stores that it reads, or another key of the data."""
+        """The checksums of the manifests of the stores that this dataset reads, or another key of the data."""
         stores = self._all.stores.values()
         return [store.manifest.xxh3_128 for store in stores] or [f"{zlib.crc32(self._all.targets.data):08x}"]
 
@@ -195,19 +195,19 @@ class SlotDataset(RowsDataset):
         allocate: Allocate = np.empty,
         timing: Timing | None = None,
     ) -> tuple[Any, Any]:
-        """Return a batch for the Loader: samples, and their targets, int64 [n] or float32 [n, columns], or large ones.
+        """Return the samples and targets of a batch for the Loader. Targets are int64 [n], float32 [n, columns] or large ones.
 
         Args:
             indices: of the samples, int64 [n].
             seed, epoch: what the samples' random numbers depend on.
             repeats: how often each sample came before in this epoch; each repetition draws other random numbers.
-            allocate: makes the memory for the samples, of (shape, dtype).
-            timing: gets the time added.
+            allocate: a function of (shape, dtype) that returns memory for the samples.
+            timing: the Timing to which this batch is added.
         """
         raise NotImplementedError
 
     def uses(self, indices: Array) -> list[Use]:
-        """Return which shards of remote stores these samples lie in; empty if nothing is remote."""
+        """Return the shards of remote stores in which these samples lie; empty if nothing is remote."""
         return []
 
     @property
@@ -220,7 +220,7 @@ class SlotDataset(RowsDataset):
 
         Args:
             arrays: what `read_batch` wrote into allocated memory, in this order.
-            targets: what it returned, if they are not large.
+            targets: the targets that it returned, if they are not large.
         """
         return arrays[0], arrays[1] if self.large_targets else to_tensors(targets)
 

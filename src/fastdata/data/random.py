@@ -65,7 +65,7 @@ def occurrences(rows: Array) -> Array:
 
 
 def repeated(keys: Array, repeats: Array | None) -> Array:
-    """Add repetitions in the epoch to keys. Below these, a key has 40 bits of row and 12 of repetition in a subset."""
+    """Add each sample's repetition in the epoch to its key, above 40 bits of row and 12 bits of repetition in a subset."""
     return keys if repeats is None else keys + (repeats << REPEAT_BITS)
 
 

@@ -1,4 +1,4 @@
-"""Targets on their way from a worker to the consumer: arrays that pickle small become tensors."""
+"""Converts targets from the arrays that a worker sends, which pickle small, to the tensors that the consumer gets."""
 
 from __future__ import annotations
 

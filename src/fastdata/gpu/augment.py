@@ -59,7 +59,7 @@ class Augment(nn.Module):
         """Return the augmented images in the same dtype on the same device, [B, C, H, W] in channels_last.
 
         Args:
-            images: a Loader's batch, which has ids and epoch, or uint8 or uint16 images [B, C, H, W], or a tuple of those.
+            images: a Loader's batch, which has ids and epoch, or uint8 or uint16 images [B, C, H, W], or a tuple of such images.
             ids, epoch: ids of the samples, integers [B], and the epoch, from 0.
         """
         batch, masks = images, None

@@ -21,7 +21,7 @@ class _Rows(NamedTuple):
 
 
 class _WithRows:
-    """The attributes of a batch, whatever contains its items."""
+    """The attributes of a batch, for each container of its items."""
 
     valid: int | None
     ids: Any
@@ -57,7 +57,7 @@ class _WithRows:
 
 
 class Batch(_WithRows, tuple[Any, ...]):
-    """The tuple that a Loader yields. It unpacks as `images, targets = batch`. A batch of names is a MappingBatch.
+    """The tuple that a Loader yields. It unpacks as `images, targets = batch`. A batch with names is a MappingBatch.
 
     The attributes survive `.to`, copying, pickling, and mapping a function that keeps the number of rows over the batch as a
     pytree, as torchvision's transforms do. A new Batch has them too if at least one of its items is the same tensor.
@@ -76,7 +76,7 @@ class Batch(_WithRows, tuple[Any, ...]):
 
     @classmethod
     def of(cls, items: Any, valid: int | None, ids: Any, position: tuple[int, int] | None) -> Any:
-        """Make a batch with these attributes: a MappingBatch of a mapping."""
+        """Make a batch with these attributes; a mapping becomes a MappingBatch."""
         return (MappingBatch if isinstance(items, Mapping) else cls)(items, _Rows(valid, ids, position))
 
 
@@ -135,7 +135,7 @@ def _tensors(batch: Any) -> list[Tensor]:
 
 
 def _leaves(batch: Any) -> list[Tensor | Ragged]:
-    """Return each tensor and Ragged. A pytree may hold a Ragged of anything else, while a function is mapped over it."""
+    """Return each tensor and Ragged. A Ragged may hold anything while a function is mapped over a pytree."""
     leaves = pytree.tree_leaves(_items(batch), is_leaf=lambda item: isinstance(item, Ragged))
     return [leaf for leaf in leaves if isinstance(leaf.values if isinstance(leaf, Ragged) else leaf, Tensor)]
 

@@ -26,7 +26,7 @@ def numbered(device: str | torch.device) -> torch.device:
 
 
 class Copy:
-    """A batch whose copy runs until `event`; None: it is finished. Its `blocks` of memory belong to the stream `home`."""
+    """A batch whose copy runs until `event`, or is finished if that is None. Its `blocks` of memory belong to the stream `home`."""
 
     def __init__(self, data: Any, blocks: list[Tensor], home: cuda.Stream | None = None, event: cuda.Event | None = None) -> None:
         self._data = data
@@ -71,7 +71,7 @@ class Copier:
         self._under_way: deque[tuple[cuda.Event, list[Tensor], list[Tensor]]] = deque()
 
     def start(self, batch: Any) -> Copy:
-        """Start to copy a batch, whose memory is kept, and must not change, until the copy is done."""
+        """Start to copy a batch. Its memory stays allocated, and must not change, until the copy is done."""
         self.reclaim()
         if self._side is None:
             return Copy(map_tensors(batch, lambda part: part.to(self.device, non_blocking=True)), [])
@@ -134,7 +134,7 @@ class Copier:
 
 
 class CopyQueue(Generic[T]):
-    """A queue of up to `depth` items that are drawn ahead. No item waits for a later one; an error follows the items before it."""
+    """A queue of up to `depth` items that are drawn ahead. No item waits for a later one, and an error comes after earlier items."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -200,7 +200,7 @@ def _room(source: Tensor, device: torch.device) -> Tensor:
 
 
 def _within(block: Tensor, like: Tensor, start: int) -> Tensor:
-    """Return a block's part from byte `start` on with the shape and strides of `like`. It is no view, so it has its own version."""
+    """Return a block's part from byte `start` on with the shape and strides of `like`. It is no view, and counts its own versions."""
     empty = torch.empty(0, dtype=like.dtype, device=block.device)
     return empty.set_(block.untyped_storage(), start // like.itemsize, like.size(), like.stride())
 
@@ -210,7 +210,7 @@ def _send(block: Tensor, source: Tensor) -> None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return whether it is an ordinary, dense tensor in the host's memory."""
+    """Return whether an object is an ordinary, dense tensor in the host's memory."""
     if type(tensor) is not Tensor or tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
         return False
     return not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())

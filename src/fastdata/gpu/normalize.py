@@ -23,7 +23,7 @@ class GPUNormalize(nn.Module):
     other neighbour if a midpoint between two values of the dtype is within E of y.
 
     The buffers stay float32 through ``.half()`` or ``.to(torch.bfloat16)`` on this module or a model around it. They are not in the
-    state_dict: checkpoints of a model without this module still load, and none can replace them.
+    state_dict: checkpoints of a model without this module still load, and no checkpoint replaces the buffers.
 
     Args:
         mean: one number per channel, or one for all channels, in units of x / max_value; at most 1 if `max_value` is None.

@@ -179,8 +179,8 @@ def MultiCrop(
     """Return the crops of DINO: `num_global` large views of an image, then `num_local` small ones. Give it to a dataset as `crop`.
 
     The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), which adds
-    `interpolation="bicubic"`. `scale` is that of global and `local_scale` that of local views; `options` are of both, as for
-    RandomResizedCrop.
+    `interpolation="bicubic"`. `scale` is for global and `local_scale` for local views; `options` are arguments of RandomResizedCrop
+    for both.
 
     Examples:
         >>> [crop.size for crop in MultiCrop(224, 96, num_local=3)]
@@ -286,7 +286,7 @@ class RandomScaleCrop(Crop):
     Args:
         size: (height, width) of the output, or one number for both.
         scale: the least and the greatest factor.
-        fill: the value of pixels beyond the image, if that is smaller than the box; masks have `ignore_index` there.
+        fill: the value of pixels beyond an image that is smaller than the box; masks have `ignore_index` there.
     """
 
     scale: tuple[float, float]

@@ -31,7 +31,7 @@ LABEL = "label"  # the column of the images' labels
 
 @dataclass(frozen=True)
 class Fields:
-    """What a dataset emits as its targets."""
+    """The columns that a dataset emits as its targets."""
 
     names: str | tuple[str, ...]  # of columns, or "label"; one, for its value alone, or several, for a dict
     min_visible: float  # drop instances of whose box a smaller share lies in the output
@@ -65,12 +65,12 @@ class Fields:
 
     @property
     def geometric(self) -> str | None:
-        """The first field that follows the pixels, such as boxes; None: there is none."""
+        """The first field that follows the pixels, such as boxes, or None."""
         wanted = (self.names,) if isinstance(self.names, str) else self.names
         return next((column.name for column in self.read if column.geometry and column.name in wanted), None)
 
     def batch(self, columns: Mapping[str, ColumnValues], rows: Array, move: Move) -> Any:
-        """Return the targets of these rows, int64 [n]. `move` returns where points come to lie, as `move_columns` takes it."""
+        """Return the targets of `rows`, int64 [n]. move: returns the placement and the sizes that `move_columns` takes."""
         found = {column.name: columns[column.name].batch(rows) for column in self.read}
         if any(column.geometry for column in self.read):
             move_columns(self.read, found, *move(), self.min_visible)
@@ -92,7 +92,7 @@ def columns_of(images: Images) -> dict[str, ColumnValues]:
 
 
 def as_item(batch: Any) -> Any:
-    """Return the only item of a batch: numbers and text as Python has them, arrays and lists as tensors; of a dict, each."""
+    """Return the only item of a batch: a number or text as Python has it, an array or list as a tensor, a dict with these inside."""
     if isinstance(batch, dict):
         return {name: as_item(value) for name, value in batch.items()}
     item = batch.values if isinstance(batch, Lists) else batch[0]
@@ -278,7 +278,7 @@ class ImageDataset(SlotDataset):
     def encode_batch(self, indices: Array, *, seed: int, epoch: int, repeats: Array | None = None) -> EncodedBatch:
         """Return the batch that `read_batch` makes from the same arguments, before decoding. It has no masks and no transform.
 
-        The JPEGs are as they are stored, valid while this dataset lives.
+        The JPEGs are the stored bytes, valid while this dataset lives.
         """
         _, rows, (plan,) = self._plan_batch(indices, seed, epoch, repeats)
         images, shape = self._images, self.views[0].one_shape(plan)
@@ -288,7 +288,7 @@ class ImageDataset(SlotDataset):
         return EncodedBatch(plan, jpegs, self._read_targets(rows, plan, np.empty, None), (*shape, images.form.channels))
 
     def no_jpegs(self) -> str | None:
-        """Return why `encode_batch` cannot be used; None: it can."""
+        """Return why `encode_batch` cannot be used, or None if it can."""
         crop = self.views[0].crop
         reasons = {
             "it has masks, which must be cropped with the images": self._masks is not None,
@@ -351,7 +351,7 @@ class ImageDataset(SlotDataset):
 
     @property
     def fields(self) -> str | tuple[str, ...] | None:
-        """The columns that are emitted as targets; None: labels or masks."""
+        """The columns that are emitted as targets, or None if labels or masks are."""
         return None if self._fields is None else self._fields.names
 
     @property
@@ -360,7 +360,7 @@ class ImageDataset(SlotDataset):
         return Columns(columns_of(self._images), self.rows(np.arange(len(self))))
 
     def decode(self, tokens: Any, column: str | None = None) -> str:
-        """Return the text of tokens, whole numbers [length], of a column of tokens; None: of the only one."""
+        """Return the text of tokens, whole numbers [length]. column: a column of tokens, or None for the only one."""
         known = {name: values.column for name, values in self._images.columns.items() if values.column.tokens is not None}
         chosen = [*known] if column is None else [name for name in known if name == column]
         if len(chosen) != 1:

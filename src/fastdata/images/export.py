@@ -98,7 +98,7 @@ def _export_tars(
 
 
 def _files(store: Store, size: int | None, single: str, mask: str) -> dict[str, tuple[str, Callable[[int], bytes]]]:
-    """Return the files of a sample by their names: the ending of each, and what reads it, by its row.
+    """Return the ending of each file of a sample, and a function that reads the file of a row, by the file's name.
 
     single, mask: the names of an image without a name, and of the mask.
     """
@@ -130,7 +130,7 @@ def _open_tar(root: Path, shard: int) -> tarfile.TarFile:
 
 
 def _column_endings(columns: Sequence[Column]) -> dict[str, str]:
-    """Return the ending of each column's members; the only text has .txt. WebDataset ignores the case of endings."""
+    """Return the ending of each column's members; the only column of text has .txt. WebDataset ignores the case of endings."""
     texts = [column.name for column in columns if column.type == "text"]
     endings = {column.name: f".{column.name}{TEXT_ENDINGS.get(column.type, '.npy')}" for column in columns}
     endings |= {name: ".txt" for name in texts if len(texts) == 1}
@@ -172,8 +172,8 @@ def _rows(store: Store, variant: Variant, out: Path) -> Iterator[dict[str, Any]]
 
 
 def read_columns(store: Store, variant: Variant, rows: Array) -> tuple[dict[str, Any], int]:
-    """Return the values of each column for samples, int64 [n], by its name, where geometry is that of the variant's images, and how
-    many boxes were left out, with their instances, because they are cut off entirely."""
+    """Return the values of each column for samples, int64 [n], by name, with geometry in pixels of the variant's images; and the
+    number of boxes that are cut off entirely, and so left out with their instances."""
     values = {c.name: ColumnReader(store.path, c, len(store)).read(rows) for c in store.manifest.columns}
     files, lost = values.pop(SOURCE_SIZE.name, None), 0
     if isinstance(files, np.ndarray):

@@ -24,7 +24,7 @@ TINY = 1e-9  # square pixels
 
 @dataclass(frozen=True)
 class Placement:
-    """Where points of images come to lie: x * scale + shift, for x and y, float64 [n, 2] each, in (x, y) order."""
+    """Maps points of images: x * scale + shift, for x and y, float64 [n, 2] each, in (x, y) order."""
 
     scale: Array
     shift: Array
@@ -42,8 +42,8 @@ class Placement:
 def layout(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple[Array, Array, Array]:
     """Return the (height, width) to resize images of these sides to, and the corner and the sides of what is stored; int64 [n, 2].
 
-    size: what the side becomes that `mode`, the option `--resize`, names; the other is truncated, as in torchvision's Resize. None:
-    every image keeps its sides. upscale: whether a smaller image is enlarged, or keeps its size ("stretch": each side by itself).
+    size: the length of the side that `mode`, the option `--resize`, names; the other is truncated, as in torchvision's Resize.
+    None: every image keeps its sides. upscale: whether smaller images are enlarged; "stretch" decides for each side by itself.
     """
     resized = sides = sides.astype(np.int64)
     if size is not None and mode == "stretch":
@@ -70,7 +70,7 @@ def placement(store: Store, variant: Variant, rows: Array, files: Array) -> tupl
 def move_columns(
     columns: Sequence[Column], values: dict[str, Any], placed: Placement, sizes: Array, min_visible: float = 0.0
 ) -> int:
-    """Move the boxes and keypoints among values of columns, by name, and drop instances whose boxes are gone, in all of a group.
+    """Move the boxes and keypoints among values of columns, by name. Instances whose boxes are gone leave their whole group.
 
     Areas of instances change as those of their boxes do. Return the number of boxes that were dropped.
     """
@@ -106,7 +106,7 @@ def move_boxes(boxes: Array, of: Array, placed: Placement, sizes: Array, min_vis
     """Move boxes, x1, y1, x2, y2 [total, 4], clip them to the outputs, and say which remain, bool [total].
 
     of: the image of each box, int64 [total]. sizes: of the outputs, (width, height), [n, 2]. min_visible: the share of a box's area
-    that must remain inside; of one without area, nothing does.
+    that must remain inside. A box without area never remains.
     """
     corners = boxes.reshape(-1, 2, 2) * placed.scale[of, None] + placed.shift[of, None]
     corners.sort(axis=1)  # a flip swaps them

@@ -67,7 +67,7 @@ def read_palette(path: StrPath) -> tuple[tuple[Color, ...], tuple[str, ...]]:
 
 
 def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> Array:
-    """Return the class of each pixel of a PNG file, uint8 or uint16 [H, W]: its colour's in the table, else its value or index."""
+    """Return the class of each pixel of a PNG, uint8 or uint16 [H, W]: of its colour in the table, else its grey value or index."""
     if recipe.colors:
         color, _ = split_alpha(_header(data, max_pixels).pixels(data))  # alpha is no class
         values = _class_numbers(to_channels(color, gray=False), recipe.colors)

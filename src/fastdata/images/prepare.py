@@ -34,8 +34,8 @@ OTHERS_BYTES = 48  # the most for a pixel of a mask or a further image while it 
 class ImageRecipe:
     """How to prepare an image.
 
-    sizes: one variant each; None keeps the image's own size. images: those of a sample, if it has several; the first has the codec,
-    bits and gray of the recipe.
+    sizes: one variant each; None keeps the image's own size. images: the images of a sample, if it has several; the first has the
+    codec, bits and gray of the recipe.
     """
 
     kind: ClassVar[str] = "images"
@@ -109,8 +109,8 @@ def prepare_image(
 ) -> list[Record]:
     """Return a record for each variant of the recipe. All sizes of an image are made from one decode.
 
-    scratch: memory of `decode_buffer` that a JPEG may be decoded into. companions: what messages call the mask, and each further
-    image, and the bytes of its file. Raise CodecError if a file cannot be read or encoded, or their sizes differ.
+    scratch: memory of `decode_buffer` that a JPEG may be decoded into. companions: for the mask and each further image, its name in
+    messages and the bytes of its file. Raise CodecError if a file cannot be read or encoded, or their sizes differ.
     """
     source = SourceImage(data, max_pixels=options.max_pixels)
     upright = np.array([(source.height, source.width)])
@@ -139,8 +139,8 @@ def prepare_image(
 
 
 def _memory(source: SourceImage, options: ImageRecipe, shapes: list[Shape]) -> int:
-    """Return the most bytes that preparing takes at a time: while an image of the sample is decoded, or afterwards: the pixels,
-    those of a size, the same as the encoder wants them, and all records."""
+    """Return the most bytes that preparing takes at a time: either while an image of the sample is decoded, or afterwards, for its
+    pixels, the resized pixels, the encoder's copy of these, and all records."""
     count, areas, parts = source.height * source.width, list(map(math.prod, shapes)), len(options.parts())
     stored = 3 * max(options.bits, *(image.bits for image in options.images), 8) // 8
     others = OTHERS_BYTES * count if parts > 1 else 0

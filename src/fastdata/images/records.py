@@ -36,7 +36,7 @@ Images: TypeAlias = "StoreImages | FileImages | ConcatImages"
 
 
 class ColumnValues(NamedTuple):
-    """A column of images, and what reads its values of rows, int64 [n], as `ColumnReader.read` returns them."""
+    """A column of images, and a function that reads its values of rows, int64 [n], as `ColumnReader.read` does."""
 
     column: Column
     batch: Callable[[Array], Array | Lists | list[Any]]
@@ -56,7 +56,7 @@ class _Holdable(ABC):
         return np.asarray(self.form.nbytes(np.prod(self.sides(np.arange(len(self))), axis=0)))
 
     def hold(self, nbytes: Array, decoded: bool, shared: bool) -> None:
-        """Load the first images, which take these bytes in memory; shared: once for all processes, if they come from a store."""
+        """Load the first images, of `nbytes` each, into memory; if `shared`, once for all processes, if they come from a store."""
         key = self._key(decoded) if shared else None
         self.records = InMemoryRecords(nbytes, self._pixels if decoded else self._read, "img", key)
         self.decoded = decoded
@@ -72,7 +72,7 @@ class _Holdable(ABC):
 
     @property
     def jpegs(self) -> bool:
-        """Whether the images are JPEGs of fastdata's own."""
+        """Whether the images are JPEGs that fastdata wrote."""
         return self.form.codec == "jpeg" and not self.decoded
 
     def get(self, index: int) -> memoryview:
@@ -171,7 +171,7 @@ class StoreImages(_Holdable):
         return self._height[ids].astype(np.int64), self._width[ids].astype(np.int64)
 
     def placement(self, ids: Array) -> Placement:
-        """Return where points of the prepared files lie in the images. Only images with columns that have a geometry know it."""
+        """Return where points of the prepared files lie in the images. It is known only if a column has a geometry."""
         files = self.columns[SOURCE_SIZE.name].batch(ids)
         return placement(self.store, self.variant, ids, np.asarray(files))[0]
 
@@ -309,7 +309,7 @@ class ConcatImages(_Listed):
         self._sides = SharedArray.of(np.concatenate([np.stack(images.sides(rows), axis=1) for images, rows in chosen]))
 
     def split(self, ids: Array) -> Iterator[tuple[int, Images, Array, Array]]:
-        """Yield the number of each source that has some of these rows, the source, which of them, and their numbers there."""
+        """Yield the number of each source that has some of these rows, the source, the positions in `ids`, and the rows there."""
         numbers, rows = self._rows.array[:, ids]
         for k in np.unique(numbers).tolist():
             positions = np.flatnonzero(numbers == k)
@@ -401,7 +401,7 @@ def _described(images: Images) -> str:
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Name an image file that cannot be read or decoded."""
+    """Name the image file in errors of reading or decoding it."""
     try:
         yield
     except OSError as error:

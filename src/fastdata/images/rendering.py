@@ -83,7 +83,7 @@ def render_masks(
 def _decoded(
     images: Images, rows: Array, plans: Sequence[Sequence[Sample]], timing: Timing
 ) -> Iterator[tuple[int, int, Region | None]]:
-    """Yield the view and the position of each sample, and a region that contains its window; None: the window is empty.
+    """Yield the view and the position of each sample, and a region that contains its window, or None if the window is empty.
 
     A region is valid until the next item.
     """
@@ -107,7 +107,7 @@ def _joined(windows: Sequence[Window], cuts: bool) -> list[tuple[Window, list[in
     """Join the windows of one image, the largest first, where that saves time. Return each with the views that lie in it.
 
     Windows are joined only if they are decoded at the same scale, so that no pixel depends on what is shared. If `cuts` is False,
-    no part of an image is decoded without the rest, and they are always joined.
+    images are decoded whole in any case, and windows are always joined.
     """
     parts: list[tuple[Window, list[int]]] = []
     for view in sorted(range(len(windows)), key=lambda view: -windows[view].area):
@@ -127,7 +127,7 @@ def _joined(windows: Sequence[Window], cuts: bool) -> list[tuple[Window, list[in
 
 
 def _regions(images: Images, rows: Array, windows: Sequence[Window], timing: Timing) -> Iterator[tuple[int, Region | None]]:
-    """Yield the number of each window, in any order, and a region that contains it; None: it is empty."""
+    """Yield the number of each window, in any order, and a region that contains it, or None if it is empty."""
     with _scratch_memory() as scratch:
         batches, alone, records = list[JpegBatch](), list(range(len(rows))), list[memoryview]()
         if images.indexed:

@@ -48,7 +48,7 @@ def resample(pixels: Array, box: Box, out: Array, *, antialias: bool, interpolat
 def resample_part(
     pixels: Array, corner: tuple[int, int], rate: tuple[float, float], start: Sequence[int], out: Array, *, interpolation: str
 ) -> None:
-    """Resize a whole image, and write the part that begins there at `start`, (row, column), to `out`, [H, W, C].
+    """Resize a whole image, and write the part of the result that begins at `start`, (row, column), to `out`, [H, W, C].
 
     pixels: of the image from `corner`, (row, column), on. rate: how many pixels of the image each new one spans, down and across.
     """

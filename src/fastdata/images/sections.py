@@ -42,7 +42,7 @@ class Masks(Entry, frozen=True):
     def outside(self, ignore_index: int | None, dtype: Any) -> int:
         """Return the class of pixels outside an image: the user's `ignore_index`, or the largest that a mask of this dtype holds.
 
-        Raise ValueError if a mask cannot hold it, or it is the default and has pixels that may be meant to be learnt.
+        Raise ValueError if a mask cannot hold it, or if it is the default and pixels have it that may be meant to be learnt.
         """
         largest, pixels = int(np.iinfo(dtype).max), self.by_class
         chosen = largest if ignore_index is None else ignore_index

@@ -65,7 +65,7 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
 
 
 def _with_files(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> Iterable[Source]:
-    """Return the sources of a task; a source in object storage when its bytes have arrived."""
+    """Return the sources of a task in order. A source in object storage comes when its bytes have arrived."""
     roots = [to_path(root) for root in job.plan.roots]
     if all(isinstance(root, Path) for root in roots) and not any("://" in source.name for source in task.sources):
         return task.sources
@@ -84,7 +84,7 @@ def _with_files(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> I
 
 @contextmanager
 def _room(job: PrepareRun, source: Source, progress: ProgressReport, position: int, need: int) -> Iterator[None]:
-    """Make sure of the memory for an image. A worker that waits for its turn is no decoder that hangs."""
+    """Wait until there is memory for an image. The timeout of decoders that hang does not run meanwhile."""
     try:
         with room(need, job.share, waiting=lambda: progress.at(-1)):
             progress.at(position)
@@ -99,7 +99,7 @@ def _prepared(
 ) -> tuple[list[Record], list[Any]]:
     """Return a source's records and values. Raise CodecError, or whatever a decoder raises, if it cannot be used.
 
-    Details have no paths: a store is the same anywhere. `counts` counts what `_notes` tells.
+    Details have no paths: a store is the same anywhere. `counts` counts what `_notes` reports.
     """
     if skip is not None:
         raise CodecError(skip[1], skip[0])

@@ -45,16 +45,16 @@ class LMDBDataset(ImageDataset):
         hflip, vflip: probability of a flip.
         transform: your own function, called in the worker after crop and flips. It takes a uint8 (or uint16) array [H, W, C] and
             returns an array [H, W, C], or a tensor [C, H, W] on the CPU. If its parameter is annotated with torch.Tensor or
-            PIL.Image.Image, it gets a tensor [C, H, W] or a PIL image. An nn.Module gets a tensor; a transform of torchvision,
-            kornia, albumentations or timm what it is made for. Under the Loader, its random numbers too are seeded by (seed, epoch,
+            PIL.Image.Image, it gets a tensor [C, H, W] or a PIL image. An nn.Module gets a tensor; transforms of torchvision,
+            kornia, albumentations and timm are called in their own way. Under the Loader, random numbers are seeded by (seed, epoch,
             sample): those of random, numpy.random, torch, and generators found in its attributes, closure and globals.
         fields: columns to emit as targets, in place of labels: one name, for its value alone, or several, for a dict. Columns are
             what `fastdata-prep` stored, and "label". Numbers are batched to tensors [B, ...], lists to a `Ragged`, text, bytes and
             JSON to Python lists; torch's DataLoader does the same. Boxes (x1, y1, x2, y2) and keypoints
             (x, y, visibility) are in pixels of the emitted image: they follow its resize, crop and flips. Boxes are clipped to it;
             keypoints outside of it become (0, 0, 0), and "left_..." and "right_..." change places in a mirror image.
-        min_visible: drop instances of whose box a smaller share, or nothing, lies in the emitted image, from all columns that
-            describe them.
+        min_visible: the share of a box that must lie in the emitted image; other instances, and all whose boxes lie outside of
+            it, are dropped from all columns that describe them.
         images: for a store with several images a sample: those to emit. One name gives the image alone; several give a dict; None:
             all of them, as a dict.
         cache, cache_size, storage: for a URL, such as s3://bucket/photos.fds: the folder for shards on a local disk, the most bytes

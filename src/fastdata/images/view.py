@@ -165,9 +165,8 @@ AnyCrop = Crop | View | Sequence[Crop | View] | None  # the argument `crop` of d
 
 
 def _inside(sample: Sample, out: Array, outside: int) -> tuple[Array, list[int], tuple[float, float]]:
-    """Make an output `outside` where its box reaches beyond the image. Return the rest, and where that begins in the resized image.
-
-    The last is how many pixels of the image each new one spans, down and across.
+    """Fill an output with `outside` where its box reaches beyond the image. Return the rest of the output, where this begins in
+the resized image, and how many pixels of the image each new one spans, down and across.
     """
     out[...] = outside
     (top, left, height, width), window = sample.box, sample.window
@@ -178,7 +177,7 @@ def _inside(sample: Sample, out: Array, outside: int) -> tuple[Array, list[int],
 
 
 def _nearest(start: int, count: int, rate: float, side: int) -> Any:
-    """Return the pixels at the centres of `count` new ones, of which each spans `rate` old ones, from the new one `start` on."""
+    """Return the old pixels at the centres of `count` new ones from `start` on, each of which spans `rate` old ones."""
     if rate == 1:
         return slice(start, start + count)
     return np.minimum((start + np.arange(count) + 0.5) * rate, side - 1).astype(np.int64)
@@ -190,7 +189,7 @@ def _flip(out: Array, flip: tuple[bool, bool]) -> None:
 
 
 def plan_views(views: Sequence[View], u: Array, heights: Array, widths: Array) -> list[list[Sample]]:
-    """Plan the samples of a batch, for each view. Each has its own random numbers, of [draws, n]; see `View.plan`."""
+    """Plan the samples of a batch, for each view. Each view has its own random numbers, [draws, n]; see `View.plan`."""
     starts = np.cumsum([view.draws for view in views])[:-1]
     return [view.plan(own, heights, widths) for view, own in zip(views, np.split(u, starts), strict=True)]
 

@@ -11,7 +11,7 @@ from fastdata.loader.loader import Loader
 
 
 class AcceleratedLoader:
-    """A Loader as the DataLoader that `accelerator.prepare` makes; `prepare` returns it unchanged.
+    """A Loader that Accelerate takes for a DataLoader of its own; `accelerator.prepare` returns it unchanged.
 
     Accumulated gradients are synchronized at the end of an epoch, `gather_for_metrics` drops repeated rows, `skip_first_batches`
     counts from the beginning of the epoch, and `register_for_checkpointing` keeps the Loader's place.
@@ -53,7 +53,7 @@ class AcceleratedLoader:
 
     @property
     def remainder(self) -> int:
-        """How many of the rows that all ranks gather at the end of an epoch are real, the first ones; 0: all."""
+        """The number of real rows, which come first, of all that the ranks gather at the end of an epoch; 0 if all are real."""
         sampled = self.state_dict()["sampler"]
         return 0 if sampled else (self.loader.epoch_stop - 1) % self.loader.global_batch_size + 1
 

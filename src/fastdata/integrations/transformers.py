@@ -13,8 +13,8 @@ class LoaderMixin:
     A resumed run goes on with the next batch, and decodes none of those before it.
 
     Raises:
-        ValueError: per_device_train_batch_size or per_device_eval_batch_size, which losses are weighted by, is not the Loader's, or
-            an option asks for another order.
+        ValueError: per_device_train_batch_size or per_device_eval_batch_size, by which losses are weighted, is not the Loader's
+            batch size, or an option asks for another order.
     """
 
     def to_inputs(self, batch: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class LoaderMixin:
         return (_Training if is_training else _Inputs)(dataset, self)
 
     def prediction_step(self: Any, *args: Any, **options: Any) -> Any:
-        """As the Trainer's own. It counts as many losses as the last batch has rows, rank by rank, so these are averaged before."""
+        """Make the Trainer's own step. It counts a loss for each row of the last batch, rank by rank, so average these first."""
         loss, *outputs = super().prediction_step(*args, **options)  # type: ignore[misc]
         if loss is not None and isinstance(self.accelerator.gradient_state.active_dataloader, _Inputs):
             loss = self.accelerator.reduce(loss, "mean")
@@ -64,7 +64,7 @@ class _Training(_Inputs):
     dataset = AcceleratedLoader.dataset
 
     def begin(self) -> int:
-        """Go to where the trainer stands, as its number of updates tells: a Loader can go anywhere at once."""
+        """Move the Loader to the trainer's position, which follows from the number of updates, and begin there."""
         accumulate = self._trainer.args.gradient_accumulation_steps
         epoch, updates = divmod(self._trainer.state.global_step, -(-len(self) // accumulate))
         place = {"epoch": epoch, "consumed": updates * accumulate * self.loader.global_batch_size}
