@@ -307,7 +307,7 @@ def _read_csv(path: Path, untyped: Container[str]) -> Any:
 
 
 def _typed(texts: Any, name: str) -> Any:
-    """Convert the text of a column to what all values are. Numbers beside other text are an error: they may be damaged."""
+    """Convert a column of text to the type of all its values. Numbers beside other text are an error: they may be damaged."""
     pa, compute = import_pyarrow(), import_pyarrow().compute
     values = compute.utf8_trim_whitespace(texts)
     values = compute.if_else(compute.is_in(values, value_set=pa.array(NULLS, values.type)), pa.scalar(None, values.type), values)
@@ -350,7 +350,7 @@ def _is_lost(text: str) -> bool:
 
 
 def _widest(name: str, kind: Any) -> Any:
-    """Return the widest type of values of a type: for text dictionaries, in order if it was one."""
+    """Return the widest type for values of a type; for text, a dictionary, which is ordered if the type was a dictionary."""
     pa, types = import_pyarrow(), import_pyarrow().types
     value = kind.value_type if types.is_dictionary(kind) else kind
     if is_text(value):
@@ -377,7 +377,7 @@ def _as_names(array: Any, kind: Any) -> Any:
 
 
 def _to_numpy(array: Any) -> tuple[Array, Array, tuple[str, ...]]:
-    """Return the values of a chunked array of a wide type, where they are missing, and the names if values are their numbers."""
+    """Return the values of a chunked array of a wide type, where they are missing, and the names of categories."""
     pa, names = import_pyarrow(), ()
     array = array.unify_dictionaries().combine_chunks()
     missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
@@ -455,7 +455,7 @@ def _read(
 
 
 def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColumn | None) -> tuple[TableColumn, Array, Array]:
-    """Read a column of all parts: what it holds, its values, and where they are missing. other: whose names it has."""
+    """Read a column of all parts: its description, its values, and where they are missing. other: a column whose names to use."""
     pa, chunks, names = import_pyarrow(), [], names or (other is not None and other.names is not None)
     types = [pa.string()] if names else [part.schema.field(name).type for part in parts]
     with _reading(f"{parts[-1].name}, column {name!r}"):

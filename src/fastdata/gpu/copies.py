@@ -134,7 +134,7 @@ class Copier:
 
 
 class CopyQueue(Generic[T]):
-    """A queue of up to `depth` items that are drawn ahead. No item waits for a later one, and an error comes after earlier items."""
+    """A queue of up to `depth` items drawn ahead. No item waits for a later one; an error is raised after the items before it."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -200,7 +200,7 @@ def _room(source: Tensor, device: torch.device) -> Tensor:
 
 
 def _within(block: Tensor, like: Tensor, start: int) -> Tensor:
-    """Return a block's part from byte `start` on with the shape and strides of `like`. It is no view, and counts its own versions."""
+    """Return a block's part from byte `start` on with the shape and strides of `like`. It is no view, so it has its own version."""
     empty = torch.empty(0, dtype=like.dtype, device=block.device)
     return empty.set_(block.untyped_storage(), start // like.itemsize, like.size(), like.stride())
 

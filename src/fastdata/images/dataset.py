@@ -92,7 +92,7 @@ def columns_of(images: Images) -> dict[str, ColumnValues]:
 
 
 def as_item(batch: Any) -> Any:
-    """Return the only item of a batch: a number or text as Python has it, an array or list as a tensor, a dict with these inside."""
+    """Return the only item of a batch: a number or text as Python has it, an array or list as a tensor, a dict of these."""
     if isinstance(batch, dict):
         return {name: as_item(value) for name, value in batch.items()}
     item = batch.values if isinstance(batch, Lists) else batch[0]

@@ -46,8 +46,8 @@ class LMDBDataset(ImageDataset):
         transform: your own function, called in the worker after crop and flips. It takes a uint8 (or uint16) array [H, W, C] and
             returns an array [H, W, C], or a tensor [C, H, W] on the CPU. If its parameter is annotated with torch.Tensor or
             PIL.Image.Image, it gets a tensor [C, H, W] or a PIL image. An nn.Module gets a tensor; transforms of torchvision,
-            kornia, albumentations and timm are called in their own way. Under the Loader, random numbers are seeded by (seed, epoch,
-            sample): those of random, numpy.random, torch, and generators found in its attributes, closure and globals.
+            kornia, albumentations and timm are called in their own way. Under the Loader, random, numpy.random, torch and
+            generators in its attributes, closure and globals are seeded by (seed, epoch, sample).
         fields: columns to emit as targets, in place of labels: one name, for its value alone, or several, for a dict. Columns are
             what `fastdata-prep` stored, and "label". Numbers are batched to tensors [B, ...], lists to a `Ragged`, text, bytes and
             JSON to Python lists; torch's DataLoader does the same. Boxes (x1, y1, x2, y2) and keypoints

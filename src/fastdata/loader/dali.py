@@ -45,7 +45,7 @@ class Dali(Engine):
     not free it. On a GPU the batch is copied into torch's own memory, so that torch's rules for streams hold.
 
     Args:
-        loader: the Loader, whose arguments say how.
+        loader: the Loader whose batches are made.
         requests: the requests, in order.
     """
 
@@ -136,7 +136,7 @@ class Dali(Engine):
 
 
 def _graph(dali: Any, pipe: Any, view: View, channels: int, gpu: bool) -> dict[str, Callable[[Sequence[Sample]], Array] | None]:
-    """Define the pipeline. Return its inputs, each with the function that makes it of samples; None: the JPEGs."""
+    """Define the pipeline. Return its inputs, each with the function that makes it from samples, or None for the JPEGs."""
     fn, types = dali.fn, dali.types
     crop = view.crop
     fast = crop is not None and crop.fast

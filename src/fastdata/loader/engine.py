@@ -13,7 +13,7 @@ from fastdata.loader.slots import Slots
 
 
 class Engine(Protocol):
-    """Makes batches in the order of its `Requests`, until an error or `close` ends it. Bodies suit one without worker processes."""
+    """Makes batches in the order of its `Requests`, until an error or `close` ends it. The methods suit one without processes."""
 
     slots: Slots | None = None
 

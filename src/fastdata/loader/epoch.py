@@ -54,15 +54,15 @@ class Stats(Timing):
 
 @dataclass(eq=False)
 class LoaderPosition:
-    """Where a Loader stands, and the engine that runs, if any. Engines outlive passes: the next epoch is made ahead.
+    """The position of a Loader, and its running engine, if any. Engines outlive passes, since the next epoch is made ahead.
 
     Attributes:
         epoch, consumed: the position of the next batch.
         begun: whether a batch was delivered since the position was set.
-        passes: how many passes have begun; the last of them goes on.
+        passes: how many passes have begun; only the last of them delivers.
         in_flight: the position of the batch that the engine makes next.
         transforms: what is done to each batch on its device.
-        requests: what this rank delivers (`Requests`); None: its rank was not looked up yet.
+        requests: what this rank delivers (`Requests`); None until its rank is looked up.
     """
 
     epoch: int = 0
@@ -76,7 +76,7 @@ class LoaderPosition:
     stats: Stats = field(default_factory=Stats)
 
     def copy(self) -> LoaderPosition:
-        """Return this position, with nothing that runs."""
+        """Return this position, without the engine."""
         if self.engine is not None:
             raise TypeError("a running Loader has workers, which cannot be pickled: pickle its state_dict(), or close() it first")
         return replace(self, requests=None, stats=replace(self.stats))
@@ -86,7 +86,7 @@ class LoaderPosition:
         return self.epoch, self.consumed
 
     def move_to(self, epoch: int, consumed: int) -> None:
-        """Set the next batch. A pass that has delivered batches ends; one that has not begins there."""
+        """Set the next batch. A pass that has delivered batches ends; another pass begins there."""
         self.epoch, self.consumed = epoch, consumed
         self.passes += self.begun
         self.begun = False
@@ -97,7 +97,7 @@ class LoaderPosition:
         self.epoch, self.consumed, self.begun = self.epoch + 1, 0, False
 
     def deliver(self, this_pass: int, start: Callable[[], Engine], outdated: Callable[[], bool]) -> Iterator[Any]:
-        """Yield the rest of the epoch, by an engine from `start`, or a new one when that is outdated."""
+        """Yield the rest of the epoch, made by an engine from `start`, which is replaced by a new one when it is outdated."""
         while True:
             if this_pass != self.passes:
                 raise LoaderError(

@@ -56,7 +56,7 @@ class Request(NamedTuple):
 
     Attributes:
         generation: the number of the loader's restarts; replies to an earlier generation are dropped.
-        epoch, start, stop: the global batch, as places of the epoch.
+        epoch, start, stop: the global batch, as positions in the epoch.
         indices: this rank's rows, int64.
         repeats: how often a user's sampler drew each index before in this epoch; None: never.
         valid: the number of real rows; the others repeat samples.
@@ -78,13 +78,13 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What comes with a batch: of a SlotDataset, with (fresh arrays, targets); targets are None if they are one of the arrays.
+    """Describes a batch. A SlotDataset's batch comes as (fresh arrays, targets); targets are None if one of the arrays holds them.
 
     Attributes:
         request: the request it answers.
         spans: where the first arrays lie in the request's slot; the others are fresh.
         work_s: seconds that it took.
-        timing: the parts of these seconds.
+        timing: the parts of `work_s`.
         error: a worker's error, for the loader to raise if it still wants this batch.
     """
 

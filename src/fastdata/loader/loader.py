@@ -63,10 +63,10 @@ class Loader(Fixed):
         shuffle: draw a new order each epoch.
         order: "full" shuffles all samples together. "interleaved" uses few shards of the store at a time (docs/loader.md), for
             stores on slow disks and behind a cache. None: "interleaved" for a store behind a cache, else "full".
-        sampler: yields this rank's indices, as any torch Sampler. If its `set_epoch` sets its `epoch`, the Loader counts them, and
-            follows the program that sets one; else they are left to the program. torch's default generator is seeded by (seed,
-            epoch) for it, and one of its own is left alone. Its list is drawn when a pass begins.
-        batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler does; else as `sampler`.
+        sampler: yields this rank's indices, as any torch Sampler. If its `set_epoch` sets its `epoch`, the Loader sets each epoch,
+            or follows a program that sets one; other samplers are left to the program. The Loader seeds torch's default generator
+            by (seed, epoch) for it, but no generator that it owns. Its indices are drawn when a pass begins.
+            batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler does; otherwise like `sampler`.
         collate_fn: makes a batch of a list of items, for other datasets than fastdata's; None: torch's default_collate.
         batch_transform: a callable, or a list of them, for each batch on its device, in the stream of the consumer, with torch's
             generators: GPUNormalize and Augment get the images, NextToken the tokens, any other callable the batch.
@@ -76,7 +76,7 @@ class Loader(Fixed):
         seed: 0 to 2^64 - 1.
         drop_last: leave out the last, smaller batch.
         prefetch_factor: batches that each worker makes ahead.
-        device_prefetch: the most batches that are copied to the device ahead of the consumer; none is waited for.
+        device_prefetch: the most batches that are copied to the device ahead of the consumer.
         pin_memory: page-lock the batches; None: if the device is a GPU.
         backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; only pixels
             differ, by a code or two.

@@ -32,8 +32,8 @@ def permute(positions: Array, n: Any, bits: Any, keys: Array) -> Array:
 
     Args:
         positions: int64 [k].
-        n, bits: the size, and the bits of the network: at least 2, and enough for n - 1. One for all, or of each, int64 [k].
-        keys: uint32 [ROUNDS], or of each position, uint32 [ROUNDS, k].
+        n, bits: the size, and the bits of the network (at least 2, and enough for n - 1), for all positions or for each, int64 [k].
+        keys: uint32 [ROUNDS], or for each position, uint32 [ROUNDS, k].
     """
     each = keys.ndim > 1
     n = np.asarray(n, np.uint64)
@@ -187,7 +187,7 @@ class RankShard:
     blocks: bool = False
 
     def positions(self, start: int, stop: int, batch: int) -> tuple[Array, int]:
-        """Return this rank's positions in [start, stop), whole global batches or a smaller one, and the real ones of each."""
+        """Return this rank's positions in [start, stop), whole global batches or a smaller one, and how many of each are real."""
         size = min(batch, stop - start)
         rows = -(-size // self.world_size)
         k = np.arange(rows)

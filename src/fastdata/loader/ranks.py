@@ -33,7 +33,7 @@ class Ranks:
     blocks: bool = False
 
     def find(self) -> RankShard:
-        """Return what this process takes of each batch: by the arguments, torch.distributed, RANK and WORLD_SIZE, or all of it.
+        """Return this process's part of each batch, by the arguments, torch.distributed, or RANK and WORLD_SIZE; else all of it.
 
         Raises:
             ValueError: the arguments are out of range, or only one of them is given.
@@ -71,9 +71,9 @@ class Ranks:
         return self.split and self.rank is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
     def compare(self, state: Mapping[str, Any], drawn: tuple[int, int] | None) -> None:
-        """Raise a LoaderError unless all ranks of torch.distributed have the same state, and a sampler drew different indices.
+        """Raise a LoaderError if the ranks of torch.distributed have different states, or if their samplers drew the same indices.
 
-        drawn: their number and checksum; None: there is no sampler of the user's.
+drawn: the number of indices that the user's sampler drew, and their checksum; None without a sampler.
         """
         states: list[Any] = [None] * dist.get_world_size()
         waiting = threading.Timer(PATIENCE_S, warn_user, [f"rank {dist.get_rank()} {WAITS}"])
@@ -99,7 +99,7 @@ class Ranks:
 
 
 def _number(name: str) -> int | None:
-    """Return an environment variable that is a whole number; None: it is not set."""
+    """Return an environment variable that is a whole number, or None if it is not set."""
     text = os.environ.get(name)
     try:
         return int(text) if text else None

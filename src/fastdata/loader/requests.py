@@ -34,7 +34,7 @@ class Requests:
     """Requests of all epochs, without a gap: the first batches of an epoch are made while the last of the one before are consumed.
 
     Args:
-        dataset: told which of its shards will be read, if it comes from a remote store.
+        dataset: if it comes from a remote store, its cache is told which shards will be read.
         order: of the samples.
         shard: this rank's share of it.
         counts: of an epoch.
@@ -43,7 +43,7 @@ class Requests:
 
     Attributes:
         slots: where each request takes a slot from, or None.
-        compared: whether they were compared with those of other ranks.
+        compared: whether the ranks have been compared.
         generation: the number of restarts; it marks replies to requests from before the last one.
     """
 

@@ -23,7 +23,7 @@ EPOCHS = "_fastdata_epochs"  # the attribute of a sampler for its _Epochs
 
 @dataclass
 class _Epochs:
-    """The epoch that a Loader let a sampler say last, which several Loaders may share; that of the program, set so many times."""
+    """A sampler's last `epoch`, the last one that the program set, and how often it set one. Loaders may share a sampler."""
 
     last: int = 0
     set: int = 0
@@ -31,9 +31,9 @@ class _Epochs:
 
 
 class UserSampler:
-    """What a user's sampler of indices, or batch sampler of lists of them, yields in each epoch, by the Loader's seed.
+    """Draws each epoch from a user's sampler of indices, or batch sampler of lists of indices, by the Loader's seed.
 
-    among: the number of samples that indices choose from; None: the dataset knows what they mean.
+among: the number of samples that indices choose from; None: the dataset interprets its indices.
     """
 
     def __init__(self, sampler: Any, is_batch_sampler: bool, seed: int, among: int | None) -> None:
@@ -53,7 +53,7 @@ class UserSampler:
         self.drawn = 0, 0  # how many indices, and their checksum
 
     def epoch_set(self) -> int | None:
-        """Return the epoch that the program has set on the sampler since; None: none, or the one that a Loader lets it say."""
+        """Return the epoch that the program has set on the sampler since the last call, or None; a Loader's own does not count."""
         epochs = self._epochs
         epoch: Any = getattr(self._with_epoch, "epoch", None)  # perhaps a number of numpy
         if hasattr(epoch, "__index__") and epoch != epochs.last:
@@ -63,7 +63,7 @@ class UserSampler:
         return None if seen == epochs.times else epochs.set
 
     def begin_pass(self, epoch: int) -> None:
-        """Draw anew in this pass. Let the sampler say the epoch after it, unless the program sets another one."""
+        """Draw anew in this pass. Set the sampler's `epoch` to the next one, which the program may change."""
         self._drawn_epoch = None
         self._next_epoch = epoch + 1
         self._set_epoch(epoch + 1)
@@ -122,7 +122,7 @@ class UserSampler:
 
 
 def _tells_epoch(sampler: Any) -> bool:
-    """Return whether a sampler's set_epoch sets its attribute `epoch`; other samplers keep it elsewhere, for the program alone."""
+    """Return whether a sampler's `set_epoch` sets its attribute `epoch`. Other samplers are left to the program."""
     if not (hasattr(sampler, "set_epoch") and hasattr(sampler, "epoch")):
         return False
     before, probe = sampler.epoch, copy.copy(sampler)

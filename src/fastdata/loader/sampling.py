@@ -28,7 +28,7 @@ KNOWN_RANK = {"rank", "num_replicas"}  # of a sampler that does not
 
 
 def whole(name: str, value: Any, least: int = 0, most: float = float("inf")) -> int:
-    """Return an argument as a number of Python, which states and checkpoints hold.
+    """Return an argument as an int of Python, which states and checkpoints can hold.
 
     Raises:
         TypeError, ValueError: it is not a whole number, or out of range.

@@ -35,7 +35,7 @@ WHY_DIED = (
 
 
 def _on_cpu() -> AbstractContextManager[Any]:
-    """Set torch's default device to the CPU: DataLoader makes small tensors there, and it may be a GPU."""
+    """Set torch's default device, which may be a GPU, to the CPU: DataLoader makes small tensors on it."""
     return nullcontext() if default_device().type == "cpu" else torch.device("cpu")
 
 
@@ -103,7 +103,7 @@ class Workers(Engine):
     """Worker processes, until an error or `close` ends them. Images travel in slots, other items as torch's DataLoader sends them.
 
     Args:
-        loader: the Loader, whose arguments say how.
+        loader: the Loader whose batches are made.
         requests: the requests, in order.
     """
 

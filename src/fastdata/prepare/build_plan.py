@@ -57,7 +57,7 @@ def build_plan(
 
 
 def resolve_out(out: Any) -> Any:
-    """Return OUT in its one form: a URL of object storage without a slash at its end, the path of a file:// URL, or as given."""
+    """Return OUT in a canonical form: a URL of object storage without a slash at its end, the path of a file:// URL, or a path."""
     if isinstance(out, os.PathLike) and os.fspath(out).partition("/")[0].endswith(":"):
         raise ValueError(f"OUT {out} is a path, in which // became /: give a URL as text")
     if not is_url(out):
@@ -70,14 +70,14 @@ def resolve_out(out: Any) -> Any:
 
 
 def on_disk(out: Any, what: str) -> Any:
-    """Return OUT as `resolve_out` does. Raise a PrepError if it is a URL. what: begins the reason."""
+    """Return OUT as `resolve_out` does. Raise a PrepError if it is a URL. what: the beginning of the reason."""
     if is_url(place := resolve_out(out)):
         raise PrepError(f"OUT is {place}, but {what} on a disk: give a folder, then fastdata publish")
     return place
 
 
 def choose_kind(source: StrPath, arguments: dict[str, Any]) -> Modality:
-    """Return the kind that the arguments ask for, by name or by an option that only it has; else the kind of the files."""
+    """Return the kind that the arguments ask for, by name or by an option that no other kind has; else the kind of the files."""
     name = arguments.get("kind")
     if name is not None:
         if name not in kinds.NAMES:
@@ -124,7 +124,7 @@ def _resolve(source: StrPath, out: StrPath | None, own_root: StrPath | None, spl
 
 
 def plan_stores(plan: Callable[..., PrepareRun], source: Any, out: Any, options: Mapping[str, Any]) -> dict[str, PrepareRun]:
-    """Return the plan of a source by "", or the plans of its splits by name, train first, before anything is written.
+    """Return the plans of a source by split, train first, or its one plan under "", before anything is written.
 
     plan: makes a plan of `source`, `out` and `options`. OUT photos.fds becomes photos-train.fds and so on.
     """

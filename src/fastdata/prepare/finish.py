@@ -173,7 +173,7 @@ def finished_shards(work: PrepareRun, shards: Sequence[int]) -> dict[int, tuple[
     """Return the shards finished by this plan, with files of the recorded sizes: how many inputs were kept, and
     rejected.
 
-    A table is published after its files were flushed, so it speaks the truth after a power failure too.
+    A table is published after its files were flushed, so it can be trusted after a power failure too.
     """
     found = {}
     for shard in shards:

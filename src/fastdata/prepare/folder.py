@@ -1,9 +1,9 @@
 """The folder of a store while it is made: its lock, which folders are ours, and replacing a store.
 
-A store that replaces another one is made in the work folder of that. When it is finished, its folder is moved beside the files of
-the old store. Then the manifest of that is removed, from which moment readers get the new store, and its other files; and the files
-of the new one are linked to where they belong, the manifest last. So the folder holds a whole store at any moment, and ends as if
-there had never been another.
+A store that replaces another one is made in the old store's work folder. When it is finished, its folder is moved beside the files
+of the old store. Then the old manifest is removed: from this moment on, readers get the new store. At last the other old files are
+removed, and the new files are linked to their places, the manifest last. So the folder holds a whole store at any moment, and ends
+as if there had never been another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems tha
 
 @contextmanager
 def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
-    """Make the folder and lock it, until the process ends. share: with tasks, which publish whole files of the same bytes.
+    """Make the folder and lock it until the process ends. share: tasks may hold the lock together, since their files are equal.
 
     Errors of the disk become a StoreError that says how to go on.
     """
@@ -49,9 +49,9 @@ def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
 
 
 def _locked(lock: Path, kind: int) -> int | None:
-    """Return a descriptor of a locked file; None: another process has the lock.
+    """Return a descriptor of a locked file, or None if another process has the lock.
 
-    It is a file opened for writing, because NFS can lock nothing else.
+The file is opened for writing, because NFS can lock nothing else.
     """
     while True:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def replace_store(out: Path, root: Path) -> None:
 
 
 def settle(root: Path) -> None:
-    """Make a finished store beside the files of another one the only store in a folder, also if a killed process has begun it."""
+    """Finish a replacement, which a killed process may have begun: the new store becomes the only one in the folder."""
     folder = root / NEXT
     if not is_settled(root):
         sync(root)

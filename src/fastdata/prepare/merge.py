@@ -75,7 +75,7 @@ def _check_alike(first: Store, other: Store) -> None:
 
 
 def _seen(options: Any, within: str = "") -> Any:
-    """Return a manifest's options, only those that show in records."""
+    """Return the options of a manifest that show in records."""
     if not isinstance(options, dict):
         return options
     unseen = INVISIBLE_OPTIONS | ({"name"} if within == "tokenizer" else set())
@@ -132,7 +132,7 @@ def _join_variants(found: Sequence[Variant]) -> Variant:
 
 
 def _link_shards(stores: Sequence[Store], root: Path) -> None:
-    """Link the shards of stores into a folder, numbered through."""
+    """Link the shards of stores into a folder, numbered consecutively."""
     for k, variant in enumerate(stores[0].manifest.variants):
         (root / variant.name).mkdir(exist_ok=True)
         shards = [(store, shard) for store in stores for shard in range(len(store.manifest.variants[k].shards))]

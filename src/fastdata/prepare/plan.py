@@ -114,7 +114,7 @@ class PrepareRun:
         return self.replaces or self.out
 
     def is_stored(self) -> bool:
-        """Return whether the store is finished, and if it is to replace another one, perhaps not in its place yet."""
+        """Return whether the store is finished, even if it has not yet taken the place of the store that it replaces."""
         for folder in [self.out] if self.out.exists() else [self.store / NEXT, self.store]:
             with suppress(StoreError):
                 return read_manifest(folder).fingerprint == self.plan.fingerprint
@@ -190,7 +190,7 @@ def machine_of(libraries: Iterable[str]) -> dict[str, str]:
 
 
 def version_of(library: str) -> str:
-    """Return the installed version of a library; "none": it is not installed."""
+    """Return the installed version of a library, or "none" if it is not installed."""
     try:
         return __version__ if library == "fastdata" else metadata.version(library)
     except metadata.PackageNotFoundError:
@@ -200,7 +200,7 @@ def version_of(library: str) -> str:
 def check_host(work: PrepareRun, *, inputs: bool = True) -> None:
     """Raise a PrepError if this machine would make other bytes than the plan means, or the inputs are not there.
 
-    inputs: whether they are read here; if not, only the versions of libraries count, which write the tables of the store.
+    inputs: whether the inputs are read here; if not, only versions of libraries count, which write the store's tables.
     """
     plan, host = work.plan, socket.gethostname()
     planned = {**plan.libraries, **(plan.machine if inputs else {})}
@@ -276,7 +276,7 @@ def save_plan(plan: Plan, out: Path) -> None:
 
 
 def load_plan(out: Path, storage: Storage | None = None) -> PrepareRun | None:
-    """Read the plan of an unfinished store, or of an unfinished replacement; None: the store is finished, and the plan gone.
+    """Read the plan of an unfinished store or replacement. Return None if the store is finished, and the plan gone.
 
     Sources are read when they are asked for.
     """
@@ -289,12 +289,12 @@ def load_plan(out: Path, storage: Storage | None = None) -> PrepareRun | None:
 
 
 def saved_plan(out: Path) -> Plan | None:
-    """Return the plan in a folder, without the store's other files; None: there is none."""
+    """Return the plan in a folder, without the store's other files, or None if there is no plan."""
     return _read(out)[0] if plan_path(out).exists() else None
 
 
 def _read(out: Path) -> tuple[Plan, dict[str, str]]:
-    """Return the plan in plan.json, which lacks its files, and their checksums."""
+    """Return the plan in plan.json without the store's other files, and the checksums of these."""
     try:
         body: dict[str, Any] = json.loads(plan_path(out).read_bytes())
         if body.pop(SUM) != xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode()):
@@ -324,7 +324,7 @@ def _checked(path: Path, total: str) -> bytes:
 
 
 class _Sources(Sequence[Any]):
-    """The sources of a plan, from files whose checksums are the sources of `saved`. Those of one shard are in memory at a time."""
+    """The sources of a plan, read from files whose checksums `saved` has. The sources of one shard are in memory at a time."""
 
     def __init__(self, out: Path, saved: Plan, classes: Sequence[type[Any]]) -> None:
         self._out, self._saved, self._classes = out, saved, classes

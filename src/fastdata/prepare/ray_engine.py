@@ -50,7 +50,7 @@ def run_on_ray(
 def _connected(ray: Any) -> Iterator[None]:
     """Connect to the cluster that RAY_ADDRESS names, else to a new one on this machine, unless this process is connected.
 
-    Bring this package along; the nodes need its dependencies only. Raise what tasks raise.
+    Nodes get this package from this process, and need its dependencies only. Errors of tasks are raised here.
     """
     began, address = not ray.is_initialized(), os.environ.get("RAY_ADDRESS", "")
     try:

@@ -1,7 +1,7 @@
 """Preparing: plan once, make the shards, finish once. `prep` does all of it; tasks do it anywhere and in any order.
 
 Tasks need no coordination. A shard is a function of the plan, and is published whole, so it may be made twice, or by two tasks at
-the same time. Whoever comes too late finds a finished store, and is done.
+the same time. A task that comes too late finds a finished store, and has nothing to do.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def prep_plan(
 ) -> PlanSummary:
     """Plan how to prepare a source, and write the plan into OUT for tasks on any machines: `prep_run`, then `prep_finish`.
 
-    Planned again with the same arguments, finished shards are kept. The arguments and errors are those of `prep`; all machines see
+    Planning again with the same arguments keeps finished shards. Arguments and errors are those of `prep`. All machines must see
     the source and OUT at the same paths.
     """
     if not isinstance(source, str | os.PathLike):
@@ -250,7 +250,7 @@ def _unless_finished(work: PrepareRun) -> Iterator[None]:
 def _make_missing(
     work: PrepareRun, shards: Sequence[int], engine: Callable[..., None], timeout_s: float, show: bool
 ) -> dict[int, tuple[int, int]]:
-    """Make the unfinished ones of some shards, by `run_shards` or another engine, and return the finished ones.
+    """Make the unfinished shards among `shards`, by `run_shards` or another engine. Return the shards that were finished before.
 
     show: show the progress on stderr, in the log of a job as a line every few seconds.
     """
@@ -278,7 +278,7 @@ class _Lines(io.StringIO):
 
 
 def prep_finish(out: StrPath) -> Summary:
-    """Turn the shards that tasks have made in the folder `out` into a store. Finished twice, or by two processes, it is the same.
+    """Turn the shards that tasks have made in the folder `out` into a store. Finishing it twice, or in two processes, is harmless.
 
     Raise a PrepError if shards are missing, there is no plan, or no input was kept, and a StoreError if it cannot be written.
     """
@@ -306,7 +306,7 @@ def _finish_store(work: PrepareRun, resumed: int | None, started: float) -> Summ
 
 
 def _at_url(work: PrepareRun) -> Summary | None:
-    """Return the summary of a store that is at its URL already; None: nothing is there. Raise a PrepError if something else is."""
+    """Return the summary of a store that is at its URL already, or None if the URL is free. Raise a PrepError otherwise."""
     bucket = Bucket(work.url, work.storage, create=True)
     stored = read_fingerprint(bucket)
     if stored is None:

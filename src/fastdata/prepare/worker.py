@@ -39,7 +39,7 @@ ORDINARY_BYTES = 256 << 20  # of memory, which an image of 50 megapixels takes
 
 @dataclass(frozen=True)
 class ShardTask:
-    """A shard: its inputs, the index of the first, and the places to leave out because they crash workers, with the reason."""
+    """A shard: its inputs, the index of the first, and the positions of inputs to leave out since they crash workers."""
 
     shard: int
     first: int
@@ -69,7 +69,7 @@ class ProgressReport:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Wait for the network in this context, which is no decoder that hangs."""
+        """Stop the clock of the timeout while the body waits for the network."""
         position = self._status[POSITION]
         self._status[POSITION] = -1
         try:
@@ -203,8 +203,8 @@ def reject_of(error: Exception) -> tuple[str, str]:
     """Return a short reason and a detail for an input that could not be used.
 
     Raises:
-        RemoteError, PrepError: it is this error, which says nothing about the input.
-        StoreError: files or memory ran out, or a disk fails, and not because of the input: others would be rejected too.
+        RemoteError, PrepError: the error is one of these, which say nothing about the input.
+        StoreError: open files or memory ran out, or a disk fails. Such an error would reject other inputs too.
     """
     if isinstance(error, RemoteError | PrepError | _DiskError):
         raise error

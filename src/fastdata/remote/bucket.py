@@ -56,7 +56,7 @@ class Bucket:
     storage has endpoint, region, anonymous, or any option of obstore's client for this service; what is missing comes from the
     environment. A MissingExtraError says that obstore is not installed, a RemoteError that the URL or an option is wrong.
 
-    plain: objects may come without TLS, which notices when a byte changes on its way.
+    plain: whether objects may come without TLS, which would notice changed bytes.
     """
 
     def __init__(self, url: str, storage: Storage | None = None, *, create: bool = False) -> None:
@@ -103,7 +103,7 @@ class Bucket:
             return int(found["size"]), found["e_tag"] or str(found["last_modified"])
 
     def read_twice(self, path: str) -> bytes:
-        """Return a small object of which no checksum is known; two readings are equal, unless TLS notices changed bytes."""
+        """Return a small object without a known checksum. Without TLS, it is read until two readings are equal."""
         seen = [self.read_tagged(path)[0]]
         while self.plain and len(set(seen)) == len(seen):
             if len(seen) > TRIES:

@@ -55,7 +55,7 @@ NextUse = Callable[[Path], float]  # when a shard is used next; inf: nobody know
 
 
 class RemoteFile(NamedTuple):
-    """A file of a store: its name below the URL, its path below the cache, and its size and checksum; empty: any."""
+    """A file of a store: its name below the URL, its path below the cache, its size, and its checksum or ""."""
 
     name: str
     path: str
@@ -105,9 +105,9 @@ class ShardCache:
             raise StoreError(f"the cache {folder} cannot be used: {lacking(error) or error.strerror}") from error
 
     def begin(self, file: RemoteFile, next_use: NextUse, use: float = -1.0) -> int | None:
-        """Make room for a file, and return the descriptor of one of its size, which `fill` takes. None: there is no room yet.
+        """Make room for a file, and return the descriptor of one of its size, which `fill` takes, or None if there is no room yet.
 
-        The shards that are used last go first, but none that is used until this one is (`use`). Other files take no room.
+Shards with the latest next use are evicted first, but none that is used before this one (`use`). Other files take no room.
 
         Raises:
             FileExistsError, BlockingIOError: the file is there, or is being written.
@@ -162,7 +162,7 @@ class ShardCache:
                     self._evict(path)
 
     def _make_room(self, size: int, next_use: NextUse, use: float) -> bool:
-        """Evict the shards that are used last until there is room, and return whether there is.
+        """Evict the shards with the latest next use until there is room, and return whether there is.
 
         Readers that map an evicted shard have a moment to let go of it, before others are evicted in its place.
         """

@@ -57,7 +57,7 @@ class FileRequest(NamedTuple):
 class ReadSchedule(NamedTuple):
     """What one Loader will read of one store.
 
-    stamp: the time of the file that says so.
+    stamp: the modification time of its file.
     clock: how many samples were read.
     uses: for each file in the cache, its bucket, and the first and the last samples of the stretches in which it is used, in order.
     """
@@ -67,7 +67,7 @@ class ReadSchedule(NamedTuple):
     uses: dict[Path, tuple[Bucket, RemoteFile, list[int], list[int]]]
 
     def next_use(self, path: Path) -> float:
-        """Return the number of samples until a file is used; inf: never."""
+        """Return the number of samples until a file is used, or inf if it is not used again."""
         if path not in self.uses:
             return INF
         (_, _, firsts, lasts), now = self.uses[path], self.clock[0]
@@ -180,7 +180,7 @@ class Downloader:
         return ReadSchedule(stamp, map_number(path.with_suffix(CLOCK), 0), uses)
 
     def _next_use(self, path: Path) -> float:
-        """Return the number of samples until any Loader uses a file; inf: no schedule has it."""
+        """Return the number of samples until any Loader uses a file, or inf if no schedule has it."""
         return min((schedule.next_use(path) for schedule in self._schedules.values()), default=INF)
 
     # Files that readers wait for
@@ -259,7 +259,7 @@ class Downloader:
 
 
 def main(cache: str, folder: str) -> None:
-    """Work for the readers of a cache, whose folder in it has this name."""
+    """Work for the readers of a cache whose files are in the folder of this name."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         shards = ShardCache(Path(cache))

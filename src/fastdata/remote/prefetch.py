@@ -1,4 +1,4 @@
-"""A Loader writes the shards that it will read, and when, into a file, by which the downloader fetches and evicts.
+"""A Loader writes which shards it will read, and when, into a file; the downloader fetches and evicts shards by it.
 
 A schedule is JSON: [[a RemoteFile, [first, ...], [last, ...]], ...]: a shard is used from one sample to another, counted from the
 beginning of the schedule. A file is replaced as a whole. The clock beside it is an int64, which the Loader changes in place: how

@@ -23,7 +23,7 @@ def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: C
 
     Args:
         storage: options of the client: endpoint, region, and others; what is missing comes from the environment.
-        tick: called with the bytes of each file that is there.
+        tick: called with the size of each file when it has been copied.
 
     Raises:
         StoreError: there is no such store, or it is damaged.

@@ -1,4 +1,4 @@
-"""Records of a store in object storage, read from shards in a cache, which its downloader is asked for; `cache.py` says how."""
+"""Records of a store in object storage, read from shards in a cache. The cache's downloader fetches them, as `cache.py` says."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Session:
     def ask(self, *files: RemoteFile) -> None:
         """Wait until these files are in the cache. The downloader is started if there is none, and again if it was killed.
 
-        A RemoteError says what went wrong there, or that none can be started, or that files or memory ran out.
+        Raise a RemoteError if the downloader fails or cannot be started, or if open files or memory run out.
         """
         stem = self.stem()
         try:
@@ -124,7 +124,7 @@ class Session:
 
 
 def remove_files(process: int, stem: Path) -> None:
-    """Remove the files of a process whose paths begin so, unless this process was forked from it."""
+    """Remove the files of a process whose paths begin with `stem`, unless this process was forked from it."""
     if process == os.getpid():
         for path in stem.parent.glob(f"{stem.name}.*"):
             path.unlink(missing_ok=True)
@@ -177,7 +177,7 @@ class RemoteStore(StoreLocation):
     """A store in object storage, of which a cache holds all but the shards, and shards when they are needed.
 
     limit: the most bytes of shards in the cache; None: what the disk has.
-    root: the folder of the store's other files; None: they are copied there now.
+    root: the folder of the store's other files; None: copy them into the cache now.
     """
 
     def __init__(self, url: str, storage: dict[str, Any], cache: StrPath, limit: int | None, root: Path | None = None) -> None:

@@ -15,7 +15,7 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KI
 
 
 def scheme(text: str) -> str:
-    """Return the scheme of a URL in lower case; empty: it is a path."""
+    """Return the scheme of a URL in lower case, or "" for a path."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
     return found[1].lower() if found else ""
 

@@ -42,7 +42,7 @@ def _printable(value: Any) -> Any:
 
 
 def _address(pixels: Array) -> str:
-    """Return RGB pixels as the address of an image."""
+    """Return RGB pixels as a data URL of an image."""
     data = io.BytesIO()
     fitted(pixels, SIDE).save(data, "JPEG", quality=80)
     return f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}"

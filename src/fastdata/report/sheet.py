@@ -70,7 +70,7 @@ def _cell(preview: Preview) -> Image:
 
 
 def fitted(pixels: Any, side: int) -> Image:
-    """Return RGB pixels [H, W, 3] as a picture whose longer side is `side`. Enlarged, single pixels show."""
+    """Return RGB pixels [H, W, 3] as a picture whose longer side is `side`. Enlarging does not smooth."""
     from PIL import Image
 
     picture = Image.fromarray(pixels)

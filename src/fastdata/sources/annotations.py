@@ -75,8 +75,8 @@ class _CocoFile(Struct):
 def with_coco(inputs: SourceList, path: AnyPath) -> SourceList:
     """Return the images that a COCO file lists, with its annotations as fields. `file_name` is relative to the inputs' root.
 
-    Images of SOURCE that it does not list, and listed images that are not there, remain in the list with that problem, but where a
-    table names the inputs: then what it does not name is left out.
+    Images of SOURCE that the file does not list, and listed images that are missing, remain in the list with this problem. Where a
+    table names the inputs, images that the table does not name are left out.
     """
     try:
         file = msgspec.convert(parse_json(read_bytes(path)), _CocoFile)  # which takes NaN, unlike msgspec.json
@@ -204,7 +204,7 @@ class _Dataset(Struct):
 
 
 def with_yolo(inputs: SourceList, folder: AnyPath) -> SourceList:
-    """Return the images with the annotations of YOLO's files as fields: fractions, of which a worker makes pixels."""
+    """Return the images with the annotations of YOLO's files as fields. Values are fractions, which a worker turns into pixels."""
     if not folder.is_dir():
         raise PrepError(f"--yolo {folder} is not a folder; it holds a .txt file for each image, with the same name")
     walk = Walk(folder)

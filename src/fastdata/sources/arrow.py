@@ -57,7 +57,7 @@ def open_parquet(path: AnyPath) -> Iterator[Any]:
 
 
 def column_of(name: str, kind: Any, names: tuple[str, ...] = ()) -> Column:
-    """Return the column that suits an Arrow type. Raise ValueError if there is none. names: of what whole numbers stand for."""
+    """Return the column that suits an Arrow type. Raise ValueError if there is none. names: what whole numbers stand for."""
     kind, shape = _decoded(kind), list[int]()
     many = str(kind).startswith(("list<", "large_list<"))
     inner = kind.value_type if many else kind
@@ -73,7 +73,7 @@ def column_of(name: str, kind: Any, names: tuple[str, ...] = ()) -> Column:
 
 
 def _decoded(kind: Any) -> Any:
-    """Return the type of values that a dictionary stores once."""
+    """Return the type of a dictionary's values; other types unchanged."""
     return kind.value_type if kind.__class__.__name__ == "DictionaryType" else kind
 
 
@@ -168,7 +168,7 @@ class _ArrowFile:
         return list((compute.struct_field(column, field) if field else column).to_pylist())
 
     def cell(self, name: str, row: int) -> Any:
-        """Return a value. Raise CodecError if it is damaged, or another one before it in its row group."""
+        """Return a value. Raise CodecError if it, or another value before it in its row group, is damaged."""
         if self._table is not None:
             return self._table[name][row].as_py()
         group = bisect_right(self._ends, row) - 1

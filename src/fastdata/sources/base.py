@@ -1,7 +1,7 @@
 """Archives, which hold many inputs in one file: which kind of them SOURCE is, and the bytes of each input.
 
-A kind is a module of this package, and its endings in ENDINGS. It has `list_inputs`, and `read`, which returns the bytes of an
-image file, from the archive's path and the rest of a `locator`.
+A kind of archive is a module of this package; ENDINGS has its endings. The module has `list_inputs`, and `read`, which returns the
+bytes of an image file from the archive's path and the rest of a `locator`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Selection(NamedTuple):
 
 
 class ArchiveColumns(NamedTuple):
-    """The columns that are read. label: "" if there is none. others: those not stored. names: of the classes."""
+    """The columns that are read. label: "" if there is none. others: columns that are not stored. names: the classes."""
 
     image: str
     label: str
@@ -146,7 +146,7 @@ def list_tables(
     options: LabelOptions,
     errors: tuple[type[Exception], ...] = (OSError, ValueError),
 ) -> SourceList:
-    """Make the list of the inputs of files that have the same columns. errors: what `read_table` raises for one that is damaged."""
+    """List the inputs of files that have the same columns. errors: what `read_table` raises for a damaged file."""
     inputs, labels, first = Packed[Source](), Packed[Value](), None
     for path in files:
         try:
@@ -171,7 +171,7 @@ def list_tables(
 
 
 def function_of(source: StrPath) -> re.Match[str] | None:
-    """Return the module and the name that SOURCE gives as `module:function`; None: it is a path."""
+    """Return the module and the name that SOURCE gives as `module:function`, or None for a path."""
     match = FUNCTION.fullmatch(str(source))
     return None if match is None or Path(source).exists() else match
 
@@ -241,7 +241,7 @@ def _kind_of(name: str) -> str:
 
 
 def _archives(path: AnyPath) -> tuple[str, list[AnyPath]]:
-    """Return the name of the kind of the archives that SOURCE stands for, and these; "" if it is a single path and none."""
+    """Return the kind of the archives that SOURCE stands for, and their paths; the kind is "" for a path that is no archive."""
     files = expand(path)
     if len(files) == 1 and files[0].is_dir():
         return _inside(files[0])
@@ -255,7 +255,7 @@ def _archives(path: AnyPath) -> tuple[str, list[AnyPath]]:
 
 
 def _inside(path: AnyPath) -> tuple[str, list[AnyPath]]:
-    """Return the kind of the archives in a folder without images and folders, and these. Raise SplitsError if it has several."""
+    """Return the kind and the paths of the archives in a folder without images and folders. Raise SplitsError if it has splits."""
     try:
         entries = [entry for entry in list_entries(path) if not entry.name.startswith(".") and not CACHE.fullmatch(entry.name)]
         folders = [entry.name for entry in entries if entry.is_dir()]

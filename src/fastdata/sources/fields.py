@@ -137,7 +137,7 @@ def _file(root: AnyPath, name: str) -> AnyPath:
 
 
 def _archived(inputs: SourceList, field: Field) -> Column:
-    """Return the column that suits one of the archives, which all must have it with the same type."""
+    """Return the column that suits a column of the archives, which all must have it with the same type."""
     found = dict[Column, str]()
     for file in dict.fromkeys(str(source.locator[1]) for source in inputs.sources):
         found.setdefault(arrow.column(inputs.root / file, field.path[0]), file)

@@ -31,7 +31,7 @@ SHUFFLE_SEED = 0  # it determines the bytes of a store, so it must never change
 
 
 class Packed(Sequence[T]):
-    """A sequence of values that pickle, held compressed. What it returns is not to be changed."""
+    """A sequence of values that can be pickled, held compressed. Do not change the values that it returns."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._data = bytearray()

@@ -45,8 +45,8 @@ def encode_labels(
 ) -> tuple[Labels, Encode]:
     """Return the meaning of labels (docs/inputs.md), and a function from a value to the label and the problem of its input.
 
-    type: "folders": text is sorted as names whatever it is; "numbers": float32 targets. names: of the classes that whole numbers
-    stand for, which the source gives; or of the numbers of a target. by: what the labels were read from, for messages.
+    type: "folders": text is sorted as names whatever it is; "numbers": float32 targets. names: the classes that the source gives
+    for whole numbers, or the names of a target's numbers. by: what the labels were read from, for messages.
     """
     by = by or "the source"
     if type == "numbers":
@@ -103,7 +103,7 @@ def _clean(by: str, value: Value) -> int | str | None:
 
 
 def _plain(value: Value, by: str) -> Any:
-    """Return a label as Python's text without blanks around it, number, tuple of these, or None."""
+    """Return a label as a value of Python: text without blanks around it, a number, a tuple of these, or None."""
     if isinstance(value, str):
         return sys.intern(str(value).strip()) or None
     value = value.tolist() if hasattr(value, "tolist") else value  # of numpy or torch
@@ -158,7 +158,7 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
 
 
 def _encode_numbers(values: Iterable[Value], names: Sequence[str], by: str) -> tuple[Labels, Encode]:
-    """Do it for float32 targets. Those of several columns come as one sequence for each input."""
+    """Encode float32 targets. The numbers of several columns come as one sequence for each input."""
     lengths = {len(target) for value in values if (target := _target(value, by)) is not None}
     if not lengths:
         raise PrepError(f"--regression {' and '.join(names)}: {by} has no numbers there")

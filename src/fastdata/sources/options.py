@@ -62,7 +62,7 @@ class LabelOptions:
 
     @property
     def column(self) -> str:
-        """The column of labels, or the first of those of numbers to predict; "": none is named."""
+        """The column of labels, or the first column of numbers to predict; "" if none is named."""
         return self.label_column or "".join(self.regression[:1])
 
     @property
@@ -70,7 +70,7 @@ class LabelOptions:
         return self.label_column == NO_LABELS
 
     def of_source(self) -> LabelOptions:
-        """Return the options on the labels that SOURCE itself tells: none, if they come from elsewhere."""
+        """Return the options on labels of SOURCE itself; none of them if labels come from elsewhere."""
         if self.no_labels or self.labels is not None or self.label_from is not None:
             return replace(self, label_column=NO_LABELS, regression=(), classes=None, labels=None, label_from=None)
         return self

@@ -62,7 +62,7 @@ class Items:
         return len(self.source)
 
     def read(self, index: int) -> tuple[Any, Any]:
-        """Return the image and the label of an item; None: it has no label."""
+        """Return the image of an item, and its label or None."""
         item = self.source[index]
         if isinstance(item, Mapping):
             key = next((key for key in (self.image_column, *IMAGES) if key in item), None)
@@ -91,7 +91,7 @@ class Items:
             raise CodecError(f"reading the item raised {type(error).__name__}: {error}", "item-error") from error
 
     def close(self) -> None:
-        """Do nothing: the garbage collector does."""
+        """Do nothing: the garbage collector closes a sequence."""
 
 
 def _view(source: Any, label_column: str, fields: Sequence[str] = ()) -> Items:
@@ -229,7 +229,7 @@ _shared = dict[Path, tuple[Any, Any]]()  # by the files of `share`: sequences of
 
 
 def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
-    """List the items. A checksum of the contents of some is part of the names of their places."""
+    """List the items. Their locators contain a checksum of the contents of some of them."""
     (path,) = files
     match = function_of(path)
     source, labels = (_call(match, Path()), None) if match else _shared[Path(path)]
@@ -323,7 +323,7 @@ def _call(match: re.Match[str], folder: Path) -> Any:
 
 @contextmanager
 def share(source: Any, out: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the path of SOURCE, that of a sequence for the workers of this machine, and the labels that are not in it."""
+    """Yield a path that workers of this machine can read SOURCE from, and the labels that are not in it."""
     if isinstance(source, str | os.PathLike):
         yield source, labels
         return
@@ -365,7 +365,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _pickled(source: Any) -> bytes:
-    """Return a sequence as a pickle; b"": it cannot be one, or would be large."""
+    """Return a sequence as a pickle, or b"" if it cannot be pickled or would be large."""
     file = _Limited()
     with suppress(Exception):  # objects raise nearly anything
         if getattr(source, "nbytes", 0) <= MAX_PICKLE_BYTES:

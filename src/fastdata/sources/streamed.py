@@ -1,7 +1,7 @@
 """Datasets of MosaicML Streaming (MDS) and of LitData: a folder with index.json and the files of samples that it lists.
 
 A file begins with the number of its samples and their offsets; a sample begins with the sizes of its cells. Image files, numbers
-and text are read as they lie there. What else the packages encode, they decode: see docs/migration.md.
+and text are read as they lie there. The packages decode all else that they encode: see docs/migration.md.
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[s
 
 
 def _with_similar(root: AnyPath, sources: Packed[Source], table: AnyPath) -> Packed[Source]:
-    """Return the inputs, those that are missing as the files in their folders that they mean."""
+    """Return the inputs. Where one is missing, take the file in its folder that its name means."""
     folders, meant = defaultdict[str, "array[int]"](lambda: array("Q")), dict[str, str]()  # the rows of each: names take more
     for row, source in enumerate(sources):
         if source.problem == "missing":
@@ -322,7 +322,7 @@ def _select_split(table: PathTable, wanted: str | None) -> PathTable:
 
 
 def _splits(table: PathTable) -> list[str]:
-    """Return the split of each row; nothing, if there is no such column."""
+    """Return the split of each row, or nothing if there is no column of splits."""
     name = find_column(table.columns, [SPLIT])
     return [sys.intern("" if cell is None else str(cell)) for cell in (table.columns[name] if name else ())]
 
@@ -354,7 +354,7 @@ def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
 
 
 def with_columns(inputs: SourceList, table: PathTable, rows: Sequence[int], fields: Sequence[Field]) -> SourceList:
-    """Return the inputs with the values of their rows; -1: there is none."""
+    """Return the inputs with the values of the table. rows: the row of each input, or -1."""
     if not fields:
         return inputs
     typed = [_typed_cells(field, table) for field in fields]
@@ -370,7 +370,7 @@ def with_columns(inputs: SourceList, table: PathTable, rows: Sequence[int], fiel
 def _with_labels(
     inputs: SourceList, table: PathTable, rows: Sequence[int], fields: Sequence[Field], options: LabelOptions
 ) -> SourceList:
-    """Return the inputs with the labels of their rows, -1: there is none; and with a note on columns that are not stored."""
+    """Return the inputs with the labels of the table, and a note on columns that are not stored. rows: as for `with_columns`."""
     others = [
         name for name in table.columns if name.lower() != SPLIT and name not in {table.paths, *(one.path[0] for one in fields)}
     ]
@@ -390,7 +390,7 @@ def _with_labels(
 
 
 def _label_columns(table: PathTable, others: Sequence[str], options: LabelOptions) -> Sequence[str]:
-    """Return the columns of the labels: those that the caller names, the one with a usual name, or the only one of others."""
+    """Return the columns of the labels: those that the caller names, the one with a usual name, or the only other one."""
     if options.no_labels or options.regression:
         for name in options.regression:
             table.column(name, f"--regression {name}")

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """Lists and reads the objects of all buckets with one set of options. What is found once is remembered.
+    """Lists and reads the objects of all buckets with one set of options, and remembers what it has listed.
 
     storage: options of obstore's clients. waiting: entered while it waits for the network. requested: objects that are read soon.
     """
@@ -96,7 +96,7 @@ class Client:
         return bucket.stamp(key)
 
     def look(self, urls: Iterable[str], folder: str = "") -> None:
-        """Find out about many objects at once. folder: list it if there are more than one would ask for one by one."""
+        """Look up many objects at once. folder: list it if there are too many objects to ask for one by one."""
         new = [url for url in urls if url not in self._sizes and not self._is_listed(url)]
         if len(new) > MAX_HEADS and folder:
             self.listing(folder)
@@ -175,7 +175,7 @@ def _client() -> Client:
 
 
 def use_client(storage: Storage, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-    """Read URLs in this process, or from now on in this context: see Client."""
+    """Set the client that reads URLs in this context; see Client."""
     _current.set(Client(storage, waiting))
 
 
@@ -195,7 +195,7 @@ def reading_urls(storage: Storage | None = None) -> Iterator[None]:
 
 
 def waiting() -> AbstractContextManager[None]:
-    """Return what to enter while this process waits for another: in a worker, its clock of decoders that hang stands still."""
+    """Return a context for waiting for another process: in a worker, the clock of the timeout stands still in it."""
     return _client().waiting()
 
 
@@ -241,7 +241,7 @@ class UrlFile(io.RawIOBase):
 
 
 class UrlPath(PurePosixPath):
-    """The path of an object, or of a folder of objects. Text is the URL. `os.fspath`, and so `open`, make a copy on a disk."""
+    """The path of an object, or of a folder of objects. Its text is the URL. `os.fspath`, and so `open`, make a copy on a disk."""
 
     def __str__(self) -> str:
         return re.sub("^([^/]*:)/", r"\1//", posixpath.normpath(super().__str__()))  # pathlib joins slashes
@@ -361,7 +361,7 @@ def join(root: AnyPath, name: str) -> AnyPath:
 
 
 def look_at_all(root: AnyPath, names: Iterable[str]) -> None:
-    """Find out about many inputs at once, so that looking at each takes no request. Their names may be URLs."""
+    """Look up many inputs at once, so that looking at each takes no request. Their names may be URLs."""
     if isinstance(root, UrlPath):
         _client().look([str(join(root, name)) for name in names], str(root))
     elif urls := [name for name in names if "://" in name and isinstance(join(root, name), UrlPath)]:

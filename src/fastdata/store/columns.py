@@ -31,7 +31,7 @@ class ColumnTokens(Entry, frozen=True):
 
 
 class Column(Entry, frozen=True):
-    """What a column holds. Raise ValueError if that does not fit together.
+    """The description of a column. Raises ValueError if parts of it contradict each other.
 
     The geometry is "xyxy" for boxes, x1, y1, x2, y2, or "xy" for keypoints, x, y, visibility; in pixels of the prepared file,
     upright; 0, 0 is the upper left corner of the upper left pixel.
@@ -110,7 +110,7 @@ class Lists(NamedTuple):
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     def select(self, chosen: Array) -> Lists:
-        """Return the lists with these of their items, bool [total], only."""
+        """Return the lists with only the items that a mask, bool [total], chooses."""
         counts = np.bincount(self.of[chosen], minlength=len(self.offsets) - 1)
         return Lists(self.values[chosen], np.concatenate([[0], np.cumsum(counts)]))
 

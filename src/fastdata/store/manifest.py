@@ -41,7 +41,7 @@ IMAGE = "image-"  # the prefix of the names of variants that hold another image 
 class Labels(Entry, frozen=True):
     """What labels mean.
 
-    kind: "class" (int32 index into names), "vector" (a float32 per name), "none", or of a TableDataset also "integer" (itself).
+    kind: "class" (int32 index into names), "vector" (a float32 per name), "none", or in a TableDataset "integer" (the number).
     """
 
     kind: Literal["class", "vector", "none", "integer"]
@@ -139,8 +139,8 @@ def sample_columns(labels: Labels, more: Sequence[Any]) -> np.dtype[Any]:
 
 
 def read_current(path: Path) -> tuple[Path, Manifest]:
-    """Return the folder that the store at a path is in, and its manifest: the path, or the one in it of a store that is taking its
-    place. The manifest there counts once that of the old store has been removed, and until its files have moved to the path."""
+    """Return the folder of the store at a path, and its manifest. The folder is the path; or, between the removal of an old
+    manifest and the arrival of the new one, the folder inside the path that holds the new store."""
     with suppress(StoreError):
         return path, read_manifest(path)
     with suppress(OSError, StoreError):

@@ -31,7 +31,7 @@ def start_python(function: str, *descriptors: int) -> subprocess.Popen[bytes]:
 def end_with(descriptor: int) -> None:
     """Let the kernel kill this process when the last writer of a pipe is gone. Nobody may write to it.
 
-    The kernel does it at once and for nothing: also in the middle of a decoder, or while this process is stopped.
+    The kernel does it at once and at no cost, also in the middle of a decoder, or while this process is stopped.
     """
     fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())

@@ -66,7 +66,7 @@ def once(key: str | None, shape: int | tuple[int, ...], dtype: Any, fill: Callab
     """Return an array that all processes of this user on this machine share: one fills it, the others attach to it.
 
     Equal keys mean equal bytes; without a key, this process and its children have an array of their own. `fill` writes the values
-    into the array that it gets, which begins with zeros, and must not keep it; who waits while it fails fills the memory itself.
+    into the array that it gets, which begins with zeros, and must not keep it. If it fails, a waiting process fills the memory.
     advice: what to do if there is no memory for it, which is a StoreError.
     """
     shape = (shape,) if isinstance(shape, int) else shape
@@ -109,7 +109,7 @@ def _digest(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
 
 
 def _bind(name: str) -> socket.socket | None:
-    """Take a name, which is free again when the socket is closed; None: it is taken."""
+    """Take a name, which is free again when the returned socket is closed. Return None if it is taken."""
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         found.bind(f"\0{name}")
@@ -131,7 +131,7 @@ def _announce(key: str, descriptor: int) -> int:
 
 
 def _sealed(key: str) -> int | None:
-    """Return a descriptor of the finished memory, which the caller closes; None: no process has it."""
+    """Return a descriptor of the finished memory, which the caller closes, or None if no process has it."""
     pattern = re.compile(rf"@{key}/(\d+)/(\d+)/(\d+)/\d+$", re.MULTILINE)
     for process, number, inode in pattern.findall(NAMES.read_text(errors="replace")):
         path = f"/proc/{process}/fd/{number}"

@@ -94,7 +94,7 @@ def has_stepped(optimizer: Optimizer) -> None:
 
 
 def arrived(batches: Any) -> bool | None:
-    """Return whether the next batch of an iterator is ready; None: unknown.
+    """Return whether the next batch of an iterator is ready, or None if this is unknown.
 
     It is known for torch's DataLoader: with workers, even if the batch waits after others in the workers' queue; without workers,
     no batch is ready before it is requested.

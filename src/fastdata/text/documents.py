@@ -79,8 +79,8 @@ def format_of(name: str) -> tuple[str, str]:
 def read_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DOCUMENT_BYTES) -> Iterator[Found]:
     """Yield the documents of a piece in order, without blank lines and blank parts between two separators.
 
-    At the end, without a place, comes why the rest of a piece cannot be read. A PrepError says that a file of many documents is
-    damaged: nobody knows how many the rest of it has held.
+    If the rest of a piece cannot be read, the last item says why, and has no position. A PrepError says that a file of many
+    documents is damaged: it is unknown how many its rest had.
 
     root: the folder that names count from. most: the bytes of a document, or of a line of JSON. A larger one is a reject that is
     never in memory as a whole.

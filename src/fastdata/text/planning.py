@@ -150,7 +150,7 @@ def _end_id(engine: TokenizerEngine | None, name: str, vocab_size: int, end_toke
 def _trained(found: TextList, out: Path, vocab: int | None, end_token: str | None) -> tuple[Spec, bytes, str]:
     """Return a tokenizer that is made of the text, its file, and a hash of all that it depends on.
 
-    vocab: size of a BPE; None: a tokenizer of characters.
+    vocab: size of a BPE, or None for a tokenizer of characters.
     """
     files = [tuple(vars(piece).values()) for piece in found.pieces]
     whole: list[Any] = ["chars", end_token, vars(found.cutting), files]

@@ -54,7 +54,7 @@ def samples_dtype(manifest: Manifest) -> np.dtype[Any]:
 
 
 def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:
-    """Count the tokens of all stores through."""
+    """Number the tokens of all stores consecutively."""
     sections: list[Tokens] = [store.manifest.section("tokens") for store in stores]
     first = 0
     for section, rows in zip(sections, samples, strict=True):

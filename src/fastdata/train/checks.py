@@ -44,7 +44,7 @@ class GraphCheck:
                 nodes.extend(next_node for next_node, _ in node.next_functions)
 
     def updated(self) -> None:
-        """After each update."""
+        """Look, after each update, for graphs that are still alive."""
         self._updates += 1
         if self._updates != CHECKED_UPDATE:
             return

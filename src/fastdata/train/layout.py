@@ -47,9 +47,9 @@ class EMA:
 
 
 def device_for(device: str | torch.device | None, model: nn.Module) -> torch.device | None:
-    """Return the device to move the model to; "cuda" is the GPU that torchrun gave to this rank. None: leave the model.
+    """Return the device to move the model to, or None to leave it. "cuda" is the GPU that torchrun gave to this rank.
 
-    Without a name it is that GPU, if there is one, and the whole model is on the CPU, and neither wrapped nor sharded.
+Without a name, the model moves to this GPU if there is one, and if all of it is on the CPU, neither wrapped nor sharded.
     """
     rank, count = int(os.environ.get("LOCAL_RANK") or 0), torch.cuda.device_count()
     if device is None:

@@ -53,7 +53,7 @@ def _sum(losses: Tensor) -> Tensor:
 
 
 def check_values(result: Any) -> None:
-    """Raise a TypeError if the graph has a mean and the count is not 1, or ignored targets and there is no mask. The host waits."""
+    """Raise a TypeError if the graph holds a mean though the count is not 1, or ignored targets without a mask. The host waits."""
     losses, count = (result, None) if isinstance(result, Tensor) else result
     node: Any = losses.grad_fn
     if count is None:

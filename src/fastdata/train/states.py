@@ -55,7 +55,7 @@ def options_of(optimizer: Optimizer, **own: Any) -> dict[Any, Any]:
 
 
 def apply_options(optimizer: Optimizer, options: Mapping[Any, Any], saved: Mapping[Any, Any], *, of_torch: bool) -> list[str]:
-    """Give an optimizer that was loaded its own options where they differ from the saved ones. Describes the differences.
+    """Give a loaded optimizer its own options back where the saved ones differ. Return descriptions of the differences.
 
     Args:
         of_torch: a scheduler of torch continues with the rates and momenta that it has set.
