@@ -116,7 +116,7 @@ class ShardReader:
 
 
 class LocalShards:
-    """The shards of a variant in a folder. advice: what to do about a damaged one. None is opened after the manifest has changed."""
+    """The shards of a variant in a folder. advice: what to do about a damaged one. None is opened after the manifest changed."""
 
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int], advice: str, manifest: Stamp) -> None:
         self._paths, self._sizes, self._advice, self._manifest = list(paths), list(sizes), advice, manifest
