@@ -107,7 +107,7 @@ def test_masks_that_do_not_fit_are_rejects(tmp_path):
         "alone.npy": "missing-field",
         "many.npy": "mask-several-arrays",
     }
-    assert done.kept == 1 and "mask: 1 file of no input: stray.npy" in done.notes
+    assert done.kept == 1 and "mask: 1 file without an input: stray.npy" in done.notes
     np.testing.assert_array_equal(ArrayDataset(done.out)[0][1].numpy(), good > 0)
     wide = fastdata.prep(tmp_path / "in", tmp_path / "w.fds", masks=tmp_path / "m", mask_bits=16, workers=1)
     assert "wide.npy" not in rejects(wide.out) and ArrayDataset(wide.out).ignore_index == 65535

@@ -262,7 +262,7 @@ def test_ragged_travels_as_a_tensor_does() -> None:
     assert isinstance(doubled, Ragged) and torch.equal(doubled.values, boxes.values)
     assert boxes.padded().shape == (2, 2, 4) and boxes.padded(1).shape == (2, 1, 4)
     assert repr(boxes) == "Ragged(2 lists, float32 [3, 4])"
-    with pytest.raises(IndexError, match="index 2, but the batch has 2 lists"):
+    with pytest.raises(IndexError, match="index is 2, but the batch has 2 lists"):
         boxes[2]
     batch = fastdata.Batch.of(({"boxes": boxes},), 2, np.arange(2), (0, 2)).to(torch.float64)
     assert batch[0]["boxes"].values.dtype == torch.float64 and batch[0]["boxes"].offsets.dtype == torch.int64

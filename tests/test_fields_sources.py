@@ -141,7 +141,7 @@ def test_what_is_missing_or_does_not_fit_is_rejected_by_name(kind: str, tmp_path
 def test_numbers_of_a_csv_are_no_text_unless_asked_for(tmp_path: Path) -> None:
     write_pictures(tmp_path, 2)
     (tmp_path / "t.csv").write_text("path,v,w\n00.png,1,007\n01.png,,8\n")
-    with pytest.raises(PrepError, match=r"fields v: its values are no text: give their type: v:float32, .* or v:text"):
+    with pytest.raises(PrepError, match=r"fields v: its values are not text: give their type: v:float32, .* or v:text"):
         prep(tmp_path / "t.csv", tmp_path / "o.fds", fields="v")
     done = prep(tmp_path / "t.csv", tmp_path / "o.fds", fields=("v:float32", "w:text"), label_column="none", workers=1)
     columns = LMDBDataset(done.out).columns

@@ -271,7 +271,7 @@ def test_a_schedule_that_does_not_fit_the_dataset_is_refused() -> None:
         Loader(LMDBDataset(square()), 8, num_workers=0, schedule={3: 7})
     with pytest.raises(ValueError, match="a crop of 16 was asked for, but the dataset has several crops"):
         Loader(LMDBDataset(square(), crop=[CenterCrop(16)] * 2), 8, num_workers=0, schedule={1: (None, 16)})
-    with pytest.raises(TypeError, match="sizes need one of fastdata's datasets of images; this is a TensorDataset"):
+    with pytest.raises(TypeError, match="a schedule needs one of fastdata's datasets of images"):
         Loader(TensorDataset(torch.arange(4)), 2, num_workers=0, schedule={1: 64})
 
 

@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_rejected_by_name(tmp_path: Path) -> None:
     }
     assert found["b/05.png"][1].startswith("its depth (b/05.png): ")
     assert (made.kept, made.inputs) == (1, 10)
-    assert "right: 1 file of no input: a/alone.png" in made.notes
+    assert "right: 1 file without an input: a/alone.png" in made.notes
 
 
 def test_an_upright_image_counts_by_its_upright_size(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def check_metric_objects_compute_what_they_do_on_one_rank_or_an_error_says_why_n
         assert everyone(found) == [found] * size
     with pytest.raises(FastDataError, match="rank 1 has no rows to update all: use smaller batches"):
         run.evaluate(loader(1))
-    with pytest.raises(FastDataError, match=r"rank by rank: its compute\(\) must sum over them"):
+    with pytest.raises(FastDataError, match=r"rank by rank: its compute\(\) must sum over the ranks"):
         trainer(net(), MOMENTUM, metrics={"alone": Alone()}).evaluate(loader(13))
 
 

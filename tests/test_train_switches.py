@@ -168,7 +168,7 @@ def test_a_bias_before_a_batchnorm_is_pointed_out():
     def model(bias):
         return nn.Sequential(nn.Conv2d(3, 4, 3, bias=bias), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
 
-    with pytest.warns(UserWarning, match=r"convolutions whose .* 1, the first is 0\. drop_dead_bias"):
+    with pytest.warns(UserWarning, match=r"bias of convolutions: 1, the first is 0\. drop_dead_bias"):
         trainer(model(True), MOMENTUM)
     trainer(model(False), MOMENTUM)
 

@@ -86,13 +86,13 @@ def test_nothing_vanishes(tmp_path: Path) -> None:
     assert "1 image without a .txt file, which shows no object" in notes
     assert "1 image with an empty .txt file, which shows no object" in notes
     assert "1 box reached outside of the image and was clipped" in notes and "1 box without area" in notes
-    assert "categories have no names" in notes and ".txt: 1 file of no input: z.txt" in notes
+    assert "categories have no names" in notes and ".txt: 1 file without an input: z.txt" in notes
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"l/a.txt": "0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5"}, "a.txt: line 2: 4 numbers; a line is class x_center"),
+        ({"l/a.txt": "0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5"}, "a.txt: line 2: 4 numbers, but a line is class x_center"),
         ({"l/a.txt": "0 320 200 64 64"}, "a.txt: line 1: a coordinate is 320, but must be a fraction of the image's width"),
         ({"l/a.txt": "2 .5 .5 .5 .5", "l/classes.txt": "a\nb"}, "class is 2, but must be from 0 to 1, as classes.txt says"),
         ({"l/a.txt": "0 .5 .5 .5 .5", "l/data.yaml": POSE.format(dims=3)}, "5 numbers, but kpt_shape [3, 3] of data.yaml needs 14"),

@@ -55,8 +55,8 @@ STORAGE = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=lambda ctx, param, value: parse_storage(value) or None,
-    help="If a URL is given: an option of its client, such as endpoint, region or anonymous=true; may repeat. Default: as the "
-    "environment says, which is also the place for secrets.",
+    help="Option of a URL's client, such as endpoint, region or anonymous=true. May repeat. Default: the environment, which is "
+    "also the place for secrets.",
 )
 
 
@@ -139,8 +139,8 @@ def _planned(command: Any) -> Any:
         click.argument("out", type=click.Path(), required=False),
         *(_click_option(key, field) for key, (field, _) in FIELDS.items()),
         click.option("--kind", type=click.Choice(kinds.NAMES), help="Kind of data. Default: found from the files."),
-        click.option("--limit", type=int, help="Prepare only so many inputs: of images and arrays, evenly spaced ones."),
-        click.option("--overwrite", is_flag=True, help="Replace a store once the new one is whole. Not at a URL."),
+        click.option("--limit", type=int, help="Prepare only this many inputs. Images and arrays are taken evenly spaced."),
+        click.option("--overwrite", is_flag=True, help="Replace the store at OUT once the new one is whole. OUT cannot be a URL."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -403,11 +403,11 @@ def bench(store: str, as_json: bool, **options: Any) -> None:
 @click.argument("path", required=False, type=click.Path())
 @click.option("--loader", metavar="MODULE:FUNCTION", help="Function that returns your DataLoader or Loader.")
 @click.option("--model", metavar="MODULE:FUNCTION", help="Function that returns a training step, which is a function of a batch.")
-@click.option("--size", type=click.IntRange(1), help="Stored size of a store, or to prepare a folder with.")
+@click.option("--size", type=click.IntRange(1), help="Stored size to read, or size to prepare a folder with.")
 @CROP
 @BATCH_SIZE
 @click.option("--workers", type=click.IntRange(0), help="Worker processes that you use. Default: one per core.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=15.0, help="Time to measure, about.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=15.0, help="About how many seconds to measure.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers as one JSON object.")
 def doctor(path: str | None, as_json: bool, **options: Any) -> None:
     """Find out what limits your training: storage, CPU, or the model and the copy to its GPU.

@@ -232,7 +232,7 @@ def _labels(columns: Sequence[TableColumn]) -> Labels:
         return Labels("class", first.names or ("false", "true"))
     for column in columns:
         if not column.type.startswith((*NARROWED, "bool")):
-            raise ValueError(f"target {column.name!r} holds {column.type} values: one is names or numbers, several are numbers")
+            raise ValueError(f"target {column.name!r} holds {column.type} values, but must hold numbers, or as the only one names")
     if len(columns) > 1 or "int" not in first.type:
         return Labels("vector", names)
     if first.dtype == "uint64":
@@ -480,7 +480,7 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
     if other is not None and other.names is not None:
         ordered = other.names
         if unknown := sorted({*texts} - {*ordered}):
-            raise ValueError(f"column {name!r} has names that classes lacks: {_quoted(unknown)}")
+            raise ValueError(f"column {name!r} has names that the table of classes lacks: {_quoted(unknown)}")
     codes = {each: k for k, each in enumerate(ordered)}
     values = np.array([*(codes[each] for each in texts), len(codes)])[values]
     return TableColumn(name, type, _narrowest(np.array([len(codes)])), names=tuple(ordered)), values, missing

@@ -105,7 +105,7 @@ def _read_npz(path: AnyPath, key: str | None, max_bytes: int) -> Array:
         raise CodecError(f"it holds {len(names)} arrays: choose one with --key, such as {', '.join(names[:3])}", "several-arrays")
     name = names[0] if key is None else key
     if name not in names:
-        raise CodecError(f"it has no array {name!r}, it has {', '.join(names[:5])}", "no-such-key")
+        raise CodecError(f"it has no array {name!r}; it has {', '.join(names[:5])}", "no-such-key")
     with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         _check_size(archive.getinfo(f"{name}.npy").file_size - HEADER_BYTES, max_bytes)
         values: Array = np.lib.format.read_array(file, allow_pickle=False)

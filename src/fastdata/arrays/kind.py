@@ -24,8 +24,8 @@ class ArrayOptions(SizeOptions, PairOptions, LabelOptions):
     channels: str = option("Axis of channels; it is stored first and never cut.", "none", choices=("none", "first", "last"))
     key: str | None = option("Name of the array to take from .npz files. Default: each array is a sample.")
     dtype: str | None = option(
-        "Dtype of all arrays. Default: that of the first. Arrays with values that it does not hold exactly are rejected; if you "
-        "give a float dtype, floats are rounded instead."
+        "Dtype of all arrays. Default: that of the first. Arrays with values that the dtype does not hold exactly are rejected; "
+        "if you give a float dtype, floats are rounded instead."
     )
 
     def __post_init__(self) -> None:

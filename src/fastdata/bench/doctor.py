@@ -256,7 +256,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     }
     yield from (f"{name}: {rate:,.0f} samples/s" for name, rate in rates.items() if rate is not None)
     if found.gain is not None:
-        yield f"gain of preparing, by turns with yours: {found.gain:.2f}"
+        yield f"gain of preparing: {found.gain:.2f} times as fast"
 
 
 # The command

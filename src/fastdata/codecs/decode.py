@@ -70,7 +70,7 @@ class SourceImage:
                 what = f"the {header.format} may have more than 8 bits, and is read with 8: make it a PNG, or do without --bits 16"
                 raise CodecError(what, "unsupported")
             if pixels.shape[:2] != (header.height, header.width):
-                raise CodecError(f"the pixels are {pixels.shape[:2]}, the header says otherwise", "undecodable")
+                raise CodecError(f"{pixels.shape[:2]} pixels were decoded, unlike the header says", "undecodable")
         return upright(to_bits(to_channels(flatten(pixels), gray), bits), header.orientation)
 
 
@@ -92,5 +92,5 @@ def _read_header(data: bytes) -> Header:
         what = pointer if POINTER.match(data) else "the content is no image format that is known here"
         raise CodecError(what, "not-an-image")
     if header.height <= 0 or header.width <= 0:
-        raise CodecError(f"the header says {header.height} x {header.width} pixels", "undecodable")
+        raise CodecError(f"the header says {header.height} x {header.width} pixels, which is no image", "undecodable")
     return header

@@ -52,7 +52,7 @@ def decode_record(data: Data, form: Form, height: int, width: int) -> Array:
         raise CodecError("damaged PNG")
     image = image if image.ndim == 3 else image[:, :, None]
     if image.shape != shape or image.dtype != form.dtype:
-        raise CodecError(f"a {form.codec} record holds {image.shape} {image.dtype}, the index says {shape} {form.dtype}")
+        raise CodecError(f"a {form.codec} record holds {image.shape} {image.dtype}, but the index says {shape} {form.dtype}")
     return image
 
 
@@ -78,4 +78,4 @@ def _check_size(data: Data, codec: str, height: int, width: int) -> None:
     """Raise CodecError if a header says another size. Call it before decoding, since a damaged header may ask for gigabytes."""
     found = jpeg_size(data) if codec in JPEGS else (int.from_bytes(data[20:24], "big"), int.from_bytes(data[16:20], "big"))
     if found != (height, width):
-        raise CodecError(f"a {codec} record holds {found} pixels, the index says {(height, width)}")
+        raise CodecError(f"a {codec} record holds {found} pixels, and not {(height, width)}")

@@ -109,7 +109,7 @@ def _check_pieces(tags: Mapping[int, Any], end: int, samples: int, bits: int, pl
     height, width, plain, tiled = tags[HEIGHT], tags[WIDTH], tags.get(COMPRESSION, PLAIN) == PLAIN, TILE_WIDTH in tags
     rows, columns = (tags[TILE_HEIGHT], tags[TILE_WIDTH]) if tiled else (min(tags.get(ROWS, height), height), width)
     if min(height, width, rows, columns) <= 0 or rows * columns > max(4 * height * width, 1 << 20):
-        raise CodecError(f"TIFF of {height} x {width} in pieces of {rows} x {columns}", "undecodable")
+        raise CodecError(f"the TIFF of {height} x {width} pixels claims pieces of {rows} x {columns}", "undecodable")
     offsets, row = tags.get(TILES if tiled else STRIPS, ()), -(-width * samples * bits // 8)
     unsaid = (-(-height * row // max(len(offsets), 1)),) * len(offsets) if plain else ()
     counts = tags.get(TILE_BYTES if tiled else STRIP_BYTES, unsaid)

@@ -26,7 +26,7 @@ def checked(index: Any, count: int) -> int:
             "[dataset[k] for k in ...] for a list, and a Loader for batches"
         ) from None
     if not -count <= number < count:
-        raise IndexError(f"index {number}, but the dataset has {count} samples")
+        raise IndexError(f"the index is {number}, but the dataset has {count} samples")
     return number % count
 
 
@@ -73,5 +73,5 @@ def part_of(fraction: float, seed: int, keys: Array, groups: Array | None) -> Ar
     for start, count in zip(starts, counts, strict=True):
         first[order[start : start + round(fraction * count)]] = True
     if first.all() or not first.any():
-        raise ValueError(f"{fraction} of {', '.join(map(str, counts[:5]))} samples, rounded, leaves one part empty: choose another")
+        raise ValueError(f"fraction {fraction} of {', '.join(map(str, counts[:5]))} samples leaves one part empty: choose another")
     return first

@@ -234,7 +234,7 @@ class SlotDataset(RowsDataset):
 
     def with_crop_size(self, side: int) -> Any:
         """Return the same samples with another side of the crop's output."""
-        raise TypeError(f"the crop of a {type(self).__name__} has one size: make another dataset")
+        raise TypeError(f"a {type(self).__name__} cannot change the size of its crop: make another dataset")
 
     @property
     def large_targets(self) -> bool:

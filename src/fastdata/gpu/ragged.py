@@ -34,7 +34,7 @@ class Ragged:
     def __getitem__(self, index: int) -> Tensor:
         """Return one list, [length, ...], a view of the values."""
         if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index}, but the batch has {len(self)} lists")
+            raise IndexError(f"the index is {index}, but the batch has {len(self)} lists")
         k = index % len(self)
         return self.values[int(self.offsets[k]) : int(self.offsets[k + 1])]
 

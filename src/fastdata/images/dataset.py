@@ -42,7 +42,7 @@ class Fields:
         """Return the fields of these names; None: no fields. Raise StoreError or ValueError if an argument is wrong."""
         if names is None:
             if min_visible:
-                raise ValueError(f"min_visible is {min_visible}, but drops boxes from fields: give fields too")
+                raise ValueError(f"min_visible is {min_visible}, but only boxes among fields are dropped by it: give fields too")
             return None
         wanted = (names,) if isinstance(names, str) else tuple(names)
         if not wanted or len(set(wanted)) < len(wanted):
@@ -283,7 +283,7 @@ class ImageDataset(SlotDataset):
         _, rows, (plan,) = self._plan_batch(indices, seed, epoch, repeats)
         images, shape = self._images, self.views[0].one_shape(plan)
         if any(sample.window.empty for sample in plan):
-            raise LoaderError('a crop lies outside of its image, which is not decoded then: use backend="torch"')
+            raise LoaderError('a crop lies outside of its image, so DALI has nothing to decode: use backend="torch"')
         jpegs = [images.get(row) for row in rows.tolist()]
         return EncodedBatch(plan, jpegs, self._read_targets(rows, plan, np.empty, None), (*shape, images.form.channels))
 

@@ -16,7 +16,7 @@ class ImageOptions(PairOptions, LabelOptions):
     """Images"""
 
     size: tuple[int, ...] | None = option(
-        "Side in pixels, smaller images too, as torchvision's Resize; may repeat. Default: each image keeps its own.",
+        "Side in pixels to resize to, smaller images too, as torchvision's Resize. May repeat. Default: images keep their size.",
         type="int",
         multiple=True,
     )

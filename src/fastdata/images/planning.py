@@ -98,11 +98,11 @@ def _named_images(options: ImageOptions) -> list[tuple[NamedImage, str]]:
     for text in options.images:
         match = IMAGE.fullmatch(text)
         if match is None or match[1] in ("mask", "masks", *found):  # an export has masks under these names
-            raise ValueError(f"--images {text}: give {IMAGE_FORM}; names have letters, digits and _, differ, and none is mask")
+            raise ValueError(f"--images {text}: give {IMAGE_FORM}; names have letters, digits and _, differ, and are not mask")
         image = NamedImage(match[1], match[3] or options.codec, int(match[4] or options.bits), bool(match[5]) or options.gray)
         if image.bits > 8 and image.codec in JPEGS:
             raise ValueError(f"--images {text}: 16 bits do not fit into codec {image.codec}: give rgb or png, as in {IMAGE_FORM}")
         found[image.name] = image, match[2]
     if len(found) == 1:
-        raise ValueError(f"--images {options.images[0]} is given once, but is about several images: give each, or leave it out")
+        raise ValueError(f"--images {options.images[0]} is given once, but a sample needs several: give each, or leave it out")
     return list(found.values())

@@ -175,7 +175,7 @@ class RAMImages(RAMDataset, ImageDataset):
                     raise ValueError(f"{name} is {value!r}, but a file is one image of one size: {name}= is for stores")
             sources = held = [FileImages(source, targets)]
         if ignore_index is not None and masks_of is None:
-            raise ValueError(f"ignore_index is {ignore_index}, but these are no masks: it is for stores with masks")
+            raise ValueError(f"ignore_index is {ignore_index}, but the dataset has no masks: leave it out")
         nbytes = [one.memory(decoded) for one in held]
         count = how_many(np.sum(nbytes, axis=0), max_bytes)  # as many of each
         for one, each in zip(held, nbytes, strict=True):

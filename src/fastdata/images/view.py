@@ -166,7 +166,7 @@ AnyCrop = Crop | View | Sequence[Crop | View] | None  # the argument `crop` of d
 
 def _inside(sample: Sample, out: Array, outside: int) -> tuple[Array, list[int], tuple[float, float]]:
     """Fill an output with `outside` where its box reaches beyond the image. Return the rest of the output, where this begins in
-the resized image, and how many pixels of the image each new one spans, down and across.
+    the resized image, and how many pixels of the image each new one spans, down and across.
     """
     out[...] = outside
     (top, left, height, width), window = sample.box, sample.window

@@ -45,7 +45,7 @@ def sized(dataset: Any, size: Size) -> Any:
         ValueError: the dataset has no crop.
     """
     if size != Size() and not isinstance(dataset, SlotDataset):
-        raise TypeError(f"sizes need one of fastdata's datasets of images; this is a {type(dataset).__name__}")
+        raise TypeError(f"a schedule needs one of fastdata's datasets of images, but the dataset is a {type(dataset).__name__}")
     if size.stored is not None:
         dataset = dataset.with_size(size.stored)
     return dataset if size.crop is None else dataset.with_crop_size(size.crop)

@@ -110,7 +110,7 @@ class Slots:
                     torch.zeros(1, device=device).add_(1)
         if code:
             text = f"CUDA did not page-lock {self.nbytes / 1e6:.0f} MB for batches (error {code})"
-            warn_user(f"{text}: they are copied through other memory, which takes longer")
+            warn_user(f"{text}: batches are copied through other memory, which takes longer")
         else:
             weakref.finalize(self, _unpin, cudart, start, device).atexit = False
 

@@ -113,7 +113,7 @@ class Workers(Engine):
         self._warned = False  # that a batch does not come
         self._dataset = dataset
         if count and multiprocessing.current_process().daemon:
-            raise LoaderError("this process is daemonic, and may have no workers: give num_workers=0, or daemon=False to it")
+            raise LoaderError("this process is daemonic, and can have no workers: give num_workers=0, or daemon=False")
         if count and multiprocessing.get_start_method() == "forkserver":
             forkserver.set_forkserver_preload(PRELOAD)  # no effect on a running server
         if isinstance(dataset, SlotDataset):

@@ -51,7 +51,7 @@ def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
 def _locked(lock: Path, kind: int) -> int | None:
     """Return a descriptor of a locked file, or None if another process has the lock.
 
-The file is opened for writing, because NFS can lock nothing else.
+    The file is opened for writing, because NFS can lock nothing else.
     """
     while True:
         lock.parent.mkdir(parents=True, exist_ok=True)

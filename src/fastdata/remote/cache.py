@@ -107,7 +107,7 @@ class ShardCache:
     def begin(self, file: RemoteFile, next_use: NextUse, use: float = -1.0) -> int | None:
         """Make room for a file, and return the descriptor of one of its size, which `fill` takes, or None if there is no room yet.
 
-Shards with the latest next use are evicted first, but none that is used before this one (`use`). Other files take no room.
+        Shards with the latest next use are evicted first, but none that is used before this one (`use`). Other files take no room.
 
         Raises:
             FileExistsError, BlockingIOError: the file is there, or is being written.

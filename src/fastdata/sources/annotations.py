@@ -318,6 +318,6 @@ def _object(words: list[str], dataset: _Dataset) -> _Object:
         return [x - width / 2, y - height / 2, x + width / 2, y + height / 2], int(category), values[4:], False
     if len(values) < 6 or len(values) % 2:
         known = "class x_center y_center width height, a polygon, or with keypoints, if data.yaml has kpt_shape"
-        raise ValueError(f"{len(words)} numbers; a line is {known}")
+        raise ValueError(f"{len(words)} numbers, but a line is {known}")
     xs, ys = values[::2], values[1::2]
     return [min(xs), min(ys), max(xs), max(ys)], int(category), [], True

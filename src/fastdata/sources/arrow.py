@@ -164,7 +164,7 @@ class _ArrowFile:
         leaf = f"{name}.{field}" if field else name
         column = (self._file.read([leaf], use_threads=False) if self._table is None else self._table)[name]
         if len(column) != len(self):
-            raise ValueError(f"{leaf} has {len(column)} rows, its row groups {len(self)}")
+            raise ValueError(f"{leaf} has {len(column)} rows, but its row groups have {len(self)}")
         return list((compute.struct_field(column, field) if field else column).to_pylist())
 
     def cell(self, name: str, row: int) -> Any:

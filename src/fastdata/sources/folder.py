@@ -206,9 +206,9 @@ class FileIndex:
             first = f"the first image is {inputs.sources[0].name}, the first {called} {[*unpaired, 'nothing'][0]}"
             raise PrepError(f"no {called} in {folder} belongs to an image: {first}; names must be equal but for the extension")
         if unpaired:
-            yield f"{called}: {number_of(len(unpaired), 'file')} of no input: {listed(unpaired)}"
+            yield f"{called}: {number_of(len(unpaired), 'file')} without an input: {listed(unpaired)}"
         if shared := [name for name, uses in self._uses.items() if uses > 1]:
-            yield f"{called}: {number_of(len(shared), 'file')} of several inputs: {listed(shared)}"
+            yield f"{called}: {number_of(len(shared), 'file')} shared by several inputs: {listed(shared)}"
 
 
 def with_companion(source: Source, files: Sequence[Source], called: str) -> Source:

@@ -91,7 +91,7 @@ def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
     kind, file = getattr(sources[0], "locator", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
     if kind == "parquet" or (kind == "arrow" and remote):
         instead = "prepare it with --order listed, export the store (fastdata export), and prepare the export with --order shuffled"
-        raise PrepError(f"{file} is unpacked in large pieces, which shuffled inputs would do once for each: {instead}")
+        raise PrepError(f"{file} is unpacked in large pieces, again for each of shuffled inputs: {instead}")
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SHUFFLE_SEED) for k in range(len(sources)))
     return Packed(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))
 

@@ -216,7 +216,7 @@ def with_pattern(inputs: SourceList, options: LabelOptions) -> SourceList:
     except re.error as error:
         raise PrepError(f"{option} is not a regular expression: {error}") from None
     if regex.groups != 1:
-        raise PrepError(f"{option} has {regex.groups} groups, but needs one, around what the class is, such as '(n\\d+)_'")
+        raise PrepError(f"{option} has {regex.groups} groups, but needs one, around the class, such as '(n\\d+)_'")
     matches = (regex.search(nfc(source.name)) for source in inputs.sources)
     found = [sys.intern((match[1] or "") if match else "") for match in matches]
     if not any(found):

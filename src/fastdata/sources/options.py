@@ -30,7 +30,7 @@ class LabelOptions:
         group="Labels",
     )
     label_from: str | None = option(
-        r"Take the class from each path: the one group of this, such as '(n\d+)_'.", metavar="REGEX", group="Labels"
+        r"Take the class from each path: what the one group matches, such as '(n\d+)_'.", metavar="REGEX", group="Labels"
     )
     label_column: str | None = option(
         "The column of a table or an archive that holds the classes; none: no labels.", metavar="COLUMN", group="Labels"
@@ -81,7 +81,7 @@ class SizeOptions:
     """How large an input may be."""
 
     max_bytes: int | None = option(
-        "Reject arrays, and documents of text, with more bytes before they are in memory. Default: 4294967296 for arrays, "
+        "Reject arrays and documents of more bytes, before they are read into memory. Default: 4294967296 for arrays, "
         "1073741824 for documents.",
         type="int",
     )

@@ -294,7 +294,7 @@ def _open(path: AnyPath) -> Any:
             source = pickle.load(file)
         return _RemoteItems(Path(path).with_name(SOCKET)) if source is None else _view(source, NO_LABELS)
     except Exception as error:
-        raise PrepError(f"SOURCE cannot be opened in a worker: {type(error).__name__}: {error}; name module:function") from error
+        raise PrepError(f"SOURCE cannot be opened in a worker: {type(error).__name__}: {error}; give module:function") from error
 
 
 def _call(match: re.Match[str], folder: Path) -> Any:

@@ -113,7 +113,7 @@ def _csv_rows(path: AnyPath) -> Iterator[dict[str, str]]:
         raise PrepError(f"{path} has two columns of one name: {', '.join(names)}")
     for number, row in enumerate(rows, 2):
         if len(row) != len(names):
-            raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, the first row has {len(names)}")
+            raise PrepError(f"{path}, row {number}: {number_of(len(row), 'column')}, but the first row has {len(names)}")
         yield dict(zip(names, map(str.strip, row), strict=True))
 
 
@@ -338,7 +338,7 @@ def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
         except ValueError as error:
             raise field_error(field, error) from None
     elif not field.typed and texts and any(cells) and all(map(is_number, filter(None, cells))):
-        raise field_error(field, f"its values are no text: {give_type(field)}")
+        raise field_error(field, f"its values are not text: {give_type(field)}")
     if column.type == "bytes" and not texts:
         raise field_error(field, "bytes come from files or members, as NAME=ENDING, or from a Parquet that holds the images")
     for row, cell in enumerate(cells):

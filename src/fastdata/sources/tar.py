@@ -129,7 +129,7 @@ def _sample(
     by_ending = {_ending(member.name): member for member in group}
     if len(by_ending) < len(group):
         twice = next(member.name for member in group if by_ending[_ending(member.name)] is not member)
-        raise PrepError(f"{path} has two members {twice!a}, or differing in case alone; write the tar again with one of them")
+        raise PrepError(f"{path} has the member {twice!a} twice, perhaps in another case; write the tar again with one of them")
     label, names, used = _label(file, by_ending)
     chosen = {used, *endings, *selection.images, *(_ending(image.name) for image in images)}
     skipped.update(ending for ending in by_ending if ending not in chosen)

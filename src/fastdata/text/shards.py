@@ -120,7 +120,7 @@ class _Shard:
                 raise CodecError(skip[1], skip[0])
             tokens, lengths = read_tokens(self._root, piece, self._options.end)
             if (top := int(tokens.max(initial=0))) >= self._options.vocab_size:
-                raise CodecError(f"an id of {top} in a vocabulary of {self._options.vocab_size}", "id-out-of-range")
+                raise CodecError(f"its id {top} is not below the vocabulary size {self._options.vocab_size}", "id-out-of-range")
             self._append(tokens)
             counts = lengths.tolist()
         except (CodecError, OSError) as error:

@@ -27,7 +27,8 @@ def check_rank(loader: Any, world: World) -> None:
     rank, size = getattr(part, "rank", None), getattr(part, "world_size", None)
     if size is not None and (rank, size) != (world.rank, world.size):
         raise FastDataError(
-            f"the Loader has the samples of rank {rank} of {size}, but this is rank {world.rank} of {world.size}: leave both out"
+            f"the Loader has the samples of rank {rank} of {size}, but this is rank {world.rank} of {world.size}: "
+            "leave rank and world_size out"
         )
 
 

@@ -76,7 +76,7 @@ def evaluate(model: nn.Module, loader: Any, loss_fn: Any, metrics: Metrics, comp
                 losses = losses_of(loss_fn(recorded, batch))
                 if (functions or objects) and recorded.calls != 1:
                     text = f"loss_fn called the model {recorded.calls} times, so metrics do not know which outputs to take"
-                    raise FastDataError(f"{text}: call a module once")
+                    raise FastDataError(f"{text}: call the model once in loss_fn")
                 found = {name: _pair(name, function(recorded.outputs, batch), batch) for name, function in functions.items()}
             if valid == 0:
                 continue
@@ -128,7 +128,7 @@ def _computed(objects: Mapping[str, tuple[Any, Any]], number: int, world: World)
     for name in found:
         values = torch.tensor([rank[name] for rank in ranks], dtype=torch.float64)
         if not values.isclose(values[0], rtol=1e-4, equal_nan=True).all():  # sums on a GPU may be taken in another order
-            raise FastDataError(f"{name!r} is {values.tolist()}, rank by rank: its compute() must sum over them")
+            raise FastDataError(f"{name!r} is {values.tolist()}, rank by rank: its compute() must sum over the ranks")
     return dict(ranks[0])
 
 

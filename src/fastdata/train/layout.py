@@ -49,7 +49,7 @@ class EMA:
 def device_for(device: str | torch.device | None, model: nn.Module) -> torch.device | None:
     """Return the device to move the model to, or None to leave it. "cuda" is the GPU that torchrun gave to this rank.
 
-Without a name, the model moves to this GPU if there is one, and if all of it is on the CPU, neither wrapped nor sharded.
+    Without a name, the model moves to this GPU if there is one, and if all of it is on the CPU, neither wrapped nor sharded.
     """
     rank, count = int(os.environ.get("LOCAL_RANK") or 0), torch.cuda.device_count()
     if device is None:
@@ -76,7 +76,7 @@ def lay_out(
 ) -> tuple[nn.Module, nn.Module, EMA | None]:
     """Return the model with the keys of its state_dict unchanged, the (wrapped) module to call, and the average, if any."""
     if names := [name for name, _ in dead_biases(model)]:
-        text = f"convolutions whose bias the following BatchNorm cancels: {len(names)}, the first is {names[0]}"
+        text = f"the following BatchNorm cancels the bias of convolutions: {len(names)}, the first is {names[0]}"
         warnings.warn(f"{text}. drop_dead_bias(model) removes these biases, with the same output", stacklevel=3)
     if device is not None:
         model.to(device)
@@ -118,7 +118,7 @@ def build_optimizer(optimizer: Any, model: nn.Module, device: torch.device) -> t
         optimizer = optimizer(model.parameters(), **({"fused": True} if fuse else {}))
     if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
         found = type(optimizer).__name__
-        raise TypeError(f"optimizer is a {found}, but must be one, or make one: several, or LBFGS, need a loop of your own")
+        raise TypeError(f"optimizer is a {found}, but must be, or make, one optimizer; several, or LBFGS, need a loop of your own")
     own = {id(p) for p in model.parameters()}
     if not all(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("the optimizer has parameters that are not the model's: give a function, as partial(AdamW, lr=1e-3)")

@@ -63,7 +63,7 @@ def check_values(result: Any) -> None:
             return
         index = (node._saved_ignore_index + 2**63) % 2**64 - 2**63  # torch saves it unsigned
         if ignored := int((node._saved_target == index).sum()):
-            text = f"{ignored} of {losses.numel()} targets are {index}, which the loss ignores, but whose zeros would count"
+            text = f"{ignored} of {losses.numel()} targets are {index}, which the loss ignores, but their zeros would count"
             raise TypeError(f"{text}: return (losses, targets != {index})")
         return
     while type(node).__name__ in SUMS:

@@ -63,7 +63,7 @@ class Schedule:
         elif isinstance(self._scheduler, Curve) and self._scheduler.total != updates < math.inf:
             raise ValueError(f"{self._scheduler}, but fit makes {updates:.0f} updates: leave total out, and fit fills it in")
         if isinstance(self._scheduler, OneCycleLR) and self.every == "update" and self._scheduler.total_steps < updates < math.inf:
-            raise ValueError(f"OneCycleLR has total_steps={self._scheduler.total_steps}, but the run has {updates:.0f} updates")
+            raise ValueError(f"OneCycleLR has total_steps={self._scheduler.total_steps}, but needs the run's {updates:.0f} updates")
 
     def updated(self, update: int) -> None:
         """Set the rates of the next update, after update number `update`, counted from 0, was tried."""
