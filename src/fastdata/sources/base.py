@@ -67,7 +67,7 @@ _open_binary = methodcaller("open", "rb")
 
 
 def open_once(path: AnyPath, opener: Callable[[AnyPath], Any], key: str = "") -> Any:
-    """Open an archive, which has a method `close`; or return the last one opened, if its key, or else its file, is the same."""
+    """Open an archive, which has a method `close`; or return the last one opened, if it has the same key, or else the same file."""
     stamp = opener, path, key or state_of(path)
     if not _cached or _cached[0][0] != stamp:
         release()
