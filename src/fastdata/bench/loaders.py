@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -151,15 +150,11 @@ class ImageFiles(Dataset[tuple[torch.Tensor, int]]):
 
 
 def random_box(height: int, width: int) -> tuple[int, int, int, int]:
-    """Return (top, left, height, width) as torchvision's RandomResizedCrop.get_params does with its defaults."""
-    for _ in range(10):
-        area = height * width * random.uniform(0.08, 1)
-        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            return random.randint(0, height - h), random.randint(0, width - w), h, w
-    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
-    return (height - h) // 2, (width - w) // 2, h, w
+    """Return (top, left, height, width) as torchvision's RandomResizedCrop draws them with its defaults."""
+    crop = RandomResizedCrop(1)
+    draws = torch.rand(crop.draws, 1, dtype=torch.float64).numpy()
+    top, left, h, w = crop.boxes(draws, np.array([height]), np.array([width]))[0].tolist()
+    return top, left, h, w
 
 
 # The command

@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -134,11 +133,6 @@ def extra(module: str, package: str, what: str) -> ModuleType:
     except ModuleNotFoundError:
         advice = "pip install 'fastdata-torch[formats]', or convert the image"
         raise CodecError(f"{what} is read with {package}, which is not installed: {advice}", "unsupported") from None
-
-
-def extras() -> tuple[str, ...]:
-    """Return the optional packages for images that are installed."""
-    return tuple(name for name in EXTRAS if any(metadata.distributions(name=name)))
 
 
 @contextmanager

@@ -13,13 +13,14 @@ import numpy as np
 
 from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.jpeg_file import JpegHeader
-from fastdata.codecs.pillow_files import extras
+from fastdata.codecs.pillow_files import EXTRAS
 from fastdata.codecs.pixels import JPEGS, encode_record
 from fastdata.errors import CodecError
 from fastdata.images.geometry import layout
 from fastdata.images.masks import MaskRecipe, decode_mask
 from fastdata.images.sections import NamedImage
 from fastdata.store.manifest import IMAGE, MASK, Form
+from fastdata.system.machine import installed_versions
 from fastdata.types import Array
 
 Shape = tuple[int, int]
@@ -68,7 +69,7 @@ class ImageRecipe:
     @property
     def libraries(self) -> tuple[str, ...]:
         """The packages that read and write images here: the required ones, and the optional ones that are installed."""
-        return ("opencv-python-headless", "pillow", "simplejpeg", *extras())
+        return ("opencv-python-headless", "pillow", "simplejpeg", *sorted({*EXTRAS} & installed_versions().keys()))
 
     @property
     def form(self) -> Form:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from fastdata.prepare.worker import shard_path, shard_table
 from fastdata.sources.inputs import nothing_kept, tried_path
 from fastdata.sources.urls import to_path
 from fastdata.store.columns import join_columns
-from fastdata.store.files import COLUMNS, MANIFEST, FileSum, clear, file_sum, sync, write_atomic, write_tables
+from fastdata.store.files import COLUMNS, MANIFEST, WORK, FileSum, clear, file_sum, sync, write_atomic, write_tables
 from fastdata.store.manifest import Manifest, Variant
 from fastdata.store.reader import INDEX_ROW
 from fastdata.words import human_bytes, number_of
@@ -220,7 +221,7 @@ def finish(work: PrepareRun) -> tuple[str, ...]:
     if not any(counts):
         first = first_reject(rejects, plan) or "there is nothing in them"
         clear(out)
-        work.clear()
+        shutil.rmtree(work.store / WORK, ignore_errors=True)
         with suppress(OSError):  # someone else has put a file there
             out.rmdir()
         raise nothing_kept(len(rejects), Counter(reject["reason"] for reject in rejects), first)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fastdata.errors import PrepError, StoreError, lacking
-from fastdata.prepare.plan import plan_folder, plan_path
+from fastdata.prepare.plan import plan_folder
 from fastdata.store.files import LOCK, MANIFEST, NEXT, WORK, clear, is_store, link, own_files, sync
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems that have none, such as Lustre without "flock"
@@ -24,7 +25,9 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems tha
 
 @contextmanager
 def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
-    """Make the folder and lock it until the process ends. share: tasks may hold the lock together, since their files are equal.
+    """Make the folder and lock it. At the end, remove what only an unfinished store needs, if the store is finished.
+
+    share: tasks may hold the lock together, since their files are equal.
 
     Errors of the disk become a StoreError that says how to go on.
     """
@@ -39,9 +42,8 @@ def claimed(out: Path, *, share: bool = False) -> Iterator[None]:
             yield
         finally:
             with suppress(OSError):
-                if is_store(out) and is_settled(out) and not plan_path(plan_folder(out)).exists():  # it is finished
-                    lock.unlink(missing_ok=True)
-                    lock.parent.rmdir()
+                if is_store(out) and is_settled(out) and plan_folder(out) == out:  # it is finished, and nothing is to replace it
+                    shutil.rmtree(lock.parent, ignore_errors=True)
             os.close(descriptor)
     except OSError as error:
         why = lacking(error) or error
@@ -81,13 +83,6 @@ def _is_ours(out: Path) -> bool:
 def is_settled(root: Path) -> bool:
     """Return whether no replacement of a store is unfinished."""
     return not (root / NEXT / MANIFEST).exists()
-
-
-def replace_store(out: Path, root: Path) -> None:
-    """Replace the store around `out` by the finished store `out`, unless another process already does."""
-    with suppress(FileNotFoundError):
-        out.rename(root / NEXT)
-        settle(root)
 
 
 def settle(root: Path) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import bisect
 import json
 import platform
-import shutil
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from fastdata.store.columns import Column
 from fastdata.store.files import MANIFEST, NEXT, PLAN, WORK, write_atomic
 from fastdata.store.info import plain_values
 from fastdata.store.manifest import Labels, Manifest, read_manifest
+from fastdata.system.machine import installed_versions
 
 SHARD_SAMPLES = 10_000  # the maximum, so that an interrupted run loses only seconds
 SHARD_BYTES = 2 << 30  # of input; about the maximum
@@ -120,10 +119,6 @@ class PrepareRun:
                 return read_manifest(folder).fingerprint == self.plan.fingerprint
         return False
 
-    def clear(self) -> None:
-        """Remove the files that only an unfinished store needs."""
-        shutil.rmtree(self.store / WORK, ignore_errors=True)
-
 
 def make_plan(
     found: SourceList,
@@ -156,7 +151,7 @@ def freeze(
 ) -> Plan:
     """Make a plan with its fingerprint. more: its other attributes."""
     tokenizers = [name for column in more.get("columns", ()) if column.tokens for name in column.tokens.tokenizer.libraries]
-    libraries = {name: version_of(name) for name in ("fastdata", "lmdb", "numpy", *options.libraries, *tokenizers)}
+    libraries = _versions(("fastdata", "lmdb", "numpy", *options.libraries, *tokenizers))
     amounts = tuple(
         sum(max(s.size, 0) for s in sources[begin:end]) if options.unit == "B" else end - begin for begin, end in pairwise(bounds)
     )
@@ -189,12 +184,10 @@ def machine_of(libraries: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def version_of(library: str) -> str:
-    """Return the installed version of a library, or "none" if it is not installed."""
-    try:
-        return __version__ if library == "fastdata" else metadata.version(library)
-    except metadata.PackageNotFoundError:
-        return "none"
+def _versions(libraries: Iterable[str]) -> dict[str, str]:
+    """Return the installed version of each library, or "none" if it is not installed."""
+    found = installed_versions() | {"fastdata": __version__}
+    return {name: found.get(name, "none") for name in libraries}
 
 
 def check_host(work: PrepareRun, *, inputs: bool = True) -> None:
@@ -204,7 +197,7 @@ def check_host(work: PrepareRun, *, inputs: bool = True) -> None:
     """
     plan, host = work.plan, socket.gethostname()
     planned = {**plan.libraries, **(plan.machine if inputs else {})}
-    here = {name: version_of(name) for name in plan.libraries} | (machine_of(plan.libraries) if inputs else {})
+    here = _versions(plan.libraries) | (machine_of(plan.libraries) if inputs else {})
     if lines := [f"  {name} {planned[name]}, here {here.get(name)}" for name in planned if planned[name] != here.get(name)]:
         raise PrepError(
             "\n".join([f"{host} would not make the bytes that the plan of {work.store} means:", *lines])

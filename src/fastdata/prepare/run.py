@@ -16,7 +16,7 @@ from multiprocessing import connection
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.plan import PrepareRun
 from fastdata.prepare.spawn import DONE, EXTRA_S, POSITION, REJECTED, Worker, take
-from fastdata.prepare.worker import ShardResult, ShardTask, publish_shard
+from fastdata.prepare.worker import ShardTask, publish_shard
 from fastdata.store.files import WORK, unique
 from fastdata.system.machine import available_cores, free_memory
 
@@ -105,9 +105,8 @@ class _Pool:
                 kind, value = worker.pipe.recv()
                 if kind == "failed":
                     raise StoreError(f"a worker could not go on: {value}\nWhat is finished is kept; run the same command again.")
-                made: ShardResult = value
+                self._published.append(self._publisher.submit(publish_shard, self._work.out, worker.task.shard, *value))
                 worker.task = None
-                self._published.append(self._publisher.submit(publish_shard, self._work.out, made))
         except (EOFError, ConnectionError):
             return False
         return True

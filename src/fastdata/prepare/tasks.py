@@ -13,18 +13,16 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.build_plan import build_plan, check_positive, on_disk, plan_stores
 from fastdata.prepare.finish import PlanSummary, Summary, TaskSummary, finish, finished_shards, skipped_note, summarize
-from fastdata.prepare.folder import claimed, replace_store, settle
+from fastdata.prepare.folder import claimed, settle
 from fastdata.prepare.plan import PrepareRun, check_host, difference, load_plan, plan_path, save_plan, saved_plan
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
@@ -157,7 +155,6 @@ def _lay_plan(work: PrepareRun, overwrite: bool) -> PrepareRun | None:
     if (work.out / MANIFEST).exists():
         if not overwrite:
             _check_same(work, difference(read_manifest(work.out), work.plan))
-            work.clear()  # a run that is killed at its very end leaves it
             return None
         work = replace(work, out=work.out / WORK / NEXT, replaces=work.out)
         work.out.mkdir(exist_ok=True)
@@ -243,8 +240,6 @@ def _unless_finished(work: PrepareRun) -> Iterator[None]:
     except (OSError, PrepError, StoreError):
         if not work.is_stored():
             raise
-        if work.replaces is None:  # else the process that puts the store in its place removes the folder
-            work.clear()
 
 
 def _make_missing(
@@ -259,12 +254,21 @@ def _make_missing(
     total, left = (sum(work.plan.amounts[k] for k in some) for some in (shards, missing))
     unit = work.plan.options.unit  # "img" or "B"
     look: dict[str, Any] = {"dynamic_ncols": True} if sys.stderr.isatty() else {"mininterval": LINE_S, "file": _Lines()}
-    with tqdm(total=total, initial=total - left, unit=unit, unit_scale=unit == "B", smoothing=0.1, disable=not show, **look) as bar:
+    look |= {"total": total, "initial": total - left, "unit": unit, "unit_scale": unit == "B", "smoothing": 0.1}
+    stack = ExitStack()
 
-        def report(finished: int, rejected: int) -> None:
-            bar.set_postfix(rejected=rejected, refresh=False)
-            bar.update(total - left + finished - bar.n)
+    @cache
+    def bar() -> Any:
+        from tqdm import tqdm  # which takes 30 ms, in which the workers are at work already
 
+        return stack.enter_context(tqdm(**look))
+
+    def report(finished: int, rejected: int) -> None:
+        if show:
+            bar().set_postfix(rejected=rejected, refresh=False)
+            bar().update(total - left + finished - bar().n)
+
+    with stack:
         if missing:
             engine(missing, report, work=work, timeout_s=timeout_s)
     return before
@@ -300,8 +304,9 @@ def _finish_store(work: PrepareRun, resumed: int | None, started: float) -> Summ
     found = store.manifest, store.rejects(), work.plan
     summary = summarize(work.store, *found, resumed=resumed, seconds=seconds, notes=notes)
     if work.replaces is not None:
-        replace_store(work.out, work.replaces)
-    work.clear()
+        with suppress(FileNotFoundError):  # another process has begun this
+            work.out.rename(work.replaces / NEXT)
+            settle(work.replaces)
     return summary
 
 

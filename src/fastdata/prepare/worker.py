@@ -47,15 +47,6 @@ class ShardTask:
     skip: dict[int, tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class ShardResult:
-    """The files of a shard, by the names of variants and of columns, not published yet; and the bytes of its table."""
-
-    shard: int
-    files: dict[str, Path]
-    table: bytes
-
-
 class ProgressReport:
     """Reports to the parent through shared memory. An input, or some documents, are left out if they crash workers."""
 
@@ -100,8 +91,11 @@ class Writers:
         for writer, record in zip(self._writers.values(), records, strict=True):
             writer.append(record)
 
-    def finish(self, table: dict[str, Any]) -> ShardResult:
-        """Complete the files. table: additions of the kind of data to the shard's table."""
+    def finish(self, table: dict[str, Any]) -> tuple[dict[str, Path], bytes]:
+        """Complete the files, and return them by the names of variants and of columns, and the shard's table.
+
+        table: what the kind of data adds to it.
+        """
         plan, sums, indices = self._job.plan, dict[str, FileSum](), dict[str, str]()
         for name, writer in self._writers.items():
             sums[name], rows = writer.finish()
@@ -110,7 +104,7 @@ class Writers:
             sums[COLUMNS] = save_values(plan.columns, self._rows, self._temporary(COLUMNS))
         files = {name: [total.bytes, total.xxh3_128] for name, total in sums.items()}
         body = {"fingerprint": plan.fingerprint, "files": files, "indices": indices, **table}
-        return ShardResult(self._shard, {name: self._temporary(name) for name in sums}, json.dumps(body).encode())
+        return {name: self._temporary(name) for name in sums}, json.dumps(body).encode()
 
     def __enter__(self) -> Writers:
         return self
@@ -162,8 +156,8 @@ def main(connection: int, status: int, alive: int) -> None:
                 parent.send(("failed", str(error) if known else lacking(error) or traceback.format_exc()))
 
 
-def make_shard(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> ShardResult:
-    """Make the files of a shard; again, if inputs cannot be read for a reason that may pass."""
+def make_shard(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> tuple[dict[str, Path], bytes]:
+    """Make the files and the table of a shard; again, if inputs cannot be read for a reason that may pass."""
     pauses_s = [*PAUSES_S]
     while True:
         try:
@@ -188,11 +182,11 @@ def _check_unchanged(job: PrepareRun, task: ShardTask) -> None:
             raise PrepError(f"{root / name} was replaced after its inputs were listed: start again with --overwrite")
 
 
-def publish_shard(out: Path, made: ShardResult) -> None:
+def publish_shard(out: Path, shard: int, files: dict[str, Path], table: bytes) -> None:
     """Publish the files of a shard, then its table, which marks it as complete."""
-    for name, path in made.files.items():
-        publish(path, shard_path(out, name, made.shard))
-    write_atomic(shard_table(out, made.shard), made.table, durable=False)
+    for name, path in files.items():
+        publish(path, shard_path(out, name, shard))
+    write_atomic(shard_table(out, shard), table, durable=False)
 
 
 class _DiskError(StoreError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -218,18 +219,15 @@ class ColumnReader:
 
     def read(self, rows: Array) -> Array | Lists | list[Any]:
         """Return the values of these samples: an array [n, *shape], lists, or Python objects for text, bytes and JSON."""
-        if self.column.type in TEXTS:
-            return self.objects(rows)
-        if not self.column.many:
-            return self.take(rows)
-        return Lists(self.take(rows), np.concatenate([[0], np.cumsum(self.lengths(rows))]))
-
-    def objects(self, rows: Array) -> list[Any]:
-        """Return the text, bytes or JSON of these samples."""
-        assert self._offsets is not None
+        values = self.take(rows)
+        if self._offsets is None:
+            return values
+        offsets = np.concatenate([[0], np.cumsum(self.lengths(rows))])
+        if self.column.many:
+            return Lists(values, offsets)
         decode: Any = {"bytes": bytes, "text": bytes.decode, "json": json.loads}[self.column.type]
-        ends = zip(self._offsets[rows].tolist(), self.lengths(rows).tolist(), strict=True)
+        data = values.tobytes()
         try:
-            return [decode(self._values[start : start + length].tobytes()) for start, length in ends]
+            return [decode(data[start:end]) for start, end in pairwise(offsets.tolist())]
         except (ValueError, RecursionError):
             raise self._damaged() from None

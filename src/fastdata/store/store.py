@@ -190,15 +190,13 @@ def verify(path: StrPath, *, tick: Callable[[int], None] = lambda size: None) ->
     except FastDataError as error:
         yield str(error)
         return
-    location = path if isinstance(path, StoreLocation) else None  # whose tables were compared with their checksums when they came
-    for name, total in manifest.files.items() if location is None else ():
+    remote = path if isinstance(path, StoreLocation) else None  # whose tables were compared with their checksums when they came
+    for name, total in manifest.files.items() if remote is None else ():
         yield from _problems(check_sum, root / name, total)
     for variant in manifest.variants:
         for shard, total in enumerate(variant.shards):
-            if location is not None:
-                yield from _problems(location.check, variant, shard)
-            else:
-                yield from _problems(check_sum, root / shard_file(variant.name, shard), total)
+            local = (check_sum, root / shard_file(variant.name, shard), total)
+            yield from _problems(*local if remote is None else (remote.check, variant, shard))
             tick(total.bytes)
 
 

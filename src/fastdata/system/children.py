@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-MAIN = "import sys; sys.path.remove(''); from {} import {} as main; main(*map(int, sys.argv[1:]))"
+MAIN = "import gc, sys; gc.set_threshold(50_000); sys.path.remove(''); from {} import {} as main; main(*map(int, sys.argv[1:]))"
 
 
 def start_python(function: str, *descriptors: int) -> subprocess.Popen[bytes]:
