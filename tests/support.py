@@ -206,6 +206,11 @@ def shards(out: Path) -> list[Path]:
     return sorted(out.glob("*/shard-*.mdb"))
 
 
+def made_shards(out: Path) -> dict[Path, int]:
+    """The finished shards of a store that is being made, and the inode of each."""
+    return {path: path.stat().st_ino for path in shards(out) if (out / "work" / f"{path.stem}.json").exists()}
+
+
 def signed(root: Path, name: str = "samples.npy") -> Path:
     """Give a file of a store that was changed its checksum in the manifest, as a program that lies would."""
     data, body = (root / name).read_bytes(), json.loads((root / "manifest.json").read_bytes())

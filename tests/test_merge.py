@@ -120,31 +120,26 @@ def test_columns_masks_and_tokenizers_that_differ_are_refused(tmp_path: Path) ->
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
-    """Stores of two images of each of some classes, whose names are given to all in one order."""
-    root = tmp_path_factory.mktemp("pool")
-    found = {}
-    for k, names in enumerate([("a",), ("b", "a"), ("c", "d"), ("d", "b", "a"), ("e",)]):
-        folder = classes(root / str(k), dict.fromkeys(names, 2), seed=1000 * k)
-        found[names] = fastdata.prep(folder, root / f"{k}.fds", size=16, codec="rgb", classes=[*"abcde"], workers=1).out
-    return found
+def pool(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two stores of two images of a class, whose classes have one list of names."""
+    root, options = tmp_path_factory.mktemp("pool"), {"size": 16, "codec": "rgb", "classes": [*"ae"], "workers": 1}
+    folders = [classes(root / name, {name: 2}, seed=k) for k, name in enumerate("ae")]
+    return [fastdata.prep(folder, folder.with_suffix(".fds"), **options).out for folder in folders]
 
 
-def test_shards_are_copied_where_there_are_no_links(
-    pool: dict[tuple[str, ...], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_are_copied_where_there_are_no_links(pool: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr("fastdata.store.files.os.link", refuse)
-    merged = fastdata.merge([pool[("a",)], pool[("e",)]], tmp_path / "m.fds")
+    merged = fastdata.merge(pool, tmp_path / "m.fds")
     assert all(path.stat().st_nlink == 1 for path in merged.glob("*/*.mdb")) and not list(merged.rglob("*.tmp"))
     sound(merged)
 
 
-def test_links_are_followed(pool: dict[tuple[str, ...], Path], tmp_path: Path) -> None:
+def test_links_are_followed(pool: list[Path], tmp_path: Path) -> None:
     """A store may be a folder of symbolic links, or behind one: the merged store has the files themselves."""
-    one, two = pool[("a",)], shutil.copytree(pool[("e",)], tmp_path / "two.fds")
+    one, two = pool[0], shutil.copytree(pool[1], tmp_path / "two.fds")
     linked = tmp_path / "linked.fds"
     for path in sorted(one.rglob("*")):
         if path.is_file():
@@ -178,11 +173,10 @@ def test_a_sample_and_its_bytes_are_taken_out(codec: str, tmp_path: Path) -> Non
     assert [any(record in path.read_bytes() for path in store.rglob("*.*")) for store in (whole, part)] == [True, False]
 
 
-def test_what_does_not_merge(pool: dict[tuple[str, ...], Path], tmp_path: Path) -> None:
-    one = pool[("a",)]
-    other = fastdata.prep(
-        classes(tmp_path / "x", {"a": 2}), tmp_path / "x.fds", size=16, codec="png", classes=[*"abcde"], workers=1
-    ).out
+def test_what_does_not_merge(pool: list[Path], tmp_path: Path) -> None:
+    one, _ = pool
+    source = classes(tmp_path / "x", {"a": 2})
+    other = fastdata.prep(source, tmp_path / "x.fds", size=16, codec="png", classes=[*"ae"], workers=1).out
     cases: list[tuple[list[Path], Path | str, str]] = [
         ([one, other], tmp_path / "m.fds", "codec rgb, now png"),
         ([one, stores.tokens()], tmp_path / "m.fds", "only stores of one kind"),

@@ -8,101 +8,74 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import fastdata
-from fastdata import ArrayDataset, LMDBDataset, RAMDataset, TokenDataset
+from fastdata import LMDBDataset, RAMDataset
 from fastdata.errors import PrepError, StoreError
 from fastdata.store.store import verify
-from support import encode, tree
+from stores import write_files
+from support import tree
 
-REPLACED = "was replaced while this dataset was in use; make the dataset again"
-OLD, NEW = 10, 200
-COUNT = 12
-
-
-def _write(root: Path, kind: str, value: int) -> Path:
-    """Inputs that hold one value."""
-    root.mkdir()
-    for k in range(COUNT):
-        stem = root / f"{value}-{k:02d}"
-        if kind == "images":
-            stem.with_suffix(".bmp").write_bytes(encode(np.full((24, 24, 3), value, np.uint8), ".bmp"))
-        elif kind == "text":
-            stem.with_suffix(".txt").write_text(chr(value) * 40)
-        else:
-            np.save(stem.with_suffix(".npy"), np.full((8, 8, 8), value, np.uint8))
-    return root
-
-
-SOURCES: dict[str, tuple[dict[str, Any], Callable[[Path], Any]]] = {
-    "images": ({"codec": "rgb", "shard_samples": 3}, LMDBDataset),
-    "text": ({"tokenizer": "bytes", "end_token": "none"}, lambda out: TokenDataset(out, block_size=7)),
-    "arrays": ({"kind": "arrays"}, ArrayDataset),
+OLD, NEW, COUNT = 97, 98, 12
+OPTIONS: dict[str, dict[str, Any]] = {
+    "images": {"codec": "rgb", "shard_samples": 3},
+    "text": {"tokenizer": "bytes", "end_token": "none"},
+    "arrays": {"kind": "arrays"},
 }
+
+
+def _prepared(root: Path, kind: str, value: int) -> tuple[Path, Path]:
+    """Inputs that hold one value, and their store."""
+    pixels = {"images": np.full((24, 24, 3), value, np.uint8), "arrays": np.full((8, 8, 8), value, np.uint8)}
+    ending = {"images": ".bmp", "text": ".txt", "arrays": ".npy"}[kind]
+    source = write_files(root / str(value), {f"{value}-{k:02d}{ending}": pixels.get(kind, chr(value) * 40) for k in range(COUNT)})
+    return source, fastdata.prep(source, root / f"{value}.fds", workers=1, **OPTIONS[kind]).out
 
 
 def _values(dataset: Any) -> set[int]:
     """The values of all samples, without labels and what pads a row."""
-    found = set[int]()
-    for k in range(len(dataset)):
-        sample = dataset[k]
-        first = sample[0] if isinstance(sample, tuple) else sample
-        found |= {int(value) for value in np.unique(np.asarray(first))} - {65535}
-    return found
+    samples = (dataset[k] for k in range(len(dataset)))
+    firsts = (sample[0] if isinstance(sample, tuple) else sample for sample in samples)
+    return {int(value) for first in firsts for value in np.unique(np.asarray(first))} - {65535}
 
 
-@pytest.fixture(scope="module", params=SOURCES)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_who_has_the_old_store_open_gets_its_samples_or_an_error(kind: str, tmp_path: Path) -> None:
+    (_, out), (source, expected) = (_prepared(tmp_path, kind, value) for value in (OLD, NEW))
+    more: dict[str, Any] = {"block_size": 7} if kind == "text" else {}
+    read, unread, held = fastdata.open(out, **more), fastdata.open(out, **more), RAMDataset(out, **more)
+    assert _values(read) == _values(held) == {OLD}
+    fastdata.prep(source, out, overwrite=True, workers=1, **OPTIONS[kind])
+    assert tree(out) == tree(expected)
+    assert _values(read) == _values(held) == {OLD}
+    with pytest.raises(StoreError, match="was replaced while this dataset was in use; make the dataset again"):
+        _values(unread)
+    assert _values(fastdata.open(out, **more)) == {NEW}
 
 
-class Pair:
-    """Two sources of one kind, whose values are OLD and NEW, and the store of each."""
+class Pair(NamedTuple):
+    """Inputs that hold NEW, their store, and a store that holds OLD."""
 
-    def __init__(self, root: Path, kind: str) -> None:
-        options, self.reader = SOURCES[kind]
-        old_value, new_value = (97, 98) if kind == "text" else (OLD, NEW)
-        self.old, self.new = _write(root / "old", kind, old_value), _write(root / "new", kind, new_value)
-        self.options = {**options, "workers": 1}
-        self.rows = {"block_size": 7} if kind == "text" else {}
-        self.old_store = fastdata.prep(self.old, root / "old.fds", **self.options).out
-        self.new_store = fastdata.prep(self.new, root / "new.fds", **self.options).out
-        self.old_values, self.new_values = _values(self.reader(self.old_store)), _values(self.reader(self.new_store))
-        assert self.old_values.isdisjoint(self.new_values)
+    new: Path
+    new_store: Path
+    old_store: Path
+    options: dict[str, Any] = OPTIONS["images"]
 
     def copied(self, folder: Path) -> Path:
         return Path(shutil.copytree(self.old_store, folder / "o.fds"))
 
 
 @pytest.fixture(scope="module")
-def pair(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return Pair(tmp_path_factory.mktemp("pair"), kind)
-
-
-@pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return Pair(tmp_path_factory.mktemp("images"), "images")
-
-
-def test_who_has_the_old_store_open_gets_its_samples_or_an_error(pair: Pair, kind: str, tmp_path: Path) -> None:
-    out = pair.copied(tmp_path)
-    read, unread, held = pair.reader(out), pair.reader(out), RAMDataset(out, **pair.rows)
-    values = _values(read)
-    kept = _values(held)
-    fastdata.prep(pair.new, out, overwrite=True, **pair.options)
-    assert tree(out) == tree(pair.new_store)
-    assert values == kept == _values(read) == _values(held) == pair.old_values
-    with pytest.raises(StoreError, match=REPLACED):
-        _values(unread)
-    assert _values(pair.reader(out)) == pair.new_values
+    root = tmp_path_factory.mktemp("images")
+    return Pair(*_prepared(root, "images", NEW), _prepared(root, "images", OLD)[1])
 
 
 _watchers: list[Callable[[], None]] = []
-_hooked = False
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -112,13 +85,12 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         _watchers.append(watcher)
 
 
+sys.addaudithook(_audit)  # which cannot be removed
+
+
 @contextmanager
 def before_each_step(watcher: Callable[[], None]) -> Iterator[None]:
     """Call a function whenever this process is about to change a name in a folder."""
-    global _hooked
-    if not _hooked:
-        sys.addaudithook(_audit)
-        _hooked = True
     _watchers.append(watcher)
     try:
         yield
@@ -139,7 +111,7 @@ def test_at_any_step_there_is_one_whole_store_and_finishing_again_ends_alike(ima
             assert {int(value) for value in early[len(opened) % COUNT][0].unique()} == {OLD}
         shutil.copytree(out, states / str(len(opened)))
 
-    fastdata.prep_plan(images.new, out, overwrite=True, **{k: v for k, v in images.options.items() if k != "workers"})
+    fastdata.prep_plan(images.new, out, overwrite=True, **images.options)
     fastdata.prep_run(out, workers=1, progress=False)
     assert _values(LMDBDataset(out)) == {OLD} and list(verify(out)) == []
     with before_each_step(look):
@@ -158,7 +130,7 @@ def test_at_any_step_there_is_one_whole_store_and_finishing_again_ends_alike(ima
 
 
 def test_in_tasks_with_another_plan_in_between(images: Pair, tmp_path: Path) -> None:
-    out, options = images.copied(tmp_path), {key: value for key, value in images.options.items() if key != "workers"}
+    out, options = images.copied(tmp_path), images.options
     assert not fastdata.prep_plan(images.new, out, overwrite=True, **{**options, "shard_samples": 2}).finished
     fastdata.prep_run(out, task=0, of=2, workers=1, progress=False)
     assert not fastdata.prep_plan(images.new, out, overwrite=True, **options).finished
@@ -194,8 +166,7 @@ def test_of_two_that_overwrite_one_is_refused(images: Pair, tmp_path: Path) -> N
     with (out / "work/lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for prepare in (fastdata.prep, fastdata.prep_plan):
-            options = {key: value for key, value in images.options.items() if key != "workers"}
             with pytest.raises(PrepError, match="another fastdata-prep is making"):
-                prepare(images.new, out, overwrite=True, **options)
+                prepare(images.new, out, overwrite=True, **images.options)
     shutil.rmtree(out / "work")
     assert tree(out) == tree(images.old_store)

@@ -27,6 +27,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tokenizer": "bytes", "size": 8}, "{size} is about images"),
     ({"chunk": 4}, "{chunk} is about arrays"),
     ({"label_from": "x"}, "{label_from} 'x' has 0 groups"),
+    ({"label_from": "(x+)_"}, "{label_from} '(x+)_' finds a class in none of 2 paths, such as 00.png"),
+    ({"label_from": r"(\d"}, "not a regular expression: missing"),
+    ({"bits": 16}, "choose rgb or png for {codec}"),
+    ({"workers": 0}, "{workers} is 0, but must be positive"),
+    ({"root": "in"}, "{root} in is about a table of paths"),
+    ({"label_column": "x"}, "{label_column} x: "),
     ({"limit": 0}, "{limit} is 0, but must be positive"),
     ({"split": "val"}, "{split} val is about a table of paths"),
 ]
@@ -39,7 +45,7 @@ def test_messages_name_options_as_they_are_typed(tmp_path: Path, options: dict[s
     names = re.findall(r"{(\w+)}", message)
     typed = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)[: 1 + (value is not True)]]
     done = run(*PREP, "in", "o.fds", *typed, cwd=tmp_path)
-    assert done.returncode == 2
+    assert done.returncode == 2 and "Traceback" not in done.stderr
     assert message.format(**{name: f"--{name.replace('_', '-')}" for name in names}) in done.stderr
     with pytest.raises((ValueError, fastdata.errors.PrepError)) as caught:
         fastdata.prep(tmp_path / "in", tmp_path / "o.fds", **options)
@@ -112,21 +118,6 @@ def test_a_pattern_finds_the_class_in_each_path_of_an_archive(tmp_path: Path) ->
     assert store.manifest.labels.names == ("n01", "n02", "n10") and summary.rejected == {"no-label": 1}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "message"),
-    [
-        ("(x+)_", r"--label-from '\(x\+\)_' finds a class in none of 2 paths, such as 00.png"),
-        (r"(\d)(\d)", "2 groups, but needs one"),
-        (r"(\d", "not a regular expression: missing"),
-    ],
-)
-def test_wrong_patterns_are_errors(tmp_path: Path, pattern: str, message: str) -> None:
-    write_pictures(tmp_path / "in", 2)
-    done = run(*PREP, "in", "--label-from", pattern, cwd=tmp_path)
-    assert done.returncode == 2 and re.search(message, done.stderr), done.stderr
-    assert not (tmp_path / "in.fds").exists()
-
-
 def pairs(root: Path, images: str, masks: str, suffix: str = "") -> None:
     rng = np.random.default_rng(0)
     for k in range(3):
@@ -163,9 +154,6 @@ def test_what_labels_come_from_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("00.png,1\n")
     with pytest.raises(ValueError, match=r"label_from takes .*, labels and label_column .*: give one of them"):
         prep(tmp_path / "in", tmp_path / "o.fds", label_from="(.)", labels=tmp_path / "t.csv")
-    for options in (["--split", "train"], ["--root", "in"], ["--label-column", "x"]):
-        refused = run(*PREP, "in", *options, cwd=tmp_path)
-        assert refused.returncode == 2 and options[0] in refused.stderr and "in" in refused.stderr
     with pytest.raises(ValueError, match="label_from is about images"):
         prep(put(tmp_path / "a.txt", b"text"), tmp_path / "o.fds", tokenizer="bytes", label_from="(.)")
 

@@ -30,7 +30,7 @@ from fastdata.store.files import sum_of
 from fastdata.store.store import verify
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.world import World
-from support import MAIN, PREP, children, members, run, start, tree, until, write_pictures
+from support import MAIN, PREP, children, made_shards, members, run, start, tree, until, write_pictures
 
 __all__ = ["KILLS", "ORPHANS", "Round", "disturb", "end_of", "forked", "killed", "lose", "one", "photos", "two_epochs"]
 
@@ -125,10 +125,12 @@ def finished(out: Path, expected: dict[str, bytes | None], *commands: Sequence[A
 @killed
 def preparing(rng: Random, folder: Path) -> None:
     _, expected, seconds = prepared()
-    command = (*PREP, photos(), folder / "o.fds", *OPTIONS)
+    out, command = folder / "o.fds", (*PREP, photos(), folder / "o.fds", *OPTIONS)
     for _ in range(rng.choice((1, 1, 3))):
         disturb(start(*command), rng, seconds)
-    finished(folder / "o.fds", expected, command)
+    kept = made_shards(out)
+    finished(out, expected, command)
+    assert {path: path.stat().st_ino for path in kept} == kept, "a finished shard was made again"
 
 
 @killed

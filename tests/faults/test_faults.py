@@ -15,7 +15,7 @@ from support import run
 
 HERE = Path(__file__).parent
 TARGETS = load_targets()
-QUICK = ("saving", "loading")
+QUICK = ("saving", "loading", "preparing")
 TIMES = int(os.environ.get("FAULTS", "1"))  # make nightly tries more of all,
 SEED = int(os.environ.get("FAULTS_SEED", "0"))  # and others each day
 pytestmark = pytest.mark.slow
