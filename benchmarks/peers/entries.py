@@ -82,6 +82,7 @@ OURS = "fastdata"  # what ratios are formed with
 
 ENTRIES = (
     Entry("bare processes", "bare", None, ANTIALIASED, kind="limit", raw=True),
+    Entry("bare processes, antialias=False", "bare", None, PLAIN, "plain", kind="limit", eval=False, raw=True),
     Entry(OURS, "fastdata", None, ANTIALIASED, kind="ours", raw=True, captions=True),
     Entry("fastdata, antialias=False", "fastdata", None, PLAIN, "plain", kind="ours", eval=False, raw=True, captions=True),
     Entry("fastdata, images alone", "fastdata", None, ANTIALIASED, "alone", kind="ours", only="captions-256"),

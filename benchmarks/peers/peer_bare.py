@@ -1,4 +1,7 @@
-"""The limit: bare processes that run the code of fastdata's datasets over their share; nothing is shuffled or handed over."""
+"""The limit: bare processes that run the code of fastdata's datasets over their share; nothing is shuffled or handed over.
+
+variant: "", or "plain" (antialias=False).
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,19 @@ class BareTask(Workload):
     """The same work as the contestants': no flip, and centre crops for evaluation."""
 
     train: bool = True
+    antialias: bool = True
 
     def dataset(self, kind: Any = LMDBDataset) -> Any:
-        return kind(self.path, crop=RandomResizedCrop(self.crop) if self.train else CenterCrop(self.crop))
+        train = RandomResizedCrop(self.crop, antialias=self.antialias)
+        return kind(self.path, crop=train if self.train else CenterCrop(self.crop))
 
 
 def main() -> None:
     spec = Spec(**json.loads(Path(sys.argv[2]).read_text()))
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    with decode_limit(BareTask(spec.store, None, spec.side, spec.batch, spec.train), spec.workers) as measure:
+    task = BareTask(spec.store, None, spec.side, spec.batch, spec.train, antialias=spec.variant != "plain")
+    with decode_limit(task, spec.workers) as measure:
         print(json.dumps({"versions": {"fastdata": metadata.version("fastdata-torch")}}), file=replies)
         for _ in sys.stdin:
             run = measure(SECONDS)
