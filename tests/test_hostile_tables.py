@@ -39,7 +39,7 @@ TEXTS = {"csv": "path,label\na.png,x\n", "tsv": "path\tlabel\na.png\tx\n", "json
 WIDE = [(f"t.{ending}", text.encode(f"utf-16{order}")) for order in ("", "-le", "-be") for ending, text in TEXTS.items()]
 TABLES: list[tuple[str, str | bytes, str, dict[str, Any]]] = [  # the file, what it holds, the error, and options
     ("t.csv", "path,label\n", "has no rows", {}),
-    ("t.csv", "path,label\na.png\n", "row 2: 1 column, the first row has 2", {}),
+    ("t.csv", "path,label\na.png\n", "row 2: 1 column, but the first row has 2", {}),
     ("t.csv", "a.png,1\nb.png,3\n", r"has no column path: .* there are a.png, 1.* TableDataset reads it", {}),
     ("labels.csv", "path,x\nc.jpg,2\n", r"names no image of .*: its first path is 'c.jpg', but .* such as 'a.png'", {}),
     ("labels.csv", "path,x\na.png,1\n./a.png,2\n", "'a.png' more than once", {}),

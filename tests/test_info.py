@@ -57,7 +57,7 @@ def test_the_memory_that_a_store_would_take() -> None:
     reader = store.reader(store.variant())
     held = sum(len(reader.get(k)) for k in range(len(store)))
     assert facts(store.path)["memory"] == [{"size": 32, "bytes": held, "decoded_bytes": len(store) * 32 * 32 * 3}]
-    assert f"  memory 32: bytes {held / 1e3:.1f} kB, decoded_bytes {len(store) * 3.072:.1f} kB\n" in said(store.path)
+    assert f"  memory 32: bytes {held / 1e3:.1f} kB, decoded bytes {len(store) * 3.072:.1f} kB\n" in said(store.path)
     assert facts(stores.masked())["memory"][0]["decoded_bytes"] == 3 * 30 * 40 * 4
     assert facts(stores.tokens())["memory"] == [{"size": None, "bytes": 2000}]
     assert facts(stores.arrays())["memory"] == [{"size": None, "bytes": 20 * 30 * 40 * 2}]
@@ -73,17 +73,17 @@ def test_every_kind(make: str, kind: str, count: int) -> None:
     assert found["options"] == Store(path, kind=None).manifest.options
     assert not [part for part in ("{", "[", "'", "None", "True", "False") if part in text], text
     expected = {
-        "store": "options: bits 8, codec rgb, max_pixels 268435456, quality 90, resize short, sizes 96,64, upscale yes\n",
-        "masked": "masks 1: pixels 1200\n",
-        "tokens": "tokens: vocab_size 65536, end 0, largest 999, count 1000",
-        "arrays": "arrays: chunk 32,32,32",
+        "store": "options: bits 8, codec rgb, max pixels 268435456, quality 90, resize short, sizes 96,64, upscale yes\n",
+        "masked": "mask 1: pixels 1200\n",
+        "tokens": "tokens: vocab size 65536, end 0, largest 999, count 1000",
+        "arrays": "arrays: chunk 32 x 32 x 32",
     }
     assert expected[make] in text
 
 
 def test_labels_that_are_not_finite_are_null_in_json(tmp_path: Path) -> None:
     assert facts(stores.floats())["labels"]["columns"][0] == {"name": "quarter", "min": 0.0, "mean": 0.625, "max": 1.25}
-    assert "  columns quarter: min 0, mean 0.625, max 1.25\n" in said(stores.floats())
+    assert "  column quarter: min 0, mean 0.625, max 1.25\n" in said(stores.floats())
     out = tmp_path / "o.fds"
     shutil.copytree(stores.floats(), out)
     samples = np.load(out / "samples.npy")

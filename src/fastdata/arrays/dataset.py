@@ -46,8 +46,7 @@ class ArrayDataset(SlotDataset):
     Attributes:
         classes: names of the classes, or of the columns of float targets.
         targets: numpy, int64 [n] or float32 [n, columns], in the order of this dataset; also in a store with masks.
-        class_voxels: in a store with masks, a dict of the number of voxels of each class, in class order. They are counted over
-            all masks of the store, even if this dataset is a subset.
+        class_voxels: with masks, a dict of the number of voxels of each class in all masks of the store, in class order.
 
     Raises:
         StoreError, FormatError, ValueError: as for MaskDataset.

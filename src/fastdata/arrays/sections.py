@@ -100,8 +100,7 @@ def _array_bytes(store: Store, variant: Variant) -> Array:
 def touched(shape: Shape, chunk: Shape, start: Shape, stop: Shape) -> Iterator[tuple[int, Shape, Box, Box]]:
     """Yield the chunks that a box from `start` to `stop`, inside the array, touches. Channels are left out: they are never cut.
 
-    Each is a plain tuple, since a crop has dozens: the number among the array's chunks, the shape, the wanted part of the chunk,
-    and where this part goes, counted from `start`.
+    Each is a tuple: the number among the array's chunks, the shape, the part that is wanted, and where it goes, from `start`.
     """
     axes: list[list[tuple[int, int, slice, slice]]] = []
     stride = 1

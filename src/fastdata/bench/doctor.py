@@ -58,8 +58,7 @@ class Diagnosis:
         rates: samples/s of the loader alone, by its number of workers.
         step_s: seconds per sample to copy a batch to the device and to step on it, or None without a step.
         together: samples/s of the loader and the step together, or None without a step.
-        prepared: samples/s of the Loader on some of the same images, prepared, together with the step if there is one; None if not
-            measured.
+        prepared: samples/s of the Loader on some of the same images, prepared, with the step if there is one; None: not measured.
         gain: how many times as fast the loop is with prepared images; without a step, the loader.
     """
 
@@ -77,8 +76,7 @@ class Diagnosis:
 
     @property
     def limit(self) -> str:
-        """The slowest part: "storage", "CPU", "model" with the copy to its device, or "loader" if the parts of a sample are
-        unknown."""
+        """The slowest part: "storage", "CPU", "model" with the copy to its device, or "loader" if parts are unknown."""
         if 1 / self.rates[self.workers] < (self.step_s or 0.0):
             return "model"
         waiting = self.parts.get("waiting", 0.0)

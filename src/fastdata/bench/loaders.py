@@ -32,6 +32,7 @@ from fastdata.images.stored import LMDBDataset
 from fastdata.loader.fetch import quiet_worker
 from fastdata.loader.loader import Loader
 from fastdata.sources.base import read_source
+from fastdata.sources.inputs import SplitsError
 from fastdata.sources.listing import list_sources
 from fastdata.store.manifest import read_current
 from fastdata.system.machine import available_cores, free_memory
@@ -120,11 +121,14 @@ def decode_limit(task: Workload, processes: int) -> AbstractContextManager[Measu
 
 
 class ImageFiles(Dataset[tuple[torch.Tensor, int]]):
-    """The images of a SOURCE as torchvision's ImageFolder and its usual transforms make them: float32 [3, crop, crop]. A file that
-    cannot be read gives a black image."""
+    """Images of a SOURCE as ImageFolder makes them, float32 [3, crop, crop]; black where a file cannot be read."""
 
     def __init__(self, source: str, crop: int) -> None:
-        found = list_sources(source)
+        try:
+            found = list_sources(source)
+        except SplitsError as error:
+            first = next(iter(error.splits.values()))
+            raise ValueError(f"{source} holds {' and '.join(error.splits)}: measure one, as fastdata doctor {first} does") from None
         self.root, self.crop = found.root, crop
         self.sources = [one for one in found.sources if not one.problem]
         if not self.sources:

@@ -51,9 +51,8 @@ class RAMDataset:
     Args:
         source: a store (a folder, or a URL), or a list of image files of any format (read as RGB, upright).
         targets: for a list of files: int classes [n], or float vectors [n, columns]; None: -1 for each.
-        options: arguments of the dataset that reads from disk. `size` may be several stored sizes of images:
-            the first is read, and `with_size`, or a Loader's `schedule`, chooses another. Columns, and all other sizes, stay on
-            disk.
+        options: arguments of the dataset that reads from disk. `size` may be several stored sizes of images; the first is read
+            until `with_size`, or a Loader's `schedule`, chooses another. Columns stay on disk.
         decoded: for images: keep pixels instead of compressed bytes, for many times the memory and no decoding.
         masks: for images: False reads a store with masks as images with their labels, or -1 without labels.
         max_bytes: keep no more than this in memory, and read the rest from disk when needed; the samples are the same.

@@ -179,8 +179,7 @@ def MultiCrop(
     """Return the crops of DINO: `num_global` large views of an image, then `num_local` small ones. Give it to a dataset as `crop`.
 
     The defaults are those of the authors' main_dino.py (https://github.com/facebookresearch/dino), which adds
-    `interpolation="bicubic"`. `scale` is for global and `local_scale` for local views; `options` are arguments of RandomResizedCrop
-    for both.
+    `interpolation="bicubic"`. `scale` is for global, `local_scale` for local views; all take RandomResizedCrop's other `options`.
 
     Examples:
         >>> [crop.size for crop in MultiCrop(224, 96, num_local=3)]

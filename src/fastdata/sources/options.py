@@ -108,13 +108,13 @@ class PairOptions:
 
 
 def find_column(columns: Iterable[str], names: Sequence[str]) -> str:
-    """Return the first column with the first of these names, in any case; "": there is none."""
+    """Return the first column with the first of these names, in any case, or "" if there is none."""
     lower = {str(column).lower(): column for column in reversed([*columns])}
     return next((lower[name] for name in names if name in lower), "")
 
 
 def choose_label(columns: Sequence[str], wanted: str, where: object, likely: Sequence[str] = ()) -> str:
-    """Return the column of labels: the one that the caller names, a usual one, or the only likely one; "": there is none."""
+    """Return the column of labels: the one that the caller names, a usual one, or the only likely one; "" if there is none."""
     if wanted not in ("", NO_LABELS, *columns):
         raise PrepError(f"--label-column {wanted}: {where} has no such column; it has {', '.join(map(str, columns))}")
     if wanted:

@@ -109,7 +109,7 @@ def info_lines(store: Store) -> Iterator[str]:
         rows = value if isinstance(value, list) and value and isinstance(value[0], dict) else []
         if rows and (len(rows[0]) > 2 or "bytes" in rows[0]):
             for (_, first), *rest in (one.items() for one in rows):
-                yield f"  {name} {'all' if first is None else _plain(first)}: {_format_facts(dict(rest))}"
+                yield f"  {name.removesuffix('s')} {'all' if first is None else _plain(first)}: {_format_facts(dict(rest))}"
             continue
         text = _listed(rows) if rows else _format_facts(value) if isinstance(value, dict) else _plain(value)
         if text not in ("", "0"):
@@ -126,20 +126,22 @@ def _listed(rows: list[Facts]) -> str:
 def _format_facts(values: Facts) -> str:
     """Return the names and values that are set."""
     found = {name: text for name, text in plain_values(values).items() if text not in ("", "none", "no")}
-    return ", ".join(f"{name} {human_bytes(int(text)) if name.endswith('bytes') else text}" for name, text in found.items())
+    found = {name: human_bytes(int(text)) if name.endswith("bytes") else text for name, text in found.items()}
+    return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in found.items())
 
 
 def plain_values(values: Facts, within: str = "") -> dict[str, str]:
     """Return JSON values as people read them, by name; values of an inner object by "outer.inner"."""
     found = dict[str, str]()
     for name, value in values.items():
-        found |= plain_values(value, f"{within}{name}.") if isinstance(value, dict) else {within + name: _plain(value)}
+        joint = " x " if name in ("smallest", "largest", "chunk") else ","  # sides
+        found |= plain_values(value, f"{within}{name}.") if isinstance(value, dict) else {within + name: _plain(value, joint)}
     return found
 
 
-def _plain(value: Any) -> str:
+def _plain(value: Any, joint: str = ",") -> str:
     if isinstance(value, list | tuple):
-        return ",".join(map(_plain, value))
+        return joint.join(map(_plain, value))
     if isinstance(value, dict):
         return " ".join(map(_plain, value.values()))
     if value is None or isinstance(value, bool):
