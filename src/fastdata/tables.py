@@ -76,7 +76,7 @@ class TableDataset(RowsDataset):
     Args:
         source: a file (.parquet, .pq, .arrow, .feather, .ipc, .csv or .tsv), a list of files with the same columns, or a DataFrame
             (of pandas, polars, or any that exports an Arrow stream, such as a pyarrow Table).
-        target: the column to predict, or several columns of numbers; None: there is none.
+        target: the column to predict, several columns of numbers, or None.
         category: columns of names that look like numbers.
         drop: columns to leave out.
         classes: another table, such as the one that a model is trained on, whose names of categories and classes to use.

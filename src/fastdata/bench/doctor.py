@@ -58,7 +58,7 @@ class Diagnosis:
         rates: samples/s of the loader alone, by its number of workers.
         step_s: seconds per sample to copy a batch to the device and to step on it, or None without a step.
         together: samples/s of the loader and the step together, or None without a step.
-        prepared: samples/s of the Loader on some of the same images, prepared, with the step if there is one; None: not measured.
+        prepared: samples/s of the Loader on some of the same images, prepared, with the step if there is one, or None.
         gain: how many times as fast the loop is with prepared images; without a step, the loader.
     """
 
@@ -98,8 +98,8 @@ def doctor(loader: Any, step: Any = None, *, device: str | torch.device | None =
 
     Args:
         loader: torch's DataLoader, a Loader, or another iterable of batches, of which only whole batches are measured.
-        step: a function of a batch on the device, which does a training step; None: the loader alone.
-        device: the device of the model; None: that of the Loader, else a GPU if there is one, else the CPU.
+        step: a function of a batch on the device, which does a training step, or None for the loader alone.
+        device: the device of the model. By default the Loader's, else a GPU if there is one, else the CPU.
         seconds: about how long this takes; a shorter time gives less exact numbers.
     """
     return _diagnose(loader, step, device, seconds)

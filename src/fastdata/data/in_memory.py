@@ -20,7 +20,7 @@ FILL_STEP = 64  # records per task: a million futures would take more memory tha
 
 
 def how_many(sizes: Array, max_bytes: int | None) -> int:
-    """Return how many of the first records fit into `max_bytes` of memory; None: all. sizes: bytes of each record, int64 [n]."""
+    """Return how many of the first records, of so many bytes each, int64 [n], fit into `max_bytes` of memory; all without it."""
     if max_bytes is not None and max_bytes < 0:
         raise ValueError(f"max_bytes is {max_bytes}, but must not be negative")
     return len(sizes) if max_bytes is None else int(np.searchsorted(np.cumsum(sizes), max_bytes, "right"))
@@ -33,7 +33,7 @@ class InMemoryRecords:
         sizes: bytes of each record, int64 [n].
         read: returns a record's bytes by its number, as any buffer. Called from several threads.
         unit: what a progress bar counts.
-        key: identifies the records, so that all processes of this machine share them; None: only this process and its children do.
+        key: identifies the records, so that all processes of this machine share them. By default this process and its children.
 
     Attributes:
         ends: 0, and where each record ends in the memory; int64 [n + 1].

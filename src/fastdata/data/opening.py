@@ -50,7 +50,7 @@ class RAMDataset:
 
     Args:
         source: a store (a folder, or a URL), or a list of image files of any format (read as RGB, upright).
-        targets: for a list of files: int classes [n], or float vectors [n, columns]; None: -1 for each.
+        targets: for a list of files: int classes [n], or float vectors [n, columns]; by default -1 for each.
         options: arguments of the dataset that reads from disk. `size` may be several stored sizes of images; the first is read
             until `with_size`, or a Loader's `schedule`, chooses another. Columns stay on disk.
         decoded: for images: keep pixels instead of compressed bytes, for many times the memory and no decoding.

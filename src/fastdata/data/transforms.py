@@ -123,7 +123,7 @@ def _comes_from(found: Any, *packages: str) -> bool:
 
 
 def _first_annotation(transform: Any) -> Any:
-    """Return the annotation of the first parameter, as an object; None if it has none, or it cannot be evaluated."""
+    """Return the annotation of the first parameter, as an object, or None if there is none or it cannot be evaluated."""
     try:
         parameters = inspect.signature(transform, eval_str=True).parameters
     except (TypeError, ValueError, NameError, AttributeError):  # a built-in, or names that only type checkers see
@@ -135,7 +135,7 @@ def _first_annotation(transform: Any) -> Any:
 
 
 def _seeder(found: Any) -> Seeder | None:
-    """Return the function that seeds an object; None if it is not a generator and has none."""
+    """Return the function that seeds an object, or None if the object is no generator and has none."""
     if _comes_from(found, "albumentations") and _has(found, "set_random_state"):
         # its set_random_seed would give all transforms of a Compose the same numbers: both flips, or none
         return lambda seed: found.set_random_state(np.random.default_rng(seed), random.Random(seed))

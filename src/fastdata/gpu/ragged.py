@@ -60,7 +60,7 @@ class Ragged:
         """Return one tensor [n, length, ...], with `fill` after the end of each list.
 
         Args:
-            length: longer lists are cut to their first items; None: that of the longest, for which the host waits for the device.
+            length: longer lists are cut to their first items. Default: the longest, for which the host waits for the device.
             fill: the value of the padding.
         """
         lengths = self.lengths

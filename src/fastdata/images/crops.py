@@ -34,7 +34,7 @@ class Crop:
         resizes: whether a box may differ in size from the output and is then resized. If False, the crop only cuts.
         reaches_outside: whether a box may reach beyond the image, where samples are `fill` and masks are `ignore_index`. If such a
             crop resizes, the image is resized first, and then cut at whole pixels, so boxes may begin and end between pixels.
-        shape: (height, width) of the output; None: it depends on the box, and `shapes` returns it.
+        shape: (height, width) of the output, or None if it depends on the box, and `shapes` returns it.
         antialias, interpolation, fast: as for RandomResizedCrop.
         fill: the value of pixels beyond the image.
 
@@ -207,7 +207,7 @@ class CenterCrop(_Cut):
 
     Args:
         size: (height, width) of the output, or one number for both; for arrays, one number for each axis, or one for all.
-        resize: what the short side of the image becomes first, as by torchvision.transforms.Resize; None: it stays. Not for arrays.
+        resize: what the short side of the image becomes first, as by torchvision.transforms.Resize, or None. Not for arrays.
         fast: as for RandomResizedCrop.
     """
 

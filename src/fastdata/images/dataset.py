@@ -39,7 +39,7 @@ class Fields:
 
     @classmethod
     def of(cls, names: str | Sequence[str] | None, images: Images, min_visible: float = 0.0) -> Fields | None:
-        """Return the fields of these names; None: no fields. Raise StoreError or ValueError if an argument is wrong."""
+        """Return the fields of these names, or None without names. Raise StoreError or ValueError if an argument is wrong."""
         if names is None:
             if min_visible:
                 raise ValueError(f"min_visible is {min_visible}, but only boxes among fields are dropped by it: give fields too")

@@ -62,7 +62,7 @@ class _Holdable(ABC):
         self.decoded = decoded
 
     def _key(self, decoded: bool) -> str | None:
-        """Return a key that is equal for equal bytes in memory; None if unknown, since files may change."""
+        """Return a key that is equal for equal bytes in memory, or None if it is unknown, since files may change."""
         return None
 
     @property
@@ -287,7 +287,7 @@ def _values_of_store(store: Store, column: Column) -> ColumnValues:
 
 
 class ConcatImages(_Listed):
-    """The images of several sources of equal labels and forms, each with the rows to use, in order (None: all), as one source."""
+    """The images of several sources as one. Labels and forms are equal; each source comes with its rows to use, or None for all."""
 
     def __init__(self, parts: Sequence[tuple[Images, Array | None]]) -> None:
         self._sources = [images for images, _ in parts]

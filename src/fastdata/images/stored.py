@@ -38,8 +38,8 @@ class LMDBDataset(ImageDataset):
 
     Args:
         path: a store made by `fastdata-prep`; a folder, or a URL.
-        size: the stored size to read; None: the largest.
-        crop: RandomResizedCrop, RandomScaleCrop, CenterCrop, RandomCrop, Resize, or your own Crop; None: the whole image. A list,
+        size: the stored size to read, or None for the largest.
+        crop: RandomResizedCrop, RandomScaleCrop, CenterCrop, RandomCrop, Resize, your own Crop, or None for all of it. A list,
             or a MultiCrop, makes several views of each image: a sample's image is then a tuple, with random numbers and flips of
             its own for each view. `View` gives a view its own flips and transform.
         hflip, vflip: probability of a flip.
@@ -102,7 +102,7 @@ class MaskDataset(ImageDataset):
 
     Args:
         path, size, hflip, vflip, images, cache, cache_size, storage: as for LMDBDataset.
-        crop: a crop; None: the whole image.
+        crop: a crop, or None for the whole image.
         ignore_index: the class of pixels outside the image, where a crop is padded; None: 255, or 65535 for uint16 masks. Pixels of
             class 255 next to two or more other classes count as void, as in public data sets. Other pixels of the default class
             are an error: pass their class if a loss is to ignore them, another number if not.

@@ -41,9 +41,9 @@ class View:
     """How an image becomes a sample, or one of several views in a sample: `crop=[View(...), View(...)]` of a dataset.
 
     Args:
-        crop: the box that is emitted; None: the whole image.
-        hflip, vflip: probabilities of flips; None: those of the dataset.
-        transform: your own function for this view, as for LMDBDataset; None: that of the dataset.
+        crop: the box that is emitted, or None for the whole image.
+        hflip, vflip: probabilities of flips, or None for those of the dataset.
+        transform: your own function for this view, as for LMDBDataset, or None for that of the dataset.
     """
 
     crop: Crop | None = None
@@ -118,7 +118,7 @@ class View:
         return [Window(y, x, h, w, scale, fast) for y, x, h, w, scale in rows]
 
     def render(self, sample: Sample, region: Region | None, out: Array) -> None:
-        """Write a sample, [H, W, C], without the transform. `region` contains its window; None: the window is empty."""
+        """Write a sample, [H, W, C], without the transform. `region` contains its window, or is None if the window is empty."""
         crop = self.crop
         antialias, interpolation, fill = (crop.antialias, crop.interpolation, crop.fill) if crop else (False, "bilinear", 0)
         if region is None:

@@ -31,7 +31,7 @@ NO_TIME = Timing()
 
 
 class Size(NamedTuple):
-    """A stored size of the store, and the side of the crop's output; None: the dataset's own."""
+    """A stored size of the store, and the side of the crop's output, or None for the dataset's own."""
 
     stored: int | None = None
     crop: int | None = None
@@ -58,11 +58,11 @@ class Request(NamedTuple):
         generation: the number of the loader's restarts; replies to an earlier generation are dropped.
         epoch, start, stop: the global batch, as positions in the epoch.
         indices: this rank's rows, int64.
-        repeats: how often a user's sampler drew each index before in this epoch; None: never.
+        repeats: how often a user's sampler drew each index before in this epoch, or None for never.
         valid: the number of real rows; the others repeat samples.
         size: the stored size to read, and the side of the crop.
         seed: the loader's seed.
-        slot: where to write the images; None: into fresh memory.
+        slot: where to write the images, or None for fresh memory.
     """
 
     generation: int

@@ -62,12 +62,12 @@ class Loader(Fixed):
             ranks repeat a sample in each batch, and `batch.valid` says so.
         shuffle: draw a new order each epoch.
         order: "full" shuffles all samples together. "interleaved" uses few shards of the store at a time (docs/loader.md), for
-            stores on slow disks and behind a cache. None: "interleaved" for a store behind a cache, else "full".
+            stores on slow disks and behind a cache. Default: "interleaved" for a store behind a cache, else "full".
         sampler: yields this rank's indices, as any torch Sampler. If its `set_epoch` sets its `epoch`, the Loader sets each epoch,
             or follows a program that sets one; other samplers are left to the program. The Loader seeds torch's default generator
             by (seed, epoch) for it, but no generator that it owns. Its indices are drawn when a pass begins.
             batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler does; otherwise like `sampler`.
-        collate_fn: makes a batch of a list of items, for other datasets than fastdata's; None: torch's default_collate.
+        collate_fn: makes a batch of a list of items, for other datasets than fastdata's. Default: torch's default_collate.
         batch_transform: a callable, or a list of them, for each batch on its device, in the stream of the consumer, with torch's
             generators: GPUNormalize and Augment get the images, NextToken the tokens, any other callable the batch.
         num_workers: processes that make batches; 0: this process; None: one for each core, shared with the other ranks of this
@@ -77,13 +77,13 @@ class Loader(Fixed):
         drop_last: leave out the last, smaller batch.
         prefetch_factor: batches that each worker makes ahead.
         device_prefetch: the most batches that are copied to the device ahead of the consumer.
-        pin_memory: page-lock the batches; None: if the device is a GPU.
+        pin_memory: page-lock the batches; by default if the device is a GPU.
         backend: "torch": worker processes. "dali": NVIDIA DALI decodes JPEGs on the device, with `num_workers` threads; only pixels
             differ, by a code or two.
         schedule: {epoch: stored size, or (stored size, crop)}: from that epoch on, read this size and crop to this side.
         split: divide the samples among the ranks. False: deliver every sample, for instance to one rank that evaluates.
-        rank, world_size: None: found at `len` and `iter`, from torch.distributed if it is initialized, else from the environment
-            (RANK and WORLD_SIZE), else 0 of 1.
+        rank, world_size: found by default at `len` and `iter`: from torch.distributed if it is initialized, else from RANK and
+            WORLD_SIZE in the environment, else 0 of 1.
 
     Raises:
         ValueError: an argument is wrong.

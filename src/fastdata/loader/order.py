@@ -108,8 +108,8 @@ class LaneOrder:
     Args:
         counts: the number of samples in each shard, int64 [shards].
         seed: 0 to 2^64 - 1.
-        lanes: the number of lanes; None: `number_of_lanes` of the shards that have samples.
-        samples: the dataset's indices in the order of their shards, int64 [n]; None: they are in this order already.
+        lanes: the number of lanes. Default: `number_of_lanes` of the shards that have samples.
+        samples: the dataset's indices in the order of their shards, int64 [n], or None if they are in this order.
     """
 
     def __init__(self, counts: Array, seed: int, lanes: int | None = None, samples: Array | None = None) -> None:

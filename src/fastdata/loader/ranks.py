@@ -73,7 +73,7 @@ class Ranks:
     def compare(self, state: Mapping[str, Any], drawn: tuple[int, int] | None) -> None:
         """Raise a LoaderError if the ranks of torch.distributed have different states, or if their samplers drew the same indices.
 
-        drawn: the number of indices that the user's sampler drew, and their checksum; None without a sampler.
+        drawn: the number of indices that the user's sampler drew, and their checksum, or None without a sampler.
         """
         states: list[Any] = [None] * dist.get_world_size()
         waiting = threading.Timer(PATIENCE_S, warn_user, [f"rank {dist.get_rank()} {WAITS}"])

@@ -33,7 +33,7 @@ class _Epochs:
 class UserSampler:
     """Draws each epoch from a user's sampler of indices, or batch sampler of lists of indices, by the Loader's seed.
 
-    among: the number of samples that indices choose from; None: the dataset interprets its indices.
+    among: the number of samples that indices choose from, or None if the dataset interprets its indices.
     """
 
     def __init__(self, sampler: Any, is_batch_sampler: bool, seed: int, among: int | None) -> None:

@@ -38,7 +38,7 @@ class Span(NamedTuple):
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
     def of(self, slot: Array) -> Array | None:
-        """Return this part of a slot, uint8, as an array; None if it does not fit."""
+        """Return this part of a slot, uint8, as an array, or None if it does not fit."""
         return slot[self.start : self.stop].view(self.dtype).reshape(self.shape) if self.stop <= slot.size else None
 
 

@@ -151,7 +151,7 @@ def summarize(
     seconds: float = 0.0,
     notes: tuple[str, ...] = (),
 ) -> Summary:
-    """Summarize a finished store. plan: None if it is gone. resumed: None: all. notes: besides the notes of the plan."""
+    """Summarize a finished store. plan: None if it is gone. resumed: None for all inputs. notes: added to the plan's notes."""
     tokens, inputs = manifest.section("tokens"), manifest.num_samples + len(rejects)
     return Summary(
         out=out,

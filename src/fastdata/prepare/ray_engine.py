@@ -24,7 +24,7 @@ def run_on_ray(
 ) -> None:
     """Make some shards of a plan on a Ray cluster. Tasks of lost nodes are run again.
 
-    report, timeout_s: as for `run_shards`. prep_run: the function of that name. workers: the most CPUs at a time; None: all.
+    report, timeout_s: as for `run_shards`. prep_run: the function of that name. workers: the most CPUs at a time, or None for all.
     """
     with needs("ray[client]" if os.environ.get("RAY_ADDRESS", "").startswith("ray://") else "ray"):
         import ray

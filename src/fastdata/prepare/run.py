@@ -136,7 +136,7 @@ def run_shards(shards: Sequence[int], report: Report, *, work: PrepareRun, worke
 
     Args:
         report: called at least ten times a second.
-        workers: number of processes; None: one for each core.
+        workers: number of processes, or None for one for each core.
         timeout_s: seconds after which an input is considered to hang its decoder.
     """
     _Pool(work, workers=workers or available_cores(), timeout_s=timeout_s).run(shards, report)

@@ -69,15 +69,15 @@ def prep(
             Arrays: a folder, a table of paths, or one file: .npy, .npz, NIfTI.
             Text (with tokenizer or train_bpe): a folder or a file of .txt (one document each), .jsonl or .parquet; also .gz, .zst.
         out: the store to make: a folder, or a URL of object storage, such as s3://bucket/photos.fds, to which it is copied from a
-            temporary folder; None: the source's name + ".fds", in the current folder.
+            temporary folder. Default: the source's name + ".fds", in the current folder.
         limit: prepare only this many images or arrays, evenly spaced; or the first documents.
-        workers: number of processes; None: one per core.
+        workers: number of processes. Default: one per core.
         overwrite: replace the store that is there, once the new one is whole, or an unfinished one. Not for a URL.
         timeout: seconds after which an input is considered to hang its decoder.
         engine: what runs the workers: "local", this machine, or "ray", the Ray cluster that RAY_ADDRESS names, else a new one on
             this machine; its nodes share the disk of OUT.
         storage: options of the client of URLs: endpoint, region and others; what is missing comes from the environment.
-        kind: "images", "arrays" or "tokens"; None: follows from the options and files.
+        kind: "images", "arrays" or "tokens". Default: follows from the options and files.
         options: the options of the kind, see below.
 
     Raises:
@@ -150,7 +150,7 @@ def prep_plan(
 
 
 def _lay_plan(work: PrepareRun, overwrite: bool) -> PrepareRun | None:
-    """Write a plan into OUT, remove leftovers of killed runs, and return the plan; None: its store is finished."""
+    """Write a plan into OUT, remove leftovers of killed runs, and return the plan, or None if its store is finished."""
     settle(work.out)
     if (work.out / MANIFEST).exists():
         if not overwrite:
@@ -201,7 +201,7 @@ def prep_run(
 
     Args:
         out: the folder with the plan.
-        task, of: make every `of`-th shard from number `task` on; None: all shards.
+        task, of: make every `of`-th shard from number `task` on. Default: all shards.
         workers, timeout, storage, progress: as for `prep`.
 
     Raises:

@@ -54,7 +54,7 @@ class ProgressReport:
         self._status = status
 
     def at(self, position: int, *, extra_s: int = 0) -> None:
-        """Begin an input of the shard; -1: none. It may take `extra_s` seconds longer than the timeout."""
+        """Begin an input of the shard, or none for -1. It may take `extra_s` seconds longer than the timeout."""
         self._status[EXTRA_S] = extra_s
         self._status[POSITION] = position
 

@@ -84,7 +84,7 @@ def map_number(path: Path, flags: int = OPENING) -> memoryview:
 class ShardCache:
     """A folder of shards, which is created if there is none. A StoreError says that it holds other files, or cannot be written.
 
-    limit: the most bytes of all shards, those on their way and those that readers still map included; None: what the disk has.
+    limit: the most bytes of all shards, also of those on their way or still mapped by readers, or None for what the disk has.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -52,7 +52,7 @@ def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: C
 
 
 def read_fingerprint(bucket: Bucket) -> str | None:
-    """Return the fingerprint in the manifest of a store; None: there is no such object."""
+    """Return the fingerprint in the manifest of a store, or None if there is no such object."""
     try:
         return str(json.loads(bucket.read_twice(MANIFEST))["fingerprint"])
     except (ValueError, KeyError, TypeError):

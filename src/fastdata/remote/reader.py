@@ -55,7 +55,7 @@ _locks = set[int]()  # descriptors of sessions, and of downloaders that are bein
 class Session:
     """Asks the downloader of a cache for a store and its shards, on behalf of a process; a forked child needs one of its own.
 
-    limit: the most bytes of shards in the cache that this reader allows; None: what the disk has.
+    limit: the most bytes of shards in the cache that this reader allows, or None for what the disk has.
     """
 
     def __init__(self, cache: Path, url: str, storage: dict[str, Any], limit: int | None) -> None:
@@ -176,8 +176,8 @@ def _start_downloader(cache: Path, folder: Path) -> bool:
 class RemoteStore(StoreLocation):
     """A store in object storage, of which a cache holds all but the shards, and shards when they are needed.
 
-    limit: the most bytes of shards in the cache; None: what the disk has.
-    root: the folder of the store's other files; None: copy them into the cache now.
+    limit: the most bytes of shards in the cache, or None for what the disk has.
+    root: the folder of the store's other files, or None to copy them into the cache now.
     """
 
     def __init__(self, url: str, storage: dict[str, Any], cache: StrPath, limit: int | None, root: Path | None = None) -> None:
@@ -359,8 +359,8 @@ def locate(
     """Return the location of a store: the given path, or for a URL a RemoteStore.
 
     Args:
-        cache: the folder for shards; None: the environment's FASTDATA_CACHE.
-        cache_size: the most bytes of shards in it, such as "200GB"; None: FASTDATA_CACHE_SIZE, or what the disk has.
+        cache: the folder for shards. Default: the environment's FASTDATA_CACHE.
+        cache_size: the most bytes of shards in it, such as "200GB". Default: FASTDATA_CACHE_SIZE, or what the disk has.
         storage: options of the client: endpoint, region, anonymous and others.
     """
     given = {"cache": cache, "cache_size": cache_size, "storage": storage}

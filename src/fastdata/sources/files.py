@@ -112,7 +112,7 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def read_json(path: AnyPath) -> Any:
-    """Return what a file of JSON beside the inputs says; None if there is none, or it cannot be read."""
+    """Return the contents of a JSON file beside the inputs, or None if there is none or it cannot be read."""
     with suppress(OSError, ValueError, RecursionError):
         return json.loads(read_bytes(path))
     return None

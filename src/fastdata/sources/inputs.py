@@ -165,7 +165,7 @@ class Source:
 
     @property
     def container(self) -> str:
-        """The file of which it is a part, relative to the root; "": none."""
+        """The file of which it is a part, relative to the root, or ""."""
         return str(self.locator[1]) if self.locator and self.locator[0] != "python" else ""
 
 

@@ -30,10 +30,10 @@ def export(
 
     Args:
         out: a folder that is empty or does not exist.
-        to: one of the kind's `exports`; None: the first.
-        size: the variant; None: the largest.
+        to: one of the kind's `exports`, or None for the first.
+        size: the size of the variant, or None for the largest.
         tick: called with 1 for each sample.
-        options: of one format, as `OPTIONS` lists them; None: the default.
+        options: of one format, as `OPTIONS` lists them, or None for the default.
 
     Raises:
         StoreError: the files cannot be written, or the format cannot hold the samples.

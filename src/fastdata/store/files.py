@@ -95,7 +95,7 @@ def check_sum(path: Path, total: FileSum) -> None:
 
 
 def load_npy(path: Path, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> Array:
-    """Return a .npy file, memory-mapped read-only. Raise a FormatError if it has another dtype or shape; None: any length."""
+    """Return a .npy file, memory-mapped read-only. Raise a FormatError if it has another dtype or shape (None for any length)."""
     try:
         values: Array = np.lib.format.open_memmap(path, mode="r")  # refuses objects, which would run code
     except Exception as error:  # noqa: BLE001  numpy evaluates the header, so damaged bytes may raise anything

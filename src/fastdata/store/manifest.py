@@ -124,7 +124,7 @@ class Manifest(Entry, frozen=True, kw_only=True):
         return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
     def section(self, name: str) -> Any:
-        """Return a section of its kind; None if there is no such section."""
+        """Return a section of its kind, or None if there is no such section."""
         return self.sections.get(name)
 
     def shard_records(self, variant: Variant) -> tuple[int, ...]:

@@ -53,8 +53,8 @@ class Store:
 
     Args:
         path: the folder, or a StoreLocation.
-        kind: the kind of data it must hold; None: any.
-        expected: the xxh3-128 of the manifest that it had when it was opened before; None: any.
+        kind: the kind of data it must hold, or None for any.
+        expected: the xxh3-128 of the manifest that it had when it was opened before, or None for any.
 
     Attributes:
         path: the folder that its files are in, absolute.
@@ -111,7 +111,7 @@ class Store:
         return np.asarray(self.samples[f"{variant.of}/{name}"])
 
     def variant(self, size: int | None = None, *, mask: bool = False, image: str = "") -> Variant:
-        """Return the variant of images, or of masks, with this size; None: the largest. image: one of several; empty: the first."""
+        """Return the variant of images, or of masks, with this size, or the largest. image: one of several; empty for the first."""
         images = self.manifest.images
         if image and image not in images:
             has = f"has the images {', '.join(images)}" if images else "has one image for each sample, which has no name"

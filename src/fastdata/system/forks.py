@@ -28,7 +28,7 @@ def _allow_pool() -> None:
 
 
 def _opencv() -> Any:
-    """Return the module cv2; None if it is not, or not completely, imported."""
+    """Return the module cv2, or None if it is not, or not completely, imported."""
     cv2 = sys.modules.get("cv2")
     return cv2 if hasattr(cv2, "setNumThreads") else None
 

@@ -49,7 +49,7 @@ class Piece:
 
     @property
     def container(self) -> str:
-        """The file of which it is a part; "": it is a whole file."""
+        """The file of which it is a part, or "" for a whole file."""
         return "" if (self.start, self.stop) == (0, -1) else self.name
 
 

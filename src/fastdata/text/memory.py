@@ -94,7 +94,7 @@ class TokenMemory:
 
     Attributes:
         dtype: numpy's uint16 or uint32.
-        records: the first records, copied into memory; None: all are on disk.
+        records: the first records, copied into memory, or None if all are on disk.
     """
 
     def __init__(self, store: Store) -> None:
@@ -104,7 +104,7 @@ class TokenMemory:
         self.records: InMemoryRecords | None = None
 
     def copy_to_memory(self, store: Store, max_bytes: int | None, *, shared: bool) -> None:
-        """Copy so many bytes of tokens, None: all, into memory. shared: hold them once for all processes of this machine.
+        """Copy so many bytes of tokens, or all, into memory. shared: hold them once for all processes of this machine.
 
         A StoreError says that they do not fit into free memory, a FormatError that a record is not what was written.
         """

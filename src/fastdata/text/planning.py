@@ -101,7 +101,7 @@ class TextList:
 
 
 def plan_source(source: StrPath, out: Path, options: TokenOptions, limit: int | None = None) -> Plan:
-    """List the text and decide how to tokenize it. limit: take this many documents, the first ones; None: all."""
+    """List the text and decide how to tokenize it. limit: take only this many documents, the first ones."""
     tokenizer, train_bpe = options.tokenizer, options.train_bpe
     if tokenizer is not None and train_bpe is not None:
         raise ValueError("give --tokenizer or --train-bpe, not both")
@@ -134,7 +134,7 @@ def plan_source(source: StrPath, out: Path, options: TokenOptions, limit: int | 
 
 
 def _end_id(engine: TokenizerEngine | None, name: str, vocab_size: int, end_token: str | None) -> int | None:
-    """Return the id that follows each document, or None. engine: None: the tokens came without a tokenizer."""
+    """Return the id that follows each document, or None. engine: None if the tokens came without a tokenizer."""
     if end_token == "none" or (end_token is None and engine is None):
         return None
     if end_token is not None:

@@ -69,7 +69,7 @@ class Checkpoints:
             with_thread.shutdown(wait=False)
 
     def wait(self) -> Path | None:
-        """Wait until the current write is complete, and raise its error. Returns its file; None: nothing was being written."""
+        """Wait until the current write is complete, and raise its error. Returns its file, or None if nothing was being written."""
         written, self._written = self._written, None
         return None if written is None else written.result()
 

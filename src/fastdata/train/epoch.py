@@ -41,10 +41,10 @@ class Epoch:
 
     Args:
         number: the epoch's number, for `set_epoch` of the loader or of its sampler.
-        position: a result of `state()`, to continue from there. None: start the epoch.
+        position: a result of `state()`, to continue from there, or None to start the epoch.
 
     Attributes:
-        used, total: batches used so far, and of the epoch; None if the loader does not know.
+        used, total: batches used so far, and of the epoch (None if the loader does not know).
         over: all batches are used.
     """
 

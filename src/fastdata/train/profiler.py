@@ -14,7 +14,7 @@ WARMUP = 3
 
 @contextmanager
 def profiled(updates: int | None, folder: Path, tell: Callable[[str], None]) -> Iterator[profile | None]:
-    """Profile `updates` updates after three others, and `tell` a table. Call `step` of the profiler after each. None: do nothing.
+    """Profile `updates` updates after three others, and `tell` a table. Yields the profiler, to `step` after each, or None.
 
     The trace is trace.json in the folder, for Perfetto. On a GPU, torch warns of operations for which the host waits.
     """

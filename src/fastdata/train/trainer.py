@@ -61,7 +61,7 @@ class Trainer:
         device: where the model and batches go; "cuda" is this rank's GPU. None: that GPU, if there is one and the whole model is
             on the CPU; otherwise the device of its first weight.
         precision: "fp32", "bf16" or "fp16". The last two use autocast; fp16 also a GradScaler.
-        tf32: whether float32 products may be rounded to TF32. None: leave torch's setting.
+        tf32: whether float32 products may be rounded to TF32, or None to leave torch's setting.
         accumulate: micro-batches per update. The last update of an epoch takes what is left.
         clip_norm: limit of the norm of the gradient, above 0, applied before each update.
         scheduler: a function of the update's index, such as ``cosine(warmup=500)`` of `fastdata.optim`, which gets the number of
@@ -79,7 +79,7 @@ class Trainer:
             `loss_fn`; it returns (sum, count), a tensor with one value per row or token, or a float, the mean over the batch's
             rows. Or it is an object with update, compute and reset, such as torchmetrics', which is updated with (outputs,
             batch[1]); in a pair (object, function(outputs, batch)), with what the function returns.
-        dir: folder for checkpoints, the log, and TensorBoard's files if tensorboard is installed. None: write no files.
+        dir: folder for checkpoints, the log, and TensorBoard's files if tensorboard is installed, or None to write no files.
         resume: True: continue from the newest checkpoint of `dir`, if there is one. "require": raise an error if there is none.
             False: start a new run, also after SIGTERM; files of an earlier run move to ``dir/earlier-1``, -2, and so on.
         save_every, keep_last: updates between checkpoints, besides one at the end of each epoch; number of checkpoints to keep.
@@ -362,7 +362,7 @@ class Trainer:
         """Return the model's outputs, float [samples, ...] on the CPU, in the order of the set, on every rank.
 
         Args:
-            forward: ``forward(model, batch)``. None: ``model(batch)``, or ``model(batch[0])`` if the batch is a tuple or list.
+            forward: ``forward(model, batch)``. Default: ``model(batch)``, or ``model(batch[0])`` if the batch is a tuple or list.
         """
         call = forward or (lambda model, batch: model(batch[0] if isinstance(batch, tuple | list) else batch))
         return predict(self.ema.model if self.ema else self.model, loader, call, self._compute)
