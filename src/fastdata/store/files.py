@@ -115,7 +115,7 @@ class Stamp:
         self._seen: tuple[int, ...] = ()
 
     def _is_replaced(self) -> bool:
-        """Return whether the file has other bytes now, or is gone from its folder. It is read only if it is another file."""
+        """Return whether the manifest has other bytes now, or is gone. It is read only if it is another file than before."""
         try:
             info = self._path.stat()
             now = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
@@ -139,7 +139,7 @@ class Stamp:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Turn an error of the body into one that the store was replaced, if it was."""
+        """If the store was replaced, turn an error of the body into one that says so."""
         try:
             yield
         except (OSError, StoreError):

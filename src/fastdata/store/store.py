@@ -181,7 +181,7 @@ class Store:
 
 
 def verify(path: StrPath, *, tick: Callable[[int], None] = lambda size: None) -> Iterator[str]:
-    """Check that a store (a folder or a StoreLocation) has the bytes that were written; yield a line for each file that has not.
+    """Check a store, a folder or a StoreLocation. Yield a line for each file that lacks the bytes that were written.
 
     tick: called with the size in bytes of each shard that is done.
     """

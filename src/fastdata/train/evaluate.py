@@ -60,7 +60,7 @@ class _Recorded:
 
 
 def evaluate(model: nn.Module, loader: Any, loss_fn: Any, metrics: Metrics, compute: Compute, means: Means) -> dict[str, float]:
-    """Return the mean loss, the metrics, and the means of what else is added to `means` meanwhile, over all ranks."""
+    """Return the mean loss, the metrics, and the means of other values that are added to `means` meanwhile, over all ranks."""
     functions, objects = metrics
     for metric, _ in objects.values():
         if hasattr(metric, "to"):
