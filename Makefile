@@ -9,8 +9,8 @@ CLIENTS := .venv-integrations
 SCALE := .venv-scale
 LOWEST := 2.6.0# is tested with the lowest versions of all packages
 NEWEST := 2.14.1
-TORCH_TESTS := $(patsubst %,tests/test_%.py,batch bias crops epochs kept_graphs loader optim_groups optim_schedule prefetcher)
-LOWEST_TESTS := $(patsubst %,tests/test_%.py,archives_tables arrays cli columns jpeg metrics prepare ram image_files store tables text tokens) tests/scale/test_remote.py
+TORCH_TESTS := $(patsubst %,tests/test_%.py,batch bias crops epochs loader optim_groups optim_schedule prefetcher train_warnings)
+LOWEST_TESTS := $(patsubst %,tests/test_%.py,archives_tables arrays cli columns jpeg prepare ram image_files store tables text tokens train_evaluate) tests/scale/test_remote.py
 PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 QUICK := "not slow and not scale"
 

@@ -9,20 +9,19 @@ import gc
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from fastdata import LMDBDataset, Loader, Prefetcher, RandomResizedCrop, Trainer
-from stores import script, store
+from fastdata import GPUNormalize, Loader, Prefetcher
 from support import engine_of, under_way
-from training import net, summed, values
+from test_copies import PASSES, are_wanted, augmented
+from training import net, trainer, values
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,24 +30,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
 
-PASSES = 3
-BATCH = 6
 CYCLES = 10_000_000  # some 6 ms
 Batch = tuple[Tensor, Tensor]
 
 
-def augmented() -> LMDBDataset:
-    return LMDBDataset(store("jpeg"), size=64, crop=RandomResizedCrop(64), hflip=0.5)
-
-
 def made(workers: int = 2, device: str | None = "cuda", **options: Any) -> Loader:
-    return Loader(augmented(), BATCH, shuffle=True, num_workers=workers, device=device, **options)
-
-
-@cache
-def wanted() -> list[Tensor]:
-    with made(0, None) as loader:
-        return [tensor.clone() for _ in range(PASSES) for batch in loader for tensor in batch]
+    return Loader(augmented(), 6, shuffle=True, num_workers=workers, device=device, **options)
 
 
 def passes(loader: Loader) -> Iterator[Batch]:
@@ -68,65 +55,30 @@ def train(batches: Iterable[Batch]) -> list[Tensor]:
     return found
 
 
-def right(found: list[Tensor]) -> bool:
-    want = wanted()
-    assert len(found) == len(want)
-    return all(a.stride() == b.stride() and torch.equal(a.cpu(), b) for a, b in zip(found, want, strict=True))
-
-
-@contextmanager
-def no_waits() -> Iterator[None]:
-    try:
-        torch.cuda.set_sync_debug_mode("error")
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("depth", [1, 4])
 def test_a_slow_consumer_sees_every_batch_as_it_was_made(workers, depth):
     with made(workers, device_prefetch=depth) as loader:
-        assert right(train(passes(loader)))
+        assert are_wanted(train(passes(loader)))
         assert loader.stats().copies == 0
 
 
-COMPILED = """
-import json, sys, warnings
-warnings.simplefilter("ignore")
-import torch
-import torch._inductor.config
-from fastdata import GPUNormalize, LMDBDataset, Loader, RandomResizedCrop
+def test_with_cuda_graphs_of_torch_compile(monkeypatch):
+    from torch._inductor import config
 
-torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-torch._inductor.config.compile_threads = 1
-torch.manual_seed(0)
-layers = GPUNormalize(0.5, 0.25), torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 62 * 62, 4)
-model = torch.nn.Sequential(*layers).cuda()
-quick = torch.compile(model, mode="reduce-overhead", dynamic=False)
-
-def outputs(model, device):
-    found = []
-    dataset = LMDBDataset(sys.argv[1], size=64, crop=RandomResizedCrop(64), hflip=0.5)
-    with Loader(dataset, 6, shuffle=True, num_workers=2, device=device, drop_last=True) as loader:
-        for _ in range(4):
-            for images, targets in loader:
-                if device is not None:
-                    torch.compiler.cudagraph_mark_step_begin()
-                    torch.cuda._sleep(5_000_000)
-                with torch.no_grad():
-                    found.append((model(images.cuda()).clone(), targets.cuda().clone()))
-                del images, targets
-    return found
-
-want, found = outputs(model, None), outputs(quick, "cuda")
-close = [torch.allclose(a, b, atol=1e-4, rtol=1e-4) and torch.equal(s, t) for (a, s), (b, t) in zip(want, found)]
-print(json.dumps([len(want), len(found), all(close)]))
-"""
-
-
-def test_with_cuda_graphs_of_torch_compile():
-    assert script(COMPILED, store("jpeg"), timeout=400) == [28, 28, True]
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(0)
+    model = nn.Sequential(GPUNormalize(0.5, 0.25), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 4)).cuda()
+    quick, found, options = torch.compile(model, mode="reduce-overhead", dynamic=False), list[Tensor](), {"drop_last": True}
+    with torch.no_grad(), made(0, None, **options) as loader:
+        want = [model(images.cuda()) for images, _ in passes(loader)]
+    with torch.no_grad(), config.patch(compile_threads=1), made(**options) as loader:
+        for images, _ in passes(loader):
+            torch.compiler.cudagraph_mark_step_begin()
+            torch.cuda._sleep(CYCLES)
+            found.append(quick(images).clone())
+            del images
+    assert len(found) == len(want) and all(torch.allclose(a, b, atol=1e-4, rtol=1e-4) for a, b in zip(found, want, strict=True))
 
 
 # No waits
@@ -159,7 +111,7 @@ def test_copies_run_beside_the_consumers_work():
         end = time.monotonic() + 0.5
         while not done.query() and time.monotonic() < end:
             time.sleep(0.001)
-        assert len(engine_of(loader)._ahead) == 2 and done.query() and not torch.cuda.current_stream().query()
+        assert len(engine_of(loader)._queue) == 2 and done.query() and not torch.cuda.current_stream().query()
     assert images.is_cuda
 
 
@@ -168,13 +120,16 @@ def test_a_trainer_waits_for_nothing_and_takes_the_same_steps():
 
     def trained(loader: Any) -> Tensor:
         model = net()
-        subject = Trainer(model, summed, partial(torch.optim.SGD, lr=0.1), device="cuda", log_every=10_000)
+        subject = trainer(model, partial(torch.optim.SGD, lr=0.1), device="cuda", log_every=10_000)
         subject.fit(loader, max_steps=5)
         steps = subject.steps(loader)
         next(steps)
-        with no_waits():
+        try:
+            torch.cuda.set_sync_debug_mode("error")
             for _ in range(90):
                 next(steps)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
         steps.close()
         return values(model)
 

@@ -8,21 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.optim import SGD
+from torch import Tensor
+from torch.optim import SGD, AdamW
 
-from training import cut, data, mean_of_torch, net, plain, trainer, values
+from training import cut, data, each, masked, mean_of_torch, net, plain, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
 IGNORED = [0, 1, 2, 3, 13, 29]  # the first micro-batch has nothing that counts
-
-
-def each(model: Any, batch: Any) -> Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
-
-
-def masked(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    return each(model, batch), batch[1] != -100
 
 
 def tokens(n: int) -> tuple[Tensor, Tensor]:
@@ -32,22 +24,20 @@ def tokens(n: int) -> tuple[Tensor, Tensor]:
     return inputs.view(n, 5, 6), targets.view(n, 5)
 
 
-def of_tokens(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    """Losses and mask [B, T]."""
-    inputs, targets = batch
-    return F.cross_entropy(model(inputs).transpose(1, 2), targets, reduction="none"), targets != -100
-
-
 def sums(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    inputs, targets = batch
-    return F.cross_entropy(model(inputs).transpose(1, 2), targets, reduction="sum"), (targets != -100).sum()
+    losses, mask = masked(model, batch)
+    return losses.sum(), mask.sum()
 
 
-def by_hand(batches: list[Any]) -> nn.Module:
-    """The loop of every tutorial, over large batches."""
-    model = net()
-    plain(model, MOMENTUM(model.parameters()), batches)
-    return model
+WEIGHTS = torch.tensor([0.001, 0.02, 0.003], dtype=torch.float64)  # so their sum is far below 1
+
+
+def weighted(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    return F.cross_entropy(model(batch[0]), batch[1], WEIGHTS, reduction="sum"), WEIGHTS[batch[1]].sum()
+
+
+def weighted_mean(model: Any, batch: Any) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1], WEIGHTS)
 
 
 def with_ignored() -> tuple[Tensor, Tensor]:
@@ -57,24 +47,26 @@ def with_ignored() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("loss_fn", "whole"),
+    ("loss_fn", "whole", "mean"),
     [
-        (each, lambda: data(30)),
-        (masked, with_ignored),
-        (lambda model, batch: each(model, batch)[batch[1] != -100], with_ignored),
-        (of_tokens, lambda: tokens(30)),
-        (sums, lambda: tokens(30)),
+        (each, lambda: data(30), mean_of_torch),
+        (masked, with_ignored, mean_of_torch),
+        (lambda model, batch: each(model, batch)[batch[1] != -100], with_ignored, mean_of_torch),
+        (masked, lambda: tokens(30), mean_of_torch),
+        (sums, lambda: tokens(30), mean_of_torch),
+        (weighted, lambda: data(30), weighted_mean),
     ],
-    ids=["losses", "mask", "chosen losses", "tokens", "sum and count"],
+    ids=["losses", "mask", "chosen losses", "tokens", "sum and count", "weights"],
 )
-def test_accumulated_updates_are_those_of_torchs_mean_over_large_batches(loss_fn, whole):
-    model, large = net(), cut(whole(), (10,) * 3)
-    run = trainer(model, MOMENTUM, loss_fn, accumulate=3)
+@pytest.mark.parametrize("make", [MOMENTUM, partial(AdamW, lr=0.01)], ids=["sgd", "adamw"])
+def test_accumulated_updates_are_those_of_torchs_mean_over_large_batches(make, loss_fn, whole, mean):
+    model, reference = net(), net()
+    run = trainer(model, make, loss_fn, accumulate=3)
     run.fit(cut(whole(), (4, 4, 2) * 3), epochs=1)
-    reference = by_hand(large)
+    plain(reference, make(reference.parameters()), cut(whole(), (10,) * 3), mean)
     assert (values(model) - values(reference)).abs().max() < 1e-12 < (values(reference) - values(net())).abs().max()
     evaluated = run.evaluate(cut(whole(), (7, 7, 7, 7, 2)))
-    assert evaluated["loss"] == pytest.approx(mean_of_torch(reference, whole()).item(), abs=1e-12)
+    assert evaluated["loss"] == pytest.approx(mean(reference, whole()).item(), abs=1e-12)
 
 
 def test_losses_that_are_not_finite_behind_the_mask_change_nothing():
@@ -85,7 +77,8 @@ def test_losses_that_are_not_finite_behind_the_mask_change_nothing():
         losses = each(model, batch[:2])
         return torch.where(batch[2], losses, torch.nan), batch[2]
 
-    model, reference = net(), by_hand([(x[mask], y[mask])])
+    model, reference = net(), net()
+    plain(reference, MOMENTUM(reference.parameters()), [(x[mask], y[mask])])
     run = trainer(model, MOMENTUM, spoilt)
     run.fit([(x, y, mask)], epochs=1)
     assert (values(model) - values(reference)).abs().max() < 1e-12
@@ -99,18 +92,14 @@ def test_losses_in_half_precision_are_summed_in_single(dtype):
     assert run.evaluate([data(5001)])["loss"] == 1.0
 
 
-def mean(model: Any, batch: Any, **options: Any) -> Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1], **options)
-
-
 REFUSED = {
-    "a mean": (mean, r'single number.*reduction="none"'),
-    "a mean and a count": (lambda m, b: (mean(m, b), len(b[1])), r'\(a mean, 4\).*divided twice.*reduction="none"'),
-    "a mean with a penalty and a count": (lambda m, b: (mean(m, b) + m[0].weight.square().sum(), 4), r"\(a mean, 4\)"),
+    "a mean": (mean_of_torch, r'single number.*reduction="none"'),
+    "a mean and a count": (lambda m, b: (mean_of_torch(m, b), len(b[1])), r'\(a mean, 4\).*divided twice.*reduction="none"'),
+    "a mean with a penalty and a count": (lambda m, b: (mean_of_torch(m, b) + m[0].weight.square().sum(), 4), r"\(a mean, 4\)"),
     "numbers as a mask": (lambda m, b: (each(m, b), torch.ones(4)), r"mask is bool.*use mask.bool\(\)"),
     "a mask of another shape": (lambda m, b: (each(m, b), torch.ones(4, 1) > 0), r"\[4\].*\[4, 1\].*of the shape of the losses"),
     "integers": (lambda m, b: m(b[0]).argmax(1), r'a tensor torch.int64 \[4\].*reduction="none"'),
-    "a number": (lambda m, b: mean(m, b).item(), r'returned a float.*reduction="none"'),
+    "a number": (lambda m, b: mean_of_torch(m, b).item(), r'returned a float.*reduction="none"'),
     "nothing": (lambda m, b: None, r'returned a NoneType.*reduction="none"'),
     "a dict": (lambda m, b: {"loss": each(m, b)}, r"a dict"),
     "no graph": (lambda m, b: each(m, b).detach(), r"without a graph"),
@@ -128,8 +117,8 @@ def test_what_is_refused_says_what_to_return(loss_fn, text):
 @pytest.mark.parametrize(
     "total",
     [
-        lambda m, b: mean(m, b) * len(b[1]),
-        lambda m, b: mean(m, b, reduction="sum", label_smoothing=0.1) + m[0].weight.square().mean(),
+        lambda m, b: mean_of_torch(m, b) * len(b[1]),
+        lambda m, b: F.cross_entropy(m(b[0]), b[1], reduction="sum", label_smoothing=0.1) + m[0].weight.square().mean(),
         lambda m, b: each(m, b).sum() + 0.1 * m[0].weight.square().mean(),
     ],
     ids=["a mean times the count", "smoothed", "a penalty that is a mean"],
@@ -148,7 +137,7 @@ def test_ignored_targets_without_a_mask_are_refused(options):
     count = int((targets == index).sum())
 
     def forgotten(model: Any, batch: Any) -> Tensor:
-        return F.cross_entropy(model(batch[0]).transpose(1, 2), batch[1], reduction="none", **options).float() * 2
+        return each(model, batch, **options).float() * 2
 
     with pytest.raises(TypeError, match=rf"{count} of 40 targets are {index}.*return \(losses, targets != {index}\)"):
         trainer(net(), MOMENTUM, forgotten).fit([(inputs, targets)], epochs=1)

@@ -12,7 +12,7 @@ from pytorch_optimizer import LARS, Lamb, NovoGrad
 from torch import nn
 from torch.optim import Optimizer
 
-from fastdata.optim.groups import decay_groups
+from fastdata.optim import decay_groups
 from training import cut, data, net, plain, values
 
 NORMS = [nn.BatchNorm2d(3), nn.SyncBatchNorm(3), nn.InstanceNorm1d(3, affine=True), nn.GroupNorm(1, 3)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,14 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim import lr_scheduler as lrs
 
-from fastdata.optim.rates import cosine, linear, onecycle, scale_lr
+from fastdata.optim import cosine, linear, onecycle, scale_lr
 from fastdata.train.schedule import Schedule
 
 EPOCHS, UPDATES = 6, 4  # per epoch
+TOTAL = EPOCHS * UPDATES
 LOSSES = [1.0, 0.9, 0.95, 0.97, 0.96, 0.96]  # of the evaluations: a plateau after the second
+EVENTS = [(kind, n) for n in range(EPOCHS) for kind in (*["update"] * UPDATES, "evaluation", "epoch")]
+Make = Callable[[Optimizer], Any]
 
 
 def sgd() -> SGD:
@@ -34,151 +38,111 @@ def adam() -> AdamW:
     return AdamW([nn.Parameter(torch.ones(2))], lr=0.01)
 
 
-Make = Callable[[Optimizer], Any]
-TOTAL = EPOCHS * UPDATES
-# name: how it is made, when torch's documentation steps it, the optimizer
+# name: how it is made, when torch's documentation or the pair steps it, the optimizer
 CASES: dict[str, tuple[Make, str, Callable[[], Optimizer]]] = {
     "lambda": (lambda o: lrs.LambdaLR(o, lambda epoch: 0.95**epoch), "epoch", sgd),
     "multistep": (lambda o: lrs.MultiStepLR(o, [2, 4, 4], gamma=0.1), "epoch", sgd),
-    "exponential": (lambda o: lrs.ExponentialLR(o, 0.9), "epoch", sgd),
     "linear": (lambda o: lrs.LinearLR(o, 0.1, 1.0, 4), "epoch", sgd),
     "cosine": (lambda o: lrs.CosineAnnealingLR(o, EPOCHS, 1e-4), "epoch", sgd),
     "restarts": (lambda o: lrs.CosineAnnealingWarmRestarts(o, 2, 2), "epoch", sgd),
-    "cyclic-function": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, scale_fn=lambda x: 0.8**x), "update", sgd),
+    "restarts, in a pair": (lambda o: (lrs.CosineAnnealingWarmRestarts(o, 2, 2), "update"), "update", sgd),
+    "exponential, in a pair": (lambda o: (lrs.ExponentialLR(o, 0.9), "update"), "update", sgd),
+    "cyclic": (lambda o: lrs.CyclicLR(o, 0.01, 0.1, 3, scale_fn=lambda x: 0.8**x), "update", sgd),
     "onecycle": (lambda o: lrs.OneCycleLR(o, [0.1, 0.03], TOTAL), "update", sgd),
-    "onecycle-betas": (lambda o: lrs.OneCycleLR(o, 0.1, TOTAL, three_phase=True, anneal_strategy="linear"), "update", adam),
+    "onecycle, in a pair": (lambda o: (lrs.OneCycleLR(o, [0.1, 0.03], TOTAL), "epoch"), "epoch", sgd),
+    "onecycle of betas": (lambda o: lrs.OneCycleLR(o, 0.1, TOTAL, three_phase=True, anneal_strategy="linear"), "update", adam),
     "plateau": (lambda o: lrs.ReduceLROnPlateau(o, patience=1, factor=0.3, cooldown=1), "evaluation", sgd),
-    "plateau-max": (lambda o: lrs.ReduceLROnPlateau(o, "max", patience=0, min_lr=[1e-3, 1e-2]), "evaluation", sgd),
-    "sequential": (
-        lambda o: lrs.SequentialLR(o, [lrs.LinearLR(o, 0.1, 1.0, 2), lrs.MultiStepLR(o, [1, 2])], [2]),
-        "epoch",
-        sgd,
-    ),
-    "sequential-per-update": (
+    "plateau of a maximum": (lambda o: lrs.ReduceLROnPlateau(o, "max", patience=0, min_lr=[1e-3, 1e-2]), "evaluation", sgd),
+    "sequential": (lambda o: lrs.SequentialLR(o, [lrs.LinearLR(o, 0.1, 1.0, 2), lrs.MultiStepLR(o, [1, 2])], [2]), "epoch", sgd),
+    "sequential, with a cyclic": (
         lambda o: lrs.SequentialLR(o, [lrs.ConstantLR(o, 0.1, 5), lrs.CyclicLR(o, 0.01, 0.1, 3)], [5]),
         "update",
         sgd,
     ),
-    "chained-per-update": (
-        lambda o: lrs.ChainedScheduler([lrs.OneCycleLR(o, 0.1, TOTAL), lrs.ExponentialLR(o, 0.99)], o),
-        "update",
-        sgd,
-    ),
+    "chained": (lambda o: lrs.ChainedScheduler([lrs.OneCycleLR(o, 0.1, TOTAL), lrs.ExponentialLR(o, 0.99)], o), "update", sgd),
 }
-
-
-def rates_and_momenta(optimizer: Optimizer) -> list[float]:
-    return [float(v) for group in optimizer.param_groups for v in (group["lr"], group.get("momentum") or group["betas"][0])]
-
-
-def step(optimizer: Optimizer, *, skip: bool = False) -> None:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None if skip else torch.ones_like(parameter)
-    optimizer.step()
-
-
-def plain_loop(optimizer: Optimizer, scheduler: Any, every: str, epochs: int = EPOCHS, updates: int = UPDATES) -> list[list[float]]:
-    """What a loop by hand uses in each update, and what it ends with."""
-    found = []
-    for epoch in range(epochs):
-        for _ in range(updates):
-            found.append(rates_and_momenta(optimizer))
-            step(optimizer)
-            if every == "update":
-                scheduler.step()
-        if every == "evaluation":
-            scheduler.step(LOSSES[epoch])
-        if every == "epoch":
-            scheduler.step()
-    return [*found, rates_and_momenta(optimizer)]
-
-
-EVENTS = [(kind, n) for n in range(EPOCHS) for kind in (*["update"] * UPDATES, "evaluation", "epoch")]
-
-
-def through_schedule(
-    schedule: Schedule, events: list[tuple[str, int]], first: int = 0, *, skip: bool = False
-) -> Iterator[list[float]]:
-    """Yields what each update uses; every third update is skipped, if told."""
-    update = first
-    for kind, epoch in events:
-        if kind == "update":
-            yield rates_and_momenta(schedule.optimizer)
-            step(schedule.optimizer, skip=skip and update % 3 == 0)
-            schedule.updated(update)
-            update += 1
-        elif kind == "evaluation":
-            schedule.evaluated({"accuracy": 0.5, "loss": LOSSES[epoch]})
-        else:
-            schedule.epoch_ended()
-    yield rates_and_momenta(schedule.optimizer)
-
-
-@pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("name", CASES)
-def test_rates_and_momenta_are_those_of_a_plain_loop(name: str, skip: bool) -> None:
-    make, every, optimizer = CASES[name]
-    by_hand = optimizer()
-    expected = plain_loop(by_hand, make(by_hand), every)
-    assert len({tuple(row) for row in expected}) > 1
-    own = optimizer()
-    schedule = Schedule(make(own), own)
-    assert schedule.every == every
-    schedule.begin(TOTAL, evaluated=True)
-    assert list(through_schedule(schedule, EVENTS, skip=skip)) == expected
-    assert schedule.rates() == [group["lr"] for group in own.param_groups]
-
-
-def saved(schedule: Schedule) -> dict[str, Any]:
-    """Optimizer and schedule as a checkpoint file gives them back."""
-    file = io.BytesIO()
-    torch.save({"optimizer": schedule.optimizer.state_dict(), "schedule": schedule.state_dict()}, file)
-    file.seek(0)
-    loaded: dict[str, Any] = torch.load(file, weights_only=True)
-    return loaded
-
-
-def resumed(make: Make, optimizer: Optimizer, state: Mapping[str, Any]) -> Schedule:
-    schedule = Schedule(make(optimizer), optimizer)
-    optimizer.load_state_dict(state["optimizer"])
-    schedule.load_state_dict(state["schedule"])
-    return schedule
-
-
 FUNCTIONS: dict[str, tuple[Make, str, Callable[[], Optimizer]]] = {
     "none": (lambda o: None, "never", sgd),
     "function": (lambda o: cosine(TOTAL - 3, warmup=5, final=0.1), "update", sgd),
-    "numpy-function": (lambda o: lambda update: np.float32(0.9) ** update, "update", adam),
+    "function of numpy": (lambda o: lambda update: np.float32(0.9) ** update, "update", adam),
 }
+
+
+def used(optimizer: Optimizer, events: list[tuple[str, int]], told: Callable[[str, int], None]) -> list[list[float]]:
+    """The rates and momenta that each update uses, and those at the end. A scheduler is told the events, with their number."""
+
+    def now() -> list[float]:
+        return [float(v) for group in optimizer.param_groups for v in (group["lr"], group.get("momentum") or group["betas"][0])]
+
+    found = []
+    for kind, number in events:
+        if kind == "update":
+            found.append(now())
+            optimizer.step()
+        told(kind, number)
+    return [*found, now()]
+
+
+def by_hand(made: Any, every: str) -> Callable[[str, int], None]:
+    """Step a scheduler as a loop by hand does."""
+    scheduler = made[0] if isinstance(made, tuple) else made
+
+    def told(kind: str, number: int) -> None:
+        if kind == every:
+            scheduler.step(*([LOSSES[number]] if kind == "evaluation" else []))
+
+    return told
+
+
+def through(schedule: Schedule, update: int = 0) -> Callable[[str, int], None]:
+    """Tell a Schedule; the next update is number `update`."""
+    updates = itertools.count(update)
+
+    def told(kind: str, number: int) -> None:
+        if kind == "update":
+            schedule.updated(next(updates))
+        elif kind == "evaluation":
+            schedule.evaluated({"accuracy": 0.5, "loss": LOSSES[number]})
+        else:
+            schedule.epoch_ended()
+
+    return told
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rates_and_momenta_are_those_of_a_plain_loop(name: str) -> None:
+    make, every, optimizer = CASES[name]
+    reference, own = optimizer(), optimizer()
+    expected = used(reference, EVENTS, by_hand(make(reference), every))
+    assert len({tuple(row) for row in expected}) > 1
+    schedule = Schedule(make(own), own)
+    schedule.begin(TOTAL, evaluated=True)
+    assert schedule.every == every and used(own, EVENTS, through(schedule)) == expected
+    assert schedule.rates() == [group["lr"] for group in own.param_groups]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, *FUNCTIONS])
 def test_a_resume_at_any_point_goes_on_as_if_nothing_was(name: str) -> None:
+    """From a checkpoint's file, whose state can be loaded twice: torch's CyclicLR takes it apart."""
     make, _, optimizer = (CASES | FUNCTIONS)[name]
     own = optimizer()
-    whole = list(through_schedule(Schedule(make(own), own), EVENTS))
+    whole = used(own, EVENTS, through(Schedule(make(own), own)))
     for k in range(len(EVENTS)):
-        first = optimizer()
+        first, file = optimizer(), io.BytesIO()
         schedule = Schedule(make(first), first)
-        done = list(through_schedule(schedule, EVENTS[:k]))[:-1]
-        state = saved(schedule)
-        kept = copy.deepcopy(state["schedule"])
-        for _ in range(2):  # a state can be loaded twice: torch's CyclicLR takes it apart
-            again = resumed(make, optimizer(), state)
-            assert state["schedule"] == kept
-            assert done + list(through_schedule(again, EVENTS[k:], len(done))) == whole
-
-
-def test_a_pair_overrides_when_a_scheduler_is_stepped() -> None:
-    for name, every in (("exponential", "update"), ("onecycle", "epoch"), ("sequential", "update"), ("restarts", "update")):
-        make, usual, optimizer = CASES[name]
-        assert usual != every
-        by_hand, own = optimizer(), optimizer()
-        schedule = Schedule((make(own), every), own)
-        assert schedule.every == every
-        assert list(through_schedule(schedule, EVENTS)) == plain_loop(by_hand, make(by_hand), every)
+        done = used(first, EVENTS[:k], through(schedule))[:-1]
+        torch.save((first.state_dict(), schedule.state_dict()), file)
+        file.seek(0)
+        of_optimizer, of_schedule = torch.load(file, weights_only=True)
+        kept = copy.deepcopy(of_schedule)
+        for _ in range(2):
+            again = optimizer()
+            schedule = Schedule(make(again), again)
+            again.load_state_dict(of_optimizer)
+            schedule.load_state_dict(of_schedule)
+            assert of_schedule == kept
+            assert done + used(again, EVENTS[k:], through(schedule, len(done))) == whole
 
 
 def test_a_plateau_sees_the_metric_that_is_named() -> None:
@@ -186,9 +150,7 @@ def test_a_plateau_sees_the_metric_that_is_named() -> None:
     schedule = Schedule((lrs.ReduceLROnPlateau(optimizer, "max", patience=0), "accuracy"), optimizer)
     assert (schedule.every, schedule.metric) == ("evaluation", "accuracy")
     for accuracy, rate in ((0.5, 0.01), (0.6, 0.01), (0.6, 0.001)):
-        schedule.updated(0)
         schedule.evaluated({"loss": 0.0, "accuracy": accuracy})
-        schedule.epoch_ended()
         assert schedule.rates() == [pytest.approx(rate)]
     with pytest.raises(ValueError, match=r"ReduceLROnPlateau needs 'accuracy', found \['loss'\]: pass \(scheduler, one"):
         schedule.evaluated({"loss": 1.0})
@@ -216,7 +178,7 @@ def test_a_wrong_scheduler_is_refused(make: Make, error: type[Exception], messag
 def of_torch(make: Make, updates: int) -> list[float]:
     """The rates of updates 0, 1, ... by torch, with rate 1."""
     optimizer = SGD([nn.Parameter(torch.ones(1))], lr=1.0, momentum=0.9)
-    return [rates[0] for rates in plain_loop(optimizer, make(optimizer), "update", 1, updates)][:updates]
+    return [rates[0] for rates in used(optimizer, [("update", 0)] * updates, by_hand(make(optimizer), "update"))][:updates]
 
 
 def close(expected: list[float]) -> Any:

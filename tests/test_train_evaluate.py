@@ -1,21 +1,26 @@
-"""Evaluation in one process: one forward a batch, modes and precision as they were, rows in the order of the set."""
+"""Evaluation in one process: one forward a batch, modes and precision as they were, the order of the set, metrics of each form."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+import torchmetrics.functional.classification as functional
+from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torchmetrics import MetricCollection
+from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy, MulticlassF1Score
 
 from fastdata import Loader
 from fastdata.errors import FastDataError
 from training import cut, data, net, plain, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
+ROWS = (4, 4, 2)
 
 
 def right(outputs, batch):
@@ -120,7 +125,7 @@ def test_metrics_need_the_outputs_of_one_call(calls):
         outputs = [model(batch[0]) for _ in range(calls)] or [model[2](model[1](model[0](batch[0])))]
         return F.cross_entropy(outputs[-1], batch[1], reduction="none")
 
-    with pytest.raises(FastDataError, match=f"called the model {calls} times, so metrics do not know which outputs to take"):
+    with pytest.raises(FastDataError, match=f"called the model {calls} times, but metrics need the outputs of one"):
         trainer(net(), MOMENTUM, loss_fn, metrics={"top1": right}).evaluate(cut(data(8), (4, 4)))
     assert trainer(net(), MOMENTUM, loss_fn).evaluate(cut(data(8), (4, 4)))["loss"] > 0
 
@@ -132,3 +137,58 @@ def test_a_sampler_that_repeats_samples_in_an_evaluation_is_said(rows, warns, re
     sampler = DistributedSampler(dataset, num_replicas=2, rank=0, shuffle=False)
     trainer(net(), MOMENTUM).evaluate(DataLoader(dataset, 2, sampler=sampler))
     assert warns == any("the DistributedSampler repeats 1 samples" in str(one.message) for one in recwarn)
+
+
+# Metrics
+
+
+SCORES, CLASSES = net()(data(10)[0]).detach(), data(10)[1]
+ACCURACY = pytest.approx((SCORES.argmax(1) == CLASSES).double().mean().item())
+
+
+def evaluated(**metrics: Any) -> dict[str, float]:
+    return trainer(net(), MOMENTUM, metrics=metrics).evaluate(cut(data(10), ROWS))
+
+
+def test_each_form_of_a_function_gives_the_mean_over_all_rows():
+    forms = {
+        "pair": right,
+        "rows": lambda scores, batch: scores.argmax(1) == batch[1],
+        "tensor": lambda scores, batch: (scores.argmax(1) == batch[1]).double().mean(),
+        "float": lambda scores, batch: (scores.argmax(1) == batch[1]).double().mean().item(),
+        "theirs": lambda scores, batch: functional.multiclass_accuracy(scores, batch[1], 3, average="micro"),
+    }
+    found = evaluated(**forms)
+    assert found == {"loss": found["loss"], **dict.fromkeys(forms, ACCURACY)}
+
+
+def test_what_no_metric_is_or_returns_is_refused():
+    for value in (torch.tensor(3), {"a": 1.0}):
+        with pytest.raises(TypeError, match=rf"metrics\['top1'\] returned {str(value)[:6]}"):
+            evaluated(top1=lambda scores, batch, value=value: value)
+    with pytest.raises(TypeError, match=r"MulticlassAccuracy.*a metric is a function, an object"):
+        evaluated(acc=MulticlassAccuracy)
+
+
+def test_a_collection_and_an_object_of_several_numbers_name_each():
+    each = [(SCORES.argmax(1) == c)[CLASSES == c].double().mean().item() for c in range(3)]
+    both = MetricCollection({"acc": MulticlassAccuracy(3, average="micro"), "f1": MulticlassF1Score(3)})
+    run = trainer(net(), MOMENTUM, metrics={"all": both, "classes": MulticlassAccuracy(3, average=None)})
+    found = run.evaluate(cut(data(10), ROWS))
+    assert run.evaluate(cut(data(10), ROWS)) == found, "each time anew"
+    assert [*found] == ["loss", "all/acc", "all/f1", "classes/0", "classes/1", "classes/2"]
+    assert found["all/acc"] == ACCURACY and [found[f"classes/{c}"] for c in range(3)] == pytest.approx(each)
+
+
+def test_a_pair_says_what_an_object_is_updated_with():
+    first = (BinaryAUROC(), lambda scores, batch: (scores.softmax(1)[:, 0], (batch["y"] == 0).int()))
+
+    def loss(model: Any, batch: dict[str, Tensor]) -> Any:
+        return F.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+
+    batches = [{"x": x, "y": y} for x, y in cut(data(10), ROWS)]
+    found = trainer(net(), MOMENTUM, loss, metrics={"first": first}).evaluate(batches)
+    positive, negative = (SCORES.softmax(1)[chosen, 0] for chosen in (CLASSES == 0, CLASSES != 0))
+    assert found["first"] == pytest.approx((positive[:, None] > negative).double().mean().item()), "the area under the curve"
+    with pytest.raises(TypeError, match=r"a dict.*pass the pair"):
+        trainer(net(), MOMENTUM, loss, metrics={"auroc": BinaryAUROC()}).evaluate(batches)

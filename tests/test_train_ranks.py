@@ -128,7 +128,7 @@ def infinite(rank: int, size: int, make: Any, precision: str) -> None:
         weights.append(values(model))
         averages.append(values(run.ema.model))  # type: ignore[union-attr]
         bad[0] = update == 1
-        skipped += step_of(run).read_totals().skipped
+        skipped += step_of(run).read_totals()["skipped"]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], weights[2]) and weights[2].isfinite().all()
     assert torch.equal(averages[0], averages[1]) and skipped == 1 and scale_of(run) == (32768 if precision == "fp16" else 1)
     for other in everyone((weights, averages, run.optimizer.state_dict()["state"])):
@@ -269,7 +269,7 @@ def check_fully_shard_trains_alike_and_has_plain_states(rank: int, size: int) ->
         step_of(run).read_totals()
         before, factor[0] = local(run.model), torch.inf if rank == size - 1 else 1.0
         list(run.steps(loader(4 * size, torch.float32)))
-        assert step_of(run).read_totals().skipped == 1 and torch.equal(before, local(run.model)) and scale_of(run) == scale
+        assert step_of(run).read_totals()["skipped"] == 1 and torch.equal(before, local(run.model)) and scale_of(run) == scale
 
 
 def local(model: nn.Module) -> Tensor:

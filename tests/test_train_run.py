@@ -45,49 +45,40 @@ class Unsized:
         return iter(self.batches)
 
 
-def rates(scheduler: Any, batches: Any, accumulate: int = 1, resume: int | None = None, **options: Any) -> list[float]:
-    """The rate that each update of a run is made with, of 1.0; resume: end after so many updates, and go on in another Trainer."""
-    seen = list[float]()
-
-    def made(callbacks: Any) -> Any:
+def rates(scheduler: Any, batches: Any, accumulate: int = 1, ends: Any = (None,), **options: Any) -> list[float]:
+    """The rate that each update of a run is made with, of 1.0. The run ends after each of these updates, and another goes on."""
+    seen, state = list[float](), None
+    for end in ends:
         model = net()
         optimizer = SGD(model.parameters(), lr=1.0)
         optimizer.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0]["lr"]))
-        return trainer(model, optimizer, scheduler=scheduler, accumulate=accumulate, callbacks=callbacks)
-
-    first = made({"step": lambda run: run.update == resume})
-    first.fit(batches, **options)
-    if resume is not None:
-        assert first.update == resume
-        second = made({})
-        second.load_state_dict(first.state_dict())
-        second.fit(batches, **options)
+        callbacks = {"step": lambda run, end=end: run.update == end}
+        run = trainer(model, optimizer, scheduler=scheduler, accumulate=accumulate, callbacks=callbacks)
+        if state is not None:
+            run.load_state_dict(state)
+        run.fit(batches, **options)
+        state = run.state_dict()
     return seen
 
 
 SIZED, UNSIZED = cut(data(18), (4, 4, 4, 4, 2)), Unsized()
-RUNS: dict[str, tuple[Any, int, dict[str, Any]]] = {  # its batches, accumulate, arguments of fit
-    "15 batches": (SIZED, 1, {"epochs": 3}),
-    "9 of 15 batches, accumulated": (SIZED, 2, {"epochs": 3}),
-    "cut short": (SIZED, 1, {"epochs": 3, "max_steps": 7}),
-    "no epochs": (SIZED, 2, {"max_steps": 8}),
-    "no len": (UNSIZED, 1, {"max_steps": 8}),
+RUNS: dict[str, tuple[Any, int, dict[str, Any], int]] = {  # its batches, accumulate, arguments of fit, updates
+    "15 batches": (SIZED, 1, {"epochs": 3}, 15),
+    "9 of 15 batches, accumulated": (SIZED, 2, {"epochs": 3}, 9),
+    "cut short": (SIZED, 1, {"epochs": 3, "max_steps": 7}, 7),
+    "no epochs": (SIZED, 2, {"max_steps": 8}, 8),
+    "no len": (UNSIZED, 1, {"max_steps": 8}, 8),
 }
-TOTALS = dict(zip(RUNS, (15, 9, 7, 8, 8), strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:nothing was trained")  # by a run that is resumed at its end
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(("batches", "accumulate", "options", "total"), RUNS.values(), ids=RUNS)
 @pytest.mark.parametrize("make", [cosine, linear, onecycle], ids=lambda make: make.__name__)
-def test_the_total_of_a_schedule_comes_from_the_run(make, run):
-    batches, accumulate, options = RUNS[run]
-    total = TOTALS[run]
+def test_the_total_of_a_schedule_comes_from_the_run(make, batches, accumulate, options, total):
     expected = [make(total)(update) for update in range(total)]
-    assert rates(make(), batches, accumulate, **options) == expected
-    assert rates(make(total), batches, accumulate, **options) == expected, "a total that fits"
-    for update in (3, total - 1):
-        assert rates(make(), batches, accumulate, resume=update, **options) == expected
+    for scheduler, ends in ((make(), (None,)), (make(total), (None,)), (make(), (3, None)), (make(), (3, total - 1, None))):
+        assert rates(scheduler, batches, accumulate, ends, **options) == expected
 
 
 @pytest.mark.parametrize("total", [5, 100])
@@ -186,28 +177,23 @@ def test_batches_whose_rows_a_function_changed_are_counted(change):
 
 @dataclass
 class Named:
-    """A container that is neither a tuple nor a mapping."""
+    """A container that is neither a tuple nor a mapping. The Loader says how many of its rows count."""
 
     x: torch.Tensor
-
-
-class Filled(Named):
-    def __init__(self, x: torch.Tensor) -> None:
-        super().__init__(x)
-        self.valid, self.ids = 1, np.arange(2)
+    valid: int | None = None
+    ids: Any = None
 
 
 def test_repeated_rows_of_an_unknown_container_are_an_error():
     run = Trainer(torch.nn.Linear(3, 2), lambda model, batch: model(batch.x).sum(1), partial(SGD, lr=0.1))
     assert run.evaluate([Named(torch.ones(2, 3))])["loss"]
-    with pytest.raises(FastDataError, match="repeats 1 of 2 samples, but Filled does not have one row per sample"):
-        run.evaluate([Filled(torch.ones(2, 3))])
-    with Loader(
-        TensorDataset(torch.ones(3, 3)), 2, num_workers=0, rank=1, world_size=2, collate_fn=lambda rows: Named(rows)
-    ) as one:
-        assert [(batch.valid, len(batch.ids)) for batch in one] == [(1, 2)]
+    with pytest.raises(FastDataError, match="repeats 1 of 2 samples, but Named does not have one row per sample"):
+        run.evaluate([Named(torch.ones(2, 3), 1, np.arange(2))])
+    options = {"num_workers": 0, "rank": 1, "world_size": 2}
+    with Loader(TensorDataset(torch.ones(3, 3)), 2, collate_fn=Named, **options) as loader:
+        assert [(batch.valid, len(batch.ids)) for batch in loader] == [(1, 2)]
     with (
-        Loader(TensorDataset(torch.ones(3, 3)), 2, num_workers=0, rank=1, world_size=2, collate_fn=lambda rows: 0) as other,
+        Loader(TensorDataset(torch.ones(3, 3)), 2, collate_fn=len, **options) as loader,
         pytest.raises(LoaderError, match="repeats 1 of 2 samples, which a int cannot mark"),
     ):
-        next(iter(other))
+        next(iter(loader))

@@ -35,6 +35,16 @@ def summed(model: Any, batch: Batch) -> tuple[Tensor, int]:
     return F.cross_entropy(model(batch[0]), batch[1], reduction="sum"), len(batch[1])
 
 
+def each(model: Any, batch: Batch, **options: Any) -> Tensor:
+    """A loss for each row, or each token of [B, T]."""
+    return F.cross_entropy(model(batch[0]).movedim(-1, 1), batch[1], reduction="none", **options)
+
+
+def masked(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """-100 does not count."""
+    return each(model, batch), batch[1] != -100
+
+
 def trainer(model: nn.Module, optimizer: Any, loss_fn: Callable[..., Any] = summed, **options: Any) -> Trainer:
     """On the CPU, where the references are."""
     return Trainer(model, loss_fn, optimizer, **{"device": "cpu", **options})

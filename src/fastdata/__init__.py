@@ -22,8 +22,8 @@ _NAMES = {
     "data.opening": ["RAMDataset", "open"],
     "gpu.augment": ["Augment"],
     "gpu.batch": ["Batch"],
+    "gpu.batch_transform": ["NextToken"],
     "gpu.bias": ["drop_dead_bias"],
-    "gpu.next_token": ["NextToken"],
     "gpu.normalize": ["GPUNormalize"],
     "gpu.prefetcher": ["Prefetcher"],
     "gpu.ragged": ["Ragged"],
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from fastdata.data.opening import RAMDataset, open
     from fastdata.gpu.augment import Augment
     from fastdata.gpu.batch import Batch
+    from fastdata.gpu.batch_transform import NextToken
     from fastdata.gpu.bias import drop_dead_bias
-    from fastdata.gpu.next_token import NextToken
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.gpu.prefetcher import Prefetcher
     from fastdata.gpu.ragged import Ragged

@@ -44,13 +44,11 @@ class _Recorded:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self.outputs = None
-        self.calls = 0
+        self.outputs = list[Any]()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.outputs = self._model(*args, **kwargs)
-        self.calls += 1
-        return self.outputs
+        self.outputs.append(self._model(*args, **kwargs))
+        return self.outputs[-1]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -74,17 +72,16 @@ def evaluate(model: nn.Module, loader: Any, loss_fn: Any, metrics: Metrics, comp
             recorded = _Recorded(model)
             with compute.autocast():
                 losses = losses_of(loss_fn(recorded, batch))
-                if (functions or objects) and recorded.calls != 1:
-                    text = f"loss_fn called the model {recorded.calls} times, so metrics do not know which outputs to take"
-                    raise FastDataError(f"{text}: call the model once in loss_fn")
-                found = {name: _pair(name, function(recorded.outputs, batch), batch) for name, function in functions.items()}
+                if (functions or objects) and (calls := len(recorded.outputs)) != 1:
+                    raise FastDataError(f"loss_fn called the model {calls} times, but metrics need the outputs of one: call it once")
+                found = {name: _pair(name, function(recorded.outputs[0], batch), batch) for name, function in functions.items()}
             if valid == 0:
                 continue
             number += 1
             for name, pair in {"loss": (losses.total, losses.number), **found}.items():
                 means.add(name, *pair)
             for metric, arguments in objects.values():
-                values = arguments(recorded.outputs, batch)
+                values = arguments(recorded.outputs[0], batch)
                 metric.update(*map(_wide, values if isinstance(values, tuple | list) else (values,)))
     return means.read(compute.world) | (_computed(objects, number, compute.world) if objects else {})
 

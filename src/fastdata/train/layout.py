@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from fastdata.gpu.bias import dead_biases
-from fastdata.optim.rates import need
+from fastdata.optim import need
 from fastdata.train.world import World
 
 

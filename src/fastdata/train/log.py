@@ -25,7 +25,7 @@ class RunTotals(dict[str, float]):
     """Sums since a run began: times of this rank, less pauses, and numbers of all ranks. A record covers the time since a mark."""
 
     def __init__(self) -> None:
-        super().__init__(seconds=-time.perf_counter(), wait_s=0.0, rows=0.0, losses=0.0, counts=0.0, skipped=0.0)
+        super().__init__(seconds=-time.perf_counter(), wait_s=0.0, rows=0.0, losses=0.0, counts=0.0, skipped=0.0, updates=0.0)
 
     def mark(self) -> dict[str, float]:
         return {**self, "seconds": self["seconds"] + time.perf_counter()}
@@ -77,8 +77,7 @@ class Log:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._board: Any = None  # made by the first record
-        self._draws = True
+        self._board: Any = None  # made by the first record; False: there is none
         self._warned = False
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -90,30 +89,29 @@ class Log:
                 if file.tell() and file.seek(-1, 2) and file.read(1) != b"\n":
                     file.write(b"\n")  # end a line that a killed run or a full disk cut off
                 file.write(json.dumps({"time": time.time(), **record}).encode() + b"\n")
-            if self._draws:
-                self._draw(self._folder, record)
+            self._draw(self._folder, record)
         except OSError as error:
-            self._draws, self._board = False, None
+            self._board = False
             if not self._warned:
                 warn_user(f"the log could not be written into {self._folder}: {error}. The training continues")
             self._warned = True
 
     def _draw(self, folder: Path, record: Mapping[str, Any]) -> None:
         if self._board is None:
-            try:
+            self._board = False
+            with suppress(ImportError):
                 from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                self._draws = False
-                return
-            self._board = SummaryWriter(folder)
-        for name, value in record.items():
-            if isinstance(value, int | float) and name not in ("update", "epoch"):
-                self._board.add_scalar(f"{record['kind']}/{name}", value, record["update"])
-        self._board.flush()
+
+                self._board = SummaryWriter(folder)
+        if self._board:
+            for name, value in record.items():
+                if isinstance(value, int | float) and name not in ("update", "epoch"):
+                    self._board.add_scalar(f"{record['kind']}/{name}", value, record["update"])
+            self._board.flush()
 
     def close(self) -> None:
         with suppress(OSError):
-            if self._board is not None:
+            if self._board:
                 self._board.close()
         self._board = None
 

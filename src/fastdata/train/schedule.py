@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from fastdata.errors import warn_user
-from fastdata.optim.rates import Curve, need
+from fastdata.optim import Curve, need
 from fastdata.system.torch_private import has_stepped
 
 SchedulerLike: TypeAlias = Callable[[int], float] | LRScheduler | tuple[LRScheduler, str] | None

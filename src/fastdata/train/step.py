@@ -6,13 +6,14 @@ import functools
 import operator
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
 
 from fastdata.system.torch_private import find_not_finite
 from fastdata.train.layout import EMA
@@ -21,16 +22,6 @@ from fastdata.train.world import Compute
 
 EMPTY = nullcontext()
 CLIP_EPSILON = 1e-6  # as torch's clip_grad_norm_ has it
-
-
-class Totals(NamedTuple):
-    """Sums over updates: losses and counts of applied updates, of all ranks; numbers of skipped ones, also in a row."""
-
-    losses: float
-    counts: float
-    skipped: int
-    in_a_row: int
-    updates: int
 
 
 class Step:
@@ -43,17 +34,13 @@ class Step:
     A gradient that is not finite on any rank changes neither the weights nor the optimizer's state nor the average of the weights.
     Fused optimizers read the flag on the device (`found_inf`). For others, and until the first update that is not skipped, the
     host reads it once per update.
+
+    Attributes:
+        skipped_in_a_row: number of the latest updates that were all skipped, up to the last call of `read_totals`.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss_fn: Any,
-        optimizer: torch.optim.Optimizer,
-        compute: Compute,
-        *,
-        clip_norm: float | None,
-        ema: EMA | None,
+        self, model: nn.Module, loss_fn: Any, optimizer: Optimizer, compute: Compute, *, clip_norm: float | None, ema: EMA | None
     ) -> None:
         self.model = model
         self._loss_fn = loss_fn
@@ -73,7 +60,7 @@ class Step:
         self._stepped = False
         self._one = torch.ones((), device=compute.device)
         self._updates = list[tuple[Tensor, Any, Tensor]]()  # losses, counts and whether skipped, on the device until they are read
-        self._skipped_in_a_row = 0
+        self.skipped_in_a_row = 0
 
     def begin(self) -> None:
         """Drop old gradients, and micro-batches of an update that was not finished, for instance after an error."""
@@ -189,17 +176,20 @@ class Step:
             del optimizer.grad_scale, optimizer.found_inf
         self.scaler.update()
 
-    def read_totals(self) -> Totals:
-        """Return the sums since the last call. The host waits here; all ranks must call it together."""
+    def read_totals(self) -> dict[str, float]:
+        """Return sums since the last call: losses and counts of applied updates, of all ranks; numbers of skipped and all updates.
+
+        The host waits here; all ranks must call it together.
+        """
         columns = [self._numbers(column) for column in zip(*self._updates, strict=True)]
         updates = list(zip(*columns, strict=True))
         self._updates.clear()
         for _, _, skipped in updates:
-            self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
+            self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
         applied = [(loss, count) for loss, count, skipped in updates if not skipped]
         ranks = self._world.gather((sum(loss for loss, _ in applied), sum(count for _, count in applied)))
         losses, counts = map(sum, zip(*ranks, strict=True))
-        return Totals(losses, counts, len(updates) - len(applied), self._skipped_in_a_row, len(updates))
+        return {"losses": losses, "counts": counts, "skipped": len(updates) - len(applied), "updates": len(updates)}
 
     def _numbers(self, column: Sequence[Any]) -> list[float]:
         if not any(isinstance(value, Tensor) for value in column):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from fastdata.errors import FastDataError, warn_user
-from fastdata.optim.rates import Curve, is_whole, need
+from fastdata.optim import Curve, is_whole, need
 from fastdata.train.checkpoint import Checkpoints
 from fastdata.train.checks import CudnnBenchmark, GraphCheck, not_finite
 from fastdata.train.epoch import Epoch, check_rank, first_tensor
@@ -396,12 +396,13 @@ class Trainer:
     def _flush(self, *, over: bool = False) -> None:
         """Write a line about the updates since the last one. All ranks call it together; only here the host waits."""
         totals, rate = self._step.read_totals(), self.schedule.rates()[0]
-        if totals.in_a_row >= MAX_SKIPPED or (over and 0 < totals.in_a_row == self.update):
-            raise not_finite(totals.in_a_row, self.model, self._step.loss(), rate=rate, scaled=self._step.scaler.is_enabled())
-        if not totals.updates:
+        skipped = self._step.skipped_in_a_row
+        if skipped >= MAX_SKIPPED or (over and 0 < skipped == self.update):
+            raise not_finite(skipped, self.model, self._step.loss(), rate=rate, scaled=self._step.scaler.is_enabled())
+        if not totals["updates"]:
             return
-        for name in ("losses", "counts", "skipped"):
-            self._counts[name] += getattr(totals, name)
+        for name, value in totals.items():
+            self._counts[name] += value
         record = {**self._counts.since(self._line_mark), "lr": rate}
         self._line_mark = self._counts.mark()
         self._progress.show(self._write("train", record))

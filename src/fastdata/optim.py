@@ -1,9 +1,10 @@
-"""Learning rates as functions of the update's number: 0, 1, 2, ...
+"""Companions of an optimizer: learning rates and parameter groups.
 
-Each function returns the factor of a group's ``initial_lr`` (torch's name). Skipped updates count too, so that all ranks agree and
-a resume loses nothing. Warm-up is linear, (update + 1) / (warmup + 1): update 0 has a rate above 0, and update `warmup` has the
-full rate. `total` is the number of updates of the whole run; ``Trainer.fit`` fills it in if it is left out. In your own loop it is
-``epochs * updates per epoch``, where an update is `accumulate` batches.
+`cosine`, `linear` and `onecycle` are functions of the update's number: 0, 1, 2, ... They return the factor of a group's
+``initial_lr`` (torch's name). Skipped updates count too, so that all ranks agree and a resume loses nothing. Warm-up is linear,
+(update + 1) / (warmup + 1): update 0 has a rate above 0, and update `warmup` has the full rate. `total` is the number of updates of
+the whole run; ``Trainer.fit`` fills it in if it is left out. In your own loop it is ``epochs * updates per epoch``, where an update
+is `accumulate` batches.
 """
 
 from __future__ import annotations
@@ -13,6 +14,14 @@ from collections.abc import Callable
 from functools import partial
 from numbers import Integral
 from typing import Any
+
+from torch import nn
+
+from fastdata.system.torch_private import NormBase
+
+__all__ = ["cosine", "decay_groups", "linear", "onecycle", "scale_lr"]
+
+NORMS = (NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 class Curve:
@@ -98,6 +107,41 @@ def scale_lr(lr: float, batch_size: int, *, base: int = 256, rule: str = "linear
     need(rule in ("linear", "sqrt"), "rule", rule, "'linear' or 'sqrt'")
     k = batch_size / base
     return lr * (k if rule == "linear" else math.sqrt(k))
+
+
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return a model's parameters for any optimizer: one group with `weight_decay`, and one without.
+
+    These do not decay: biases, all parameters of torch's norms, and all parameters of 0 or 1 dimension (gains, layer scales, norms
+    of other libraries). All others decay, embeddings too, as in nanoGPT. Frozen parameters are in no group. A shared parameter
+    appears once, and does not decay if any module uses it in one of these roles. The order is that of ``model.parameters()``.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
+        >>> [(len(group["params"]), group["weight_decay"]) for group in decay_groups(model, 0.05)]
+        [(2, 0.05), (4, 0.0)]
+
+        Optimizers for large batches need ``pip install 'fastdata-torch[optimizers]'``. Lamb with pre_norm=True is NVLAMB:
+
+        >>> from pytorch_optimizer import LARS, Lamb, NovoGrad  # doctest: +SKIP
+        >>> Trainer(model, loss_fn, LARS(decay_groups(model, 1e-4), lr=2.0))  # doctest: +SKIP
+        >>> Trainer(model, loss_fn, Lamb(decay_groups(model, 0.01), lr=2e-3, pre_norm=True))  # doctest: +SKIP
+        >>> Trainer(model, loss_fn, NovoGrad(decay_groups(model, 1e-3), lr=1e-2))  # doctest: +SKIP
+    """
+    need(0 <= weight_decay < math.inf, "weight_decay", weight_decay, "a finite number from 0 on")
+    decays: dict[nn.Parameter, bool] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                decays[parameter] = decays.get(parameter, True) and _decays(module, name, parameter)
+    with_decay, without = ([p for p, decay in decays.items() if decay is kind] for kind in (True, False))
+    groups = [{"params": with_decay, "weight_decay": weight_decay}, {"params": without, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def _decays(module: nn.Module, name: str, parameter: nn.Parameter) -> bool:
+    """Return whether weight decay applies. A bias may have three dimensions (bias_k of nn.MultiheadAttention)."""
+    return parameter.ndim >= 2 and not isinstance(module, NORMS) and name != "bias" and not name.startswith("bias_")
 
 
 def is_whole(value: object, least: int) -> bool:
