@@ -125,7 +125,7 @@ def test_metrics_need_the_outputs_of_one_call(calls):
         outputs = [model(batch[0]) for _ in range(calls)] or [model[2](model[1](model[0](batch[0])))]
         return F.cross_entropy(outputs[-1], batch[1], reduction="none")
 
-    with pytest.raises(FastDataError, match=f"called the model {calls} times, but metrics need the outputs of one"):
+    with pytest.raises(FastDataError, match=f"called the model {calls} times, but metrics need one call"):
         trainer(net(), MOMENTUM, loss_fn, metrics={"top1": right}).evaluate(cut(data(8), (4, 4)))
     assert trainer(net(), MOMENTUM, loss_fn).evaluate(cut(data(8), (4, 4)))["loss"] > 0
 

@@ -73,7 +73,7 @@ def evaluate(model: nn.Module, loader: Any, loss_fn: Any, metrics: Metrics, comp
             with compute.autocast():
                 losses = losses_of(loss_fn(recorded, batch))
                 if (functions or objects) and (calls := len(recorded.outputs)) != 1:
-                    raise FastDataError(f"loss_fn called the model {calls} times, but metrics need the outputs of one: call it once")
+                    raise FastDataError(f"loss_fn called the model {calls} times, but metrics need one call: call the model once")
                 found = {name: _pair(name, function(recorded.outputs[0], batch), batch) for name, function in functions.items()}
             if valid == 0:
                 continue
