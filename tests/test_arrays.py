@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import pickle
 from functools import cache
@@ -21,17 +20,13 @@ from fastdata.arrays.sections import touched
 from fastdata.arrays.shards import default_chunk
 from fastdata.data.random import uniforms
 from fastdata.errors import LoaderError, StoreError
-from stores import folder
+from stores import folder, write_files
 from support import Array
 
 
 def save(root: Path, arrays: dict[str, Array]) -> Path:
     """.npy files by name."""
-    for name, array in arrays.items():
-        path = root / f"{name}.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, array)
-    return root
+    return write_files(root, {f"{name}.npy": array for name, array in arrays.items()})
 
 
 def noise(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
@@ -40,28 +35,6 @@ def noise(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
         return rng.normal(0, 100, shape).astype(dtype)
     info = np.iinfo(dtype)
     return rng.integers(info.min, info.max, shape, np.dtype(dtype).newbyteorder("="), endpoint=True).astype(dtype)
-
-
-# Chunks
-
-
-axes = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 7)), min_size=1, max_size=4)
-
-
-@given(axes, st.data())
-def test_a_box_is_put_together_from_the_chunks_it_touches(axes, data):
-    shape, chunk = (tuple(sides) for sides in zip(*axes, strict=True))
-    whole = np.arange(math.prod(shape)).reshape(shape)
-    firsts = itertools.product(*(range(0, side, step) for side, step in zip(shape, chunk, strict=True)))
-    stored = [whole[tuple(slice(k, k + step) for k, step in zip(first, chunk, strict=True))] for first in firsts]
-    ends = [sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shape]
-    start, stop = (tuple(part) for part in zip(*ends, strict=True))
-    out = np.full([b - a for a, b in ends], -1)
-    for number, sides, wanted, target in touched(shape, chunk, start, stop):
-        assert stored[number].shape == sides and out[target].size
-        assert (out[target] == -1).all(), "each value once"
-        out[target] = stored[number][wanted]
-    np.testing.assert_array_equal(out, whole[tuple(slice(a, b) for a, b in ends)])
 
 
 # Crops
@@ -199,22 +172,16 @@ def test_arrays_of_unequal_shapes_make_no_batch():
         ArrayDataset(labelled(), crop=RandomCrop(25))[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"crop": RandomResizedCrop(8)}, "must be RandomCrop, CenterCrop or None"),
-        ({"crop": 8}, "must be RandomCrop, CenterCrop or None"),
-        ({"crop": RandomCrop((8, 8))}, "the samples have 3 axes"),
-        ({"flips": 2}, "flips is"),
-        ({"flips": (0, 0, -1)}, "flips is"),
-        ({"ignore_index": 0}, "has no masks"),
-    ],
-)
-def test_wrong_arguments(options, said):
-    with pytest.raises((TypeError, ValueError), match=said):
-        ArrayDataset(labelled(), **options)
-
-
-def test_arrays_have_one_size():
+def test_wrong_arguments():
+    wrong = {
+        "must be RandomCrop, CenterCrop or None": [{"crop": RandomResizedCrop(8)}, {"crop": 8}],
+        "the samples have 3 axes": [{"crop": RandomCrop((8, 8))}],
+        "flips is": [{"flips": 2}, {"flips": (0, 0, -1)}],
+        "has no masks": [{"ignore_index": 0}],
+    }
+    for said, options in wrong.items():
+        for option in options:
+            with pytest.raises((TypeError, ValueError), match=said):
+                ArrayDataset(labelled(), **option)
     with pytest.raises(StoreError, match="has no size 3"):
         Loader(ArrayDataset(labelled()), 1, schedule={0: 3})

@@ -322,5 +322,5 @@ def test_wrong_arguments(tmp_path):
         fastdata.prep(images, tmp_path / "o.fds", masks=images / "00.png")
     with pytest.raises(ValueError, match="masks: give masks too"):
         fastdata.prep(images, tmp_path / "o.fds", mask_bits=16)
-    with pytest.raises(ValueError, match="mask_bits is 4, but must be 8 or 16"):
+    with pytest.raises(ValueError, match="mask_bits is 4, but must be one of 8, 16"):
         fastdata.prep(images, tmp_path / "o.fds", masks=masks, mask_bits=4)

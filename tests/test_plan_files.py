@@ -109,7 +109,7 @@ INPUTS = [
     Source("a", (1.5, float("inf")), 3, "no-label"),
     Source("b", -1, 3, locator=("tar", "a.tar", 512, 1 << 40), values=("text", [1, 2], (1, 2), None, b"\0")),
     Source("c", -1, 3, companions=(Source("d", -1, -1, "missing"),), values=(True, 1, 1.0)),
-    ArraySource("e.npz/a", 1, 5, key="a", archive="e.npz"),
+    ArraySource("e.npz/a", 1, 5, key="a"),
     Source("f", 0, 0),
 ]
 

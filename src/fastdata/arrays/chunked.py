@@ -26,6 +26,7 @@ class StoreArrays:
 
     def __init__(self, path: StrPath, *, mask: bool = False, expected: str | None = None) -> None:
         self.store, self.mask = Store(path, "arrays", expected=expected), mask
+        self.stores = {self.store.path: self.store}
         self._variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
         self._chunk, self.axes = arrays.chunk, len(arrays.chunk)
         self._reader = self.store.reader(self._variant)
@@ -88,11 +89,8 @@ class StoreArrays:
         sides = out.shape[out.ndim - self.axes :]
         low = tuple(max(a, 0) for a in start)
         high = tuple(min(a + n, side) for a, n, side in zip(start, sides, shape, strict=True))
-        inside = all(a < b for a, b in zip(low, high, strict=True))
-        if not inside or any(b - a < n for a, b, n in zip(low, high, sides, strict=True)):
+        if any(b - a < n for a, b, n in zip(low, high, sides, strict=True)):
             out[...] = outside
-        if not inside:
-            return
         every: Box = () if self.channels is None else (slice(None),)
         upright = out[every + tuple(slice(None, None, -1 if flip else 1) for flip in flips)]
         part = upright[every + tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))]

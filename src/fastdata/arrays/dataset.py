@@ -64,21 +64,20 @@ class ArrayDataset(SlotDataset):
         storage: Storage | None = None,
     ) -> None:
         super().__init__()
-        self._arrays = StoreArrays(locate(path, cache, cache_size, storage))
+        self._parts = [StoreArrays(locate(path, cache, cache_size, storage))]  # the arrays, and their masks if there are any
         self.crop, self.flips = self._checked_view(crop, flips)
-        store, self.ignore_index = self._arrays.store, 255
-        self._masks: StoreArrays | None = None
+        store, self.ignore_index = self._all.store, 255
         self.class_voxels: dict[int, int] = {}
-        self._draws = 2 * self._arrays.axes  # random numbers that a sample needs: for flips, then for the crop
+        self._draws = 2 * self._all.axes  # random numbers that a sample needs: for flips, then for the crop
         if masks := store.manifest.section("masks"):
-            self._masks = StoreArrays(store.location, mask=True, expected=store.manifest.xxh3_128)
+            self._parts.append(StoreArrays(store.location, mask=True, expected=store.manifest.xxh3_128))
             self.class_voxels = masks.by_class
-            self.ignore_index = masks.outside(ignore_index, self._masks.dtype)
+            self.ignore_index = masks.outside(ignore_index, self._parts[1].dtype)
         elif ignore_index is not None:
             raise ValueError(f"ignore_index is {ignore_index}, but the store has no masks; prepare it with --masks FOLDER")
 
     def _checked_view(self, crop: Crop | None, flips: float | Sequence[float]) -> tuple[Crop | None, tuple[float, ...]]:
-        axes = self._arrays.axes
+        axes = self._all.axes
         if crop is not None:
             if not isinstance(crop, Crop) or not crop.any_axes or crop.resizes:
                 raise TypeError(f"crop is {crop!r}, but must be RandomCrop, CenterCrop or None, without resize")
@@ -90,15 +89,11 @@ class ArrayDataset(SlotDataset):
 
     @property
     def large_targets(self) -> bool:
-        return self._masks is not None
+        return len(self._parts) > 1
 
     @property
     def _all(self) -> StoreArrays:
-        return self._arrays
-
-    @property
-    def _sums(self) -> list[str]:
-        return [self._arrays.store.manifest.xxh3_128]
+        return self._parts[0]
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, Any]:
         rows = self.rows(checked(index, len(self)))[None]
@@ -107,20 +102,15 @@ class ArrayDataset(SlotDataset):
         target = targets[0]
         return torch.from_numpy(values[0]), int(target) if target.ndim == 0 else torch.from_numpy(np.array(target))
 
-    @property
-    def _parts(self) -> list[StoreArrays]:
-        """The arrays, and their masks if there are any."""
-        return [self._arrays] if self._masks is None else [self._arrays, self._masks]
-
     def _read(self, rows: Array, u: Array, allocate: Allocate) -> tuple[Array, Array]:
         """Return arrays and their masks or targets. u: random numbers, [draws, n]."""
-        axes, sides = self._arrays.axes, self._arrays.sides[rows]
+        axes, sides = self._all.axes, self._all.sides[rows]
         starts = np.zeros_like(sides)
         if self.crop is not None:
             starts, sides = self.crop.starts(u[axes:], sides), np.broadcast_to(self.crop.sides(axes), sides.shape)
         boxes = starts, sides, u[:axes].T < self.flips
         values, *masks = (_read(part, rows, boxes, part.mask * self.ignore_index, allocate) for part in self._parts)
-        return values, masks[0] if masks else self._arrays.targets[rows]
+        return values, masks[0] if masks else self._all.targets[rows]
 
     def uses(self, indices: Array) -> list[Use]:
         rows = self.rows(indices)
@@ -145,14 +135,14 @@ class ArrayDataset(SlotDataset):
 
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, its mask included."""
-        rows, axes = self.rows(np.arange(len(self))), self._arrays.axes
-        size = self._arrays.sides[rows].prod(axis=1) if self.crop is None else math.prod(self.crop.sides(axes))
+        rows, axes = self.rows(np.arange(len(self))), self._all.axes
+        size = self._all.sides[rows].prod(axis=1) if self.crop is None else math.prod(self.crop.sides(axes))
         cells = [(1 if part.channels is None else part.channels[rows]) * part.dtype.itemsize for part in self._parts]
         return int(np.max(sum(cells) * size))
 
     def with_size(self, size: int | None) -> Any:
         if size is not None:
-            raise StoreError(f"{self._arrays.store.location} has no size {size}: arrays are stored in their own sizes")
+            raise StoreError(f"{self._all.store.location} has no size {size}: arrays are stored in their own sizes")
         return self
 
     def with_crop(self, crop: Crop | None, *, flips: float | Sequence[float] = 0.0) -> Any:
@@ -161,11 +151,11 @@ class ArrayDataset(SlotDataset):
         return self._like(crop=crop, flips=flips)
 
     def __repr__(self) -> str:
-        arrays = counted_of(len(self), len(self._arrays), f"arrays of {self._arrays.axes} axes")
-        classes = f"{len(self.classes)} classes" if self._arrays.labels.kind == "class" else ""
-        masks = "masks" if self._masks is not None else ""
+        arrays = counted_of(len(self), len(self._all), f"arrays of {self._all.axes} axes")
+        classes = f"{len(self.classes)} classes" if self._all.labels.kind == "class" else ""
+        masks = "masks" if self.large_targets else ""
         crop = "" if self.crop is None else repr(self.crop)
-        return in_one_line(self, arrays, str(self._arrays.dtype), classes, masks, crop, shown(self._arrays.store.location))
+        return in_one_line(self, arrays, str(self._all.dtype), classes, masks, crop, shown(self._all.store.location))
 
 
 class RAMArrays(RAMDataset, ArrayDataset):

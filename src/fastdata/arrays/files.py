@@ -27,15 +27,14 @@ AFFINE_SHARE = 0.01  # of a voxel, by which affines may differ
 
 @dataclass(frozen=True)
 class ArraySource(Source):
-    """An input: a file, or the array `key` of an .npz file that holds several; `archive` is the file's path below the root."""
+    """An input: a file, or the array `key` of an .npz file that holds several."""
 
     key: str = ""
-    archive: str = ""
 
     @property
     def file(self) -> str:
         """The path of the file, relative to the root."""
-        return self.archive or self.name
+        return self.name.removesuffix(f"/{self.key}") if self.key else self.name
 
 
 def ending_of(name: str) -> str:
@@ -143,16 +142,7 @@ def check_geometry(path: AnyPath, mask: AnyPath) -> None:
         nibabel: Any = importlib.import_module("nibabel")
         volume, own = (np.asarray(nibabel.load(one).affine) for one in (path, mask))
         if not np.allclose(own, volume, rtol=0, atol=AFFINE_SHARE * np.abs(volume[:3, :3]).max()):
-            grids = " and ".join(map(grid_of, (mask, path)))
-            raise CodecError(f"its affine differs from that of its volume (axes {grids}): resample it to the volume", "geometry")
-
-
-def grid_of(path: AnyPath) -> str:
-    """Return the orientation and the spacing of the voxels of a NIfTI file, such as "RAS 1 x 1 x 2.5"."""
-    nibabel: Any = importlib.import_module("nibabel")
-    image = nibabel.load(path)
-    spacing = " x ".join(f"{side:.3g}" for side in image.header.get_zooms()[:3])
-    return f"{''.join(map(str, nibabel.aff2axcodes(image.affine)))} {spacing}"
+            raise CodecError("its affine differs from that of its volume: resample it to the volume", "geometry")
 
 
 def check_values(values: Array, name: str, *, rounded: bool = False, say: str = "--dtype") -> None:

@@ -10,8 +10,9 @@ import numpy as np
 from fastdata.arrays.files import ENDINGS, NIFTI, ArraySource, ending_of, npz_names, read_array, stem_of
 from fastdata.arrays.kind import ArrayOptions
 from fastdata.arrays.shards import ArrayRecipe, default_chunk, laid_out
-from fastdata.errors import PrepError, RemoteError, needs
+from fastdata.errors import CodecError, PrepError, needs
 from fastdata.prepare.plan import Plan, make_plan
+from fastdata.prepare.worker import reject_of
 from fastdata.sources.files import look
 from fastdata.sources.folder import list_folder, with_files
 from fastdata.sources.inputs import Source, SourceList, detail_of, label_notes
@@ -41,8 +42,9 @@ def plan_source(source: StrPath, out: Path, options: ArrayOptions, limit: int | 
     dtype, channels, axes = _first(found, options)
     chunk = default_chunk(axes, channels * np.dtype(dtype).itemsize) if options.chunk is None else options.chunk
     chunk = (chunk,) * axes if isinstance(chunk, int) else chunk
-    if len(chunk) != axes:
-        raise ValueError(f"--chunk is {','.join(map(str, chunk))}, but the arrays have {axes} axes, besides channels")
+    if len(chunk) != axes or min(chunk) < 1:
+        sides = ",".join(map(str, chunk))
+        raise ValueError(f"--chunk is {sides}, but the arrays have {axes} axes besides channels: give a positive number for each")
     recipe = ArrayRecipe(
         dtype=dtype,
         rounded=options.dtype is not None,
@@ -92,7 +94,7 @@ def _arrays_of(root: AnyPath, source: Source, key: str | None) -> list[ArraySour
     if len(names) < 2:
         return [alone]
     size = source.size // len(names)
-    return [replace(alone, name=f"{source.name}/{n}", size=size, key=n, archive=source.name) for n in names]
+    return [replace(alone, name=f"{source.name}/{n}", size=size, key=n) for n in names]
 
 
 def _first(found: SourceList, options: ArrayOptions) -> tuple[str, int, int]:
@@ -105,11 +107,9 @@ def _first(found: SourceList, options: ArrayOptions) -> tuple[str, int, int]:
             values = read_array(found.root / source.file, source.key or options.key, options.max_bytes or MAX_BYTES)
             channels, sides = laid_out(values.shape, options.channels)
             dtype = options.dtype or ("uint8" if values.dtype.kind == "b" else values.dtype.name)
-            if dtype in NUMBERS:
-                return dtype, channels, len(sides)
-            problem = problem or f"{source.name}: it holds {dtype}: choose what to store with --dtype, such as --dtype int64"
-        except RemoteError:
-            raise
+            if dtype not in NUMBERS:
+                raise CodecError(f"it holds {dtype}: choose what to store with --dtype, such as --dtype int64")
+            return dtype, channels, len(sides)
         except Exception as error:  # noqa: BLE001  the run will reject it
-            problem = problem or f"{source.name}: {error}"
+            problem = problem or f"{source.name}: {reject_of(error)[1]}"
     raise PrepError(f"nothing in {found.root} can be read; the first input: {problem or detail_of(found.sources[0].problem)}")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fastdata.arrays.files import NIFTI, ArraySource, check_geometry, check_values, ending_of, grid_of, read_array
+from fastdata.arrays.files import ArraySource, check_geometry, check_values, read_array
 from fastdata.arrays.sections import MAX_AXES, Arrays, samples_dtype, touched
 from fastdata.errors import CodecError
 from fastdata.images.sections import Masks
@@ -44,14 +44,6 @@ class ArrayRecipe:
     libraries: tuple[str, ...] = ()  # packages that read the files
     order: str = field(default="listed", metadata={"newer": True})
     shard_samples: int | None = field(default=None, metadata={"newer": True})
-
-    def __post_init__(self) -> None:
-        if self.mask_bits not in (0, 8, 16):
-            raise ValueError(f"--mask-bits is {self.mask_bits}, but must be 8 or 16")
-        if not 1 <= len(self.chunk) <= MAX_AXES or any(side < 1 for side in self.chunk):
-            raise ValueError(
-                f"--chunk is {','.join(map(str, self.chunk))}, but must be one to {MAX_AXES} positive numbers, such as 64,64,64"
-            )
 
     def variants(self) -> list[tuple[str, int | None, Form]]:
         """Return (name, size, form) of each variant."""
@@ -130,7 +122,7 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
     """Store the arrays of a task. A row is the number of the input, its shape, and the number of its chunks."""
     rows: list[tuple[int, list[int], int]] = []
     rejects: list[dict[str, Any]] = []
-    classes, grids = Counter[int](), Counter[str]()
+    classes = Counter[int]()
     for position, source in enumerate(task.sources):
         progress.at(position)
         number, size = task.first + position, max(source.size, 0)
@@ -147,10 +139,8 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
                 found = np.bincount(mask.reshape(-1))
                 classes.update({k: int(found[k]) for k in np.flatnonzero(found).tolist()})
         rows.append((number, list(arrays[0].shape), count))
-        if ending_of(source.file) in NIFTI:
-            grids[grid_of(to_path(job.plan.roots[0]) / source.file)] += 1
         progress.add(finished=size)
-    return {"kept": len(rows), "rows": rows, "rejects": rejects, "classes": classes, "grids": grids}
+    return {"kept": len(rows), "rows": rows, "rejects": rejects, "classes": classes}
 
 
 def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
@@ -164,13 +154,11 @@ def tables(plan: Plan, found: Sequence[dict[str, Any]]) -> Tables:
     if rows:
         samples["shape"] = [row[1] + [0] * (MAX_AXES + 1 - len(row[1])) for row in rows]
         samples["first"][1:] = np.cumsum([row[2] for row in rows])[:-1]
-    voxels, grids = (sum((Counter(table[name]) for table in found), Counter[str]()) for name in ("classes", "grids"))
-    told = ", ".join(f"{grid}: {count}" for grid, count in grids.most_common(5))
+    voxels = sum((Counter(table["classes"]) for table in found), Counter[str]())
     masks = Masks((), {k: voxels[k] for k in sorted(voxels, key=int)}) if options.mask_bits else None
     return Tables(
         samples=samples,
         names=(plan.sources[row[0]].name for row in rows),
         records=tuple(sum(row[2] for row in table["rows"]) for table in found),
         sections={"arrays": Arrays(options.chunk, options.channels != "none"), "masks": masks},
-        notes=(f"volumes have {len(grids)} orientations or spacings, and are stored as they are: {told}",) * (len(grids) > 1),
     )

@@ -35,8 +35,6 @@ class MaskRecipe:
         return Form("rgb", 1, f"uint{self.bits}")
 
     def __post_init__(self) -> None:
-        if self.bits not in (8, 16):
-            raise ValueError(f"--mask-bits is {self.bits}, but must be 8 or 16")
         if len(self.colors) > 1 << self.bits:
             raise ValueError(f"the palette has {len(self.colors)} colours, more than {self.bits} bits hold: give --mask-bits 16")
 

@@ -97,7 +97,7 @@ class PairOptions:
         type="folder",
         group="Masks",
     )
-    mask_bits: int = option("8 for classes up to 255, or 16.", 8, group="Masks")
+    mask_bits: int = option("8 for classes up to 255, or 16.", 8, choices=(8, 16), group="Masks")
 
     def __post_init__(self) -> None:
         if self.masks is None and self.mask_bits != 8:
