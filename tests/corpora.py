@@ -63,19 +63,22 @@ def jsonl(path: Path, texts: list[Any], field: str = "text") -> Path:
     return path
 
 
-@cache
-def tokenizer(vocab: int = 400) -> Path:
-    """A tokenizer.json, a byte-level BPE trained by its library on other sentences; it cuts short and pads, as files may say."""
+def byte_level(texts: list[str], vocab: int, special: list[str], **model: Any) -> Any:
+    """A byte-level BPE, trained by its library."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    made = Tokenizer(models.BPE(**model))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
-    )
-    made.train_from_iterator(sentences(300, seed=9), trainer)
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(texts, trainer)
+    return made
+
+
+@cache
+def tokenizer() -> Path:
+    """A tokenizer.json, trained on other sentences; it cuts short and pads, as files may say."""
+    made = byte_level(sentences(300, seed=9), 400, ["<|endoftext|>"])
     made.enable_truncation(8)
     made.enable_padding(length=8)
     path = folder() / "tokenizer.json"

@@ -263,14 +263,14 @@ def run_ranks(count: int, *command: Any, env: dict[str, str] | None = None, cwd:
 
 def records_of(dataset: Any) -> list[Any]:
     """The records that a RAMDataset of images or arrays holds, then those of its masks: `bytes`, `ends`, and their number."""
-    parts = [*getattr(dataset, "_sources", ()), getattr(dataset, "_arrays", None), getattr(dataset, "_masks", None)]
+    parts = [*getattr(dataset, "_sources", ()), *getattr(dataset, "_parts", ()), getattr(dataset, "_masks", None)]
     return [getattr(part, "source", part).records for part in parts if part is not None]
 
 
 def memory_of(dataset: Any) -> Array:
     """The memory in which a dataset of any kind holds its samples, without masks; all of its copies share it."""
-    if hasattr(dataset, "_memory"):
-        return dataset._memory.records.bytes.view(dataset._memory.dtype)  # of tokens
+    if hasattr(dataset, "_records"):
+        return dataset._records.bytes.view(dataset._stored_dtype)  # of tokens
     return dataset._whole.memory.array if hasattr(dataset, "_whole") else records_of(dataset)[0].bytes
 
 

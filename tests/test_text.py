@@ -24,6 +24,7 @@ from fastdata.errors import FastDataError, PrepError
 from fastdata.store.store import Store, verify
 from fastdata.text.documents import Cutting, Piece, read_documents
 from fastdata.text.planning import list_text
+from stores import write_files
 from support import PREP, run, tree
 
 TEXTS = sentences(60)
@@ -36,58 +37,42 @@ def rejects(path: Path) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------------------------------------------------- sources
 
 
-def write(kind: str, folder: Path) -> dict[str, Any]:
-    """TEXTS as a source of some kind; returns the options that read it."""
-    folder.mkdir()
-    if kind == "files":
-        for k, text in enumerate(TEXTS):
-            (folder / f"{k:03d}").mkdir()
-            (folder / f"{k:03d}" / "a.txt").write_text(text)
-        return {}
-    if kind == "crlf":
-        (folder / "a.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(TEXTS).encode())
-        return {"split_lines": True}
-    if kind == "separator":
-        (folder / "a.md").write_text("<|sep|>".join(TEXTS))
-        return {"split_on": "<|sep|>"}
-    if kind == "parquet":
-        table = pyarrow.table({"body": TEXTS, "n": list(range(len(TEXTS)))})
-        parquet.write_table(table, folder / "a.parquet", row_group_size=7)
-        return {"field": "body"}
-    data = jsonl(folder / "a.jsonl", TEXTS, "content").read_bytes()
-    (folder / "a.jsonl").unlink()
-    long = zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(window_log=30))
-    (folder / "a.jsonl.zst").write_bytes(zstandard.compress(data[:500]) + long.compress(data[500:]))
-    return {"field": "content"}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["files", "crlf", "separator", "parquet", "zst"])
-def test_every_source_gives_the_same_tokens(kind: str, tmp_path: Path) -> None:
-    options = write(kind, tmp_path / "in")
-    summary = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", tokenizer="bytes", workers=1, **options)
-    assert np.array_equal(tokens(tmp_path / "o.fds"), as_bytes(TEXTS))
-    assert (summary.inputs, summary.kept, summary.rejected, summary.tokens) == (60, 60, {}, len(as_bytes(TEXTS)))
-    found = Store(tmp_path / "o.fds", "tokens")
-    assert found.samples["tokens"].tolist() == [len(text.encode()) + 1 for text in TEXTS]
-    assert list(verify(tmp_path / "o.fds")) == []
-    for limit in (33, 1000):
-        made = fastdata.prep(tmp_path / "in", tmp_path / f"{limit}.fds", tokenizer="bytes", limit=limit, workers=1, **options)
-        assert np.array_equal(tokens(made.out), as_bytes(TEXTS[:limit])) and made.inputs == made.kept == min(limit, 60)
+def test_every_source_gives_the_same_tokens(tmp_path: Path) -> None:
+    lines = jsonl(tmp_path / "a.jsonl", TEXTS, "content").read_bytes()
+    long = zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(window_log=30))
+    files = {f"files/{k:03d}/a.txt": text for k, text in enumerate(TEXTS)}
+    files["crlf/a.txt"] = "\ufeff" + "\r\n".join(TEXTS)
+    files["separator/a.md"] = "<|sep|>".join(TEXTS)
+    write_files(tmp_path, {**files, "zst/a.jsonl.zst": zstandard.compress(lines[:500]) + long.compress(lines[500:])})
+    (tmp_path / "parquet").mkdir()
+    table = pyarrow.table({"body": TEXTS, "n": list(range(len(TEXTS)))})
+    parquet.write_table(table, tmp_path / "parquet/a.parquet", row_group_size=7)
+    options: dict[str, dict[str, Any]] = {
+        "files": {},
+        "crlf": {"split_lines": True},
+        "separator": {"split_on": "<|sep|>"},
+        "parquet": {"field": "body"},
+        "zst": {"field": "content"},
+    }
+    for kind, how in options.items():
+        for limit in (None, 33, 1000):
+            count = min(limit or 60, 60)
+            made = fastdata.prep(tmp_path / kind, tmp_path / f"{kind}{limit}.fds", tokenizer="bytes", limit=limit, workers=1, **how)
+            assert np.array_equal(tokens(made.out), as_bytes(TEXTS[:count]))
+            assert (made.inputs, made.kept, made.rejected, made.tokens) == (count, count, {}, len(as_bytes(TEXTS[:count])))
+            assert Store(made.out, "tokens").samples["tokens"].tolist() == [len(text.encode()) + 1 for text in TEXTS[:count]]
+            assert list(verify(made.out)) == []
 
 
 @pytest.mark.slow
 def test_a_large_file_is_cut_and_any_number_of_workers_makes_the_same_bytes(tmp_path: Path) -> None:
     texts = sentences(150_000)
     jsonl(tmp_path / "large.jsonl", texts)
-    assert (tmp_path / "large.jsonl").stat().st_size > 12 << 20
-    for workers in (1, 3):
-        fastdata.prep(tmp_path / "large.jsonl", tmp_path / f"{workers}.fds", tokenizer="bytes", workers=workers)
-    found = Store(tmp_path / "1.fds", "tokens")
-    assert len(found.manifest.shard_samples) >= 3 and len(found) == len(texts)
-    assert max(found.manifest.shard_records(found.manifest.variants[0])) > 3
-    assert tree(tmp_path / "1.fds") == tree(tmp_path / "3.fds")
-    assert np.array_equal(tokens(tmp_path / "1.fds"), as_bytes(texts))
+    one, three = (fastdata.prep(tmp_path / "large.jsonl", tmp_path / f"{n}.fds", tokenizer="bytes", workers=n).out for n in (1, 3))
+    found = Store(one, "tokens")
+    assert len(found.manifest.shard_samples) >= 3 and max(found.manifest.shard_records(found.manifest.variants[0])) > 3
+    assert tree(one) == tree(three) and np.array_equal(tokens(one), as_bytes(texts))
 
 
 # ---------------------------------------------------------------------------------------------------------- tokenizers
@@ -110,19 +95,13 @@ def test_hugging_face(tmp_path: Path) -> None:
 def test_a_trained_bpe_is_the_library_s_own_and_is_not_trained_twice(tmp_path: Path) -> None:
     options: dict[str, Any] = {"train_bpe": 500, "split_lines": True}
     fastdata.prep(lines(), tmp_path / "o.fds", **options)
-    kept = (tmp_path / "o.fds" / "tokenizer.json").read_bytes()
-    library = tokenizers.Tokenizer.from_buffer(kept)
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "o.fds/tokenizer.json"))
     assert 257 < library.get_vocab_size() <= 500
     expected = np.concatenate([[*library.encode(text).ids, library.token_to_id("<|endoftext|>")] for text in sentences(500)])
     assert np.array_equal(tokens(tmp_path / "o.fds"), expected)
     assert [library.decode(ids[:-1].tolist()) for ids in documents(tmp_path / "o.fds")] == sentences(500)
-    import fastdata.text.planning as planning
-
-    def never(*_: Any) -> bytes:
-        raise AssertionError("it was trained again")
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_train", never)
+        patch.setattr("fastdata.text.planning._train", None)
         assert fastdata.prep(lines(), tmp_path / "o.fds", **options).resumed == 500
     fastdata.prep(lines(), tmp_path / "again.fds", **options)
     assert tree(tmp_path / "again.fds") == tree(tmp_path / "o.fds")
@@ -161,10 +140,7 @@ def test_documents_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
         "not-utf8": '{"text": "\\ud800"}',
     }
     data = b"".join(f"{good}\n{line}\n".encode() for line in bad.values()) + b'{"text": "\xff"}\n\n  \n["list"]\n' + good.encode()
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl").write_bytes(data)
-    (tmp_path / "in" / "b.jsonl").write_bytes(b"")
-    (tmp_path / "in" / "c.jsonl.gz").write_bytes(gzip.compress(b""))
+    write_files(tmp_path / "in", {"a.jsonl": data, "b.jsonl": b"", "c.jsonl.gz": gzip.compress(b"")})
     summary = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", tokenizer="bytes", max_bytes=50)
     assert (summary.inputs, summary.kept) == (15, 7)
     assert [reason for _, reason in rejects(tmp_path / "o.fds")] == [*bad, "not-utf8", "no-field"]
@@ -174,16 +150,17 @@ def test_documents_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
 
 
 def test_files_that_can_t_be_used_are_listed(tmp_path: Path) -> None:
-    root = tmp_path / "in"
-    root.mkdir()
-    (root / "fine.txt").write_text("fine")
-    (root / "empty.txt").write_bytes(b"")
-    (root / "latin.txt").write_bytes("café".encode("latin-1"))
-    (root / "cut.txt.gz").write_bytes(gzip.compress(random.Random(0).randbytes(5000).hex().encode())[:-2000])
-    (root / "zero.txt.zst").write_bytes(b"")
-    (root / "pointer.txt").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    files = {
+        "fine.txt": "fine",
+        "empty.txt": "",
+        "latin.txt": "café".encode("latin-1"),
+        "cut.txt.gz": gzip.compress(random.Random(0).randbytes(5000).hex().encode())[:-2000],
+        "zero.txt.zst": "",
+        "pointer.txt": "version https://git-lfs.github.com/spec/v1\n",
+        "picture.jpg": b"",
+    }
+    root = write_files(tmp_path / "in", files)
     (root / "gone.txt").symlink_to(tmp_path / "nowhere")
-    (root / "picture.jpg").write_bytes(b"")
     summary = fastdata.prep(root, tmp_path / "o.fds", tokenizer="bytes")
     assert dict(rejects(tmp_path / "o.fds")) == {
         "cut.txt.gz": "truncated",
@@ -235,20 +212,18 @@ def test_a_column_of_any_type_of_text(tmp_path: Path) -> None:
     assert np.array_equal(tokens(summary.out), as_bytes(["first", "second", "first"] * len(columns)))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tokenizer": "gpt2"}, "give the tokenizer.json of its model, which has the same ids"),
-        ({"tokenizer": "bytes", "size": 64}, "is about images"),
-        ({"tokenizer": "bytes", "train_bpe": 300}, "not both"),
-        ({"tokenizer": "bytes", "split_lines": True, "split_on": "x"}, "or neither"),
-        ({"kind": "tokens"}, "is text, which needs a tokenizer"),
-        ({"tokenizer": "bytes", "split_on": "\\n\\n"}, "has a backslash and an n"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises((PrepError, ValueError), match=message):
-        fastdata.prep(lines(), tmp_path / "o.fds", **options)
+def test_wrong_options_are_refused(tmp_path: Path) -> None:
+    wrong: dict[str, dict[str, Any]] = {
+        "give the tokenizer.json of its model, which has the same ids": {"tokenizer": "gpt2"},
+        "is about images": {"tokenizer": "bytes", "size": 64},
+        "not both": {"tokenizer": "bytes", "train_bpe": 300},
+        "or neither": {"tokenizer": "bytes", "split_lines": True, "split_on": "x"},
+        "is text, which needs a tokenizer": {"kind": "tokens"},
+        "has a backslash and an n": {"tokenizer": "bytes", "split_on": "\\n\\n"},
+    }
+    for message, options in wrong.items():
+        with pytest.raises((PrepError, ValueError), match=message):
+            fastdata.prep(lines(), tmp_path / "o.fds", **options)
     assert not (tmp_path / "o.fds").exists()
 
 
@@ -257,14 +232,10 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str, tmp_pa
 
 def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
     """While it is read: the rest of its file. While it is tokenized: the documents beside it. Other files are whole."""
-    root = tmp_path / "in"
-    root.mkdir()
-    for k in range(4):
-        (root / f"{k}.txt").write_text("\n".join(sentences(50, seed=k)))
-    (root / "1.txt").write_text("crash the reader\n" * 3)
-    (root / "2.txt").write_text("crash the tokenizer\n" * 3)
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(
+    files = {"1.txt": "crash the reader\n" * 3, "2.txt": "crash the tokenizer\n" * 3}
+    files |= {f"{k}.txt": "\n".join(sentences(50, seed=k)) for k in (0, 3)}
+    root = write_files(tmp_path / "in", files)
+    site = (
         "import os, signal, sys\n"
         "if 'fastdata.prepare.worker' in ' '.join(sys.orig_argv):\n"
         "    import fastdata.text.shards as t\n"
@@ -279,6 +250,7 @@ def test_what_takes_the_worker_down_is_left_out_alone(tmp_path: Path) -> None:
         "        return encoded(engine, batch, skip)\n"
         "    t.read_documents, t._encoded = read, encode\n"
     )
+    write_files(tmp_path, {"site/sitecustomize.py": site})
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = run(*PREP, root, tmp_path / "o.fds", "--tokenizer", "bytes", "--split-lines", env=env)
     assert done.returncode == 3, done.stderr

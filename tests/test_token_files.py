@@ -22,6 +22,7 @@ from fastdata.store.info import info_lines
 from fastdata.store.store import Store, verify
 from fastdata.text.documents import Cutting
 from fastdata.text.planning import list_text
+from stores import write_files
 from support import MAIN, PREP, run
 
 RNG = np.random.default_rng(5)
@@ -62,25 +63,20 @@ def test_files_that_do_not_hold_such_tokens_are_rejects(tmp_path: Path) -> None:
     assert "every second number is small, as in a file of uint32" in rejects[2]["detail"]
 
 
-@pytest.mark.parametrize(
-    ("names", "splits", "said"),
-    [
-        (["web_train_000001.bin", "web_train_000002.bin", "web_val_000000.bin"], None, "put each in a folder of its own"),
-        (["train/0.bin", "val/0.bin"], ["train", "val"], "side by side, "),
-        (["train.bin", "val.bin", "more.bin"], ["train", "val"], "side by side, and beside them more.bin"),
-        (["train.txt", "valid.txt", "test.txt"], ["train", "test", "valid"], "side by side, "),
-        (["train.md", "test.md", "about.md"], None, ""),
-        (["train_0.bin", "train_1.bin"], None, ""),
-    ],
-)
-def test_what_counts_as_splits(names: list[str], splits: list[str] | None, said: str, tmp_path: Path) -> None:
-    for name in names:
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "in" / name).write_bytes(b"ab" * 8)
-    with pytest.raises(PrepError, match=said) if said else nullcontext() as error:
-        list_text(tmp_path / "in", Cutting())
-    if splits is not None:
-        assert isinstance(error.value, SplitsError) and [*error.value.splits] == splits
+def test_what_counts_as_splits(tmp_path: Path) -> None:
+    files: dict[str, tuple[list[str] | None, str]] = {
+        "web_train_000001.bin web_train_000002.bin web_val_000000.bin": (None, "put each in a folder of its own"),
+        "train/0.bin val/0.bin": (["train", "val"], "side by side, "),
+        "train.bin val.bin more.bin": (["train", "val"], "side by side, and beside them more.bin"),
+        "train.txt valid.txt test.txt": (["train", "test", "valid"], "side by side, "),
+        "train.md test.md about.md": (None, ""),
+        "train_0.bin train_1.bin": (None, ""),
+    }
+    for k, (names, (splits, said)) in enumerate(files.items()):
+        root = write_files(tmp_path / str(k), dict.fromkeys(names.split(), b"ab" * 8))
+        with pytest.raises(PrepError, match=said) if said else nullcontext() as error:
+            list_text(root, Cutting())
+        assert splits is None or (isinstance(error.value, SplitsError) and [*error.value.splits] == splits)
 
 
 # Characters
@@ -153,7 +149,7 @@ def test_wrong_use_of_characters(tmp_path: Path) -> None:
     assert found.returncode == 2 and "--val-fraction" in found.stderr and not (tmp_path / "bin").exists()
     export(path, tmp_path / "bin", to="nanogpt")
     train = tmp_path / "bin" / "train.bin"
-    with pytest.raises(PrepError, match="tokenizer chars takes its characters from text, but SOURCE holds tokens"):
+    with pytest.raises(PrepError, match="tokenizer chars takes its characters from SOURCE, which is not text here"):
         fastdata.prep(train, tmp_path / "b.fds", tokenizer="chars")
     again = fastdata.prep(tmp_path / "bin", tmp_path / "b.fds", tokenizer=path, end_token="none", workers=1)
     assert [*again.splits] == ["train", "val"] and again.skipped == {}, "meta.pkl lies beside them"

@@ -17,20 +17,21 @@ from fastdata.types import Array
 
 FILES = {"tokenizers": "tokenizer.json", "chars": "characters.json"}  # inside a store
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|end|>")  # a tokenizer.json does not name its end token
+NO_TOKENIZER = "these tokens came without their tokenizer, so they cannot be turned into text"
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
 
 
 class TokenizerEngine:
-    """A loaded tokenizer, which by itself puts no special tokens around a text."""
+    """A loaded tokenizer, which by itself puts no special tokens around a text. The base is that of uint16 without a tokenizer."""
 
-    vocab_size: int  # all ids are below it
+    vocab_size = 1 << 16  # all ids are below it
     end: int | None = None  # the id that it puts after a document, if known
     pad: int | None = None  # the id that fills rows, if known
     unknown: int | None = None  # the id of text that it has no token for
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """Return the ids of each text, without special tokens."""
-        raise NotImplementedError
+        raise PrepError(NO_TOKENIZER)
 
     def encode_row(self, text: str, length: int | None) -> tuple[Array, bool]:
         """Return the ids of a text, with the special tokens that go around it, and whether they were cut to `length`."""
@@ -39,7 +40,7 @@ class TokenizerEngine:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. Bytes that are not UTF-8, such as a character cut at either end, become U+FFFD."""
-        raise NotImplementedError
+        raise PrepError(NO_TOKENIZER)
 
     def id_of(self, token: str) -> int | None:
         """Return the id of a token, or None if there is no such token."""
@@ -184,8 +185,7 @@ def find_tokenizer(name: str, option: str = "--tokenizer") -> tuple[Spec, bytes]
     if name == "bytes":
         return Spec("bytes", "bytes", ""), b""
     if name == "chars":
-        why = "but SOURCE holds tokens" if option == "--tokenizer" else "which SOURCE is not here"
-        raise PrepError(f"{option} chars takes its characters from text, {why}: give a store that has them")
+        raise PrepError(f"{option} chars takes its characters from SOURCE, which is not text here: give a store that has them")
     if path.is_dir():
         path = next((path / name for name in FILES.values() if (path / name).is_file()), path)
     if path.is_file():
@@ -219,11 +219,9 @@ def unknown_note(name: str, share: float, of: str = "") -> str:
 
 @cache
 def load(spec: Spec, data: bytes) -> TokenizerEngine:
-    """Load a tokenizer, once in each process. data: its file's bytes. Raise a PrepError if there is none, or it is damaged."""
+    """Load a tokenizer, once in each process. data: of its file. Raise a PrepError if the file is damaged."""
     if spec.engine == "bytes":
         return _Bytes()
     if spec.engine == "chars":
         return _Characters(data)
-    if spec.engine != "tokenizers":
-        raise PrepError("these tokens came without their tokenizer, so they cannot be turned into text")
-    return _HuggingFace(spec.name, data)
+    return _HuggingFace(spec.name, data) if spec.engine == "tokenizers" else TokenizerEngine()

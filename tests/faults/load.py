@@ -15,20 +15,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader
 
+import corpora
 import fastdata
 import stores
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop
-from support import children
-
-__all__ = ["LOADS", "flat", "interrupted", "load", "made", "passes"]
+from support import Array, children
 
 Load = Callable[[float], None]
 LOADS: dict[str, Load] = {}
@@ -37,30 +35,17 @@ GROWTH = 12 << 20  # bytes of memory that may come on top after warming up: allo
 PARTS = 4  # of a load: the first warms up
 
 
-class Held(NamedTuple):
-    """What a process holds; processes: its children, also those that have ended and that it has not waited for."""
-
-    memory: int
-    descriptors: int
-    threads: int
-    processes: int
-
-    def exceeds(self, before: Held, spare: int = 0) -> bool:
-        """Whether it holds more than before. spare: descriptors that it may open and close meanwhile."""
-        allowed = before._replace(descriptors=before.descriptors + spare)
-        return any(now > then for now, then in zip(self[1:], allowed[1:], strict=True))
-
-
-def held(pid: int) -> Held:
+def held(pid: int) -> Array:
+    """The memory, descriptors, threads, and children, also those that it has not waited for, of a process."""
     memory = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * resource.getpagesize()
     descriptors, threads = (len(os.listdir(f"/proc/{pid}/{what}")) for what in ("fd", "task"))  # noqa: PTH208
-    return Held(memory, descriptors, threads, len(children(pid, zombies=True)))
+    return np.array([memory, descriptors, threads, len(children(pid, zombies=True))])
 
 
 def flat(part: Callable[[], None], others: Callable[[], list[int]] = list) -> None:
     """Run something several times, after which this process must hold what it held after the first time, and so must others."""
 
-    def look() -> dict[int, Held]:
+    def look() -> dict[int, Array]:
         gc.collect()
         return {pid: held(pid) for pid in (os.getpid(), *others())}
 
@@ -69,11 +54,11 @@ def flat(part: Callable[[], None], others: Callable[[], list[int]] = list) -> No
     for _ in range(PARTS - 1):
         part()
     now, end = look(), time.monotonic() + 20
-    while any(found.exceeds(before[pid], 0 if pid == os.getpid() else CONNECTIONS) for pid, found in now.items()):
+    spare = {pid: [GROWTH, 0 if pid == os.getpid() else CONNECTIONS, 0, 0] for pid in now}
+    while any((found > before[pid] + spare[pid]).any() for pid, found in now.items()):
         assert time.monotonic() < end, f"{before} became {now}"
         time.sleep(0.05)
         now = look()
-    assert all(found.memory - before[pid].memory < GROWTH for pid, found in now.items()), f"{before} became {now}"
 
 
 def load(run: Load) -> Load:
@@ -107,15 +92,6 @@ def loaders(size: float) -> None:
     lasting.close()
 
 
-@cache
-def documents() -> Path:
-    """A store of 20,000 tokens in some 200 documents."""
-    root, rng = stores.folder(), np.random.default_rng(0)
-    ids = np.where(rng.random(20_000) < 0.01, 0, rng.integers(1, 1000, 20_000))
-    ids.astype("<u2").tofile(root / "a.bin")
-    return fastdata.prep(root / "a.bin", root / "o.fds", end_token="0", workers=1).out
-
-
 WAYS = (("random", "join"), ("sequential", "join"), ("sequential", "mask"), ("sequential", "align"), ("document", "join"))
 
 
@@ -123,7 +99,7 @@ WAYS = (("random", "join"), ("sequential", "join"), ("sequential", "mask"), ("se
 def epochs(size: float) -> None:
     """2,000 epochs of tokens in each of their ways, of images and of arrays, from the disk and from memory, and with workers."""
     count = int(2000 * size)
-    ways = [(documents(), {"block_size": 64, "mode": mode, "documents": documents_}) for mode, documents_ in WAYS]
+    ways = [(corpora.store(), {"block_size": 64, "mode": mode, "documents": documents_}) for mode, documents_ in WAYS]
     ways += [(stores.square(), {"crop": RandomCrop(24)}), (stores.masked_arrays(), {"crop": RandomCrop((8, 8, 8)), "flips": 0.5})]
     datasets = [make(path, **way) for path, way in ways for make in (fastdata.open, RAMDataset)]
     loaders = [Loader(dataset, 16, shuffle=True, seed=1, num_workers=0) for dataset in datasets]
@@ -156,8 +132,10 @@ def from_threads(size: float) -> None:
     flat(part)
 
 
-def interrupted(loader: Loader, count: int) -> None:
-    """A Ctrl-C at any moment of a pass, as in a notebook; then the same Loader makes its batches again."""
+@load
+def interrupts(size: float) -> None:
+    """200 times a Ctrl-C at any moment of a pass, as in a notebook; then the same Loader makes its batches again."""
+    count, loader = max(int(200 * size), 4), made()
     loader.set_epoch(0)
     want = stores.sha(loader)
     before, hook = signal.signal(signal.SIGINT, signal.default_int_handler), sys.unraisablehook
@@ -182,11 +160,4 @@ def interrupted(loader: Loader, count: int) -> None:
         signal.signal(signal.SIGINT, before)
         sys.unraisablehook = hook
     assert set(dropped) <= {KeyboardInterrupt} and hits + len(dropped) == count, f"{hits} of {count} were raised, {dropped} not"
-
-
-@load
-def interrupts(size: float) -> None:
-    """200 interrupts of a Loader with workers."""
-    count, loader = max(int(200 * size), 4), made()
-    interrupted(loader, count)
     loader.close()

@@ -15,14 +15,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import corpora
 import fastdata
 import stores
 from fastdata import LMDBDataset, Loader, RAMDataset, RandomCrop
 from fastdata.errors import StoreError
-from load import PARTS, documents, flat, load, passes
+from load import PARTS, flat, load, passes
 from support import downloaders, until
-
-__all__ = ["Remote", "remote", "small_shards"]
 
 SERVER = Path(__file__).parents[1] / "scale/faults.py"
 
@@ -73,10 +72,6 @@ class Remote:
                 total += path.stat().st_size
         return total
 
-    def parts(self) -> list[Path]:
-        """Files in the cache that have not come in full."""
-        return [*self.cache.glob("*/*/*.tmp")]
-
 
 @contextmanager
 def remote(*published: Path, rate: int = 0) -> Iterator[Remote]:
@@ -106,14 +101,14 @@ def remote_epochs(size: float) -> None:
             one.set_epoch(7)
         assert stores.sha(loader) == stores.sha(local), "other batches"
         local.close()
-        until(lambda: not store.parts())
+        until(lambda: not [*store.cache.glob("*/*/*.tmp")])
 
 
 @load
 def remote_loaders(size: float) -> None:
     """200 Loaders of stores of three kinds, from a cache and in memory, some of which are left in the middle of a pass."""
     count = int(200 * size)
-    published = [small_shards(), documents(), stores.masked_arrays()]
+    published = [small_shards(), corpora.store(), stores.masked_arrays()]
     options = [{"crop": RandomCrop(24)}, {"block_size": 64}, {"crop": RandomCrop((8, 8, 8))}]
     with remote(*published) as store:
 

@@ -6,37 +6,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from corpora import documents
+from corpora import byte_level, documents
 from fastdata import LMDBDataset, merge, prep
 from fastdata.errors import PrepError
 from fastdata.store.info import store_facts
 from fastdata.store.store import Store
-from support import encode, picture
+from stores import write_files
+from support import picture
 
 END = "<|endoftext|>"
 TEXTS = [f"Type {END} to stop.", "plain", f"{END}{END}", "[CLS] zwei é 日本"]
 
 
-def byte_level(**options: Any) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE(**options))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        ["plain words to stop the type of this"] * 9,
-        trainers.BpeTrainer(vocab_size=300, special_tokens=[END, "[CLS]"], initial_alphabet=alphabet, show_progress=False),
-    )
-    return tokenizer
+def trained(**options: Any) -> Tokenizer:
+    return byte_level(["plain words to stop the type of this"] * 9, 300, [END, "[CLS]"], **options)
 
 
 def prepared(root: Path, texts: list[str], how: str, name: str) -> list[Any]:
     """The tokens of each text, without the end of a document."""
-    (root / "in").mkdir(exist_ok=True)
     for k, text in enumerate(texts):
-        (root / f"in/{k}.txt").write_text(text, "utf-8")
-        if how == "captions":
-            (root / f"in/{k}.png").write_bytes(encode(picture(k, 8, 9), ".png"))
+        write_files(root, {f"in/{k}.txt": text} | ({f"in/{k}.png": picture(k, 8, 9)} if how == "captions" else {}))
     if how == "captions":
         out = prep(root / "in", root / name, fields="caption=txt", tokenize=f"caption={root}/t.json", workers=1).out
         return [row.tolist() for row in LMDBDataset(out).columns["caption"]]
@@ -46,11 +37,11 @@ def prepared(root: Path, texts: list[str], how: str, name: str) -> list[Any]:
 
 @pytest.mark.parametrize("how", ["documents", "trained", "captions"])
 def test_special_tokens_in_a_text_are_text_and_dropout_is_off(tmp_path: Path, how: str) -> None:
-    byte_level(dropout=0.5).save(str(tmp_path / "t.json"))
+    trained(dropout=0.5).save(str(tmp_path / "t.json"))
     first, second = (prepared(tmp_path, TEXTS, how, name) for name in ("a.fds", "b.fds"))
     assert first == second
     if how != "trained":
-        tokenizer = byte_level()
+        tokenizer = trained()
         special = {tokenizer.token_to_id(token) for token in (END, "[CLS]")}
         assert [tokenizer.decode(row, skip_special_tokens=False) for row in first] == TEXTS
         assert not any(special & {*row} for row in first)
@@ -86,13 +77,12 @@ def test_the_share_of_unknown_tokens_is_told(model: models.Model, tmp_path: Path
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.save(str(tmp_path / "t.json"))
-    for name, texts, unknown in (("some", ["abéa", "ab", "日"], 2), ("none", ["ab", "b"], 0)):
-        (tmp_path / name).mkdir()
+    files = {"some": ["abéa", "ab", "日"], "none": ["ab", "b"]}
+    for name, texts in files.items():
         for k, text in enumerate(texts):
-            (tmp_path / name / f"{k}.txt").write_text(text, "utf-8")
-            (tmp_path / name / f"{k}.png").write_bytes(encode(picture(k, 8, 9), ".png"))
+            write_files(tmp_path / name, {f"{k}.txt": text, f"{k}.png": picture(k, 8, 9)})
         as_text = prep(tmp_path / name, tmp_path / f"{name}-t.fds", tokenizer=tmp_path / "t.json", workers=1)
-        told, count = f"c={tmp_path}/t.json", sum(map(len, texts))
+        told, count, unknown = f"c={tmp_path}/t.json", sum(map(len, texts)), 2 * (name == "some")
         as_captions = prep(tmp_path / name, tmp_path / f"{name}-c.fds", fields="c=txt", tokenize=told, workers=1)
         for made, of, total in ((as_text, "", count + len(texts)), (as_captions, " of c", count)):
             wanted = [f"{100 * unknown / total:.3g}% of the tokens{of} are unknown"] * bool(unknown)

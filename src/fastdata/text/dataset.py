@@ -13,14 +13,14 @@ from torch.utils.data import Dataset
 
 from fastdata.data.choice import check_split, checked, part_of
 from fastdata.data.dataset import Fixed, RowsDataset, counted_of, in_one_line, shown
+from fastdata.data.in_memory import InMemoryRecords, how_many
 from fastdata.data.opening import RAMDataset
 from fastdata.data.random import LOW, SHIFT, philox, repeated
-from fastdata.errors import FormatError
 from fastdata.remote.reader import locate
 from fastdata.remote.url import Storage
 from fastdata.store.store import Store
 from fastdata.system.shared_memory import SharedArray
-from fastdata.text.memory import RowCopier, Runs, TokenMemory
+from fastdata.text.memory import RowCopier, Runs
 from fastdata.text.sections import Tokens
 from fastdata.types import Array, StrPath
 
@@ -91,8 +91,10 @@ class TokenDataset(Fixed, Dataset[Any]):
         self.vocab_size, self.end = self._section.vocab_size, self._section.end
         self.at_once = max(AT_ONCE // block_size, 1)  # rows that a Loader gathers at once, for several batches if they are small
         self.any_order = mode == "random"  # whether each row is drawn independently: shuffling changes only the rows' numbers
-        self._memory = TokenMemory(store)
-        self._ends = SharedArray.of(_ends(store))
+        variant = store.manifest.variants[0]
+        self._reader, self._stored_dtype = store.reader(variant), np.dtype(variant.form.dtype)
+        self._records: InMemoryRecords | None = None  # the first ones, copied into memory
+        self._ends = SharedArray.of(np.append(0, np.cumsum(store.samples["tokens"], dtype=np.int64)))
         self._chosen: SharedArray | None = None
         self._lay_out()
 
@@ -105,8 +107,8 @@ class TokenDataset(Fixed, Dataset[Any]):
         rows = -(-np.maximum(np.diff(self._bounds) - 1, 0) // self.block_size)
         self._rows = np.append(0, np.cumsum(rows)) if self.documents == "align" else np.zeros(1, np.int64)
         self.__dict__.pop("_stream", None)  # of the documents before a split
-        is_used = self._section.largest == np.iinfo(self._memory.dtype).max
-        self.dtype = np.dtype(np.uint32) if is_used else self._memory.dtype
+        is_used = self._section.largest == np.iinfo(self._stored_dtype).max
+        self.dtype = np.dtype(np.uint32) if is_used else self._stored_dtype
         self._no_token = int(np.iinfo(self.dtype).max)
         self._length = self._count_rows()
         if not self._length:
@@ -150,7 +152,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         starts, lengths = self._spans(ids, u)
         located = np.full((3, len(ids)), -1)  # each column is contiguous
         located[1:] = starts, lengths
-        if self.dtype == self._memory.dtype:
+        if self.dtype == self._stored_dtype:
             located[0] = np.where(lengths == self.block_size + 1, self._stream[0].find(starts, self.block_size + 1), -1)
         return located.T
 
@@ -181,12 +183,16 @@ class TokenDataset(Fixed, Dataset[Any]):
     @cached_property
     def _stream(self) -> tuple[Runs, RowCopier]:
         """The stream of this dataset in memory, and what copies its rows."""
-        runs, flat = self._memory.opened
+        first = 0 if self._records is None else len(self._records)
+        parts = [np.frombuffer(self._reader.get(k), self._stored_dtype) for k in range(first, len(self._reader))]
+        if self._records is not None and first:
+            parts = [self._records.bytes.view(self._stored_dtype), *parts]
+        runs = Runs.of(parts, self._stored_dtype)
         if self._chosen is not None:
             begins, ends = (self._ends.array[self._chosen.array + k] for k in (0, 1))
             full = begins < ends
             runs = runs.only(begins[full], ends[full])
-        return runs, RowCopier(flat, self.block_size + 1)
+        return runs, RowCopier(runs.memory, self.block_size + 1)
 
     def gather(self, located: Array, *, pin: bool = False) -> Any:
         """Return the rows that `locate` found as a batch [n, block_size + 1], with a second value where `ds[i]` has one."""
@@ -207,7 +213,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         out = rows.numpy()
         for k in np.flatnonzero(offsets < 0).tolist():
             _, start, length = located[k].tolist()
-            self._memory.copy(self._stream[0], start, out[k, :length])
+            self._stream[0].copy(start, out[k, :length])
             out[k, length:] = self._no_token
         return rows
 
@@ -259,15 +265,11 @@ class RAMTokens(RAMDataset, TokenDataset):
 
     def __init__(self, source: StrPath, *, max_bytes: int | None = None, shared: bool = True, **options: Any) -> None:
         super().__init__(source, **options)
-        self._memory.copy_to_memory(Store(self._location, "tokens", expected=self._expected), max_bytes, shared=shared)
-
-
-def _ends(store: Store) -> Array:
-    """Return where each document of a store begins, and then where the last one ends: int64 [documents + 1]."""
-    ends = np.append(0, np.cumsum(store.samples["tokens"], dtype=np.int64))
-    if ends[-1] != sum(store.manifest.section("tokens").counts) or not np.array_equal(ends[:-1], store.samples["start"]):
-        raise FormatError(f"{store.location}: the table of documents does not fit its tokens; prepare it again")
-    return ends
+        store = Store(self._location, "tokens", expected=self._expected)
+        variant = store.manifest.variants[0]
+        sizes, key = store.index(variant).lengths, store.identity(variant) if shared else None
+        sizes = sizes[: how_many(sizes, max_bytes)]
+        self._records = InMemoryRecords(sizes, store.reader(variant, check=True).get, "record", key)
 
 
 def _fractions(seed: int, epoch: int, keys: Array) -> Array:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -30,8 +29,10 @@ PROBED_TOKENS = 1 << 20  # of a .bin, to see whether it is of another dtype: voc
 MIN_PROBED, MIN_DISTINCT = 64, 1000  # numbers that tell
 ROWS = 64  # of a Parquet that are in memory at once
 DOCUMENT_BYTES = 1 << 30  # of a document, unless the user says otherwise
-FORMATS = {".txt": "txt", ".text": "txt", ".md": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".bin": "bin"}
-PACKED = {".gz": "gzip", ".zst": "zstd"}
+TEXTS = {".txt": "txt", ".text": "txt", ".md": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+PACKED = {"": "", ".gz": "gzip", ".zst": "zstd"}
+FORMATS = {text + end: (kind, packed) for text, kind in TEXTS.items() for end, packed in PACKED.items()}
+FORMATS |= {".parquet": ("parquet", ""), ".bin": ("bin", "")}
 
 Found = tuple[int | None, str | CodecError]  # the byte or row where a document begins, and its text or why it cannot be used
 RawDocument = tuple[int, bytes | CodecError]  # the same before it is decoded
@@ -39,25 +40,22 @@ RawDocument = tuple[int, bytes | CodecError]  # the same before it is decoded
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file that can be read alone. start, stop: bytes, or row groups of Parquet; a stop of -1 is the file's end."""
+    """A part of a file that can be read alone, or its first `documents`.
+
+    start, stop: bytes, or row groups of Parquet; a stop of -1 is the file's end.
+    """
 
     name: str
     start: int
     stop: int
     size: int
     problem: str = ""
+    documents: int | None = None
 
     @property
     def container(self) -> str:
         """The file of which it is a part, or "" for a whole file."""
         return "" if (self.start, self.stop) == (0, -1) else self.name
-
-
-@dataclass(frozen=True)
-class Head(Piece):
-    """The first `documents` documents of a piece."""
-
-    documents: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,10 +68,8 @@ class Cutting:
 
 def format_of(name: str) -> tuple[str, str]:
     """Return a file's format and compression by its name; ("", "") if it is not supported."""
-    path = Path(name.lower())
-    packed = PACKED.get(path.suffix, "")
-    kind = FORMATS.get(Path(path.stem).suffix if packed else path.suffix, "")
-    return (kind, packed) if kind and not (kind in ("parquet", "bin") and packed) else ("", "")
+    lower = name.lower()
+    return next((found for ending, found in FORMATS.items() if lower.endswith(ending)), ("", ""))
 
 
 def read_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DOCUMENT_BYTES) -> Iterator[Found]:
@@ -98,7 +94,7 @@ def read_documents(root: AnyPath, piece: Piece, cutting: Cutting, most: int = DO
             read = partial(_field, field=cutting.field) if kind == "jsonl" else partial(_text, separator=separator)
             parts = _split(path, packed, piece, separator, most)
             found = ((at, part if isinstance(part, CodecError) else _checked(read, part, at)) for at, part in parts)
-        yield from islice(found, piece.documents) if isinstance(piece, Head) else found
+        yield from islice(found, piece.documents)
     except MissingExtraError:
         raise
     except Exception as error:  # noqa: BLE001  a library may raise anything for a bad file, which becomes a reject
@@ -249,28 +245,24 @@ def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Ar
     probe = tokens[:PROBED_TOKENS]
     if pointer := pointer_of(probe.tobytes()[:ENCODING_BYTES]):
         raise CodecError(f"it is {pointer}", "pointer")
-    if other := _other_dtype(np.asarray(probe)):
-        raise CodecError(
-            f"{other}, but a .bin holds uint16: np.fromfile(FILE, DTYPE).astype('<u2').tofile('train.bin') converts it",
-            "wrong-dtype",
-        )
+    if other := _other_dtype(probe):
+        convert = "np.fromfile(FILE, DTYPE).astype('<u2').tofile('train.bin') converts it"
+        raise CodecError(f"{other}, but a .bin holds uint16: {convert}", "wrong-dtype")
     ends = np.zeros(0, np.int64) if end is None else np.flatnonzero(tokens == end) + 1
-    lengths = np.diff(np.unique(np.concatenate([[0], ends, [len(tokens)]])))
-    if isinstance(piece, Head):
-        lengths = lengths[: piece.documents]
+    lengths = np.diff(np.unique(np.concatenate([[0], ends, [len(tokens)]])))[: piece.documents]
     return tokens[: int(lengths.sum())], lengths
 
 
 def _other_dtype(tokens: Array) -> str:
     """Return the dtype that the bytes of some uint16 seem to have instead; "" for none."""
-    low, high = tokens[: len(tokens) // 2 * 2 : 2], tokens[1::2]
+    tokens = np.ascontiguousarray(tokens[: len(tokens) // 4 * 4])
+    low, high = tokens[::2], tokens[1::2]
     if len(high) < MIN_PROBED:
         return ""
     if (high.max() < 16 and low.max() >= 1 << 12) or (high.max() == 0) != (low.max() == 0):
         return "every second number is small, as in a file of uint32 or int64"
     for dtype in ("<f4", "<f8"):
-        step = np.dtype(dtype).itemsize // tokens.itemsize
-        values = np.ascontiguousarray(tokens[: len(tokens) // step * step]).view(dtype)
+        values = tokens.view(dtype)
         with np.errstate(invalid="ignore"):
             if values.any() and (values == np.rint(values)).all() and 0 <= values.min() and values.max() < 1 << 20:
                 return f"its bytes are whole numbers of {np.dtype(dtype).name}"

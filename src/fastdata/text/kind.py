@@ -50,13 +50,13 @@ class TokenModality(Modality):
 
     def detect(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether a tokenizer is given, or the source is a .bin file, or a folder of only .bin and nanoGPT's meta.pkl."""
-        from fastdata.sources.folder import walk_files
+        from fastdata.sources.folder import some_names
         from fastdata.sources.urls import to_path
 
-        path, found = to_path(source), given.get("tokenizer") is not None or given.get("train_bpe") is not None
-        if found:
+        if any(given.get(name) is not None for name in ("tokenizer", "train_bpe")):
             return True
-        for name in (name for name, _, _ in walk_files(path)) if path.is_dir() else [path.name]:
+        found = False
+        for name in some_names(to_path(source)):
             if not name.lower().endswith((".bin", COMPANION)):
                 return False
             found = found or name.lower().endswith(".bin")

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastdata.data.in_memory import InMemoryRecords, how_many
-from fastdata.store.store import Store
 from fastdata.types import Array
 
 GRAIN = 32_768  # at::internal::GRAIN_SIZE: below this many elements torch uses one thread
@@ -34,11 +33,26 @@ class Runs:
 
     Attributes:
         starts: where each run begins in the stream, and then the stream's length; int64 [runs + 1].
-        offsets: where each run begins in memory, in tokens from the lowest address; int64 [runs].
+        offsets: where each run begins in `memory`; int64 [runs].
+        memory: from the lowest run to the highest, one token an element. Only elements inside a run may be read.
+        owners: the arrays that the memory belongs to.
     """
 
     starts: Array
     offsets: Array
+    memory: Array
+    owners: Sequence[Array]
+
+    @classmethod
+    def of(cls, arrays: Sequence[Array], dtype: np.dtype[Any]) -> Runs:
+        """Return the stream of arrays of tokens that follow each other."""
+        addresses = np.array([array.ctypes.data for array in arrays], np.int64)
+        lengths = np.array([len(array) for array in arrays], np.int64)
+        base = int(addresses.min(initial=1 << 62))
+        offsets = (addresses - base) // dtype.itemsize
+        nbytes = int((offsets + lengths).max(initial=0)) * dtype.itemsize
+        view: Any = (ctypes.c_byte * nbytes).from_address(base) if nbytes else bytearray()
+        return cls(np.append(0, np.cumsum(lengths)), offsets, np.frombuffer(view, dtype), arrays)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -46,7 +60,7 @@ class Runs:
     def only(self, begins: Array, ends: Array) -> Runs:
         """Return the stream of the parts [begin, end) of this one. They must be sorted, not empty, and must not overlap."""
         if not len(begins):
-            return Runs(np.zeros(1, np.int64), np.zeros(0, np.int64))
+            return replace(self, starts=np.zeros(1, np.int64), offsets=np.zeros(0, np.int64))
         gap = begins[1:] != ends[:-1]
         begins, ends = begins[np.append(True, gap)], ends[np.append(gap, True)]
         first, last = (np.searchsorted(self.starts, offsets, "right") - 1 for offsets in (begins, ends - 1))
@@ -54,7 +68,7 @@ class Runs:
         part = np.repeat(np.arange(len(begins)), counts)
         run = first[part] + np.arange(counts.sum()) - (np.cumsum(counts) - counts)[part]
         low, high = np.maximum(begins[part], self.starts[run]), np.minimum(ends[part], self.starts[run + 1])
-        return Runs(np.append(0, np.cumsum(high - low)), self.offsets[run] + low - self.starts[run])
+        return replace(self, starts=np.append(0, np.cumsum(high - low)), offsets=self.offsets[run] + low - self.starts[run])
 
     def find(self, starts: Array, length: int) -> Array:
         """Return the offset in memory of `length` tokens from each start; -1 where they are not contiguous."""
@@ -86,64 +100,14 @@ class Runs:
         first = np.searchsorted(self.starts[:-1], edges, "right") - 1
         return bits, first, int(np.diff(first).max())
 
-
-class TokenMemory:
-    """All tokens of a store, mapped from disk or copied into memory that all processes share.
-
-    It pickles small: each process maps the files when it first needs them. Its arrays must not outlive it.
-
-    Attributes:
-        dtype: numpy's uint16 or uint32.
-        records: the first records, copied into memory, or None if all are on disk.
-    """
-
-    def __init__(self, store: Store) -> None:
-        variant = store.manifest.variants[0]
-        self.dtype = np.dtype(variant.form.dtype)
-        self._reader = store.reader(variant)
-        self.records: InMemoryRecords | None = None
-
-    def copy_to_memory(self, store: Store, max_bytes: int | None, *, shared: bool) -> None:
-        """Copy so many bytes of tokens, or all, into memory. shared: hold them once for all processes of this machine.
-
-        A StoreError says that they do not fit into free memory, a FormatError that a record is not what was written.
-        """
-        variant = store.manifest.variants[0]
-        sizes, key = store.index(variant).lengths, store.identity(variant) if shared else None
-        sizes = sizes[: how_many(sizes, max_bytes)]
-        self.records = InMemoryRecords(sizes, store.reader(variant, check=True).get, "record", key)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("opened", "_parts")}
-
-    @cached_property
-    def opened(self) -> tuple[Runs, Array]:
-        """All tokens in the store's order, and the memory from the lowest run to the highest, one token an element.
-
-        Only elements inside a run may be read.
-        """
-        first = 0 if self.records is None else len(self.records)
-        parts = [np.frombuffer(self._reader.get(k), self.dtype) for k in range(first, len(self._reader))]
-        if self.records is not None and first:
-            parts = [self.records.bytes.view(self.dtype), *parts]
-        self._parts = parts  # which keep the memory of a remote store
-        addresses = np.array([part.ctypes.data for part in parts], np.int64)
-        lengths = np.array([len(part) for part in parts], np.int64)
-        base = int(addresses.min(initial=1 << 62))
-        offsets = (addresses - base) // self.dtype.itemsize
-        nbytes = int((offsets + lengths).max(initial=0)) * self.dtype.itemsize
-        view: Any = (ctypes.c_byte * nbytes).from_address(base) if nbytes else bytearray()
-        return Runs(np.append(0, np.cumsum(lengths)), offsets), np.frombuffer(view, self.dtype)
-
-    def copy(self, runs: Runs, start: int, out: Array) -> None:
-        """Fill `out` with the tokens of a stream from `start` on."""
-        _, flat = self.opened
-        run, done = int(runs.starts.searchsorted(start, "right")) - 1, 0
+    def copy(self, start: int, out: Array) -> None:
+        """Fill `out` with the tokens from `start` on."""
+        run, done = int(self.starts.searchsorted(start, "right")) - 1, 0
         while done < len(out):
-            begin, end = runs.starts[run : run + 2].tolist()
+            begin, end = self.starts[run : run + 2].tolist()
             count = min(len(out) - done, end - start - done)
-            offset = int(runs.offsets[run]) + start + done - begin
-            out[done : done + count] = flat[offset : offset + count]
+            offset = int(self.offsets[run]) + start + done - begin
+            out[done : done + count] = self.memory[offset : offset + count]
             run += 1
             done += count
 

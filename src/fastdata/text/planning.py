@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, PrepError, needs
-from fastdata.prepare.plan import Plan, freeze, plan_folder, plan_path
+from fastdata.prepare.plan import Plan, freeze, plan_folder, plan_path, version_of
 from fastdata.sources.arrow import is_text, open_parquet
 from fastdata.sources.files import look
 from fastdata.sources.folder import Walk, walk_files
@@ -24,7 +24,7 @@ from fastdata.sources.inputs import SPLITS, SplitsError
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.store.files import MANIFEST
 from fastdata.store.manifest import Labels
-from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Head, Piece, format_of, read_documents, read_tokens
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Piece, format_of, read_documents, read_tokens
 from fastdata.text.kind import COMPANION, TokenOptions
 from fastdata.text.shards import TokenRecipe
 from fastdata.tokenizer import FILES, Spec, TokenizerEngine, character_file, find_tokenizer, load
@@ -32,7 +32,6 @@ from fastdata.types import StrPath
 from fastdata.words import number_of
 
 END = "<|endoftext|>"
-ANY_ID = 1 << 16  # above what uint16 holds
 BUSY_SHARDS = 128  # enough to keep the cores of a large machine busy to the end
 LEAST_BYTES, MOST_BYTES = 4 << 20, 1 << 30  # approximate bytes of text in a shard
 
@@ -67,16 +66,18 @@ class TextList:
 
         Documents are counted by reading them, and no more of them than needed. end: the id after each document of a file of tokens.
         """
-        pieces, left = list[Piece](), limit or 0
-        for piece in self.pieces if limit else ():
+        if limit is None:
+            return self
+        pieces, left = list[Piece](), limit
+        for piece in self.pieces:
             sizes = list(islice(self._sizes(piece, end), left + 1))
             if len(sizes) > left:
-                piece = Head(piece.name, piece.start, piece.stop, min(sum(sizes[:left]), piece.size), documents=left)
+                piece = replace(piece, size=min(sum(sizes[:left]), piece.size), documents=left)
             pieces.append(piece)
             left -= min(left, len(sizes))
             if not left:
                 break
-        return replace(self, pieces=pieces) if limit else self
+        return replace(self, pieces=pieces)
 
     def _sizes(self, piece: Piece, end: int | None) -> Iterable[int]:
         """Return the bytes of each document. An error that ends the piece becomes a reject, so it counts as a document."""
@@ -114,8 +115,8 @@ def plan_source(source: StrPath, out: Path, options: TokenOptions, limit: int | 
         raise ValueError(f"SOURCE {source} holds tokens, not text to train a tokenizer on: leave --train-bpe out")
     if tokenizer is None and train_bpe is None and not are_tokens:
         raise PrepError(f"SOURCE {source} is text, which needs a tokenizer: --tokenizer NAME_OR_FILE, or --train-bpe VOCAB")
-    found = found if are_tokens else found.first(limit, None)
     if train_bpe is not None or (tokenizer == "chars" and not are_tokens):
+        found = found.first(limit, None)
         spec, data, trained_on = _trained(found, out, train_bpe, end_token)
         is_one = len(found.pieces) == 1 and not cutting.separator and format_of(found.pieces[0].name)[0] == "txt"
         end_token = "none" if train_bpe is None and end_token is None and is_one else end_token
@@ -123,28 +124,28 @@ def plan_source(source: StrPath, out: Path, options: TokenOptions, limit: int | 
         spec, data = find_tokenizer(os.fspath(tokenizer))
     else:
         spec = Spec("none", "", "")
-    engine = None if spec.engine == "none" else load(spec, data)
-    vocab_size = ANY_ID if engine is None else engine.vocab_size
-    end = _end_id(engine, spec.name or "a file of uint16", vocab_size, end_token)
-    found = found.first(limit, end) if are_tokens else found
-    recipe = TokenRecipe(spec, vocab_size, end, cutting, trained_on, found.max_bytes)
+    engine = load(spec, data)
+    end = _end_id(engine, spec, end_token)
+    found = found.first(limit, end)
+    recipe = TokenRecipe(spec, engine.vocab_size, end, cutting, trained_on, found.max_bytes)
     more = {"files": {spec.file: data} if spec.file else {}, "skipped": dict(found.skipped)}
     bounds = found.shard_bounds()
     return freeze(recipe, Labels("none"), tuple(found.pieces), bounds, roots=(found.root,), notes=found.notes, **more)
 
 
-def _end_id(engine: TokenizerEngine | None, name: str, vocab_size: int, end_token: str | None) -> int | None:
-    """Return the id that follows each document, or None. engine: None if the tokens came without a tokenizer."""
-    if end_token == "none" or (end_token is None and engine is None):
+def _end_id(engine: TokenizerEngine, spec: Spec, end_token: str | None) -> int | None:
+    """Return the id that follows each document, or None."""
+    if end_token == "none" or (end_token is None and spec.engine == "none"):
         return None
-    if end_token is not None:
-        number = int(end_token) if end_token.isdecimal() else None if engine is None else engine.id_of(end_token)
-        if number is None or number >= vocab_size:
-            raise PrepError(f"--end-token {end_token}: {name} has no such token; its vocabulary has {vocab_size}")
-        return number
-    if engine is None or engine.end is None:
-        raise PrepError(f"{name} does not say which token ends a document: give --end-token TOKEN, or --end-token none")
-    return engine.end
+    if end_token is None and engine.end is None:
+        raise PrepError(f"{spec.name} does not say which token ends a document: give --end-token TOKEN, or --end-token none")
+    if end_token is None:
+        return engine.end
+    number = int(end_token) if end_token.isdecimal() else engine.id_of(end_token)
+    if number is None or number >= engine.vocab_size:
+        name = spec.name or "a file of uint16"
+        raise PrepError(f"--end-token {end_token}: {name} has no such token; its vocabulary has {engine.vocab_size}")
+    return number
 
 
 def _trained(found: TextList, out: Path, vocab: int | None, end_token: str | None) -> tuple[Spec, bytes, str]:
@@ -152,12 +153,9 @@ def _trained(found: TextList, out: Path, vocab: int | None, end_token: str | Non
 
     vocab: size of a BPE, or None for a tokenizer of characters.
     """
-    files = [tuple(vars(piece).values()) for piece in found.pieces]
+    files = [[value for value in vars(piece).values() if value is not None] for piece in found.pieces]
     whole: list[Any] = ["chars", end_token, vars(found.cutting), files]
-    if vocab is not None:
-        with needs("tokenizers"):
-            import tokenizers
-        whole = [vocab, vars(found.cutting), tokenizers.__version__, files]
+    whole = whole if vocab is None else [vocab, vars(found.cutting), version_of("tokenizers"), files]
     if found.max_bytes != DOCUMENT_BYTES:  # without it, the hash is that of earlier versions
         whole.append(found.max_bytes)
     trained_on = hashlib.sha256(json.dumps(whole).encode()).hexdigest()
@@ -211,8 +209,8 @@ def list_text(source: StrPath, cutting: Cutting, max_bytes: int = DOCUMENT_BYTES
     endings = [os.path.splitext(name)[1].lower() for name in left if not name.endswith(COMPANION)]
     skipped = Counter(ending or "without an ending" for ending in endings)
     if not found:
-        others = f"; {number_of(len(left), 'other file')} {'are' if len(left) > 1 else 'is'} there" if left else ""
-        raise PrepError(f"no text in {source}{others}; text files end in .txt, .md, .jsonl or .parquet, also with .gz or .zst")
+        there = f"no text in {source}, which has {number_of(len(left), 'other file')}"
+        raise PrepError(f"{there}; text files end in .txt, .md, .jsonl or .parquet, also with .gz or .zst")
     _refuse_splits(path, [name for name, _, _ in found], tokens=not text)
     if any(format_of(name)[1] == "zstd" for name, _, _ in found):
         with needs("zstandard"):
@@ -225,19 +223,18 @@ def list_text(source: StrPath, cutting: Cutting, max_bytes: int = DOCUMENT_BYTES
 
 def _refuse_splits(path: AnyPath, names: list[str], *, tokens: bool) -> None:
     """Raise PrepError if names contain words such as train and val. For text, every name must: a document may be about tests."""
-    splits: dict[str, list[str]] = {}
+    tops: dict[str, set[str]] = {}
     for name in names:
         words = re.split(r"[-_.\d/]+", name.lower())
-        splits.setdefault(next((word for word in words if word in SPLITS), ""), []).append(name)
-    others = splits.pop("", [])
-    if len(splits) < 2 or (others and not tokens):
+        tops.setdefault(next((word for word in words if word in SPLITS), ""), set()).add(name.split("/")[0])
+    others = tops.pop("", set())
+    if len(tops) < 2 or (others and not tokens):
         return
-    tops = {split: {name.split("/")[0] for name in inside} for split, inside in splits.items()}
-    if any(len(top) > 1 for top in tops.values()) or len(set.union(*tops.values())) < len(tops):
-        mixed = f"{path} holds {' and '.join(sorted(splits))} side by side, which would be mixed"
+    places = {split: str(path / min(inside)) for split, inside in tops.items()}
+    if sum(map(len, tops.values())) > len(set(places.values())):
+        mixed = f"{path} holds {' and '.join(sorted(tops))} side by side, which would be mixed"
         raise PrepError(f"{mixed}; put each in a folder of its own, and prepare each by itself")
-    places = {split: str(path / top.pop()) for split, top in tops.items()}
-    raise SplitsError(path, places, classes=False, beside="".join(others[:1]))
+    raise SplitsError(path, places, classes=False, beside=min(others, default=""))
 
 
 def _pieces(root: AnyPath, name: str, size: int, problem: str, cutting: Cutting, at_most: int) -> Iterator[Piece]:

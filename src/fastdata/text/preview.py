@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from fastdata.errors import FastDataError
 from fastdata.store.preview import Preview
 from fastdata.store.store import Store
-from fastdata.text.sections import Tokens
 from fastdata.types import Array
 from fastdata.words import number_of
 
@@ -27,22 +26,18 @@ def facts(store: Store) -> dict[str, Any]:
 
 
 def previews(store: Store, rows: Array) -> Iterator[Preview]:
-    """Yield the beginnings of documents."""
-    names, (decode, problem) = store.names(), _decoder(store)
+    """Yield the beginnings of documents, as ids if there is no tokenizer, or its library is not installed."""
+    names, problem, section = store.names(), "", store.manifest.section("tokens")
+    try:
+        decode = section.load_tokenizer(store.path).decode
+        decode(())
+    except FastDataError as error:
+        decode, problem = lambda ids: " ".join(map(str, ids)), f", shown as ids: {error}"
     for row in rows.tolist():
         document = store.samples[row]
         ids = _read_tokens(store, int(document["start"]), min(FIRST, int(document["tokens"])))
         note = f"{row}: {names[int(document['source'])]}, {number_of(int(document['tokens']), 'token')}{problem}"
         yield Preview("", note, text=decode(ids.tolist()))
-
-
-def _decoder(store: Store) -> tuple[Callable[[Sequence[int]], str], str]:
-    """Return a function from ids to text; and, if it shows the ids themselves, why."""
-    section: Tokens = store.manifest.section("tokens")
-    try:
-        return section.load_tokenizer(store.path).decode, ""
-    except FastDataError as error:  # there is no tokenizer, or its library is not installed
-        return lambda ids: " ".join(map(str, ids)), f", shown as ids: {error}"
 
 
 def _read_tokens(store: Store, start: int, count: int) -> Array:

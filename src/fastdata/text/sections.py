@@ -66,8 +66,11 @@ def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:
 
 
 def check(store: Store) -> None:
-    """Raise a FormatError unless each record is as long as the counts of tokens say."""
+    """Raise a FormatError unless the documents and each record are as long as the counts of tokens say."""
     counts = store.manifest.section("tokens").counts
+    ends = np.append(0, np.cumsum(store.samples["tokens"], dtype=np.int64))
+    if ends[-1] != sum(counts) or not np.array_equal(ends[:-1], store.samples["start"]):
+        raise FormatError(f"{store.location}: the table of documents does not fit its tokens; prepare it again")
     if len(store.manifest.variants) > 1 or len(counts) != len(store.manifest.shard_samples):
         raise FormatError(f"{store.path} has {len(counts)} counts of tokens; prepare it again")
     (variant,) = store.manifest.variants

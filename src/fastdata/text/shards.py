@@ -16,7 +16,7 @@ from fastdata.prepare.plan import Plan, PrepareRun
 from fastdata.prepare.worker import ProgressReport, ShardTask, Writers, reject_of
 from fastdata.sources.urls import to_path
 from fastdata.store.manifest import Form
-from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Head, Piece, format_of, read_documents, read_tokens
+from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Found, Piece, format_of, read_documents, read_tokens
 from fastdata.text.sections import RECORD_BYTES, SAMPLES_DTYPE, Tokens
 from fastdata.tokenizer import Spec, TokenizerEngine, load, unknown_note
 from fastdata.types import Array
@@ -50,7 +50,7 @@ class TokenRecipe:
         return [("tokens", None, Form("tokens", 1, "uint16" if self.vocab_size <= 1 << 16 else "uint32"))]
 
 
-PLAN_TYPES = TokenRecipe, (Piece, Head)
+PLAN_TYPES = TokenRecipe, (Piece,)
 
 
 def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: ProgressReport) -> dict[str, Any]:
@@ -60,6 +60,7 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
     for number, piece in enumerate(task.sources, task.first):
         counts = shard.copy(number, piece) if format_of(piece.name)[0] == "bin" else shard.tokenize(number, piece)
         shard.table["pieces"].append(counts)
+        progress.add(finished=max(piece.size, 0))
     shard.flush()
     return {"kept": sum(map(len, shard.table["pieces"])), **shard.table}
 
@@ -73,18 +74,17 @@ class _Shard:
 
     def __init__(self, job: PrepareRun, task: ShardTask, writers: Writers, progress: ProgressReport) -> None:
         self._options: TokenRecipe = job.plan.options
-        self._root, self._files = to_path(job.plan.roots[0]), job.plan.files
+        self._root = to_path(job.plan.roots[0])
         self._skip, self._writers, self._progress = task.skip, writers, progress
         spec = self._options.tokenizer
-        self._unknown = load(spec, self._files[spec.file]).unknown if spec.engine == "tokenizers" else None
+        self._engine = load(spec, job.plan.files.get(spec.file, b""))
         self._step = 0
         self._dtype, self._pending = np.dtype(self._options.variants()[0][2].dtype), bytearray()
         self.table: dict[str, Any] = {"pieces": [], "rejects": [], "largest": 0, "unknown": 0, "tokens": 0, "records": 0}
 
     def tokenize(self, number: int, piece: Piece) -> list[int]:
         """Tokenize a piece, and return the number of tokens of each document that can be read and tokenized; others are rejects."""
-        options, counts, size, done = self._options, list[int](), max(piece.size, 0), 0
-        engine = load(options.tokenizer, self._files.get(options.tokenizer.file, b""))
+        options, counts = self._options, list[int]()
         end = np.array([] if options.end is None else [options.end], self._dtype)
         batches = _batches(read_documents(self._root, piece, options.cutting, options.max_bytes))
         while True:
@@ -93,7 +93,7 @@ class _Shard:
                 break
             extra_s = sum(len(text) for _, text in batch if isinstance(text, str)) // SLOWEST
             self._progress.at(self._step + 1, extra_s=extra_s)  # one that dies here, while tokenizing, leaves out this batch
-            for at, ids in _encoded(engine, batch, self._skip.get(self._step + 1)):
+            for at, ids in _encoded(self._engine, batch, self._skip.get(self._step + 1)):
                 if isinstance(ids, tuple):
                     self._reject(number, piece, ids, at)
                 else:
@@ -101,14 +101,9 @@ class _Shard:
                     self._append(ids)
                     self._append(end)
             self._step += 2
-            at = batch[-1][0]
-            now = done if at is None or piece.stop < 0 else min(at - piece.start, size)  # else `at` is not a byte of the file
-            self._progress.add(finished=now - done)
-            done = now
         if self._step in self._skip:
             self._reject(number, piece, self._skip[self._step])
         self._step += 1  # the next piece begins at another place
-        self._progress.add(finished=size - done)
         return counts
 
     def copy(self, number: int, piece: Piece) -> list[int]:
@@ -126,13 +121,13 @@ class _Shard:
         except (CodecError, OSError) as error:
             self._reject(number, piece, reject_of(error))
         self._step += 1
-        self._progress.add(finished=max(piece.size, 0))
         return counts
 
     def _append(self, ids: Array) -> None:
         self.table["largest"] = max(self.table["largest"], int(ids.max(initial=0)))
         self.table["tokens"] += len(ids)
-        self.table["unknown"] += 0 if self._unknown is None else int(np.count_nonzero(ids == self._unknown))
+        if self._engine.unknown is not None:
+            self.table["unknown"] += int(np.count_nonzero(ids == self._engine.unknown))
         step = RECORD_BYTES // self._dtype.itemsize
         for start in range(0, len(ids), step):
             self._pending += ids[start : start + step].astype(self._dtype).tobytes()
