@@ -219,7 +219,7 @@ def unknown_note(name: str, share: float, of: str = "") -> str:
 
 @cache
 def load(spec: Spec, data: bytes) -> TokenizerEngine:
-    """Load a tokenizer, once in each process. data: of its file. Raise a PrepError if the file is damaged."""
+    """Load a tokenizer, once in each process. data: the bytes of its file. Raise a PrepError if it is damaged."""
     if spec.engine == "bytes":
         return _Bytes()
     if spec.engine == "chars":

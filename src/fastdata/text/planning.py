@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import CodecError, PrepError, needs
-from fastdata.prepare.plan import Plan, freeze, plan_folder, plan_path, version_of
+from fastdata.prepare.plan import Plan, freeze, plan_folder, plan_path
 from fastdata.sources.arrow import is_text, open_parquet
 from fastdata.sources.files import look
 from fastdata.sources.folder import Walk, walk_files
@@ -24,6 +24,7 @@ from fastdata.sources.inputs import SPLITS, SplitsError
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
 from fastdata.store.files import MANIFEST
 from fastdata.store.manifest import Labels
+from fastdata.system.machine import installed_versions
 from fastdata.text.documents import DOCUMENT_BYTES, Cutting, Piece, format_of, read_documents, read_tokens
 from fastdata.text.kind import COMPANION, TokenOptions
 from fastdata.text.shards import TokenRecipe
@@ -155,7 +156,7 @@ def _trained(found: TextList, out: Path, vocab: int | None, end_token: str | Non
     """
     files = [[value for value in vars(piece).values() if value is not None] for piece in found.pieces]
     whole: list[Any] = ["chars", end_token, vars(found.cutting), files]
-    whole = whole if vocab is None else [vocab, vars(found.cutting), version_of("tokenizers"), files]
+    whole = whole if vocab is None else [vocab, vars(found.cutting), installed_versions().get("tokenizers"), files]
     if found.max_bytes != DOCUMENT_BYTES:  # without it, the hash is that of earlier versions
         whole.append(found.max_bytes)
     trained_on = hashlib.sha256(json.dumps(whole).encode()).hexdigest()
