@@ -26,6 +26,7 @@ from fastdata.data.dataset import RowsDataset, counted_of, in_one_line, shown
 from fastdata.errors import FastDataError, PrepError, StoreError, warn_user
 from fastdata.sources.arrow import import_pyarrow, is_text, read_arrow
 from fastdata.sources.files import LARGEST_FLOAT, have_commas
+from fastdata.sources.inputs import listed
 from fastdata.sources.tables import delimiter_of, read_rows
 from fastdata.store.manifest import Labels
 from fastdata.system import node_memory
@@ -142,14 +143,10 @@ class TableDataset(RowsDataset):
     def _sums(self) -> list[str]:
         return [self._digest]
 
-    @property
-    def classes(self) -> list[str]:
-        return super().classes if self._whole.labels.kind in ("class", "vector") else []
-
     def column(self, name: str) -> torch.Tensor:
         """Return a copy of all values of a column, or of a mask ("NAME.missing"), in the order of this dataset."""
         if name not in self._fields:
-            raise KeyError(f"no column {name!r}; there are {_quoted([*self._fields])}")
+            raise KeyError(f"no column {name!r}; there are {listed([*map(repr, self._fields)])}")
         return torch.from_numpy(self._whole.memory.array[self._fields[name]][self.rows(np.arange(len(self)))])
 
     def __getitem__(self, index: int) -> tuple[dict[str, torch.Tensor], Any]:
@@ -237,7 +234,7 @@ def _labels(columns: Sequence[TableColumn]) -> Labels:
         return Labels("vector", names)
     if first.dtype == "uint64":
         raise ValueError(f"target {first.name!r} exceeds int64: to take its numbers as classes, give category={first.name!r}")
-    return Labels("integer", names)
+    return Labels("integer")
 
 
 # Sources: files or a DataFrame, whose columns are arrays of Arrow
@@ -294,7 +291,7 @@ def _read_csv(path: Path, untyped: Container[str]) -> Any:
     pa, rows, delimiter = import_pyarrow(), read_rows(path), delimiter_of(path)
     names = next(rows, [])
     if not all(name.strip() for name in names):
-        raise StoreError(f"{path}: its first line must name all columns (pandas: index=False), found {_quoted(names)}")
+        raise StoreError(f"{path}: its first line must name all columns (pandas: index=False), found {listed([*map(repr, names)])}")
     with path.open("rb") as file:
         if any(b'"' in line for line in file):
             deque(rows, maxlen=0)
@@ -401,10 +398,6 @@ def _narrowest(values: Array) -> str:
         return next(name for name in FLOATS if np.array_equal(values.astype(name), values, equal_nan=True))  # -0.0 stays -0.0
 
 
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-
-
 def _read(
     source: Any, wanted: Mapping[str, tuple[str, ...]], classes: Mapping[str, TableColumn]
 ) -> tuple[str, list[TableColumn], dict[str, Array]]:
@@ -416,14 +409,14 @@ def _read(
         raise StoreError(f"{name} has no columns")
     for part in parts:
         if len({*names}) < len(names) or sorted(part.schema.names) != sorted(names):
-            found = _quoted(part.schema.names)
+            found = listed([*map(repr, part.schema.names)])
             raise StoreError(f"{part.name} has two columns of one name, or other columns than {parts[0].name}: {found}")
     chosen = [column for column in names if column not in wanted["drop"]]
     for option, known in (("drop", names), ("target", chosen), ("category", chosen)):
         if unknown := [column for column in wanted[option] if column not in known]:
-            raise ValueError(f"{option} is {unknown[0]!r}, but {name} has no such column; it has {_quoted(known)}")
+            raise ValueError(f"{option} is {unknown[0]!r}, but {name} has no such column; it has {listed([*map(repr, known)])}")
     if not {*chosen} - {*wanted["target"]}:
-        raise ValueError(f"{name} has no column besides {_quoted(names)}: nothing is left to learn from")
+        raise ValueError(f"{name} has no column besides {listed([*map(repr, names)])}: nothing is left to learn from")
 
     def read(each: str) -> tuple[TableColumn, Array, Array]:
         return _values(each, parts, names=each in wanted["category"], other=classes.get(each))
@@ -480,7 +473,7 @@ def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColu
     if other is not None and other.names is not None:
         ordered = other.names
         if unknown := sorted({*texts} - {*ordered}):
-            raise ValueError(f"column {name!r} has names that the table of classes lacks: {_quoted(unknown)}")
+            raise ValueError(f"column {name!r} has names that the table of classes lacks: {listed([*map(repr, unknown)])}")
     codes = {each: k for k, each in enumerate(ordered)}
     values = np.array([*(codes[each] for each in texts), len(codes)])[values]
     return TableColumn(name, type, _narrowest(np.array([len(codes)])), names=tuple(ordered)), values, missing

@@ -395,12 +395,10 @@ def _as_instances(column: Column, value: Any) -> Array:
             return found
         seen = np.where(found.any(axis=-1, keepdims=True), VISIBLE, 0.0)  # 0, 0 is where files put those that are not labelled
         return np.concatenate([found, seen], axis=-1)
-    if column.geometry == "xyxy":
-        raise ValueError(f"an array of {list(array.shape)}, but boxes are lists of 4 numbers")
     points = f"{number_of(int(np.prod(each[:-1])), 'keypoint')} of x, y or x, y, visibility for each instance"
-    raise ValueError(
-        f"an array of {list(array.shape)}, but {column.name} has {points}: give their number, such as {column.name}:xy[17]"
-    )
+    points = f"{column.name} has {points}: give their number, such as {column.name}:xy[17]"
+    wanted = "boxes are lists of 4 numbers" if column.geometry == "xyxy" else points
+    raise ValueError(f"an array of {list(array.shape)}, but {wanted}")
 
 
 def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, int], counts: Counter[str]) -> list[Any]:

@@ -8,7 +8,6 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, TypeVar
@@ -24,7 +23,6 @@ from fastdata.types import Array
 from fastdata.words import number_of
 
 T = TypeVar("T")
-P = TypeVar("P", bound="Packed[Any]")
 
 BLOCK = 32  # items that are compressed together: each that is asked for out of turn costs the unpacking of so many
 SHUFFLE_SEED = 0  # it determines the bytes of a store, so it must never change
@@ -38,7 +36,6 @@ class Packed(Sequence[T]):
         self._ends = array("Q", [0])  # of the blocks
         self._last: list[T] = []  # items that do not fill a block yet
         self._read: tuple[int, list[T]] = -1, []  # the block that was read last, and its number
-        self._chosen: Sequence[int] | Array | None = None  # of the items, in their order; None: all, as they came
         self.extend(items)
 
     def append(self, item: T) -> None:
@@ -55,20 +52,17 @@ class Packed(Sequence[T]):
             self.append(item)
 
     def __len__(self) -> int:
-        return (len(self._ends) - 1) * BLOCK + len(self._last) if self._chosen is None else len(self._chosen)
+        return (len(self._ends) - 1) * BLOCK + len(self._last)
 
     def __getitem__(self, index: Any) -> Any:
         found = range(len(self))[index]
         return self._item(found) if isinstance(found, int) else tuple(map(self._item, found))
 
     def __iter__(self) -> Iterator[T]:
-        if self._chosen is not None:
-            return map(self._item, range(len(self)))
         return (item for number in range(len(self._ends)) for item in self._block(number))
 
     def _item(self, index: int) -> T:
-        number, offset = divmod(index if self._chosen is None else int(self._chosen[index]), BLOCK)
-        return self._block(number)[offset]
+        return self._block(index // BLOCK)[index % BLOCK]
 
     def _block(self, number: int) -> list[T]:
         if number == len(self._ends) - 1:
@@ -79,11 +73,9 @@ class Packed(Sequence[T]):
             self._read = read = number, pickle.loads(zlib.decompress(memoryview(self._data)[begin:end]))
         return read[1]
 
-    def taken(self: P, indices: Sequence[int] | Array) -> P:
-        """Return the items at some indices, which share their memory with this list. Distant items take long to read."""
-        chosen = copy(self)
-        chosen._chosen = indices if self._chosen is None else np.asarray(self._chosen)[indices]
-        return chosen
+    def taken(self, indices: Array) -> Packed[T]:
+        """Return the items at some indices. Distant items take long to read."""
+        return Packed(map(self._item, indices.tolist()))
 
 
 def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
@@ -93,7 +85,7 @@ def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
         instead = "prepare it with --order listed, export the store (fastdata export), and prepare the export with --order shuffled"
         raise PrepError(f"{file} is unpacked in large pieces, again for each of shuffled inputs: {instead}")
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SHUFFLE_SEED) for k in range(len(sources)))
-    return Packed(sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable")))
+    return sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable"))
 
 
 def trimmed(item: Any) -> list[Any]:

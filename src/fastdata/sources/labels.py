@@ -18,7 +18,7 @@ from typing import Any, Literal
 from fastdata.errors import PrepError
 from fastdata.sources.files import LARGEST_FLOAT, have_commas, is_number, nfc
 from fastdata.sources.inputs import Label, Packed, Source, SourceList
-from fastdata.sources.options import NO_LABELS, LabelOptions
+from fastdata.sources.options import LabelOptions
 from fastdata.store.manifest import Labels, read_current
 from fastdata.types import StrPath
 
@@ -64,10 +64,8 @@ def encode_labels(
             raise NoClassesError(f"--classes numbers classes, but the inputs of {by} have no labels")
         return Labels("none"), lambda value: (-1, "")
     if len({isinstance(value, str) for value in used}) > 1:
-        whole, text = (next(value for value in used if isinstance(value, kind)) for kind in (int, str))
-        raise PrepError(
-            f"some labels of {by} are whole numbers, such as {whole!r}, others text, such as {text!r}: write all as text"
-        )
+        whole, text = (next(repr(value) for value in used if isinstance(value, kind)) for kind in (int, str))
+        raise PrepError(f"some labels of {by} are whole numbers, such as {whole}, others text, such as {text}: write all as text")
     known = {*names}
     named: dict[object, str] = {value: _name(value, names, by) if names and value not in known else str(value) for value in used}
     order = tuple(names) or _ordered(named, by, whole=type == "values") if classes is None else tuple(classes)
@@ -117,17 +115,14 @@ def _plain(value: Value, by: str) -> Any:
 
 
 def _no_label(by: str, value: object) -> PrepError:
-    return PrepError(
-        f"{by} holds a {type(value).__name__}, but labels are numbers, lists of numbers, or text; name another column with "
-        f"--label-column, or {NO_LABELS}"
-    )
+    wanted = "labels are numbers, lists of numbers, or text; name another column with --label-column, or none"
+    return PrepError(f"{by} holds a {type(value).__name__}, but {wanted}")
 
 
 def _no_classes(by: str, value: object) -> PrepError:
-    return PrepError(
-        f"{by}: the labels are numbers that are not all whole, or below 0, such as {value!r}: to predict numbers, name their "
-        "column with --regression; classes are whole numbers from 0 on, or names, which --classes lists"
-    )
+    classes = "classes are whole numbers from 0 on, or names, which --classes lists"
+    found = f"{by}: the labels are numbers that are not all whole, or below 0, such as {value!r}"
+    return PrepError(f"{found}: to predict numbers, name their column with --regression; {classes}")
 
 
 def _name(value: object, names: Sequence[str], by: str) -> str:
@@ -146,10 +141,9 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
     if whole and all(map(WHOLE.fullmatch, texts)):
         count = max(map(int, texts)) + 1
         if count > min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named)):
-            raise PrepError(
-                f"{by}: the labels are whole numbers up to {count - 1}, of which {len(named)} occur. Classes go up to {MAX_CLASS} "
-                f"and to {CLASSES_PER_USED_CLASS} times as many as occur; else list their names: --classes FILE, or a store"
-            )
+            limit = f"{MAX_CLASS} and to {CLASSES_PER_USED_CLASS} times as many as occur"
+            found = f"{by}: the labels are whole numbers up to {count - 1}, of which {len(named)} occur"
+            raise PrepError(f"{found}. Classes go up to {limit}; else list their names: --classes FILE, or a store")
         return tuple(map(str, range(count)))
     odd = [value for value, text in named.items() if not (text.isascii() and text.isdigit())]
     if whole and ((odd and all(map(is_number, texts))) or have_commas(texts)):
