@@ -281,12 +281,9 @@ def parse_file(column: Column, ending: str, data: bytes) -> Any:
 
 def _array_in(data: bytes) -> Array:
     try:
-        array = np.load(io.BytesIO(data), allow_pickle=False)
+        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     except Exception as error:  # noqa: BLE001  numpy evaluates the header: whatever that throws at damaged bytes
         raise ValueError(f"it is no .npy file of numbers: {error}") from None
-    if not isinstance(array, np.ndarray):
-        raise ValueError("it holds several arrays")
-    return array
 
 
 def fit(column: Column, value: Any) -> Any:

@@ -264,7 +264,6 @@ def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
         texts = any(name.endswith(".txt") for name, _, _ in walk_files(source / mask))
         option, what = ("--yolo", "YOLO files") if texts else ("--masks", "masks")
         command = ["fastdata-prep", str(source / image), f"{source.absolute().name}.fds", option, str(source / mask)]
-        raise PrepError(
-            f"{source} holds images in {image}/ and what look like their {what} in {mask}/, which would become two classes. "
-            f"Prepare them as pairs, with your options:\n  {shlex.join(command)}\nIf they are classes, add --label-from '([^/]+)/'"
-        )
+        found = f"{source} holds images in {image}/ and what look like their {what} in {mask}/, which would become two classes"
+        pairs = f"Prepare them as pairs, with your options:\n  {shlex.join(command)}"
+        raise PrepError(f"{found}. {pairs}\nIf they are classes, add --label-from '([^/]+)/'")

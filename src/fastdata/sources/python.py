@@ -193,11 +193,9 @@ def _image_file(image: Any, what: str) -> bytes:
     fits = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
     if pixels.dtype not in (np.uint8, np.uint16) or not fits or not pixels.size:
         kind = type(image).__name__ if pixels.dtype == object else f"{pixels.dtype} {list(pixels.shape)}"
-        raise CodecError(
-            f"{what} is {kind}: an image is an array of uint8 or uint16, [H, W], [H, W, 1] or [H, W, 3], a Pillow image, or the "
-            "bytes or the path of an image file; convert floats from 0 to 1 with (x * 255).round().astype('uint8')",
-            "unsupported",
-        )
+        wanted = "an image is an array of uint8 or uint16, [H, W], [H, W, 1] or [H, W, 3], a Pillow image, or the bytes or the path"
+        wanted += " of an image file; convert floats from 0 to 1 with (x * 255).round().astype('uint8')"
+        raise CodecError(f"{what} is {kind}: {wanted}", "unsupported")
     native = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
     native = native if native.ndim == 2 else cv2.cvtColor(native, cv2.COLOR_RGB2BGR)
     return cv2.imencode(".png", native, [cv2.IMWRITE_PNG_COMPRESSION, 0])[1].tobytes()

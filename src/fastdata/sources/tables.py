@@ -26,7 +26,7 @@ from fastdata.sources.files import as_spelled, is_image, is_number, look, parse_
 from fastdata.sources.folder import list_entries
 from fastdata.sources.inputs import Field, Packed, Source, SourceList, SplitsError, not_stored
 from fastdata.sources.labels import with_labels
-from fastdata.sources.options import LABELS, NO_LABELS, PATHS, LabelOptions, choose_label, find_column
+from fastdata.sources.options import LABELS, PATHS, LabelOptions, choose_label, find_column
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.manifest import Labels
 from fastdata.words import number_of
@@ -228,25 +228,22 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
     """Return the inputs with the labels of a table, unless its columns are all fields; and with `fields`, columns of it."""
     table = _read(path, options, fields)
     if len(splits := sorted(set(_splits(table)))) > 1:
-        raise PrepError(
-            f"--labels {path}: its rows belong to {' and '.join(splits)}, which would be mixed: prepare each by itself, with "
-            f"{path} as SOURCE, and --root {inputs.root} --split {splits[0]}"
-        )
+        each = f"prepare each by itself, with {path} as SOURCE, and --root {inputs.root} --split {splits[0]}"
+        raise PrepError(f"--labels {path}: its rows belong to {' and '.join(splits)}, which would be mixed: {each}")
     files = [source.name for source in inputs.sources]
-    meant, by_file, lost = _match(table.names, files, path), dict[str, int](), list[Source]()
+    meant, by_file = _match(table.names, files, path), dict[str, int]()
     for row, name in enumerate(table.names):
         file = meant.get(path_key(name), os.path.normpath(name))
         if by_file.setdefault(file, row) != row:
             raise PrepError(f"{path} names {file!r} more than once")
-        if path_key(name) not in meant:
-            lost.append(Source(file, -1, -1, "missing"))
     if not meant:
         first = f"its first path is {table.names[0]!r}, but paths are relative to SOURCE, such as {[*files, 'photo.jpg'][0]!r}"
         raise PrepError(f"{path} names no image of {inputs.root}: {first}")
-    rows = [by_file.get(file, -1) for file in files]
-    inputs = with_columns(inputs, table, rows, fields)
-    inputs = replace(inputs, sources=Packed(chain(inputs.sources, lost)))
-    return _with_labels(inputs, table, [*rows, *(by_file[source.name] for source in lost)], fields, options)
+    present = {*files}
+    lost = [file for file in by_file if file not in present]
+    inputs = replace(inputs, sources=Packed(chain(inputs.sources, (Source(file, -1, -1, "missing") for file in lost))))
+    rows = [by_file.get(file, -1) for file in (*files, *lost)]
+    return _with_labels(with_columns(inputs, table, rows, fields), table, rows, fields, options)
 
 
 # Which file a path means
@@ -399,8 +396,6 @@ def _label_columns(table: PathTable, others: Sequence[str], options: LabelOption
     likely = [name for name in named if not isinstance(table.columns[name][0], list | dict | bytes)]
     label = choose_label([*table.columns] if options.label_column else others, options.label_column or "", table.path, likely)
     if not label and likely:
-        raise PrepError(
-            f"{table.path}: its labels may be {', '.join(likely)}: name the column of classes with --label-column, or of "
-            f"numbers to predict with --regression; --label-column {NO_LABELS} takes no labels"
-        )
+        names = "the column of classes with --label-column, or of numbers to predict with --regression"
+        raise PrepError(f"{table.path}: its labels may be {', '.join(likely)}: name {names}; --label-column none takes no labels")
     return [label] if label else []

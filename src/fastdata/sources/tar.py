@@ -49,8 +49,9 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
         except OSError as error:
             raise unreadable(path, error) from error
     by, listed = "the .cls or .json of each sample", SourceList(root, Labels("none"), inputs, skipped)
-    if not names and not selection.options.regression and (names := _class_names(files[0].parent)):
-        by += f", with the names of {CLASSES}"
+    known = read_json(files[0].parent / CLASSES)
+    if not names and not selection.options.regression and known and _are_names(known):
+        names, by = known, f"{by}, with the names of {CLASSES}"
     return with_labels(listed, labels, selection.options, names=names, by=by)
 
 
@@ -174,9 +175,3 @@ def _in_json(data: bytes) -> tuple[Any, list[str]]:
 
 def _are_names(names: Any) -> bool:
     return isinstance(names, list) and all(isinstance(name, str) for name in names)
-
-
-def _class_names(folder: AnyPath) -> list[str]:
-    """Read the names of the classes from `classes.json` next to the shards."""
-    names = read_json(folder / CLASSES)
-    return names if _are_names(names) else []
