@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from support import run, tree, write_pictures
+from stores import write_files
+from support import picture, run, tree
 
 SCRIPT = """
 import json, sys
@@ -35,19 +36,13 @@ JOBS = """{
 
 @pytest.mark.slow
 def test_every_kind_under_hash_seeds_and_locales(tmp_path: Path) -> None:
-    images = write_pictures(tmp_path / "in", 14, height=20, width=30)
-    for folder in ("masks", "yolo", "text", "arrays"):
-        (tmp_path / folder).mkdir()
+    files: dict[str, Any] = {"yolo/classes.txt": "große\nkleine\n", "text/a.txt": "\n".join(CLASSES) * 9, "jobs.json": JOBS}
     rows = ["path,label,tag,more"]
-    for k, path in enumerate(images):
-        rows.append(f'{path.name},{CLASSES[k % 7]},{"xyz"[k % 3]},"{{""b"": 1, ""a"": ""{CLASSES[k % 7]}""}}"')
-        Image.fromarray(np.full((20, 30), k % 5, np.uint8)).save(tmp_path / "masks" / path.name)
-        (tmp_path / f"yolo/{path.stem}.txt").write_text(f"{k % 2} 0.5 0.5 0.25 0.5\n")
-        np.save(tmp_path / f"arrays/{k}.npy", np.arange(k + 3, dtype=np.int16))
-    (tmp_path / "in/t.csv").write_text("\n".join(rows), "utf-8")
-    (tmp_path / "yolo/classes.txt").write_text("große\nkleine\n", "utf-8")
-    (tmp_path / "text/a.txt").write_text("\n".join(CLASSES) * 9, "utf-8")
-    (tmp_path / "jobs.json").write_text(JOBS)
+    for k in range(14):
+        rows.append(f'{k}.png,{CLASSES[k % 7]},{"xyz"[k % 3]},"{{""b"": 1, ""a"": ""{CLASSES[k % 7]}""}}"')
+        files |= {f"in/{k}.png": picture(k, 20, 30), f"masks/{k}.png": np.full((20, 30), k % 5, np.uint8)}
+        files |= {f"yolo/{k}.txt": f"{k % 2} 0.5 0.5 0.25 0.5\n", f"arrays/{k}.npy": np.arange(k + 3, dtype=np.int16)}
+    write_files(tmp_path, {**files, "in/t.csv": "\n".join(rows)})
     expected = None
     for seed in range(5):
         locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"} if seed % 2 else {"LC_ALL": "C.UTF-8"}

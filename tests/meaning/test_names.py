@@ -12,68 +12,69 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archives import write_tar
+from archives import write_table, write_tar
 from fastdata import LMDBDataset, MaskDataset, prep
 from fastdata.errors import PrepError
 from support import encode, picture, write_pictures
 
 NAMES = ("café", "zoë", "plain")
 MASK = np.arange(600, dtype=np.uint8).reshape(20, 30) % 3
+normal = unicodedata.normalize
 
 
 def write(root: Path, form: str, ending: str, data: Callable[[int], bytes]) -> Path:
     root.mkdir(parents=True)
     for k, name in enumerate(NAMES):
-        (root / f"{unicodedata.normalize(form, name)}{ending}").write_bytes(data(k))
+        (root / f"{normal(form, name)}{ending}").write_bytes(data(k))
     return root
 
 
-@pytest.mark.parametrize("forms", [("NFD", "NFC"), ("NFC", "NFD")])
-def test_names_are_paired_whatever_their_form(tmp_path: Path, forms: tuple[str, str]) -> None:
-    images = write(tmp_path / "in", forms[0], ".png", lambda k: encode(picture(k, 20, 30), ".png"))
-    options: dict[str, Any] = {"workers": 1, "codec": "png"}
-    masks = write(tmp_path / "m", forms[1], ".png", lambda k: encode(MASK, ".png"))
-    masked = prep(images, tmp_path / "m.fds", masks=masks, **options)
-    assert masked.rejected == {} and all(np.array_equal(mask, MASK) for _, mask in MaskDataset(masked.out))
-    others = write(tmp_path / "o", forms[1], ".png", lambda k: encode(picture(k + 9, 20, 30), ".png"))
-    pairs = prep(images, tmp_path / "p.fds", images=(f"one={images}", f"two={others}"), **options)
-    assert pairs.rejected == {} and pairs.kept == 3
-    yolo = write(tmp_path / "y", forms[1], ".txt", lambda k: b"0 0.5 0.5 0.5 0.5\n" * (k + 1))
-    by_yolo = prep(images, tmp_path / "y.fds", yolo=yolo, **options).out
+def picture_file(k: int) -> bytes:
+    return encode(picture(k, 20, 30), ".png")
+
+
+@pytest.mark.parametrize(("form", "other"), [("NFD", "NFC"), ("NFC", "NFD")])
+def test_names_are_paired_whatever_their_form(tmp_path: Path, form: str, other: str) -> None:
+    """Files, folders in tables, members of tars and patterns; names of classes are one where a list of classes has them."""
+    images, named = write(tmp_path / normal(form, "ü"), form, ".png", picture_file), [normal(other, name) for name in NAMES]
+    masks = write(tmp_path / "m", other, ".png", lambda k: encode(np.full((20, 30), k, np.uint8), ".png"))
+    pairs = (f"one={images}", f"two={write(tmp_path / 'o', other, '.png', picture_file)}")
+    yolo = write(tmp_path / "y", other, ".txt", lambda k: b"0 0.5 0.5 0.5 0.5\n" * (k + 1))
     body = {
-        "images": [
-            {"id": k, "file_name": f"{unicodedata.normalize(forms[1], name)}.png", "height": 20, "width": 30}
-            for k, name in enumerate(NAMES)
-        ],
+        "images": [{"id": k, "file_name": f"{name}.png", "height": 20, "width": 30} for k, name in enumerate(named)],
         "annotations": [{"image_id": k, "category_id": 0, "bbox": [7.5, 5, 15, 10]} for k in range(3) for _ in range(k + 1)],
         "categories": [{"id": 0, "name": "thing"}],
     }
-    (tmp_path / "a.json").write_text(json.dumps(body))
-    by_coco = prep(images, tmp_path / "c.fds", coco=tmp_path / "a.json", **options).out
-    for out in (by_yolo, by_coco):
-        dataset = LMDBDataset(out)
-        order = [NAMES.index(unicodedata.normalize("NFC", Path(dataset.name(k)).stem)) for k in range(3)]
-        assert [len(boxes) for boxes in dataset.columns["boxes"]] == [k + 1 for k in order]
-
-
-@pytest.mark.parametrize("forms", [("NFD", "NFC"), ("NFC", "NFD")])
-def test_tables_name_images_whatever_their_form(tmp_path: Path, forms: tuple[str, str]) -> None:
-    """And class names of either form are one class where a list of classes has them."""
-    images = write(tmp_path / "in", forms[0], ".png", lambda k: encode(picture(k, 20, 30), ".png"))
-    named = [unicodedata.normalize(forms[1], name) for name in NAMES]
+    (coco := tmp_path / "a.json").write_text(json.dumps(body))
     rows = [{"path": f"{name}.png", "label": name, "caption": f"of {k}"} for k, name in enumerate(named)]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "t.csv").write_text("path,label,caption\n" + "".join(",".join(row.values()) + "\n" for row in rows), "utf-8")
-    classes = [unicodedata.normalize(forms[0], name) for name in reversed(NAMES)]
-    for k, table in enumerate((tmp_path / "t.jsonl", tmp_path / "t.csv")):
-        for source, options in ((images, {"labels": table}), (table, {"root": images})):
-            out = prep(source, tmp_path / f"{k}.fds", classes=classes, fields="caption", workers=1, overwrite=True, **options).out
-            dataset = LMDBDataset(out, fields=("caption", "label"))
-            found = {
-                unicodedata.normalize("NFC", Path(dataset.name(k)).stem): (one["caption"], one["label"])
-                for k, (_, one) in enumerate(dataset)  # type: ignore[arg-type]
-            }
-            assert found == {name: (f"of {k}", 2 - k) for k, name in enumerate(NAMES)}
+    tables = [write_table(tmp_path / f"t.{ending}", rows) for ending in ("jsonl", "csv")]
+    more = {"fields": "caption", "classes": [normal(form, name) for name in reversed(NAMES)]}
+    for k, name in enumerate(named):
+        (images / f"{name}.txt").write_text(f"of {k}")
+    paths = write_table(tmp_path / "p.csv", [{"path": f"{normal(other, 'ü')}/{name}.png"} for name in named])
+    members = [(form, "png", picture_file), (other, "txt", b"of %d".__mod__), (other, "cls", b"%d".__mod__)]
+    tar = write_tar(tmp_path / "t.tar", [(f"{normal(f, NAMES[k])}.{end}", data(k)) for k in range(3) for f, end, data in members])
+    pattern = f"({normal(other, 'é')}|zo.|plain)"
+    ways: list[tuple[Path, dict[str, Any], list[str]]] = [  # a source, its options, and the classes
+        *((images, options, []) for options in ({"masks": masks}, {"images": pairs}, {"yolo": yolo}, {"coco": coco})),
+        *((images, {"labels": table, **more}, more["classes"]) for table in tables),
+        *((table, {"root": images, **more}, more["classes"]) for table in tables),
+        (images, {"fields": "caption=txt", "label_from": pattern}, ["plain", "zoë", "é"]),
+        (paths, {"fields": "caption=txt"}, []),
+        (tar, {"fields": "caption=txt"}, ["0", "1", "2"]),
+    ]
+    for source, options, classes in ways:
+        made = prep(source, tmp_path / "o.fds", codec="png", workers=1, overwrite=True, **options)
+        assert made.rejected == {} and made.kept == 3
+        dataset = MaskDataset(made.out) if "masks" in options else LMDBDataset(made.out)
+        assert list(dataset.classes) == classes or "masks" in options
+        for k in range(3 if "images" not in options else 0):
+            number, columns = NAMES.index(normal("NFC", Path(dataset.name(k)).stem)), dataset.columns
+            if "masks" in options:
+                assert int(dataset[k][1].max()) == number
+            else:
+                assert len(columns["boxes"][k]) == number + 1 if "boxes" in columns else columns["caption"][k] == f"of {number}"
+            assert "classes" not in options or dataset.targets[k] == 2 - number
 
 
 @pytest.mark.parametrize(("bbox", "rejected"), [([7.5, 5, 15, 10], 4), (None, 5), ([1, 2], 5), ("xyz", 5)])
@@ -88,34 +89,6 @@ def test_coco_may_separate_folders_as_windows_does(tmp_path: Path, bbox: Any, re
     wanted = {"not-annotated": 4} if rejected == 4 else {"not-annotated": 4, "bad-annotation": 1}
     assert made.rejected == wanted and made.kept == 6 - rejected
     assert rejected == 4 or re.search(r"bad-annotation: .*bbox", made.first_reject)
-
-
-@pytest.mark.parametrize("forms", [("NFD", "NFC"), ("NFC", "NFD")])
-def test_every_other_way_of_names(forms: tuple[str, str], tmp_path: Path) -> None:
-    """Files of fields, folders in tables, members of tars and patterns join what differs in the form of Unicode only."""
-    normal = unicodedata.normalize
-    data = [encode(picture(k, 8, 9), ".png") for k in range(3)]
-    images = write(tmp_path / normal(forms[0], "ü") / "in", forms[0], ".png", data.__getitem__)
-    for k, name in enumerate(NAMES):
-        (images / f"{normal(forms[1], name)}.txt").write_text(f"of {k}")
-    options: dict[str, Any] = {"fields": "caption=txt", "workers": 1, "overwrite": True}
-    paths = [f"{normal(forms[1], 'ü')}/in/{normal(forms[1], name)}.png" for name in NAMES]
-    (tmp_path / "t.csv").write_text("path\n" + "\n".join(paths), "utf-8")
-    members = [(forms[0], "png", data), (forms[1], "txt", [b"of 0", b"of 1", b"of 2"]), (forms[1], "cls", [b"0", b"1", b"2"])]
-    named = [(f"{normal(form, NAMES[k])}.{end}", body[k]) for k in range(3) for form, end, body in members]
-    write_tar(tmp_path / "t.tar", named)
-    pattern = {"label_from": f"({normal(forms[1], 'é')}|zo.|plain)"}
-    for source, more, classes in (
-        (images, pattern, ["plain", "zoë", "é"]),
-        (tmp_path / "t.csv", {}, []),
-        (tmp_path / "t.tar", {}, ["0", "1", "2"]),
-    ):
-        made = prep(source, tmp_path / "o.fds", **options, **more)
-        dataset = LMDBDataset(made.out, fields=("caption",))
-        assert made.rejected == {} and list(dataset.classes) == classes
-        for k in range(3):
-            name = normal("NFC", Path(dataset.name(k)).stem)
-            assert dataset.columns["caption"][k] == f"of {NAMES.index(name)}"
 
 
 def test_classes_of_one_name_in_two_forms_are_one_class(tmp_path: Path) -> None:
