@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, islice
 from pathlib import PurePosixPath
 from typing import Any
 
 from fastdata.errors import CodecError, PrepError, RemoteError, needs
-from fastdata.sources.base import ENDINGS, ArchiveColumns, Selection, Table, even_sizes, list_tables, open_once, unreadable
-from fastdata.sources.inputs import Source, SourceList
-from fastdata.sources.options import choose_label
+from fastdata.sources.base import ENDINGS, ArchiveColumns, Table, even_sizes, list_tables, open_once, unreadable
+from fastdata.sources.inputs import Field, Source, SourceList
+from fastdata.sources.options import LabelOptions, choose_label
 from fastdata.sources.urls import AnyPath, seekable
 from fastdata.store.columns import NUMBERS, Column
 
@@ -105,7 +105,7 @@ def image_columns(schema: Any) -> list[str]:
     return images or [f.name for f in schema if _is_struct(f.type)] or [f.name for f in schema if str(f.type) in BYTES]
 
 
-def _columns(schema: Any, path: AnyPath, selection: Selection) -> ArchiveColumns:
+def _columns(schema: Any, path: AnyPath, options: LabelOptions, chosen: Sequence[Field]) -> ArchiveColumns:
     """Choose the columns that are read."""
     able = [field.name for field in schema if _is_struct(field.type) or str(field.type) in BYTES]
     images = image_columns(schema)
@@ -114,8 +114,8 @@ def _columns(schema: Any, path: AnyPath, selection: Selection) -> ArchiveColumns
         named = f"{', '.join(able)}: call the one to prepare image" if able else "none: TableDataset reads tables without images"
         raise PrepError(f"{path}: a column of images (a struct of bytes and path, or binary) is needed; there are {named}")
     classes = [name for name, feature in _features(schema).items() if feature.get("_type") == "ClassLabel"]
-    label = choose_label(schema.names, selection.options.column, path, classes)
-    fields = {field.path[0] for field in selection.fields}
+    label = choose_label(schema.names, options.column, path, classes)
+    fields = {field.path[0] for field in chosen}
     others = tuple(name for name in schema.names if name not in (images[0], label, *fields))
     return ArchiveColumns(images[0], label, others, class_names(schema, label))
 
@@ -199,12 +199,12 @@ class _ArrowFile:
 # The interface of archives
 
 
-def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
+def list_inputs(root: AnyPath, files: list[AnyPath], options: LabelOptions, fields: Sequence[Field], *_: Any) -> SourceList:
     """List the rows of files, with the names of the files that they were made from."""
 
     def table(path: AnyPath, name: str) -> Table:
         file, kind = open_once(path, _ArrowFile), ENDINGS[path.suffix.lower()]
-        columns, sizes = _columns(file.schema, path, selection), even_sizes(path, len(file))
+        columns, sizes = _columns(file.schema, path, options, fields), even_sizes(path, len(file))
         image = file.schema.field(columns.image).type
         has_path = _is_struct(image) and image.get_field_index("path") >= 0
         paths = file.column(columns.image, "path") if has_path else [None] * len(file)
@@ -215,7 +215,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> So
         ]
         return columns, inputs, file.column(columns.label) if columns.label else [None] * len(file)
 
-    return list_tables(table, root, files, selection.options, (OSError, ValueError, import_pyarrow().ArrowException))
+    return list_tables(table, root, files, options, (OSError, ValueError, import_pyarrow().ArrowException))
 
 
 def cell(path: AnyPath, name: str, row: int) -> Any:

@@ -40,14 +40,6 @@ POINTER_BYTES = 64  # that show one
 MIN_LIMIT = 1 << 20  # inputs that an archive may have whatever its size: empty images take no bytes where they are compressed
 
 
-class Selection(NamedTuple):
-    """What the caller asks of an archive. images: the endings of the images of a sample, if it has several."""
-
-    options: LabelOptions  # on the labels that it tells itself
-    fields: Sequence[Field] = ()
-    images: Sequence[str] = ()
-
-
 class ArchiveColumns(NamedTuple):
     """The columns that are read. label: "" if there is none. others: columns that are not stored. names: the classes."""
 
@@ -231,7 +223,7 @@ def list_archives(source: StrPath, options: LabelOptions, fields: Sequence[Field
     options = options.of_source()
     if options.label_column not in (None, NO_LABELS) and kind == "tar":
         raise PrepError(f"--label-column {options.column}: SOURCE {source} has no columns; here it can only be {NO_LABELS}")
-    inputs: SourceList = _module(kind).list_inputs(locate(source)[0], files, Selection(options, fields, images))
+    inputs: SourceList = _module(kind).list_inputs(locate(source)[0], files, options, fields, images)
     return inputs
 
 

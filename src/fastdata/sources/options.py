@@ -10,7 +10,6 @@ from fastdata.options import option
 from fastdata.types import StrPath
 
 NO_LABELS = "none"  # as the name of a label column
-ORDERS = ("listed", "shuffled")
 # usual names of columns of paths, and of labels
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img")
 LABELS = ("label", "labels", "fine_label", "class", "class_name", "category", "cls", "target")
@@ -46,7 +45,7 @@ class LabelOptions:
     order: str | None = option(
         "The order of the samples in the store. listed: that of the inputs. shuffled: drawn once, so that each shard has samples "
         "of all classes. Default: listed; for OUT in object storage, shuffled.",
-        choices=ORDERS,
+        choices=("listed", "shuffled"),
     )
     shard_samples: int | None = option(
         "Most samples in a shard, which also has at most about 2 GiB of input. Default: 10000, or fewer if that gives up to 128 "

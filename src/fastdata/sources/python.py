@@ -28,10 +28,10 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import CodecError, PrepError
-from fastdata.sources.base import FUNCTION, Selection, function_of, open_once
-from fastdata.sources.inputs import Packed, Source, SourceList, not_stored
+from fastdata.sources.base import FUNCTION, function_of, open_once
+from fastdata.sources.inputs import Field, Packed, Source, SourceList, not_stored
 from fastdata.sources.labels import with_labels
-from fastdata.sources.options import LABELS, NO_LABELS, PATHS, choose_label
+from fastdata.sources.options import LABELS, NO_LABELS, PATHS, LabelOptions, choose_label
 from fastdata.sources.tables import PathTable, with_columns
 from fastdata.sources.urls import AnyPath, waiting
 from fastdata.store.manifest import Labels
@@ -226,12 +226,12 @@ def _from_pillow(image: Any) -> bytes | Array:
 _shared = dict[Path, tuple[Any, Any]]()  # by the files of `share`: sequences of this process, and their labels
 
 
-def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
+def list_inputs(root: AnyPath, files: list[AnyPath], options: LabelOptions, fields: Sequence[Field], *_: Any) -> SourceList:
     """List the items. Their locators contain a checksum of the contents of some of them."""
     (path,) = files
     match = function_of(path)
     source, labels = (_call(match, Path()), None) if match else _shared[Path(path)]
-    options, fields = selection.options, [field for field in selection.fields if not field.ending]
+    fields = [field for field in fields if not field.ending]
     named = [field.path[0] for field in fields]
     items, names = _view(source, options.column, named), _categories(labels)
     count = len(items)
@@ -299,20 +299,15 @@ def _call(match: re.Match[str], folder: Path) -> Any:
     """Return the sequence of `module:function`. The module may lie in the folder."""
     if str(folder.absolute()) not in sys.path:
         sys.path.append(str(folder.absolute()))
-    source = f"SOURCE {match[0]}"
     try:
         value: Any = importlib.import_module(match["module"])
         for name in match["name"].split("."):
             value = getattr(value, name)
-    except (ImportError, AttributeError) as error:
-        looked = f"looked in {folder.absolute()} and PYTHONPATH"
-        raise PrepError(f"{source} is no path, and no module:function: {error}; {looked}") from error
-    if isinstance(value, type) or not hasattr(value, "__getitem__"):
-        try:
+        if isinstance(value, type) or not hasattr(value, "__getitem__"):
             value = value()
-        except Exception as error:
-            raised = f"{type(error).__name__}: {error}"
-            raise PrepError(f"{source} takes no arguments, and returns a sequence; it raised {raised}") from error
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}; looked in {folder.absolute()} and PYTHONPATH"
+        raise PrepError(f"SOURCE {match[0]} is no path, and no module:function that returns a sequence: {found}") from error
     return value
 
 

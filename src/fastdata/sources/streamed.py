@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import PrepError
-from fastdata.sources.base import INDEX, ArchiveColumns, Selection, Table, list_tables, read_range
+from fastdata.sources.base import INDEX, ArchiveColumns, Table, list_tables, read_range
 from fastdata.sources.files import look, read_json
 from fastdata.sources.inputs import Source, SourceList
-from fastdata.sources.options import choose_label
+from fastdata.sources.options import LabelOptions, choose_label
 from fastdata.sources.urls import AnyPath
 
 IMAGES, FILES = ("jpeg", "png"), ("bytes", "file")  # encodings of images, and of files, which are images if no column is one
@@ -64,7 +64,7 @@ def _files(path: AnyPath) -> Iterator[_StreamedFile]:
         yield _StreamedFile(chunk["filename"], int(chunk["chunk_size"]), dict(columns), [-1] * len(encodings))
 
 
-def list_inputs(root: AnyPath, paths: list[AnyPath], selection: Selection) -> SourceList:
+def list_inputs(root: AnyPath, paths: list[AnyPath], options: LabelOptions, *_: Any) -> SourceList:
     """List the samples of a dataset."""
     (path,) = paths
     try:
@@ -74,7 +74,6 @@ def list_inputs(root: AnyPath, paths: list[AnyPath], selection: Selection) -> So
     for name in (file.name for file in files.values()):
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise PrepError(f"{path / INDEX} lists {name}, which lies outside of its folder; only files below it are read")
-    options = selection.options
     return list_tables(lambda one, archive: _table(one, archive, files[one], options.column), root, [*files], options)
 
 

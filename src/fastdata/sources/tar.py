@@ -12,11 +12,12 @@ from itertools import groupby
 from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
-from fastdata.sources.base import Selection, damaged_file, read_range, unreadable
+from fastdata.sources.base import damaged_file, read_range, unreadable
 from fastdata.sources.files import is_image, nfc, parse_json, read_json
 from fastdata.sources.folder import with_companion
-from fastdata.sources.inputs import Packed, Source, SourceList
+from fastdata.sources.inputs import Field, Packed, Source, SourceList
 from fastdata.sources.labels import Value, with_labels
+from fastdata.sources.options import LabelOptions
 from fastdata.sources.urls import AnyPath
 from fastdata.store.manifest import Labels
 
@@ -29,30 +30,33 @@ FULL_BYTES = END_BYTES + tarfile.RECORDSIZE
 SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]*)", re.DOTALL)  # as in the package webdataset
 META = re.compile(r"__[^/]*__(/|$)")
 
-Sample = tuple[Source, Value, Sequence[str]]  # an input, its label, and the names of the numbers of that
-
-
 read = read_range
 
 
-def list_inputs(root: AnyPath, files: list[AnyPath], selection: Selection) -> SourceList:
-    """List the samples of shards."""
+def list_inputs(
+    root: AnyPath, files: list[AnyPath], options: LabelOptions, fields: Sequence[Field], images: Sequence[str]
+) -> SourceList:
+    """List the samples of shards. images: the endings of the images of a sample, if it has several."""
     inputs, labels, names, skipped = Packed[Source](), Packed[Value](), list[str](), Counter[str]()
+    endings = [f".{field.ending.lower()}" for field in fields if field.ending]
     for path in files:
         if path.suffix.lower() != ".tar":
             raise PrepError(f"{path} is compressed, and is read from its beginning only: decompress it to a .tar")
+        tar = str(path.relative_to(root))
         try:
-            for source, label, columns in _samples(path, str(path.relative_to(root)), skipped, selection):
-                inputs.append(source)
-                labels.append(label)
-                names = names or [*columns]
+            with path.open("rb") as file:
+                for key, members in _samples(file, path, skipped):
+                    label, columns, used = _label(file, members)
+                    inputs.append(_input(tar, key, members, endings, images, skipped, used))
+                    labels.append(label)
+                    names = names or [*columns]
         except OSError as error:
             raise unreadable(path, error) from error
     by, listed = "the .cls or .json of each sample", SourceList(root, Labels("none"), inputs, skipped)
     known = read_json(files[0].parent / CLASSES)
-    if not names and not selection.options.regression and known and _are_names(known):
+    if not names and not options.regression and known and _are_names(known):
         names, by = known, f"{by}, with the names of {CLASSES}"
-    return with_labels(listed, labels, selection.options, names=names, by=by)
+    return with_labels(listed, labels, options, names=names, by=by)
 
 
 class Member(NamedTuple):
@@ -92,18 +96,22 @@ def _members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
         raise damaged_file(path, f"was cut short, or has lost its end: {zeros} zeros follow its last member, at byte {end}")
 
 
-def _samples(path: AnyPath, name: str, skipped: Counter[str], selection: Selection) -> Iterator[Sample]:
-    """Yield the samples of a shard."""
+def _samples(file: BinaryIO, path: AnyPath, skipped: Counter[str]) -> Iterator[tuple[str, dict[str, Member]]]:
+    """Yield the name of each sample of a shard, and its members by their endings."""
     seen = set[int]()
-    with path.open("rb") as file:
-        for key, group in groupby(_members(file, path), key=_key):
-            if key is None:
-                skipped.update(_ending(member.name) for member in group)
-                continue
-            if hash(key) in seen:
-                raise PrepError(f"{path}: the members of {key!a} are not adjacent; sort its files, as tar --sort=name does")
-            seen.add(hash(key))
-            yield _sample(file, path, name, key, list(group), skipped, selection)
+    for key, group in groupby(_members(file, path), key=_key):
+        members = list(group)
+        if key is None:
+            skipped.update(_ending(member.name) for member in members)
+            continue
+        if hash(key) in seen:
+            raise PrepError(f"{path}: the members of {key!a} are not adjacent; sort its files, as tar --sort=name does")
+        seen.add(hash(key))
+        by_ending = {_ending(member.name): member for member in members}
+        if len(by_ending) < len(members):
+            twice = next(member.name for member in members if by_ending[_ending(member.name)] is not member)
+            raise PrepError(f"{path} has the member {twice!a} twice, perhaps in another case; write the tar again with one of them")
+        yield key, by_ending
 
 
 def _key(member: Member) -> str | None:
@@ -118,36 +126,31 @@ def _ending(name: str) -> str:
     return f".{base.partition('.')[2].lower()}" if "." in base[1:] else base
 
 
-def _sample(
-    file: BinaryIO, path: AnyPath, name: str, key: str, group: list[Member], skipped: Counter[str], selection: Selection
-) -> Sample:
-    if selection.images:
-        images, *more = ([member for member in group if _ending(member.name) == ending] for ending in selection.images)
-    else:
-        images, more = [member for member in group if is_image(member.name)], []
-        images = [member for member in images if _ending(member.name).count(".") == 1] or images  # 1.jpg rather than 1.mask.png
-    endings = tuple(f".{field.ending.lower()}" for field in selection.fields if field.ending)
-    by_ending = {_ending(member.name): member for member in group}
-    if len(by_ending) < len(group):
-        twice = next(member.name for member in group if by_ending[_ending(member.name)] is not member)
-        raise PrepError(f"{path} has the member {twice!a} twice, perhaps in another case; write the tar again with one of them")
-    label, names, used = _label(file, by_ending)
-    chosen = {used, *endings, *selection.images, *(_ending(image.name) for image in images)}
-    skipped.update(ending for ending in by_ending if ending not in chosen)
+def _input(
+    tar: str, key: str, members: dict[str, Member], endings: list[str], several: Sequence[str], skipped: Counter[str], used: str
+) -> Source:
+    """Return a sample as an input. used: the ending of the member that holds its label."""
+    images = [ending for ending in members if (ending in several[:1] if several else is_image(members[ending].name))]
+    if not several:
+        images = [ending for ending in images if ending.count(".") == 1] or images  # 1.jpg rather than 1.mask.png
+    chosen = {used, *endings, *several, *images}
+    skipped.update(ending for ending in members if ending not in chosen)
     if len(images) != 1:
-        problem = "two-images" if images else "no-image"
-        return Source(f"{name}/{key}", -1, 0, problem, locator=("tar", name, 0, 0)), label, names
-    first = _input(name, images[0])
-    wanted = [by_ending.get(ending) for ending in endings]
-    parts = tuple(None if member is None or member.problem else [member.offset, member.size] for member in wanted)
-    source = replace(first, size=first.size + sum(part[1] for part in parts if part), values=parts)
-    for ending, members in zip(selection.images[1:], more, strict=True):
-        source = with_companion(source, [_input(name, member) for member in members], ending.lstrip("."))
-    return source, label, names
+        return Source(f"{tar}/{key}", -1, 0, "two-images" if images else "no-image", locator=("tar", tar, 0, 0))
+    first, *more = (_file(tar, members.get(ending)) for ending in (*images, *several[1:]))
+    wanted = [members.get(ending) for ending in endings]
+    values = tuple(None if member is None or member.problem else [member.offset, member.size] for member in wanted)
+    source = replace(first[0], size=first[0].size + sum(value[1] for value in values if value), values=values)
+    for ending, files in zip(several[1:], more, strict=True):
+        source = with_companion(source, files, ending.lstrip("."))
+    return source
 
 
-def _input(name: str, member: Member) -> Source:
-    return Source(f"{name}/{member.name}", -1, member.size, member.problem, locator=("tar", name, member.offset, member.size))
+def _file(tar: str, member: Member | None) -> list[Source]:
+    """Return a member as an input, or nothing without one."""
+    if member is None:
+        return []
+    return [Source(f"{tar}/{member.name}", -1, member.size, member.problem, locator=("tar", tar, member.offset, member.size))]
 
 
 def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
