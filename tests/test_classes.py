@@ -15,25 +15,18 @@ from torch.utils.data import ConcatDataset
 
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop
-from stores import folder, sha, store
-from support import encode, picture
+from stores import folder, sha, store, write_files
+from support import picture
 
 
 @cache
 def masked(*counts: tuple[int, int], bits: int = 8, palette: str = "", images: int = 3) -> Path:
     """A store of images with masks; counts: pairs of a class and how many pixels of each mask have it; the rest is 0."""
-    root = folder()
-    for k in range(images):
-        mask = np.repeat([k for k, _ in counts], [n for _, n in counts])
-        mask = np.concatenate([mask, np.zeros(600 - len(mask), int)]).reshape(20, 30)
-        mask = mask.astype(np.uint16 if bits == 16 else np.uint8)
-        for kind, array in (("images", picture(k, 20, 30)), ("masks", mask)):
-            (root / kind).mkdir(exist_ok=True)
-            (root / kind / f"{k}.png").write_bytes(encode(array, ".png"))
-    options = {}
-    if palette:
-        (root / "palette").write_text(palette)
-        options["palette"] = root / "palette"
+    mask = np.zeros(600, f"uint{bits}")
+    mask[: sum(n for _, n in counts)] = np.repeat([k for k, _ in counts], [n for _, n in counts])
+    root = write_files(folder(), {f"masks/{k}.png": mask.reshape(20, 30) for k in range(images)})
+    write_files(root, {"palette": palette, **{f"images/{k}.png": picture(k, 20, 30) for k in range(images)}})
+    options = {"palette": root / "palette"} if palette else {}
     fastdata.prep(root / "images", root / "out.fds", masks=root / "masks", mask_bits=bits, codec="rgb", workers=1, **options)
     return root / "out.fds"
 
@@ -64,9 +57,7 @@ def test_pixels_of_the_default_ignore_index_may_be_meant_to_be_learnt(make, argu
 
 
 def test_a_concatenation_whose_classes_differ_is_told(tmp_path):
-    for name in ("pear", "plum"):
-        (tmp_path / "in" / name).mkdir(parents=True)
-        (tmp_path / "in" / name / "a.png").write_bytes(encode(picture(1, 70, 70), ".png"))
+    write_files(tmp_path / "in", {f"{name}/a.png": picture(1, 70, 70) for name in ("pear", "plum")})
     for classes in (store(), None):
         options = {"classes": classes, "overwrite": True}
         fastdata.prep(tmp_path / "in", tmp_path / "o.fds", size=64, codec="rgb", workers=1, **options)

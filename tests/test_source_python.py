@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -51,13 +52,8 @@ class Kiwis(Fruit):
     classes = ("kiwi",)
 
 
-class Image_:
-    def __init__(self, decode: bool = True) -> None:
-        self.decode = decode
-
-
-class ClassLabel:
-    names = ["cat", "dog"]
+class Image_(SimpleNamespace):
+    """As `datasets.Image` is."""
 
 
 Image_.__name__ = "Image"
@@ -70,7 +66,7 @@ class HuggingFace:
     column_names = ["picture", "animal", "id"]
 
     def __init__(self, decode: bool = True) -> None:
-        self.features = {"picture": Image_(decode), "animal": ClassLabel(), "id": None}
+        self.features = {"picture": Image_(decode=decode), "animal": SimpleNamespace(names=["cat", "dog"]), "id": None}
 
     def cast_column(self, name: str, feature: Image_) -> HuggingFace:
         return HuggingFace(feature.decode)

@@ -152,18 +152,15 @@ def test_braces_and_wildcards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "a-{10..09}.tar": ["a-10", "a-09"],
         "b-{8..10}.tar": ["b-8", "b-9", "b-10"],
         "{b-9,a-1?,[x]}.tar": ["b-9", "a-10", "a-11", "[x]"],
-        "{a,b}-{9..10,10}.tar": [],
         "{a,b}-1*.tar": ["a-10", "a-11", "b-10"],
         "a-*.tar": ["a-08", "a-09", "a-10", "a-11"],
         "[x].tar": ["[x]"],
         "{0..1}.tar": ["{0..1}"],
         "nothing": [],
     }.items():
-        if text == "{a,b}-{9..10,10}.tar":
-            with pytest.raises(PrepError, match=r"2 of 4 are not there: a-9\.\.10\.tar, b-9\.\.10\.tar"):
-                expand(text)
-            continue
         assert [str(p) for p in expand(text)] == [f"{name}.tar" for name in names], text
+    with pytest.raises(PrepError, match=r"2 of 4 are not there: a-9\.\.10\.tar, b-9\.\.10\.tar"):
+        expand("{a,b}-{9..10,10}.tar")
 
 
 def test_where_names_begin_and_what_the_store_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

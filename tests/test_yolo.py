@@ -13,20 +13,15 @@ from fastdata import LMDBDataset, prep
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
 from image_files import saved
-from support import encode, picture
+from stores import write_files
+from support import picture
 
 POSE = "kpt_shape: [3, {dims}]\nflip_idx: [0, 2, 1]\nnames:\n  0: person\n"
 
 
 def write(root: Path, files: dict[str, str | bytes | tuple[int, int]]) -> Path:
     """Write texts, and pictures of (height, width)."""
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, str):
-            (root / name).write_text(content)
-        else:
-            (root / name).write_bytes(content if isinstance(content, bytes) else encode(picture(len(name), *content), ".png"))
-    return root
+    return write_files(root, {name: picture(len(name), *one) if isinstance(one, tuple) else one for name, one in files.items()})
 
 
 def rotated(height: int, width: int, orientation: int) -> bytes:

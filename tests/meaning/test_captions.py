@@ -18,7 +18,6 @@ import pytest
 from archives import write_table, write_tar
 from fastdata import LMDBDataset, Loader, prep
 from fastdata.errors import PrepError
-from fastdata.store.export import export
 from support import encode, picture
 
 CAPTIONS = ["plain", 'two, with a "quote"', "zwei\nZeilen", "  blanks kept ", "日本 é é"]
@@ -92,17 +91,6 @@ def tar(root: Path) -> tuple[Any, dict[str, Any]]:
     return write_tar(root / "t.tar", members), {"fields": MEMBERS}
 
 
-def exported(to: str) -> Callable[[Path], tuple[Any, dict[str, Any]]]:
-    def make(root: Path) -> tuple[Any, dict[str, Any]]:
-        (root / "a").mkdir()
-        source, options = tar(root / "a")
-        export(prep(source, root / "a.fds", codec="png", workers=1, **options).out, root / "x", to=to)
-        members = (*MEMBERS[:-1], "meta=meta.json")
-        return (root / "x", {"fields": members}) if to == "webdataset" else (root / "x/metadata.jsonl", {"fields": TYPES})
-
-    return make
-
-
 WAYS: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
     "csv": of_rows("t.csv"),
     "jsonl": of_rows("t.jsonl"),
@@ -114,8 +102,6 @@ WAYS: dict[str, Callable[[Path], tuple[Any, dict[str, Any]]]] = {
     "a DataFrame": lambda root: (pd.DataFrame({"image": FILES, **VALUES}, index=[3, 1, 0, 2, 4]), {"fields": TYPES}),
     "files": files,
     "tar": tar,
-    "exported tars": exported("webdataset"),
-    "exported images": exported("imagefolder"),
 }
 
 
