@@ -26,10 +26,10 @@ import fastdata
 def start_pool():
     cv2.resize(numpy.zeros((2000, 2000, 3), numpy.uint8), (3000, 3000))
 
-def child(work, daemon=False):
+def child(work):
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    process = context.Process(target=lambda: queue.put(work()), daemon=daemon)
+    process = context.Process(target=lambda: queue.put(work()))
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -63,25 +63,6 @@ found = [[first, *child(rest)] == [first, *rest()] == child(again) == again()]
 loader.close()
 """,
         [True],
-    ),
-    "a daemonic child is told that it may have no workers": (
-        """
-def work():
-    try:
-        next(batches)
-    except fastdata.errors.LoaderError as error:
-        return str(error)
-
-loader = fastdata.Loader(fastdata.LMDBDataset(path, crop=fastdata.CenterCrop(32)), 8, num_workers=1)
-batches = iter(loader)
-ids = next(batches).ids.tolist()
-found = ["num_workers=0" in child(work, daemon=True)]
-for batch in batches:
-    ids += batch.ids.tolist()
-found.append(ids == list(range(42)))
-loader.close()
-""",
-        [True, True],
     ),
     "as many threads as before, here and in the child": (
         """

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import pickle
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
@@ -112,22 +110,16 @@ class Fetch(torch.utils.data.Dataset[Any]):
         self._collate = collate
         self._sized: dict[Size, Any] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        pickled = bytes(ForkingPickler.dumps((self._dataset, self._collate)))
-        return {**self.__dict__, "_dataset": pickled, "_collate": None}
-
     def __getitems__(self, request: Request) -> tuple[Reply, Any]:
         started = time.perf_counter()
         try:
-            if isinstance(self._dataset, bytes):  # unpickled here, since an error at its start would end the worker
-                self._dataset, self._collate = pickle.loads(self._dataset)
             reply, data = self._images(request) if isinstance(self._dataset, SlotDataset) else self._items(request)
             if get_worker_info() is not None:
                 data = _Pickled(data)
         except BaseException as error:  # also SystemExit and Rust's panics, which would end the worker without a word
             if get_worker_info() is None:
                 raise
-            reply, data = Reply(request, error=wrap_error(error)), None
+            reply, data = Reply(request, error=_wrap_error(error)), None
         return reply._replace(work_s=time.perf_counter() - started), data
 
     def _images(self, request: Request) -> tuple[Reply, Any]:
@@ -182,16 +174,14 @@ class _Pickled:
         return pickle.loads, (self._bytes,)
 
 
-def wrap_error(error: BaseException, where: str = "in a worker of fastdata's Loader") -> ExceptionWrapper:
+def _wrap_error(error: BaseException) -> ExceptionWrapper:
     """Wrap an error for another process, as a LoaderError if its class cannot be pickled, or would end that process."""
     try:
         known = isinstance(error, Exception) and bool(pickle.dumps(type(error)))
     except Exception:  # noqa: BLE001  whatever a user's class does
         known = False
-    if not known:
-        replacement = LoaderError("".join(traceback.format_exception(error)))
-        return ExceptionWrapper((LoaderError, replacement, None), where)  # type: ignore[no-untyped-call]
-    return ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+    instead = None if known else (LoaderError, LoaderError("".join(traceback.format_exception(error))), None)
+    return ExceptionWrapper(instead, "in a worker of fastdata's Loader")  # type: ignore[no-untyped-call]
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
@@ -210,13 +200,3 @@ def as_is(data: Any) -> Any:
 def quiet_worker(_: int) -> None:
     """Use one OpenCV thread in a worker: the workers are the parallelism."""
     cv2.setNumThreads(1)
-
-
-@contextmanager
-def ready_to_fork() -> Iterator[None]:
-    """Freeze the garbage collector during a fork: its marks would give each child its own copy of the pages of all objects."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
-import os
 import signal
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing import forkserver, util
@@ -20,12 +19,12 @@ from torch.utils.data import DataLoader
 from fastdata.data.dataset import SlotDataset
 from fastdata.errors import LoaderError, lacking, warn_user
 from fastdata.loader.engine import Engine
-from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, ready_to_fork, sized
+from fastdata.loader.fetch import Fetch, Reply, Request, as_is, quiet_worker, sized
 from fastdata.loader.ranks import PATIENCE_S
 from fastdata.loader.requests import Requests
 from fastdata.loader.slots import ALIGN, MAX_HELD_BATCHES, Slots
 from fastdata.system.children import end_with
-from fastdata.system.torch_private import arrived, default_device, end_workers, is_timeout, kill_workers, workers_of
+from fastdata.system.torch_private import arrived, default_device, end_workers, workers_of
 
 PRELOAD = ["__main__", "fastdata.loader.preload"]
 WHY_DIED = (
@@ -69,36 +68,6 @@ def begin_worker(worker: int) -> None:
     quiet_worker(worker)
 
 
-_killing_at_exit = set[int]()  # processes that have the finalizer
-_running = weakref.WeakKeyDictionary[Any, int]()  # torch's iterator -> the process that owns its workers
-
-
-def _end(batches: Any) -> None:
-    if _running.pop(batches, None) == os.getpid():
-        try:
-            end_workers(batches)
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            kill_workers(batches)  # one was killed meanwhile, of which torch's handler of SIGCHLD tells
-
-
-def _kill_all() -> None:
-    for batches, process in list(_running.items()):
-        if process == os.getpid():
-            kill_workers(batches)
-
-
-def _kill_at_exit() -> None:
-    """Kill the workers at the end of this process, before multiprocessing sends them SIGTERM and waits for them.
-
-    Processes started by multiprocessing run such finalizers, but no function of atexit.
-    """
-    if os.getpid() not in _killing_at_exit:
-        _killing_at_exit.add(os.getpid())
-        util.Finalize(None, _kill_all, exitpriority=1)
-
-
 class Workers(Engine):
     """Worker processes, until an error or `close` ends them. Images travel in slots, other items as torch's DataLoader sends them.
 
@@ -112,8 +81,6 @@ class Workers(Engine):
         on_gpu = device is not None and device.type == "cuda"
         self._warned = False  # that a batch does not come
         self._dataset = dataset
-        if count and multiprocessing.current_process().daemon:
-            raise LoaderError("this process is daemonic, and can have no workers: give num_workers=0, or daemon=False")
         if count and multiprocessing.get_start_method() == "forkserver":
             forkserver.set_forkserver_preload(PRELOAD)  # no effect on a running server
         if isinstance(dataset, SlotDataset):
@@ -136,8 +103,9 @@ class Workers(Engine):
             generator=torch.Generator(),  # leaves torch's default generator unchanged
         )
         self._batches = self._begin(source)
-        if count:
-            weakref.finalize(self, _end, self._batches).atexit = False  # in a cycle its queues would be finalized first: 5 s each
+        # A process that ends runs this first: its queues, whose priority is 10, would be closed before, which takes 5 s each, and
+        # multiprocessing would wait for workers that leave its SIGTERM to their parent.
+        self._end: Any = util.Finalize(self, end_workers, [self._batches], exitpriority=100) if count else None
         if self.slots is not None and loader.pin_memory and on_gpu:
             self.slots.pin(device)  # after the fork: page-locked memory may be missing in a child
 
@@ -145,12 +113,12 @@ class Workers(Engine):
         """Start the workers; if one cannot start, end the others."""
         before = multiprocessing.active_children()
         try:
-            with ready_to_fork(), _on_cpu(), _uninterrupted():
-                batches = iter(source)
-                if source.num_workers:
-                    _kill_at_exit()
-                    _running[batches] = os.getpid()
-            return batches
+            with _on_cpu(), _uninterrupted():
+                gc.freeze()  # the collector's marks would give each child its own copy of the pages of all objects
+                try:
+                    return iter(source)
+                finally:
+                    gc.unfreeze()
         except BaseException as error:
             for worker in multiprocessing.active_children():
                 if worker not in before:
@@ -190,7 +158,7 @@ class Workers(Engine):
             except (RuntimeError, OSError, EOFError) as error:
                 if self._died(error):
                     raise LoaderError(f"a worker died: {error}; {WHY_DIED}") from error
-                if not is_timeout(error):
+                if "DataLoader timed out" not in str(error):  # after CHECK_S; the next call goes on waiting
                     raise
             if not self._warned and time.monotonic() >= end:
                 self._warned = True
@@ -234,4 +202,5 @@ class Workers(Engine):
 
     def close(self) -> None:
         """End the workers now: the garbage collector may be late, since an error's traceback may hold the iterator."""
-        _end(self._batches)
+        if self._end is not None:
+            self._end()

@@ -32,25 +32,18 @@ def workers_of(batches: Any) -> tuple[Any, ...]:
 
 
 def end_workers(batches: Any) -> None:
-    """End the workers of an iterator as torch does, then kill the remaining ones."""
-    batches._shutdown_workers()
-    for worker in batches._workers:
-        worker.kill()
-
-
-def kill_workers(batches: Any) -> None:
-    """Kill the workers of an iterator at once, without torch's SIGCHLD handler reporting an error."""
-    if batches._worker_pids_set:
-        signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]
-        batches._worker_pids_set = False
-    for worker in batches._workers:
-        worker.kill()
-    batches._shutdown_workers()
-
-
-def is_timeout(error: Exception) -> bool:
-    """Return whether an iterator of torch's DataLoader says that no batch came in its `timeout`; the next call goes on waiting."""
-    return "DataLoader timed out" in str(error)
+    """End the workers of an iterator as torch does, then kill the remaining ones: all of them at the end of this process."""
+    try:
+        batches._shutdown_workers()
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):  # torch's handler of SIGCHLD says that one was killed meanwhile
+            raise
+    finally:
+        if batches._worker_pids_set:  # or the handler would report the workers that are killed here
+            signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]
+            batches._worker_pids_set = False
+        for worker in batches._workers:
+            worker.kill()
 
 
 def end_kept_workers(loader: DataLoader[Any]) -> None:
