@@ -8,6 +8,8 @@ import pytest
 
 from fastdata.system.machine import available_cores, free_memory
 
+CGROUP = "sys/fs/cgroup"
+
 
 def write(root, contents):
     for name, text in contents.items():
@@ -27,8 +29,8 @@ def eight_cores(monkeypatch):
 @pytest.mark.parametrize("version", [1, 2])
 def test_cores_under_a_quota(tmp_path, quota, cores, version):
     assert available_cores(tmp_path) == 8, "the affinity"
-    old = {"cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": 100000}
-    assert available_cores(write(tmp_path, old if version == 1 else {"cpu.max": f"{quota} 100000"})) == cores
+    old = {f"{CGROUP}/cpu/cpu.cfs_quota_us": quota, f"{CGROUP}/cpu/cpu.cfs_period_us": 100000}
+    assert available_cores(write(tmp_path, old if version == 1 else {f"{CGROUP}/cpu.max": f"{quota} 100000"})) == cores
 
 
 GIB = 1 << 30
@@ -54,15 +56,15 @@ def test_memory_is_what_machine_and_limit_leave(tmp_path, version, limit, used, 
         limit = 9223372036854771712 if limit == "max" else limit  # how cgroup 1 says it
         contents = {"limit_in_bytes": limit, "usage_in_bytes": used, "stat": STAT_1.format(cache)}
         contents = {f"memory/memory.{name}": value for name, value in contents.items()}
-    write(tmp_path, contents | {"meminfo": MEMINFO})
-    assert free_memory(tmp_path / "meminfo", tmp_path) == free
+    write(tmp_path, {f"{CGROUP}/{name}": value for name, value in contents.items()} | {"proc/meminfo": MEMINFO})
+    assert free_memory(tmp_path) == free
 
 
 def test_limits_of_the_group_that_a_process_is_in_count(tmp_path):
     """Slurm and systemd set them below the root of the tree."""
     limits = {"cpu.max": "100000 100000", "memory.max": 1 << 20, "memory.current": 1 << 19, "memory.stat": STAT.format(1024)}
-    write(tmp_path, {f"slurm/job_7/{name}": value for name, value in limits.items()} | {"own": "0::/slurm/job_7/step_0"})
-    assert available_cores(tmp_path, tmp_path / "own") == 1
-    assert free_memory(cgroup=tmp_path, own=tmp_path / "own") == (1 << 19) + 1024
-    write(tmp_path, {"own": "0::/elsewhere"})
-    assert free_memory(cgroup=tmp_path, own=tmp_path / "own") > 1 << 20
+    write(tmp_path, {f"{CGROUP}/slurm/job_7/{name}": value for name, value in limits.items()} | {"proc/meminfo": MEMINFO})
+    write(tmp_path, {"proc/self/cgroup": "0::/slurm/job_7/step_0"})
+    assert (available_cores(tmp_path), free_memory(tmp_path)) == (1, (1 << 19) + 1024)
+    write(tmp_path, {"proc/self/cgroup": "0::/elsewhere"})
+    assert (available_cores(tmp_path), free_memory(tmp_path)) == (8, 16 * GIB)

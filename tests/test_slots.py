@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RandomResizedCrop
-from fastdata.gpu.copies import Copier
 from fastdata.loader.slots import Slots, Span
 from stores import COUNT, masked, sha, store
-from support import under_way
 
 
 def augmented(**options):
@@ -141,33 +139,7 @@ def test_the_arrays_of_a_batch_lie_in_one_slot_at_multiples_of_64_bytes():
         assert loader.stats().slots > 0
 
 
-class Event:
-    """A copy that is done when somebody waits for it."""
-
-    def __init__(self, waits):
-        self.waits = waits
-
-    def query(self):
-        return False
-
-    def synchronize(self):
-        self.waits.append(self)
-
-
 SPANS = [Span(0, (10,), np.dtype(np.uint8))]
-
-
-def test_no_batch_is_copied_while_a_copy_to_a_device_holds_a_slot():
-    slots, copier, waits = Slots(1, 100), Copier("cpu"), []
-    slots.reclaim = copier.reclaim
-    under_way(copier).append((Event(waits), slots.hand_out(slots.take(), SPANS), []))
-    first, second, *_ = [slots.take() for _ in range(4)]
-    assert slots.in_use == slots.count and not waits
-    held = slots.hand_out(first, SPANS)
-    assert len(waits) == 1 and (slots.copies, slots.in_use) == (0, 4)
-    slots.take()
-    other = slots.hand_out(second, SPANS)
-    assert slots.copies == 1 and len(held) == len(other) == 1, "now nothing else can be let go"
 
 
 class Cudart:

@@ -83,11 +83,7 @@ def _fill(memory: Array, sizes: Array, read: Callable[[int], Any], unit: str) ->
             data[ends[k] : ends[k + 1]] = record
         return stop - first
 
-    with ThreadPoolExecutor(available_cores()) as pool, progress_bar("into memory", len(sizes), unit) as bar:
+    bar = tqdm(desc="into memory", unit=unit, total=len(sizes), disable=None, delay=1.0)  # None: on a terminal only
+    with ThreadPoolExecutor(available_cores()) as pool, bar:
         for done in pool.map(load, range(0, len(sizes), FILL_STEP)):
             bar.update(done)
-
-
-def progress_bar(what: str, total: int, unit: str) -> Any:
-    """Return a progress bar that shows on a terminal only."""
-    return tqdm(desc=what, unit=unit, total=total, disable=None, delay=1.0)

@@ -119,8 +119,7 @@ class LaneOrder:
         self.lanes = min(number_of_lanes(int(np.count_nonzero(counts))), self.n) if lanes is None else lanes
         self._samples = samples
         self._firsts = np.cumsum(self.counts) - self.counts
-        bits = np.frexp(self.counts - 1)[1]  # of counts - 1
-        self._bits = np.maximum(bits, MIN_SHARD_BITS).astype(np.int64)
+        self._bits = np.maximum(np.frexp(self.counts - 1)[1], MIN_SHARD_BITS).astype(np.int64)  # at least those of counts - 1
         self._layouts: dict[int, tuple[Array, Array, Array]] = {}
 
     @classmethod

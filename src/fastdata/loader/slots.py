@@ -105,14 +105,13 @@ class Slots:
         start = self.memory.array.ctypes.data
         with torch.cuda.device(device):
             code = int(cudart.cudaHostRegister(start, self.nbytes, 0))
-            if code:
-                with suppress(RuntimeError):  # CUDA reports the error again on the next call
-                    torch.zeros(1, device=device).add_(1)
-        if code:
-            text = f"CUDA did not page-lock {self.nbytes / 1e6:.0f} MB for batches (error {code})"
-            warn_user(f"{text}: batches are copied through other memory, which takes longer")
-        else:
-            weakref.finalize(self, _unpin, cudart, start, device).atexit = False
+            if not code:
+                weakref.finalize(self, _unpin, cudart, start, device).atexit = False
+                return
+            with suppress(RuntimeError):  # CUDA reports the error again on the next call
+                torch.zeros(1, device=device).add_(1)
+        text = f"CUDA did not page-lock {self.nbytes / 1e6:.0f} MB for batches (error {code})"
+        warn_user(f"{text}: batches are copied through other memory, which takes longer")
 
 
 def _unpin(cudart: Any, start: int, device: torch.device) -> None:

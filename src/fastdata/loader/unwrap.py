@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import reduce
 from operator import add
 from typing import Any
@@ -27,13 +28,10 @@ def unwrapped(dataset: Any) -> Any:
     if type(dataset) is ConcatDataset:
         parts = [unwrapped(part) for part in dataset.datasets]
         _warn_of_classes(parts)
-        if not all(isinstance(part, SlotDataset) for part in parts):
-            return dataset
-        try:
-            joined = reduce(add, parts)
-        except ValueError:  # different crops or labels, for instance
-            return dataset
-        return joined if isinstance(joined, SlotDataset) else dataset
+        if all(isinstance(part, SlotDataset) for part in parts):
+            with suppress(ValueError):  # different crops or labels, for instance
+                joined = reduce(add, parts)
+                return joined if isinstance(joined, SlotDataset) else dataset
     return dataset
 
 

@@ -8,8 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 MAIN = "import gc, sys; gc.set_threshold(50_000); sys.path.remove(''); from {} import {} as main; main(*map(int, sys.argv[1:]))"
 
@@ -17,15 +15,19 @@ MAIN = "import gc, sys; gc.set_threshold(50_000); sys.path.remove(''); from {} i
 def start_python(function: str, *descriptors: int) -> subprocess.Popen[bytes]:
     """Start a Python that calls a function, such as "fastdata.prepare.worker:main", with descriptors that it inherits.
 
-    It finds the packages that this process finds, and nothing else in the working folder: a random.py there is not Python's.
+    It finds the packages that this process finds, and nothing else in the working folder: a random.py there is not Python's. It
+    inherits that Ctrl-C is blocked, so it is not interrupted, even while it imports.
     """
-    with uninterrupted():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
         return subprocess.Popen(
             [sys.executable, "-c", MAIN.format(*function.split(":")), *map(str, descriptors)],
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONUTF8": "1"},
         )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with(descriptor: int) -> None:
@@ -40,13 +42,3 @@ def end_with(descriptor: int) -> None:
     poll.register(descriptor)
     if poll.poll(0):  # it was gone before
         os._exit(1)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Block Ctrl-C while a process starts. The child inherits the mask, so it is not interrupted, even while it imports."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

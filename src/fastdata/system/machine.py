@@ -14,35 +14,26 @@ from pathlib import Path
 
 from fastdata.errors import MachineError
 
-CGROUP, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
-
-def available_cores(cgroup: Path = CGROUP, own: Path = OWN) -> int:
+def available_cores(root: Path = Path("/")) -> int:
     """Return the cores that this process may use: its affinity, or its group's CPU quota (cgroup 1 or 2) if that is less."""
     cores = len(os.sched_getaffinity(0))
-    for folder in _groups(cgroup, own, "cpu"):
-        for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-            try:
-                quota, period = " ".join((folder / file).read_text() for file in files).split()
-            except (OSError, ValueError):
-                continue
-            if quota not in ("max", "-1"):
-                cores = max(1, min(cores, -(-int(quota) // int(period))))
+    for quota, period in _of_groups(root, "cpu", ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        if quota not in ("max", "-1"):
+            cores = max(1, min(cores, -(-int(quota) // int(period))))
     return cores
 
 
-def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP, own: Path = OWN) -> int:
+def free_memory(root: Path = Path("/")) -> int:
     """Return the free bytes: the machine's available memory, or less within the limits of its group (cgroup 1 or 2)."""
-    found = [int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:")]
-    for folder in _groups(cgroup, own, "memory"):
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            try:
-                text = (folder / limit).read_text().strip()
-                if text != "max":
-                    cache = _stat(folder / "memory.stat", "inactive_file")  # page cache counts as used, but is freed when needed
-                    found.append(int(text) - int((folder / used).read_text()) + cache)
-            except OSError:
-                continue
+    lines = (root / "proc/meminfo").read_text().splitlines()
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    files = ("memory.max", "memory.current", "memory.stat"), ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
+    for limit, used, *stat in _of_groups(root, "memory", *files):
+        if limit != "max":
+            counts = dict(zip(stat[::2], stat[1::2], strict=True))
+            pages = counts.get("inactive_file") or counts.get("total_inactive_file", "0")  # of files: used, but freed when needed
+            found.append(int(limit) - int(used) + int(pages))
     return max(0, min(found))
 
 
@@ -86,21 +77,18 @@ def room(need: int, share: int, waiting: Callable[[], None] = lambda: None) -> I
         os.close(turn)
 
 
-def _groups(cgroup: Path, own: Path, controller: str) -> list[Path]:
-    """Return the folders of this process's control groups: the root, which in most containers is its own, and those below."""
-    found = [cgroup, cgroup / controller]
+def _of_groups(root: Path, controller: str, *versions: tuple[str, ...]) -> Iterator[list[str]]:
+    """Yield the words in the files of each control group of this process, in cgroup 2 or 1, where there are such files."""
+    cgroup, own = root / "sys/fs/cgroup", root / "proc/self/cgroup"
+    folders = [cgroup, cgroup / controller]  # the root, which in most containers is its own, and those below
     for line in own.read_text().splitlines() if own.exists() else []:
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):  # version 2, or this controller of version 1
             folder = cgroup / controller if controllers else cgroup
             for part in Path(path).parts[1:]:
                 folder /= part
-                found.append(folder)
-    return found
-
-
-def _stat(path: Path, name: str) -> int:
-    for line in path.read_text().splitlines():
-        if line.split(" ")[0] in (name, f"total_{name}"):
-            return int(line.split()[1])
-    return 0
+                folders.append(folder)
+    for folder in folders:
+        for files in versions:
+            with suppress(OSError):
+                yield " ".join((folder / file).read_text() for file in files).split()

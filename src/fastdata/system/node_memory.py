@@ -83,22 +83,17 @@ def once(key: str | None, shape: int | tuple[int, ...], dtype: Any, fill: Callab
         checked_fill(shared.array)
         return shared
     key = _digest(key, shape, dtype)
-    while True:
-        descriptor = _sealed(key)
-        if descriptor is not None:
-            return NodeArray(key, descriptor, dtype, shape)
-        lock = _bind(key)
-        if lock is not None:
-            _locks.add(lock)
-            try:
-                descriptor = _sealed(key)  # another process may have finished between both
-                if descriptor is None:
-                    descriptor = _make(key, size, lambda memory: checked_fill(memory.view(dtype).reshape(shape)))
-                return NodeArray(key, descriptor, dtype, shape)
-            finally:
-                _locks.discard(lock)
-                lock.close()
+    while (lock := _bind(key)) is None:  # another process fills the memory, or looks for it
         time.sleep(POLL_S)
+    _locks.add(lock)
+    try:
+        descriptor = _sealed(key)
+        if descriptor is None:
+            descriptor = _make(key, size, lambda memory: checked_fill(memory.view(dtype).reshape(shape)))
+        return NodeArray(key, descriptor, dtype, shape)
+    finally:
+        _locks.discard(lock)
+        lock.close()
 
 
 def _digest(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
