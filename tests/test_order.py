@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from functools import cache
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,9 +17,7 @@ import fastdata
 import reference
 from fastdata import ArrayDataset, LMDBDataset, Loader, RAMDataset, TokenDataset
 from fastdata.errors import StoreError
-from fastdata.loader.fetch import Size
 from fastdata.loader.order import ROUNDS, EpochOrder, LaneOrder, RankShard, number_of_lanes, permute
-from fastdata.loader.requests import Requests, SampleCounts
 from fastdata.store.store import Store
 from stores import folder
 from support import Array, encode, picture, small_shards
@@ -53,45 +49,28 @@ def test_the_full_order_is_the_documented_one(n, seed):
     assert whole_order(n, seed, 1).tolist() == reference.order(n, seed, 1)
 
 
-@pytest.mark.parametrize("vary", ["seed", "epoch"])
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_all_permutations_of_a_few_are_equally_likely(n, vary):
-    cells = math.factorial(n)
-    trials = 40 * cells if n < 5 else 20 * cells
-    counts = Counter(tuple(reference.order(n, *((k, 0) if vary == "seed" else (0, k)))) for k in range(trials))
-    expected = trials / cells
-    chi2 = sum((c - expected) ** 2 / expected for c in counts.values()) + (cells - len(counts)) * expected
-    assert chi2 < (cells - 1) + 4 * math.sqrt(2 * (cells - 1))
-
-
 def test_the_full_order_stays_what_it_is():
     """A checkpoint of an older version resumes in the same order: a change here needs a note for the users."""
     assert whole_order(10, 0, 0).tolist() == [5, 0, 1, 2, 8, 3, 9, 4, 7, 6]
     assert permute(np.arange(5), 1000, 10, np.arange(ROUNDS, dtype=np.uint32)).tolist() == [54, 149, 997, 281, 254]
 
 
-def batches(n, world, batch, *, shuffle=True, blocks=False):
-    """For each rank the list of its requests of one epoch."""
-    found = []
-    for rank in range(world):
-        requests = Requests(
-            None, EpochOrder(n, 7, shuffle), RankShard(rank, world, blocks), SampleCounts(n, batch, n), [(0, Size())]
-        )
-        found.append(list(islice(requests, -(-n // batch))))
-    return found
-
-
 def test_ranks_take_blocks():
-    ranks = batches(21, 2, 8, shuffle=False, blocks=True)
-    assert [r.indices.tolist() for r in ranks[0]] == [[0, 1, 2, 3], [8, 9, 10, 11], [16, 17, 18]]
-    assert [r.indices.tolist() for r in ranks[1]] == [[4, 5, 6, 7], [12, 13, 14, 15], [19, 20, 20]]
-    ranks = batches(5, 4, 8, shuffle=False, blocks=True)
-    assert [(r.indices.tolist(), r.valid) for (r,) in ranks] == [([0, 1], 2), ([2, 3], 2), ([4, 4], 1), ([4, 4], 0)]
+    """The positions of each rank in whole batches or the last one, and the real ones among them."""
+    spans = [(rank, 2, span) for rank in range(2) for span in ((0, 16), (16, 21))] + [(rank, 4, (0, 5)) for rank in range(4)]
+    found = [RankShard(rank, world, blocks=True).positions(*span, 8) for rank, world, span in spans]
+    assert [(positions.tolist(), valid) for positions, valid in found] == [
+        ([0, 1, 2, 3, 8, 9, 10, 11], 4),
+        ([16, 17, 18], 3),
+        ([4, 5, 6, 7, 12, 13, 14, 15], 4),
+        ([19, 20, 20], 2),
+        *[([0, 1], 2), ([2, 3], 2), ([4, 4], 1), ([4, 4], 0)],
+    ]
 
 
 def test_many_samples_are_ordered_in_pieces_that_fit_together():
-    (requests,) = batches(20_000, 1, 7)
-    np.testing.assert_array_equal(np.concatenate([r.indices for r in requests]), whole_order(20_000, 7, 0))
+    loader = Loader(TensorDataset(torch.arange(20_000)), 7, shuffle=True, seed=7, num_workers=0)
+    assert delivered(loader) == whole_order(20_000, 7, 0).tolist()
 
 
 # ------------------------------------------------------------------------------------------------------------ by lanes

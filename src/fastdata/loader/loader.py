@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.utils.data import default_collate
 
 from fastdata.data.dataset import Fixed, SlotDataset, checksum
 from fastdata.errors import LoaderError
-from fastdata.gpu.batch_transform import as_transforms
+from fastdata.gpu.batch import Batch
+from fastdata.gpu.batch_transform import as_transforms, transform_batch
 from fastdata.loader.dali import Dali, import_dali
 from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import DevicePrefetchEngine, Engine
-from fastdata.loader.epoch import LoaderPosition, Stats
+from fastdata.loader.fetch import Request
 from fastdata.loader.order import RankShard
 from fastdata.loader.ranks import Ranks, default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.samplers import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sampling import Sampling, whole
+from fastdata.loader.stats import Stats
 from fastdata.loader.unwrap import settings, unwrapped
 from fastdata.loader.workers import Workers
 
@@ -159,41 +164,46 @@ class Loader(Fixed):
         self.order = self._sampling.order
         if backend == "dali":
             import_dali(dataset)
-        self._progress = LoaderPosition(transforms=as_transforms(batch_transform))
+        self._transforms = as_transforms(batch_transform)
+        self._epoch = self._consumed = 0  # the position of the next batch
+        self._begun = False  # whether a batch was delivered since the position was set
+        self._passes = 0  # how many have begun; only the last of them delivers
+        self._in_flight = (0, 0)  # the position of the batch that the engine makes next
+        self._requests: Requests | None = None  # None until the rank is looked up
+        self._engine: Engine | None = None  # outlives passes, since the next epoch is made ahead
+        self._stats = Stats()
         with suppress(LoaderError):  # the rank may become known only later
-            self._requests()
+            self._find_requests()
 
-    def _requests(self) -> Requests:
+    def _find_requests(self) -> Requests:
         """Return the requests of this rank. Until the first batch, look the ranks up each time: a launcher may set them up late."""
-        progress = self._progress
-        if progress.requests is None or not progress.begun:
+        if self._requests is None or not self._begun:
             shard = self._sampling.ranks.find()
-            if progress.requests is None or progress.requests.shard != shard:
-                requests = self._sampling.requests(shard)
+            if self._requests is None or self._requests.shard != shard:
+                requests = Requests(self._sampling, shard)
                 self.close()
-                progress.requests = requests
-        found: Requests = progress.requests
-        return found
+                self._requests = requests
+        return self._requests
 
     @property
     def part(self) -> RankShard:
         """This loader's rank, and the number of ranks."""
-        return self._requests().shard
+        return self._find_requests().shard
 
     @property
     def num_samples(self) -> int:
         """Samples of an epoch over all ranks; with a sampler, on this rank; with a batch sampler, the number of batches."""
-        return self._requests().counts.num_samples
+        return self._find_requests().counts.num_samples
 
     @property
     def global_batch_size(self) -> int:
         """Samples of a batch over all ranks; with a sampler, on this rank; 1 with a batch sampler, which counts in batches."""
-        return self._requests().counts.global_batch_size
+        return self._find_requests().counts.global_batch_size
 
     @property
     def epoch_stop(self) -> int:
         """How many of `num_samples` an epoch delivers: all of them unless drop_last is set."""
-        return self._requests().counts.epoch_stop
+        return self._find_requests().counts.epoch_stop
 
     @property
     def num_workers(self) -> int:
@@ -210,12 +220,14 @@ class Loader(Fixed):
         return f"Loader({self.dataset!r:.120}, batch_size={self.batch_size}, shuffle={self.shuffle}, epoch={self.epoch})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_progress": self._progress.copy()}
+        if self._engine is not None:
+            raise TypeError("a running Loader has workers, which cannot be pickled: pickle its state_dict(), or close() it first")
+        return {**self.__dict__, "_requests": None, "_stats": replace(self._stats)}
 
     @property
     def epoch(self) -> int:
         """The epoch being delivered, or the next one if none is."""
-        return self._progress.epoch
+        return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Deliver this epoch next, from its beginning; a pass that has delivered batches ends.
@@ -223,8 +235,8 @@ class Loader(Fixed):
         Right after `load_state_dict`, setting the resumed epoch keeps the position in it. Epochs count from 0 to 2^32 - 2.
         """
         epoch = whole("epoch", epoch, 0, 2**32 - 2)  # random numbers of later ones would repeat
-        if self._progress.begun or epoch != self.epoch:
-            self._progress.move_to(epoch, 0)
+        if self._begun or epoch != self._epoch:
+            self._move_to(epoch, 0)
 
     @property
     def sampler(self) -> EpochSampler:
@@ -246,7 +258,7 @@ class Loader(Fixed):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, from which another process delivers the batch after the last one delivered here."""
-        return {**self._position(*self._progress.position), **self._sampling.state(self._requests())}
+        return {**self._position(self._epoch, self._consumed), **self._find_requests().state()}
 
     def _position(self, epoch: int, consumed: int) -> dict[str, int]:
         """Return a position as a state has it: the end of an epoch is the beginning of the next."""
@@ -260,32 +272,77 @@ class Loader(Fixed):
             ValueError: seed, shuffle, order, the number of samples or the use of a sampler differ, or a sampler cannot be resumed.
         """
         self._sampling.check_state(state, self.state_dict())
-        self._progress.move_to(**self._position(int(state["epoch"]), int(state["consumed"])))
+        self._move_to(**self._position(int(state["epoch"]), int(state["consumed"])))
+
+    def _move_to(self, epoch: int, consumed: int) -> None:
+        """Set the next batch. A pass that has delivered batches ends; another pass begins there."""
+        self._epoch, self._consumed = epoch, consumed
+        self._passes += self._begun
+        self._begun = False
 
     def stats(self) -> Stats:
         """Return counts of delivered batches and the seconds of each part of the work."""
-        engine, stats = self._progress.engine, replace(self._progress.stats)
-        if engine is not None and (slots := engine.slots) is not None:
+        stats = replace(self._stats)
+        if self._engine is not None and (slots := self._engine.slots) is not None:
             stats.slots, stats.slots_in_use, stats.slot_bytes = slots.count, slots.in_use, slots.nbytes
             stats.copies += slots.copies
         return stats
 
     def __iter__(self) -> Iterator[Any]:
-        progress = self._progress
-        self._requests()
+        self._find_requests()
         sampler = self._sampling.user_sampler
         if sampler is not None and (epoch := sampler.epoch_set()) is not None:
             self.set_epoch(epoch)
-        if progress.begun:
-            progress.end_epoch()
-            self._requests()
+        if self._begun:
+            self._end_epoch()
+            self._find_requests()
         if sampler is not None:
-            sampler.begin_pass(progress.epoch)
-            progress.in_flight = (-1, 0)  # what was made ahead is of the list before
-        if progress.engine is not None and not progress.engine.alive():
+            sampler.begin_pass(self._epoch)
+            self._in_flight = (-1, 0)  # what was made ahead is of the list before
+        if self._engine is not None and not self._engine.alive():
             self.close()  # a worker died since the last batch: start new ones
-        progress.passes += 1
-        return progress.deliver(progress.passes, self._start, self._outdated)
+        self._passes += 1
+        return self._deliver(self._passes)
+
+    def _end_epoch(self) -> None:
+        if self._consumed >= self.epoch_stop:  # the next epoch's first batches are in flight
+            self._in_flight = (self._epoch + 1, 0)
+        self._epoch, self._consumed, self._begun = self._epoch + 1, 0, False
+
+    def _deliver(self, this_pass: int) -> Iterator[Any]:
+        """Yield the rest of the epoch."""
+        while True:
+            if this_pass != self._passes:
+                raise LoaderError(
+                    "this pass ended when another one began, or by set_epoch or load_state_dict: a loader delivers one pass at a "
+                    "time"
+                )
+            if self._consumed >= self.epoch_stop:
+                break
+            if self._outdated():
+                self.close()
+            yield self._receive(self._find_requests())  # bind it to no name here: dropping the batch must free it
+        self._end_epoch()
+
+    def _receive(self, requests: Requests) -> Any:
+        """Return the next batch, by the engine that runs, or by a new one."""
+        started = time.perf_counter()
+        try:
+            if self._engine is None or self._in_flight != (self._epoch, self._consumed):
+                requests.restart(self._epoch, self._consumed)  # batches in flight are dropped
+            if self._engine is None:
+                self._engine = self._start(requests)
+                _running.add(self)
+            reply, data = self._engine.receive(requests.generation)
+        except BaseException:
+            self.close()  # the next pass starts new workers
+            raise
+        self._stats.add(reply, time.perf_counter() - started)
+        self._consumed, self._begun = reply.request.stop, True
+        self._in_flight = self._epoch, self._consumed
+        if self._transforms:
+            data = transform_batch(_with_rows(data, reply.request), self._transforms)
+        return _with_rows(data, reply.request)
 
     def _outdated(self) -> bool:
         """Return whether a transform or view was set since the last call: workers started before lack it.
@@ -304,9 +361,8 @@ class Loader(Fixed):
         self._settings = now
         return now != before
 
-    def _start(self) -> Engine:
+    def _start(self, requests: Requests) -> Engine:
         """Return a new engine, which makes the batches, once the ranks agree."""
-        requests = self._requests()
         ranks, sampler = self._sampling.ranks, self._sampling.user_sampler
         if not requests.compared and ranks.comparable:
             requests.rows()  # which draws the sampler's list
@@ -331,10 +387,47 @@ class Loader(Fixed):
 
     def close(self) -> None:
         """End the workers. The next pass starts new ones; batches still held keep their memory."""
-        self._progress.close()
+        if (engine := self._detach()) is not None:
+            engine.close()
+            self._stats.copies += engine.slots.copies if engine.slots is not None else 0
+
+    def _detach(self) -> Engine | None:
+        """Forget the engine and return it."""
+        engine, self._engine = self._engine, None
+        if self._requests is not None:
+            self._requests.end()
+        return engine
 
     def __enter__(self) -> Loader:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _with_rows(data: Any, request: Request) -> Any:
+    """Return a batch with the attributes `valid`, `ids` and `position`."""
+    valid, ids, position = request.valid, request.indices, (request.epoch, request.stop)
+    if type(data) in (tuple, list, dict):
+        return Batch.of(data, valid, ids, position)
+    try:
+        data.valid, data.ids, data.position = valid, ids, position
+    except AttributeError:
+        if valid < len(ids):
+            raise LoaderError(
+                f"the last batch of this rank repeats {len(ids) - valid} of {len(ids)} samples, which a {type(data).__name__} "
+                "cannot mark: let collate_fn return a tuple or a dict, or give drop_last=True"
+            ) from None
+    return data
+
+
+_running = WeakSet[Loader]()  # those that have started an engine
+_parents_engines = list[Engine | None]()  # kept in a forked child: freeing them would end the parent's workers
+
+
+def _after_fork() -> None:
+    """Let the loaders of a forked child start their own engines, since the inherited ones have workers that answer the parent."""
+    _parents_engines.extend([loader._detach() for loader in list(_running)])
+
+
+os.register_at_fork(after_in_child=_after_fork)

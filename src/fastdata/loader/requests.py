@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fastdata.data.dataset import SlotDataset
 from fastdata.loader.fetch import Request, Size, sized
-from fastdata.loader.order import EpochOrder, LaneOrder, RankShard
+from fastdata.loader.order import LaneOrder, RankShard
 from fastdata.loader.samplers import UserSampler
+from fastdata.loader.sampling import Sampling
 from fastdata.loader.slots import Slots
 from fastdata.remote.prefetch import ScheduleWriter
 from fastdata.types import Array
@@ -22,24 +23,12 @@ AHEAD = 16_384  # samples whose order is computed at once, to spread numpy's cos
 BATCHES_AHEAD = 256  # of a sampler, whose list is drawn at once
 
 
-class SampleCounts(NamedTuple):
-    """The samples of an epoch, the samples of a global batch, and where the epoch ends. With a batch sampler: batches."""
-
-    num_samples: int
-    global_batch_size: int
-    epoch_stop: int
-
-
 class Requests:
     """Requests of all epochs, without a gap: the first batches of an epoch are made while the last of the one before are consumed.
 
     Args:
-        dataset: if it comes from a remote store, its cache is told which shards will be read.
-        order: of the samples.
+        sampling: what decides the batches: an order of the samples, or a sampler, and the sizes to read.
         shard: this rank's share of it.
-        counts: of an epoch.
-        sizes: pairs of an epoch and the size from then on.
-        sampler: yields this rank's samples, in place of `order` and `shard`.
 
     Attributes:
         slots: where each request takes a slot from, or None.
@@ -47,20 +36,14 @@ class Requests:
         generation: the number of restarts; it marks replies to requests from before the last one.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        order: EpochOrder | LaneOrder,
-        shard: RankShard,
-        counts: SampleCounts,
-        sizes: Sequence[tuple[int, Size]],
-        sampler: UserSampler | None = None,
-    ) -> None:
-        self.order = order
+    def __init__(self, sampling: Sampling, shard: RankShard) -> None:
+        dataset = sampling.dataset
         self.shard = shard
-        self.counts = counts
-        self.sizes = sizes
-        self._sampler = sampler
+        self.counts = sampling.count(shard)
+        self.order = sampling.find_order(self.counts)
+        self.sizes = sampling.sizes
+        self._sampling = sampling
+        self._sampler = sampling.user_sampler
         self.slots: Slots | None = None
         self._schedule: ScheduleWriter | None = None
         if isinstance(dataset, SlotDataset) and dataset.remote:
@@ -71,6 +54,20 @@ class Requests:
         self.compared = False
         self.generation = 0
         self.restart(0, 0)
+
+    def state(self) -> dict[str, Any]:
+        """Return the part of a Loader's state that describes the order and the batches."""
+        sampling = self._sampling
+        return {
+            "seed": sampling.seed,
+            "shuffle": sampling.shuffle,
+            "order": sampling.order,
+            **(self.order.state if isinstance(self.order, LaneOrder) else {}),
+            "num_samples": self.counts.num_samples,
+            "global_batch_size": self.counts.global_batch_size,
+            "ranks": self.shard.world_size,
+            "sampler": "batch_sampler" if sampling.batch_sampler is not None else sampling.sampler is not None,
+        }
 
     def rows(self) -> int:
         """Return the largest number of samples in a batch; with a sampler, in this epoch, and larger batches are copied."""

@@ -6,7 +6,7 @@ import operator
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from fastdata.errors import warn_user
 from fastdata.loader.fetch import Size, sized
 from fastdata.loader.order import EpochOrder, LaneOrder, RankShard
 from fastdata.loader.ranks import SAME_SAMPLES, Ranks
-from fastdata.loader.requests import Requests, SampleCounts
 from fastdata.loader.samplers import UserSampler
 
 ORDERS = (None, "full", "interleaved")
@@ -53,6 +52,14 @@ def read_schedule(schedule: Mapping[int, Any] | None, dataset: Any) -> list[tupl
     for size in sizes.values():
         sized(dataset, size)
     return sorted(sizes.items())
+
+
+class SampleCounts(NamedTuple):
+    """The samples of an epoch, the samples of a global batch, and where the epoch ends. With a batch sampler: batches."""
+
+    num_samples: int
+    global_batch_size: int
+    epoch_stop: int
 
 
 @dataclass
@@ -110,21 +117,23 @@ class Sampling:
         if not hasattr(self.any_sampler, "__len__"):
             raise ValueError("a sampler or batch_sampler needs a len(), the number of its indices or batches")
 
-    def requests(self, shard: RankShard) -> Requests:
-        """Return the requests for the batches of a rank. Raises a ValueError if the arguments do not fit the number of ranks."""
-        counts = self._count(shard)
-        sampler = self.batch_sampler.sampler if type(self.batch_sampler) is BatchSampler else self.sampler
-        unseen = shard.world_size > 1 and not self.ranks.comparable
-        if unseen and isinstance(sampler, PLAIN_SAMPLERS) and not KNOWN_RANK & {*dir(sampler)}:
-            warn_user(f"a {type(sampler).__name__} {SAME_SAMPLES.format(shard.world_size)}")
+    def find_order(self, counts: SampleCounts) -> EpochOrder | LaneOrder:
+        """Return the order of the samples. Raises a ValueError if the dataset has no shards to be interleaved."""
         if self.order == "interleaved" and self._lanes is None:
             self._lanes = LaneOrder.of(self.dataset, self.seed)
-        order = self._lanes or EpochOrder(counts.num_samples, self.seed, self._shuffled)
-        return Requests(self.dataset, order, shard, counts, self.sizes, self.user_sampler)
+        return self._lanes or EpochOrder(counts.num_samples, self.seed, self._shuffled)
 
-    def _count(self, shard: RankShard) -> SampleCounts:
-        """Return the counts; with a sampler, for this rank alone; with a batch sampler, in batches."""
+    def count(self, shard: RankShard) -> SampleCounts:
+        """Return the counts; with a sampler, for this rank alone; with a batch sampler, in batches.
+
+        Raises:
+            ValueError: the arguments do not fit the number of ranks.
+        """
         ranks, sampler = shard.world_size, self.sampler
+        listed = self.batch_sampler.sampler if type(self.batch_sampler) is BatchSampler else sampler
+        unseen = ranks > 1 and not self.ranks.comparable
+        if unseen and isinstance(listed, PLAIN_SAMPLERS) and not KNOWN_RANK & {*dir(listed)}:
+            warn_user(f"a {type(listed).__name__} {SAME_SAMPLES.format(ranks)}")
         if self.batch_sampler is not None:
             if len(self.batch_sampler) == 0:
                 raise ValueError("batch_sampler has no batches")
@@ -149,19 +158,6 @@ class Sampling:
         if stop == 0:
             raise ValueError(f"the dataset has {num_samples} samples, fewer than one batch of {total}")
         return SampleCounts(num_samples, total, stop)
-
-    def state(self, requests: Requests) -> dict[str, Any]:
-        """Return the part of a state that describes the order and the batches."""
-        return {
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "order": self.order,
-            **(requests.order.state if isinstance(requests.order, LaneOrder) else {}),
-            "num_samples": requests.counts.num_samples,
-            "global_batch_size": requests.counts.global_batch_size,
-            "ranks": requests.shard.world_size,
-            "sampler": "batch_sampler" if self.batch_sampler is not None else self.sampler is not None,
-        }
 
     def check_state(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         """Raise a TypeError or a ValueError unless a loader whose state is `own` can continue from `state`."""
