@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fastdata import CenterCrop, Crop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
+from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, Resize
 from fastdata.errors import FormatError, LoaderError
 from fastdata.store.store import Store
 from stores import COUNT, once, sha, store
-from support import until
+from support import Corner, Shifted, until
 
 pytest.importorskip("nvidia.dali")
 
@@ -45,26 +45,6 @@ def both(dataset, passes=2, **options):
         with Loader(dataset, **{"batch_size": 8, "shuffle": True, "seed": 5, **options, **backend}) as loader:
             found.append([batch for _ in range(passes) for batch in loader])
     return found
-
-
-class Corner(Crop):
-    """A corner of the image, resized."""
-
-    draws = 2
-
-    def boxes(self, u, heights, widths):
-        h, w = heights // 2, widths // 2
-        return np.stack([(u[0] < 0.5) * (heights - h), (u[1] < 0.5) * (widths - w), h, w], axis=1)
-
-
-class Shifted(Crop):
-    """A box that is not resized, and reaches outside."""
-
-    draws, resizes, reaches_outside = 2, False, True
-
-    def boxes(self, u, heights, widths):
-        top, left = ((20 * (place - 0.5)).astype(int) for place in u)
-        return np.stack([top, left, *(np.full_like(top, side) for side in self.shape)], axis=1)
 
 
 CROPS = {

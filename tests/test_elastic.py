@@ -9,15 +9,12 @@ import socket
 import subprocess
 import sys
 from collections import defaultdict
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
 import fastdata
@@ -26,92 +23,17 @@ import runs
 import stores
 from fastdata import Loader, Trainer
 from fastdata.store.store import Store
-from support import Array, children, small_shards
+from support import children, small_shards
 
-UNEVEN = pytest.mark.filterwarnings("ignore:global_batch_size is .* do not divide: ")
-
-
-class Sharded(TensorDataset):
-    """n samples in shards of 7."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__(torch.arange(n))
-
-    def shards_of(self, indices: Array) -> Array:
-        return indices // 7
-
-
-@lru_cache
-def order_of(n: int, order: str, seed: int, epoch: int) -> list[int]:
-    """The documented order of `Sharded(n)`."""
-    if order == "full":
-        return reference.order(n, seed, epoch)
-    counts = np.bincount(np.arange(n) // 7).tolist()
-    return reference.lanes(counts, min(8, n), seed, epoch)
-
-
-def ranks_of(world: int, n: int, batch: int, order: str, *, drop_last: bool) -> list[Loader]:
-    options = {"shuffle": True, "order": order, "seed": 11, "num_workers": 0, "drop_last": drop_last, "world_size": world}
-    return [Loader(Sharded(n), global_batch_size=batch, rank=rank, **options) for rank in range(world)]
-
-
-@pytest.mark.slow
-@UNEVEN
-@given(
-    st.integers(16, 300),
-    st.integers(16, 40),
-    st.lists(st.tuples(st.integers(1, 16), st.integers(0, 12)), min_size=1, max_size=5),
-    st.sampled_from(["full", "interleaved"]),
-    st.booleans(),
-)
-@settings(max_examples=25, deadline=None)
-def test_global_batches_are_the_same_whatever_the_ranks(
-    n: int, batch: int, lives: list[tuple[int, int]], order: str, drop_last: bool
-) -> None:
-    """Each life of the run has so many ranks, and ends after so many batches of the loader."""
-    batch = min(batch, n)
-    stop = n - n % batch if drop_last else n
-    state: dict[str, Any] | None = None
-    epoch, start = 0, 0
-    for world, count in lives:
-        loaders = ranks_of(world, n, batch, order, drop_last=drop_last)
-        for loader in loaders:
-            if state is not None:
-                loader.load_state_dict(state)
-        if start == stop:
-            epoch, start = epoch + 1, 0  # a state at the end of an epoch is at the beginning of the next one
-        passes = [iter(loader) for loader in loaders]
-        for _ in range(count):
-            if start == stop:
-                epoch, start = epoch + 1, 0
-                assert [next(one, None) for one in passes] == [None] * world
-                passes = [iter(loader) for loader in loaders]
-            parts = [next(one) for one in passes]
-            end = min(start + batch, stop)
-            rows = -(-(end - start) // world)
-            assert {len(part.ids) for part in parts} == {rows}, "ranks of unequal rows cannot meet in collective operations"
-            assert {tuple(part.position) for part in parts} == {(epoch, end)}
-            dealt = [int(part.ids[k]) for k in range(rows) for part in parts if k < part.valid]
-            whole = order_of(n, order, 11, epoch)[start:end]
-            assert dealt == whole
-            repeated = [k for part in parts for k in part.ids[part.valid :].tolist()]
-            assert len(repeated) < world and set(repeated) <= set(dealt)
-            assert all(part[0].tolist() == part.ids.tolist() for part in parts)
-            start = end
-        states = [loader.state_dict() for loader in loaders]
-        assert all(one == states[0] for one in states), "any rank may save the state"
-        state = states[-1]
-
-
-# ------------------------------------------------------------------------------------------------------------ refusals
+DATA = TensorDataset(torch.arange(20))
 
 
 def test_a_sampler_has_the_list_of_one_rank() -> None:
     def loader(rank: int, world: int, *, batches: bool) -> Loader:
-        sampler = DistributedSampler(Sharded(20), world, rank)
+        sampler = DistributedSampler(DATA, world, rank)
         if batches:
-            return Loader(Sharded(20), batch_sampler=BatchSampler(sampler, 2, drop_last=True), num_workers=0)
-        return Loader(Sharded(20), 2, sampler=sampler, num_workers=0, rank=rank, world_size=world)
+            return Loader(DATA, batch_sampler=BatchSampler(sampler, 2, drop_last=True), num_workers=0)
+        return Loader(DATA, 2, sampler=sampler, num_workers=0, rank=rank, world_size=world)
 
     for kind in (True, False):
         before = loader(0, 2, batches=kind)

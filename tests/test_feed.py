@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import gc
-import os
-import re
 import time
 import weakref
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import Dataset
 
 from fastdata import LMDBDataset, Loader, RandomResizedCrop
-from fastdata.errors import LoaderError
 from stores import sha, store
 from support import engine_of, until, worker_processes
 
@@ -90,26 +86,3 @@ def test_a_loader_that_is_let_go_leaves_nothing():
     gc.collect()
     assert feeding() is None and slots() is None
     until(lambda: not worker_processes() - before, 5)
-
-
-class Dies(Dataset[Any]):
-    """Its worker ends at the fifth sample."""
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, k: int) -> torch.Tensor:
-        if k == 4 and torch.utils.data.get_worker_info():
-            time.sleep(0.2)
-            os._exit(7)
-        return torch.tensor(k)
-
-
-def test_a_worker_that_dies_is_an_error_after_what_was_made_and_the_next_pass_works():
-    with Loader(Dies(), 1, num_workers=1, device="cpu") as loader:
-        found = []
-        with pytest.raises((LoaderError, RuntimeError), match=r"a worker died|exit") as caught:
-            for batch in loader:
-                found.append(int(batch))
-        assert found == list(range(len(found))) and (len(found) == 4 or not isinstance(caught.value, LoaderError))
-        assert not re.search("killed", str(caught.value))

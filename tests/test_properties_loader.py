@@ -20,7 +20,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, RandomSampler, Subset, TensorDataset
 
 import corpora
 import reference
@@ -41,7 +41,8 @@ from support import Array
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:a list gives each of the"),
+    pytest.mark.filterwarnings("ignore:a (list|RandomSampler) gives each of the"),
+    pytest.mark.filterwarnings("ignore:global_batch_size is .* do not divide"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 DALI = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
@@ -63,6 +64,7 @@ class Kind:
         dali: whether DALI makes the same pixels, to the bit.
         ordered: it draws its rows one by one, so that they are not shuffled.
         wraps: how torch may wrap it, and the Loader unwraps it again.
+        shards: the number of samples of each, if they may be interleaved.
     """
 
     make: Callable[[], Any]
@@ -71,6 +73,7 @@ class Kind:
     dali: bool = False
     ordered: bool = False
     wraps: tuple[str, ...] = ("",)
+    shards: tuple[int, ...] = ()
 
 
 WRAPS = ("", "Subset", "ConcatDataset")
@@ -108,6 +111,16 @@ class Drawing(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, k: int) -> Any:
         return {"x": torch.rand(3), "y": torch.tensor([random.random(), np.random.rand(), k])}  # noqa: NPY002
+
+
+class Sharded(TensorDataset):
+    """91 numbers in shards of 7."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.arange(91))
+
+    def shards_of(self, indices: Array) -> Array:
+        return indices // 7
 
 
 def drawn(k: int, repeat: int, seed: int, epoch: int, *_: Any) -> tuple[Array, ...]:
@@ -203,6 +216,7 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "documents": lambda: Kind(tokens(mode="document"), document),
     "rows of documents": lambda: Kind(tokens(mode="sequential", documents="mask"), masked_row),
     "foreign": lambda: Kind(cache(Drawing), drawn),
+    "shards": lambda: Kind(cache(Sharded), lambda k, *_: (np.asarray(k),), shards=(7,) * 13),
 }
 
 
@@ -247,12 +261,15 @@ class Options:
 
     Attributes:
         batch_size: of a rank.
-        sampler: "": the Loader's own order. "list", "told": indices. "batches": lists of them.
-        over_all: the size of a batch is given for all ranks.
+        over_all: of all ranks, in place of `batch_size`; these may not divide it.
+        order: "interleaved", or None.
+        sampler: "": the Loader's own order. "list", "told", "random": indices. "batches": lists of them.
     """
 
     n: int
     batch_size: int
+    over_all: int | None = None
+    order: str | None = None
     world: int = 1
     rank: int = 0
     shuffle: bool = False
@@ -260,12 +277,13 @@ class Options:
     seed: int = 0
     sampler: str = ""
     schedule: dict[int, tuple[int | None, int | None]] | None = None
-    over_all: bool = False
 
     @property
     def step(self) -> int:
         """What a batch advances the place by."""
-        return 1 if self.sampler == "batches" else self.batch_size * (1 if self.sampler else self.world)
+        if self.sampler:
+            return 1 if self.sampler == "batches" else self.batch_size
+        return self.over_all or self.batch_size * self.world
 
     @property
     def total(self) -> int:
@@ -279,6 +297,17 @@ class Options:
         steps = {0: (None, None), **(self.schedule or {})}
         return steps[max(first for first in steps if first <= epoch)]
 
+    def indices(self, epoch: int) -> list[int]:
+        """What the sampler yields in an epoch."""
+        if self.sampler == "random":  # torch's own, by torch's generator as it finds it
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(reference.users_seed(self.seed, epoch, 1 << 62, 0))
+                return [*self.random()]
+        return told(self.n, epoch if self.sampler == "told" else 0)
+
+    def random(self) -> RandomSampler:
+        return RandomSampler(range(self.n), replacement=True, num_samples=self.n + 3)  # type: ignore[arg-type]
+
     def lists(self) -> list[list[int]]:
         indices = told(self.n, 0)
         return [indices[k : k + 1 + k % self.batch_size] for k in range(0, len(indices), self.batch_size)]
@@ -287,13 +316,18 @@ class Options:
         own = {"seed": self.seed, "rank": self.rank, "world_size": self.world, "schedule": self.schedule}
         if self.sampler == "batches":
             return {**own, "batch_sampler": self.lists()}
-        samplers = {"": None, "list": told(self.n, 0), "told": Told(self.n)}
-        shuffle = {"shuffle": True} if self.shuffle else {}
-        size = {"global_batch_size": self.batch_size * self.world} if self.over_all else {"batch_size": self.batch_size}
+        samplers = {"": None, "list": told(self.n, 0), "told": Told(self.n), "random": self.random()}
+        shuffle = {"shuffle": True, "order": self.order} if self.shuffle else {}
+        size = {"global_batch_size": self.over_all} if self.over_all else {"batch_size": self.batch_size}
         return {**own, **shuffle, **size, "drop_last": self.drop_last, "sampler": samplers[self.sampler]}
 
 
-order_of = lru_cache(maxsize=64)(reference.order)
+@lru_cache(maxsize=64)
+def order_of(n: int, shards: tuple[int, ...], seed: int, epoch: int) -> list[int]:
+    """The samples of an epoch, shuffled: in lanes, if shards are given."""
+    return reference.lanes([*shards], 8, seed, epoch) if shards else reference.order(n, seed, epoch)
+
+
 Wanted = tuple[list[tuple[int, int]], int, int]
 
 
@@ -305,10 +339,11 @@ def wanted(kind: Kind, options: Options, epoch: int, start: int) -> Wanted:
         return times(before, batches[start]), len(batches[start]), start + 1
     stop = min(start + options.step, options.stop)
     if options.sampler:
-        indices = told(options.n, epoch if options.sampler == "told" else 0)
+        indices = options.indices(epoch)
         return times(indices[:start], indices[start:stop]), stop - start, stop
     shuffled = options.shuffle and not kind.ordered
-    indices = order_of(options.n, options.seed, epoch) if shuffled else [*range(options.n)]
+    shards = kind.shards if options.order else ()
+    indices = order_of(options.n, shards, options.seed, epoch) if shuffled else [*range(options.n)]
     mine = indices[start:stop][options.rank :: options.world]
     rows = -(-(stop - start) // options.world)
     filled = mine + [indices[stop - 1]] * (rows - len(mine))
@@ -440,17 +475,19 @@ class Run:
 
 def options_for(kind: Kind, draw: Any) -> Options:
     n = len(kind.make())
-    sampler = draw(st.sampled_from(["", "", "", "list", "told", "batches"]))
-    world = draw(st.sampled_from([1, 1, 2, 3]))
+    sampler = draw(st.sampled_from(["", "", "", "list", "told", "random", "batches"]))
+    world = draw(st.sampled_from([1, 1, 2, 3, 7]))
+    batch_size = draw(st.integers(1, 11) if n < 100 else st.integers(20, 99))
     options = Options(
         n=n,
-        batch_size=draw(st.integers(1, 11) if n < 100 else st.integers(20, 99)),
+        batch_size=batch_size,
+        over_all=draw(st.none() | (st.just(batch_size * world) if sampler else st.integers(world, 40))),
+        order=draw(st.sampled_from(["interleaved", None])) if kind.shards else None,
         world=world,
         rank=draw(st.integers(0, world - 1)),
         shuffle=not sampler and draw(st.booleans()),
         seed=draw(st.sampled_from([0, 5, 1 << 40, (1 << 64) - 1])),
         sampler=sampler,
-        over_all=draw(st.booleans()),
         schedule=draw(st.none() | st.dictionaries(st.integers(0, 3), st.sampled_from(kind.sizes))) if kind.sizes else None,
     )
     fits = options.total >= options.step and sampler != "batches"
@@ -462,8 +499,9 @@ def elsewhere(run: Run, draw: Any) -> tuple[Options, str]:
     old, engine = run.options, draw(st.sampled_from(engines(run.kind)))
     if old.sampler or draw(st.booleans()):
         return old, engine
-    world = draw(st.sampled_from([1, 2, 3]))
-    new = replace(old, world=world, rank=draw(st.integers(0, world - 1)), batch_size=draw(st.integers(1, 11)), drop_last=False)
+    world = draw(st.sampled_from([1, 2, 3, 7]))
+    sizes = {"batch_size": draw(st.integers(1, 11)), "over_all": draw(st.none() | st.integers(world, 40))}
+    new = replace(old, world=world, rank=draw(st.integers(0, world - 1)), drop_last=False, **sizes)
     return (new if old.n < 100 else old), engine
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, RandomSampler
 
 import fastdata
 from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomResizedCrop
@@ -75,35 +75,6 @@ def test_a_row_that_stands_in_a_subset_again_looks_otherwise_each_time() -> None
     assert torch.equal(_looks(twice.subset([2, 3]), None), looks[2:]), "in a subset of it, samples keep their random numbers"
     assert [twice.name(k) for k in range(4)] == [dataset.name(k) for k in (2, 4, 2, 2)]
     assert twice.targets.tolist() == dataset.targets[[2, 4, 2, 2]].tolist()
-
-
-@pytest.mark.parametrize("kind", ["random", "weighted", "batches"])
-@pytest.mark.parametrize("stop", [1, 7])
-def test_a_torch_sampler_resumes_exactly_in_any_epoch(kind: str, stop: int) -> None:
-    dataset = LMDBDataset(store(), size=64, crop=RandomResizedCrop(16))
-
-    def loader() -> Loader:
-        if kind == "batches":
-            return Loader(dataset, batch_sampler=BatchSampler(RandomSampler(dataset), 12, False), num_workers=0, seed=2)
-        sampler = RandomSampler(dataset) if kind == "random" else WeightedRandomSampler([1.0] * len(dataset), len(dataset))
-        return Loader(dataset, 12, sampler=sampler, num_workers=0, seed=2)
-
-    whole = loader()
-    passes = [[(b.ids.tolist(), b[0]) for b in whole] for _ in range(3)]
-    flat = [batch for one in passes for batch in one]
-    assert passes[0][0][0] != passes[1][0][0], "epochs differ"
-    first, done = loader(), 0
-    while done < stop:
-        for _ in first:
-            done += 1
-            if done == stop:
-                break
-    second = loader()
-    second.load_state_dict(first.state_dict())
-    rest = [(b.ids.tolist(), b[0]) for b in second]
-    for (ids, images), (same_ids, same_images) in zip(rest, flat[stop:], strict=False):
-        assert ids == same_ids and torch.equal(images, same_images)
-    assert rest
 
 
 # ---------------------------------------------------------------------------------------------- indices and states that lie

@@ -17,8 +17,8 @@ from torch import nn
 from fastdata import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
 
 
-def cropped(store: str, side: int = 16) -> LMDBDataset:
-    return LMDBDataset(store, size=64, crop=CenterCrop(side))
+def cropped(store: str) -> LMDBDataset:
+    return LMDBDataset(store, size=64, crop=CenterCrop(16))
 
 
 def loader(store: str, batch_size: int, **options: Any) -> Loader:
@@ -26,9 +26,9 @@ def loader(store: str, batch_size: int, **options: Any) -> Loader:
     return Loader(dataset, batch_size, shuffle=True, seed=3, num_workers=1, **options)
 
 
-def layers(side: int = 16) -> nn.Module:
+def layers() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(3 * side * side, 3))
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 3))
 
 
 def loss(net: nn.Module, batch: Any) -> torch.Tensor:
@@ -39,8 +39,11 @@ def row(batch: Any) -> list[Any]:
     return [batch.ids.tolist(), batch.valid, *batch.position, batch[0].sum().item()]
 
 
-def write(folder: str, name: object, found: dict[str, Any]) -> None:
-    Path(folder, f"{name}.json").write_text(json.dumps(found))
+def write(folder: str, rank: int, found: dict[str, Any]) -> None:
+    """Add what a rank has found to its file."""
+    path = Path(folder, f"{rank}.json")
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**before, **{name: value for name, value in found.items() if value}}))
 
 
 def accelerate(store: str, folder: str) -> None:
@@ -87,7 +90,7 @@ def fabric(store: str, folder: str) -> None:
             fabric.backward(loss(net, moved))
             optimizer.step()
             seen.append(row(moved))
-    write(folder, fabric.global_rank, {"seen": seen, "weights": [parameter.sum().item() for parameter in net.parameters()]})
+    write(folder, fabric.global_rank, {"train": seen, "weights": [parameter.sum().item() for parameter in net.parameters()]})
 
 
 def lightning(store: str, folder: str, strategy: str) -> None:
@@ -110,7 +113,7 @@ def lightning(store: str, folder: str, strategy: str) -> None:
             self.seen["predict"].append(row(batch))
 
         def write(self):
-            write(folder, f"{self.trainer.state.fn.value}-{self.trainer.global_rank}", self.seen)
+            write(folder, self.trainer.global_rank, self.seen)
 
         on_fit_end = on_predict_end = write
 
@@ -130,21 +133,24 @@ def transformers(store: str, folder: str) -> None:
 
     from fastdata.integrations.transformers import LoaderMixin
 
+    seen = list[Any]()
+
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers, self.seen = layers(24), list[int]()
+            self.layers = layers()
 
         def forward(self, pixel_values, labels):
-            if self.training:
-                self.seen.append(int(pixel_values.sum()))
             return {"loss": loss(self.layers, (pixel_values, labels)), "logits": self.layers(pixel_values.float() / 255)}
 
     class LoaderTrainer(LoaderMixin, Trainer):
-        pass
+        def to_inputs(self, batch):
+            if self.model.training:
+                seen.append(row(batch))
+            return super().to_inputs(batch)
 
-    dataset, net = cropped(store, 24), Net()
-    with Loader(dataset, 5, shuffle=True, num_workers=1) as train, Loader(dataset, 5, num_workers=0) as val:
+    dataset, net = cropped(store), Net()
+    with loader(store, 5) as train, Loader(dataset, 5, num_workers=0) as val:
         sizes = {"per_device_train_batch_size": 5, "per_device_eval_batch_size": 5}
         args = TrainingArguments(folder, num_train_epochs=2, use_cpu=True, report_to=[], save_strategy="no", **sizes)
         trainer = LoaderTrainer(net, args, train_dataset=train, eval_dataset=val)
@@ -153,7 +159,8 @@ def transformers(store: str, folder: str) -> None:
         with torch.no_grad():
             inputs = torch.stack([image for image, _ in dataset]), torch.from_numpy(dataset.targets)
             losses.append(net(*inputs)["loss"].item())
-        write(folder, args.process_index, {"seen": net.seen, "labels": trainer.predict(val).label_ids.tolist(), "losses": losses})
+        labels = trainer.predict(val).label_ids.tolist()
+        write(folder, args.process_index, {"train": seen, "labels": labels, "targets": dataset.targets.tolist(), "losses": losses})
 
 
 if __name__ == "__main__":

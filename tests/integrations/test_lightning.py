@@ -1,4 +1,4 @@
-"""Lightning's Trainer over a Loader: which rows each hook sees, in which order, bit for bit.
+"""Lightning's Trainer over a Loader, and Fabric: which rows each hook sees, in which order, bit for bit.
 
 What is looked at follows Lightning's own tests/tests_pytorch/trainer/test_dataloaders.py and utilities/test_combined_loader.py.
 """
@@ -10,6 +10,7 @@ import itertools
 import lightning as L
 import pytest
 import torch
+from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
@@ -176,3 +177,18 @@ def test_a_resumed_run_goes_on_with_the_next_row_and_ends_with_the_same_bits(tmp
     assert resumed.seen["train"] == straight.seen["train"][step:]
     for name, tensor in straight.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("done", [0, 1, 5, 6, 8])
+def test_a_checkpoint_of_fabric_keeps_the_loaders_place(tmp_path, epochs, done):
+    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    with train_loader() as loader:
+        batches = (batch for _ in range(2) for batch in loader)
+        for _ in range(done):
+            next(batches)
+        fabric.save(tmp_path / "run.ckpt", {"model": nn.Linear(2, 2), "loader": loader})
+    with train_loader(0) as loader:
+        fabric.load(tmp_path / "run.ckpt", {"model": nn.Linear(2, 2), "loader": loader})
+        epoch, first = divmod(done, PER_EPOCH)
+        assert sha(loader) == epochs[epoch][first:] and sha(loader) == epochs[epoch + 1]

@@ -5,16 +5,13 @@ What is looked at follows transformers' own tests/trainer/test_trainer_data.py a
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from common import launch, train_loader, val_loader
-from fastdata import CenterCrop, LMDBDataset, Loader
-from fastdata.integrations.accelerate import AcceleratedLoader
+from common import train_loader, val_loader
+from fastdata import CenterCrop, LMDBDataset
 from fastdata.integrations.transformers import LoaderMixin
 from stores import COUNT, store
 
@@ -118,28 +115,3 @@ def test_a_resumed_run_goes_on_with_the_next_row_and_ends_with_the_same_bits(tmp
 def test_options_that_a_loader_would_not_follow_are_an_error(tmp_path, option):
     with train_loader() as train, pytest.raises(ValueError, match="a Loader has an order of its own"):
         LoaderTrainer(Net(), arguments(tmp_path, **option), train_dataset=train).get_train_dataloader()
-
-
-def test_evaluation_weights_each_row_alike(tmp_path):
-    net = Net()
-    dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
-    with torch.no_grad():
-        expected = net(torch.stack([dataset[k][0] for k in range(COUNT)]), torch.from_numpy(dataset.targets))["loss"].item()
-    with val_loader() as val, val_loader(2) as other:
-        trainer = LoaderTrainer(net, arguments(tmp_path), eval_dataset={"one": val, "other": other})
-        found = trainer.evaluate()
-        assert found["eval_one_loss"] == pytest.approx(expected, rel=1e-5)
-        assert found["eval_other_loss"] == found["eval_one_loss"]
-        assert trainer.evaluate(eval_dataset=val)["eval_loss"] == found["eval_one_loss"]
-
-
-def test_two_processes_see_each_row_once(tmp_path):
-    launch("transformers", store(), tmp_path, ranks=2)
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    for rank, found in enumerate(ranks):
-        dataset = LMDBDataset(store(), size=64, crop=CenterCrop(24))
-        with Loader(dataset, 5, shuffle=True, num_workers=0, rank=rank, world_size=2) as loader:
-            batches = [batch for _ in range(2) for batch in AcceleratedLoader(loader)]
-        assert found["seen"] == [int(batch[0].sum()) for batch in batches]
-        assert found["labels"] == dataset.targets.tolist(), "in the dataset's order"
-        assert found["losses"][0] == pytest.approx(found["losses"][1], rel=1e-5)

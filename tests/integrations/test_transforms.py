@@ -1,4 +1,4 @@
-"""transform= with the real transforms of torchvision, timm and albumentations."""
+"""transform= with the real transforms of torchvision and timm; timm's loaders over ours. Mixup is in loops/timm_train.py."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import timm.data
 import torch
+from timm.data.loader import PrefetchLoader
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from common import train_loader
 from fastdata import LMDBDataset, Loader
 from stores import sha, square
 
@@ -77,3 +79,19 @@ def test_timms_create_loader_sets_the_transform(prefetcher):
         with Loader(plain(training), 5, shuffle=True, seed=3, num_workers=workers) as ours:
             found.append(sha(ours))
     assert found[0] == found[1]
+
+
+def test_prefetch_loader_delivers_what_the_loader_does_normalized():
+    with train_loader(0) as loader:
+        expected = [batch for _ in range(2) for batch in loader]
+    with train_loader() as loader:
+        theirs = PrefetchLoader(loader, MEAN, STD, device=torch.device("cpu"))
+        assert len(theirs) == len(loader) and theirs.dataset is loader.dataset
+        found = list(theirs)
+        theirs.sampler.set_epoch(1)  # as train.py tells it
+        found += theirs
+    mean, std = (torch.tensor(values, dtype=torch.float64).view(3, 1, 1) for values in (MEAN, STD))
+    assert len(found) == len(expected)
+    for (x, y), (images, targets) in zip(found, expected, strict=True):
+        torch.testing.assert_close(x.double(), (images.double() / 255 - mean) / std, atol=1e-5, rtol=0)
+        assert torch.equal(y, targets)
