@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fastdata import Augment, GPUNormalize, LMDBDataset, Loader, Prefetcher, RandomResizedCrop
 from fastdata.bench.harness import tree
-from fastdata.bench.loaders import Contestant, Workload, random_box, streamed
+from fastdata.bench.loaders import Start, Workload, our_loader, random_box, streamed
 from fastdata.images.records import StoreImages
 from fastdata.loader.fetch import quiet_worker
 from fastdata.system.machine import available_cores
@@ -47,12 +47,12 @@ class ByHand(Dataset[tuple[torch.Tensor, int]]):
         return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))), int(self.records.targets[index])
 
 
-def by_hand(work: Workload, workers: int, ahead: int = 2) -> Contestant:
+def by_hand(work: Workload, workers: int, ahead: int = 2) -> Start:
     """Return torch's DataLoader over the hand-written dataset, used as its manual recommends."""
     make = partial(DataLoader[Any], ByHand(work), work.batch_size, shuffle=True, num_workers=workers)
     if workers:
         make = partial(make, prefetch_factor=ahead, persistent_workers=True, worker_init_fn=quiet_worker)
-    return Contestant("DataLoader + cv2", "other", partial(streamed, make))
+    return partial(streamed, make)
 
 
 def pss() -> float:
@@ -62,16 +62,16 @@ def pss() -> float:
 @tip(baseline="DataLoader and cv2, num_workers=0", tip="DataLoader and cv2, a worker for each core", unit="images", where="host")
 def workers(setting: Setting) -> Iterator[Sides]:
     work = task(setting)
-    with by_hand(work, 0).start() as one, by_hand(work, available_cores()).start() as many:
+    with by_hand(work, 0)() as one, by_hand(work, available_cores())() as many:
         yield Sides(one, many, longer=2)
 
 
 @tip(baseline="DataLoader and cv2, a worker for each core", tip="four workers for each core", unit="images", where="host")
 def too_many_workers(setting: Setting) -> Iterator[Sides]:
     work, before = task(setting), pss()
-    with by_hand(work, available_cores()).start() as few:
+    with by_hand(work, available_cores())() as few:
         of_few = pss()
-        with by_hand(work, 4 * available_cores()).start() as many:
+        with by_hand(work, 4 * available_cores())() as many:
             memory = {"memory": (of_few - before, pss() - of_few)}
             yield Sides(few, many, amounts=memory, longer=2)
 
@@ -79,7 +79,7 @@ def too_many_workers(setting: Setting) -> Iterator[Sides]:
 @tip(baseline="DataLoader and cv2, prefetch_factor=2", tip="prefetch_factor=8", unit="images", where="host")
 def prefetch(setting: Setting) -> Iterator[Sides]:
     short, long = (by_hand(task(setting), available_cores(), ahead) for ahead in (2, 8))
-    with short.start() as few, long.start() as many:
+    with short() as few, long() as many:
         yield Sides(few, many, amounts={"batches in memory": (2.0, 8.0)}, longer=2)
 
 
@@ -91,7 +91,7 @@ def prefetch(setting: Setting) -> Iterator[Sides]:
 )
 def loading(setting: Setting) -> Iterator[Sides]:
     work, count = task(setting), available_cores()
-    with by_hand(work, count).start() as theirs, Contestant.ours(work, work.dataset(), count).start() as ours:
+    with by_hand(work, count)() as theirs, our_loader(work, work.dataset(), count)() as ours:
         yield Sides(theirs, ours, longer=2)
 
 

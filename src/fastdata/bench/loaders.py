@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,18 +75,7 @@ def find_task(path: str, size: int | None, crop: int | None, batch_size: int | N
     return Workload(path, size, crop or min(CROP, side), min(batch_size or BATCH, len(images)))
 
 
-class Contestant(NamedTuple):
-    """A participant of a comparison: `start` starts it, yields its Measure, and ends it. kind: "limit", "ours" or "other"."""
-
-    name: str
-    kind: str
-    start: Callable[[], AbstractContextManager[Measure]]
-
-    @classmethod
-    def ours(cls, task: Workload, dataset: Any, workers: int, store: str = "LMDB") -> Contestant:
-        """Return fastdata's Loader over a dataset."""
-        make = partial(Loader, dataset, task.batch_size, shuffle=True, num_workers=workers, prefetch_factor=AHEAD)
-        return cls(f"Loader, {store}, {number_of(workers, 'worker')}", "ours", partial(streamed, make))
+Start = Callable[[], AbstractContextManager[Measure]]  # starts a contestant, yields its Measure, and ends it
 
 
 @contextmanager
@@ -97,6 +86,11 @@ def streamed(make: Callable[[], Any], count: Callable[[Any], int] = lambda batch
     with running(loader) as batches:
         next(batches)
         yield lambda seconds: stream((count(batch) for batch in batches), ahead, seconds)
+
+
+def our_loader(task: Workload, dataset: Any, workers: int) -> Start:
+    """Return what starts fastdata's Loader over a dataset."""
+    return partial(streamed, partial(Loader, dataset, task.batch_size, shuffle=True, num_workers=workers, prefetch_factor=AHEAD))
 
 
 class _Bare(IterableDataset[int]):
@@ -183,28 +177,28 @@ def run_bench(
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
     dataset = task.dataset()
     records = dataset._images.store.index(dataset._images.variant).lengths
-    limit = Contestant(f"decode limit, {cores} bare processes", "limit", partial(decode_limit, task, cores))
+    limit, each = f"decode limit, {cores} bare processes", number_of(cores, "worker")
+    starts: dict[str, Start] = {limit: partial(decode_limit, task, cores)}
+    starts |= {f"Loader, LMDB, {number_of(count, 'worker')}": our_loader(task, dataset, count) for count in counts}
     options: Any = {"num_workers": cores, "persistent_workers": True, "worker_init_fn": quiet_worker}
-    other = partial(streamed, partial(DataLoader[Any], dataset, task.batch_size, shuffle=True, **options))
-    contestants = [limit, *(Contestant.ours(task, dataset, count) for count in counts)]
-    contestants.append(Contestant(f"DataLoader, LMDB, {number_of(cores, 'worker')}", "other", other))
+    other = partial(DataLoader[Any], dataset, task.batch_size, shuffle=True, **options)
+    starts[f"DataLoader, LMDB, {each}"] = partial(streamed, other)
     if records.sum() < 0.5 * free_memory():  # a copy in memory is affordable
-        in_memory = task.dataset(partial(RAMDataset, masks=False))
-        contestants.append(Contestant.ours(task, in_memory, cores, "RAM"))
+        starts[f"Loader, RAM, {each}"] = our_loader(task, task.dataset(partial(RAMDataset, masks=False)), cores)
     image_bytes = float(records.mean())
     settings = {"crop": task.crop, "batch_size": task.batch_size, "seconds": seconds, "repeats": repeats}
-    bar = tqdm(total=len(contestants) * (repeats + 1), disable=None, leave=False)
+    bar = tqdm(total=len(starts) * (repeats + 1), disable=None, leave=False)
 
-    def measure(one: Contestant, seconds: float) -> Run:
+    def measure(start: Start, seconds: float) -> Run:
         """Start and end a contestant outside of the timed region."""
-        with one.start() as timed:
+        with start() as timed:
             run = timed(seconds)
         bar.update()
         return run
 
     with bar:
-        runs = interleave({one.name: partial(measure, one) for one in contestants}, seconds=seconds, repeats=repeats)
-    results = [{**row, "kind": one.kind} for one, row in zip(contestants, summarize(runs, limit.name), strict=True)]
+        runs = interleave({name: partial(measure, start) for name, start in starts.items()}, seconds=seconds, repeats=repeats)
+    results = summarize(runs, limit)
     for line in ["", *_lines(results, image_bytes)]:
         echo(line)
     about = {"name": Path(store).name, "images": len(dataset), "image_bytes": image_bytes}
@@ -217,7 +211,6 @@ def _lines(results: Sequence[Mapping[str, Any]], image_bytes: float) -> list[str
     for row in results:
         ratio = row["ratio"]
         images_per_s = ratio["median"] * results[0]["images_per_s"]["median"]
-        cells = [row["name"], f"{ratio['median']:.2f}"]
-        cells += ["" if row["kind"] == "limit" else f"{ratio['min']:.2f} - {ratio['max']:.2f}", f"{images_per_s:,.0f}"]
+        cells = [row["name"], f"{ratio['median']:.2f}", f"{ratio['min']:.2f} - {ratio['max']:.2f}", f"{images_per_s:,.0f}"]
         rows.append([*cells, f"{images_per_s * image_bytes / 1e6:.1f}", f"{row['cpu_ms_per_image']:.2f}"])
     return table(["", "of the limit", "min - max", "images/s", "MB/s in", "CPU ms/image"], rows)

@@ -21,8 +21,8 @@ from fastdata.prepare.worker import shard_path, shard_table
 from fastdata.sources.inputs import nothing_kept, tried_path
 from fastdata.sources.urls import to_path
 from fastdata.store.columns import join_columns
-from fastdata.store.files import COLUMNS, MANIFEST, WORK, FileSum, clear, file_sum, sync, write_atomic, write_tables
-from fastdata.store.manifest import Manifest, Variant
+from fastdata.store.files import COLUMNS, WORK, FileSum, clear, file_sum, write_tables
+from fastdata.store.manifest import Manifest, Variant, commit
 from fastdata.store.reader import INDEX_ROW
 from fastdata.words import human_bytes, number_of
 
@@ -249,7 +249,5 @@ def finish(work: PrepareRun) -> tuple[str, ...]:
         columns=plan.columns,
         images=tables.images,
     )
-    for variant in manifest.variants:
-        sync(out / variant.name)  # the names; who published a shard has flushed its bytes
-    write_atomic(out / MANIFEST, manifest.to_json())
+    commit(out, manifest)
     return tables.notes

@@ -16,8 +16,8 @@ from fastdata.prepare.build_plan import on_disk
 from fastdata.prepare.folder import claimed, is_settled
 from fastdata.prepare.plan import differing
 from fastdata.store.columns import ColumnReader, write_column
-from fastdata.store.files import MANIFEST, clear, index_file, is_store, link, shard_file, sync, write_atomic, write_tables
-from fastdata.store.manifest import Labels, Manifest, Variant
+from fastdata.store.files import clear, index_file, is_store, link, shard_file, write_atomic, write_tables
+from fastdata.store.manifest import Labels, Manifest, Variant, commit
 from fastdata.store.store import Store
 from fastdata.types import StrPath
 
@@ -52,7 +52,7 @@ def merge(stores: Sequence[StrPath], out: StrPath) -> Path:
             raise PrepError(f"OUT {root} is a store already: choose another name, or remove it")
         clear(root)
         _link_shards(opened, root)
-        write_atomic(root / MANIFEST, _join(opened, root).to_json())
+        commit(root, _join(opened, root))
     return root
 
 
@@ -138,5 +138,3 @@ def _link_shards(stores: Sequence[Store], root: Path) -> None:
         shards = [(store, shard) for store in stores for shard in range(len(store.manifest.variants[k].shards))]
         for number, (store, shard) in enumerate(shards):
             link(store.shard(variant, shard), root / shard_file(variant.name, number))
-        sync(root / variant.name)
-    sync(root)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import FormatError
-from fastdata.store.files import COLUMNS, Count, Entry, FileSum, file_sum, load_npy, publish, sync, unique, write_npy
+from fastdata.store.files import COLUMNS, Count, Entry, FileSum, file_sum, load_npy, unique, write_npy
 from fastdata.tokenizer import Spec
 from fastdata.types import Array
 
@@ -145,7 +145,7 @@ def _as_items(column: Column, value: Any) -> Array:
 
 
 def join_columns(columns: Sequence[Column], parts: Sequence[Path], out: Path) -> dict[str, FileSum]:
-    """Write the columns' files, durably, from the parts that the shards have left, and return their checksums by name."""
+    """Write the columns' files from the parts that the shards have left, as `write_column` does."""
     files = dict[str, FileSum]()
     for k, column in enumerate(columns):
         lengths = [np.load(part)[f"{k}.lengths"] for part in parts if column.ragged]
@@ -154,7 +154,7 @@ def join_columns(columns: Sequence[Column], parts: Sequence[Path], out: Path) ->
 
 
 def write_column(root: Path, column: Column, values: Iterable[Array], lengths: Sequence[Array]) -> dict[str, FileSum]:
-    """Write the files of a column, durably, and return their checksums.
+    """Write the files of a column, which are not flushed to disk, and return their checksums.
 
     Args:
         values: of all samples, in several arrays [n, *shape] of which one is in memory at a time.
@@ -171,11 +171,10 @@ def write_column(root: Path, column: Column, values: Iterable[Array], lengths: S
             count += len(some)
         file.seek(0)  # numpy leaves room for the first axis to grow
         np.lib.format.write_array_header_1_0(file, {**header, "shape": (count, *column.shape)})
-    publish(temporary, path)
+    temporary.replace(path)
     files = {column.files[0]: file_sum(path)}
     if column.ragged:
         files[column.files[1]] = write_npy(root / column.files[1], np.concatenate([[0], *lengths]).cumsum(dtype=np.int64))
-    sync(path.parent)
     return files
 
 

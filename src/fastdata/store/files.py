@@ -213,20 +213,21 @@ def write_atomic(path: Path, data: bytes | memoryview, *, durable: bool = True) 
 
 
 def write_npy(path: Path, array: Array) -> FileSum:
-    """Write an array as `write_atomic` does."""
+    """Write an array so that its file is either complete or absent; it is not flushed to disk."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
-    return write_atomic(path, buffer.getbuffer())
+    return write_atomic(path, buffer.getbuffer(), durable=False)
 
 
 def write_tables(
     root: Path, samples: Array, names: Iterable[str], rejects: Iterable[dict[str, Any]], indices: dict[str, Array]
 ) -> dict[str, FileSum]:
-    """Write the tables of a store, durably, and return their checksums. indices: of the records of each variant."""
+    """Write the tables of a store, without flushing them, and return their checksums. indices: of each variant's records."""
     arrays = {SAMPLES: samples, **{index_file(name): rows for name, rows in indices.items()}}
     lines = {NAMES: map(json.dumps, names), REJECTS: (json.dumps(reject, sort_keys=True) for reject in rejects)}
+    texts = {name: "".join(f"{line}\n" for line in some).encode() for name, some in lines.items()}
     files = {name: write_npy(root / name, array) for name, array in arrays.items()}
-    return files | {name: write_atomic(root / name, "".join(f"{one}\n" for one in some).encode()) for name, some in lines.items()}
+    return files | {name: write_atomic(root / name, text, durable=False) for name, text in texts.items()}
 
 
 def publish(file: Path, path: Path) -> None:

@@ -31,6 +31,8 @@ from fastdata.store.files import (
     is_own,
     is_variant,
     sum_of,
+    sync,
+    write_atomic,
 )
 
 FORMAT, VERSION = "fastdata", "1.0"
@@ -159,6 +161,14 @@ def read_manifest(root: Path) -> Manifest:
     except OSError as error:
         raise StoreError(f"cannot read {root / MANIFEST}: {lacking(error) or error.strerror}") from error
     return parse_manifest(raw, root / MANIFEST)
+
+
+def commit(root: Path, manifest: Manifest) -> None:
+    """Flush the files that a manifest lists and the names in their folders, then write the manifest, which makes them a store."""
+    paths = [root / name for name in manifest.files]
+    for path in (*paths, *{path.parent for path in paths}):
+        sync(path)
+    write_atomic(root / MANIFEST, manifest.to_json())
 
 
 def parse_manifest(raw: bytes, path: object) -> Manifest:
