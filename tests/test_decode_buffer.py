@@ -15,7 +15,7 @@ from fastdata.images.prepare import ImageRecipe, prepare_image
 from fastdata.prepare.build_plan import build_plan
 from fastdata.prepare.run import for_workers
 from fastdata.prepare.worker import ProgressReport, ShardTask, make_shard
-from fastdata.report.sheet import draw_sheet
+from fastdata.report.drawing import draw_sheet
 from support import encode, picture, write_pictures
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import stores
 from fastdata import prep
-from fastdata.report.page import store_page
+from fastdata.report.drawing import store_page
 from support import MAIN, Array, encode, picture, run, write_pictures
 
 
@@ -119,7 +119,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_a_page_never_loads_torch() -> None:
     made = [stores.masked(), stores.tokens()]
-    code = "import sys\nfrom fastdata.report.page import store_page\n"
+    code = "import sys\nfrom fastdata.report.drawing import store_page\n"
     code += "for path in sys.argv[1:]: store_page(path)\nassert 'torch' not in sys.modules"
     done = run(MAIN[0], "-c", code, *made)
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ import fastdata
 from archives import write_tar
 from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop, RandomResizedCrop
 from fastdata.errors import PrepError, StoreError
-from fastdata.report.sheet import draw_sheet
+from fastdata.report.drawing import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.store import Store, verify
 from stores import folder, write_files

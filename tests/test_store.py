@@ -20,7 +20,7 @@ import pytest
 from fastdata import prep
 from fastdata.codecs.pixels import decode_record
 from fastdata.errors import FormatError, StoreError
-from fastdata.report.sheet import draw_sheet
+from fastdata.report.drawing import draw_sheet
 from fastdata.store.export import export
 from fastdata.store.manifest import read_manifest
 from fastdata.store.reader import ShardReader

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -270,7 +269,7 @@ def _located(store: str, storage: dict[str, Any] | None) -> Iterator[Any]:
 def info(store: str, as_json: bool, sheet: str | None, storage: dict[str, Any] | None) -> None:
     """Describe STORE, a folder or a URL: samples, samples per class, sizes, the memory that a RAMDataset takes, rejects, and how it
     was made."""
-    from fastdata.report.sheet import draw_sheet
+    from fastdata.report.drawing import draw_sheet
     from fastdata.store.info import info_lines, store_facts
     from fastdata.store.store import Store
 
@@ -287,7 +286,7 @@ def info(store: str, as_json: bool, sheet: str | None, storage: dict[str, Any] |
 @click.option("--out", type=click.Path(dir_okay=False), help="The page. Default: NAME-report.html in the working folder.")
 def report(store: str, out: str | None) -> None:
     """Write an HTML page about a STORE: samples, classes, sizes, rejects, and how it was made."""
-    from fastdata.report.page import store_page
+    from fastdata.report.drawing import store_page
     from fastdata.store.files import write_atomic
 
     data = store_page(store).encode()
@@ -389,14 +388,11 @@ BATCH_SIZE = click.option("--batch-size", type=click.IntRange(1), help="Images p
 @click.option("--workers", type=click.IntRange(0), multiple=True, help="Worker counts to try. Default: 0, 1, 2, ... and the cores.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True, help="Seconds per measurement.")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Rounds; medians are reported.")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; the text goes to stderr.")
-def bench(store: str, as_json: bool, **options: Any) -> None:
+def bench(store: str, **options: Any) -> None:
     """Measure images/s of the Loader on STORE, next to torch's DataLoader and this machine's decode limit."""
     from fastdata.bench.loaders import run_bench
 
-    result = run_bench(store, echo=partial(click.echo, err=as_json), **options)
-    if as_json:
-        click.echo(json.dumps(result, indent=1, allow_nan=False))
+    click.echo("\n".join(run_bench(store, **options)))
 
 
 @cli.command()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.arrays.chunked import StoreArrays
-from fastdata.store.preview import Preview, class_colors, label_text
+from fastdata.store.info import Preview, class_colors, label_text
 from fastdata.store.store import Store
 from fastdata.types import Array
 

@@ -11,7 +11,7 @@ import io
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -159,19 +159,11 @@ def random_box(height: int, width: int) -> tuple[int, int, int, int]:
 
 
 def run_bench(
-    store: StrPath,
-    *,
-    echo: Callable[[str], object] = print,
-    size: int | None = None,
-    crop: int | None = None,
-    batch_size: int | None = None,
-    workers: Sequence[int] = (),
-    seconds: float = 3.0,
-    repeats: int = 5,
-) -> dict[str, Any]:
-    """Measure as `fastdata bench --help` says, and print a table, line by line, with `echo`.
+    store: StrPath, size: int | None, crop: int | None, batch_size: int | None, workers: Sequence[int], seconds: float, repeats: int
+) -> list[str]:
+    """Measure as `fastdata bench --help` says, and return the lines of a table, of which the first contestant is the limit.
 
-    Returns plain values: store, settings and results (one dict per contestant, of which the first is the limit).
+    Rates are shares of the limit in the same round, times the limit, since clock rates change meanwhile.
     """
     task, cores = find_task(os.fspath(store), size, crop, batch_size), available_cores()
     counts = sorted(set(workers)) or sorted({0, cores, *(2**k for k in range(cores.bit_length()))})
@@ -185,8 +177,6 @@ def run_bench(
     starts[f"DataLoader, LMDB, {each}"] = partial(streamed, other)
     if records.sum() < 0.5 * free_memory():  # a copy in memory is affordable
         starts[f"Loader, RAM, {each}"] = our_loader(task, task.dataset(partial(RAMDataset, masks=False)), cores)
-    image_bytes = float(records.mean())
-    settings = {"crop": task.crop, "batch_size": task.batch_size, "seconds": seconds, "repeats": repeats}
     bar = tqdm(total=len(starts) * (repeats + 1), disable=None, leave=False)
 
     def measure(start: Start, seconds: float) -> Run:
@@ -198,19 +188,10 @@ def run_bench(
 
     with bar:
         runs = interleave({name: partial(measure, start) for name, start in starts.items()}, seconds=seconds, repeats=repeats)
-    results = summarize(runs, limit)
-    for line in ["", *_lines(results, image_bytes)]:
-        echo(line)
-    about = {"name": Path(store).name, "images": len(dataset), "image_bytes": image_bytes}
-    return {"store": about, "settings": settings, "results": results}
-
-
-def _lines(results: Sequence[Mapping[str, Any]], image_bytes: float) -> list[str]:
-    """Return the table. Rates are shares of the limit in the same round, times the limit, since clock rates change meanwhile."""
-    rows = []
+    rows, results = [], summarize(runs, limit)
     for row in results:
         ratio = row["ratio"]
         images_per_s = ratio["median"] * results[0]["images_per_s"]["median"]
         cells = [row["name"], f"{ratio['median']:.2f}", f"{ratio['min']:.2f} - {ratio['max']:.2f}", f"{images_per_s:,.0f}"]
-        rows.append([*cells, f"{images_per_s * image_bytes / 1e6:.1f}", f"{row['cpu_ms_per_image']:.2f}"])
+        rows.append([*cells, f"{images_per_s * float(records.mean()) / 1e6:.1f}", f"{row['cpu_ms_per_image']:.2f}"])
     return table(["", "of the limit", "min - max", "images/s", "MB/s in", "CPU ms/image"], rows)

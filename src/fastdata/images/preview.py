@@ -11,7 +11,7 @@ import numpy as np
 from fastdata.codecs.channels import to_bits, to_channels
 from fastdata.images.export import read_columns, read_pixels
 from fastdata.store.columns import Column, ColumnReader
-from fastdata.store.preview import Preview, box_color, class_colors, label_text
+from fastdata.store.info import Preview, box_color, class_colors, label_text
 from fastdata.store.store import Store
 from fastdata.types import Array
 

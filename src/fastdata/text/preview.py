@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import FastDataError
-from fastdata.store.preview import Preview
+from fastdata.store.info import Preview
 from fastdata.store.store import Store
 from fastdata.types import Array
 from fastdata.words import number_of
