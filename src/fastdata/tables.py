@@ -64,8 +64,8 @@ class TableDataset(RowsDataset):
     """A table, held in memory once for all processes of this machine.
 
     `ds[i]` is ({column: tensor without dimensions}, target); a `Loader` delivers ({column: [B]}, targets [B]). Each column has the
-    narrowest dtype that holds all of its values exactly; decimals are floats. One with missing values comes with its mask, a bool
-    tensor called "NAME.missing"; where it is True, the column holds NaN (floats), the number of names (categories), False
+    narrowest dtype that holds all of its values exactly; decimals are floats. A column with missing values comes with its mask, a
+    bool tensor called "NAME.missing"; where that is True, the column holds NaN (floats), the number of names (categories), False
     (booleans) or 0 (all others). A NaN of Parquet or Arrow is a value; one of pandas is a missing value.
 
     Text is a category, whose names are sorted, by number if all are whole numbers; those of pandas and dictionaries of Arrow keep
@@ -390,7 +390,7 @@ def _to_numpy(array: Any) -> tuple[Array, Array, tuple[str, ...]]:
 
 
 def _narrowest(values: Array) -> str:
-    """Return the smallest dtype that holds all values exactly; of two for whole numbers, the one that torch computes with."""
+    """Return the smallest dtype that holds all values exactly; of two integer dtypes, the one that torch computes with."""
     if values.dtype.kind in "iu":
         low, high = int(values.min(initial=0)), int(values.max(initial=0))
         return next(name for name in INTEGERS if np.iinfo(name).min <= low and high <= np.iinfo(name).max)

@@ -18,5 +18,5 @@ def number_of(count: int, what: str) -> str:
 
 
 def was(count: int) -> str:
-    """Return the verb for so many."""
+    """Return "was" or "were", for a count."""
     return "was" if count == 1 else "were"

@@ -150,7 +150,7 @@ class JpegBatch(NamedTuple):
     cells: list[Cells]
 
     def decode(self, data: Array, *, gray: bool, scratch: Callable[[int], Array]) -> list[tuple[int, Region]]:
-        """Decode the JPEG that `join_cells` makes of all cells to (position, region that contains its window) pairs."""
+        """Decode what `join_cells` makes of all cells, and return pairs: a position, and the region that contains its window."""
         shrink = self.shrink
         above = sum(cells.end for cells in self.cells[:-1])
         size = -(-(above + self.cells[-1].height) // shrink), -(-self.cells[0].width // shrink)
@@ -168,7 +168,7 @@ def jpeg_batches(
 ) -> tuple[list[JpegBatch], list[int]]:
     """Group JPEG records of which a part is needed into batches. Also return the indices of the records to decode alone.
 
-    records: JPEGs; those with the index of docs/format.md can be batched. sizes: the (height, width) that each should have.
+    records: JPEGs; records with the index of docs/format.md can be batched. sizes: the (height, width) that each should have.
     windows: the part of each that is needed; may be empty.
     """
     batches: list[JpegBatch] = []

@@ -87,7 +87,7 @@ def read_pillow(data: bytes) -> PillowHeader | None:
 
 
 def _check_jp2(data: bytes) -> None:
-    """Accept grey and RGB alone, of depths that Pillow keeps, and reject lost tiles, which OpenJPEG leaves black."""
+    """Accept only grey and RGB, of depths that Pillow keeps, and reject images with lost tiles, which OpenJPEG leaves black."""
     start = max(data.find(SIZ), 0)
     head = data[:start]
     values = struct.unpack_from(">2H8IH", data, start + 4)

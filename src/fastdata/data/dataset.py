@@ -57,7 +57,7 @@ def counted_of(count: int, whole: int, what: str) -> str:
 
 
 def shown(path: Path | StoreLocation) -> str:
-    """Return a path relative to the working folder if it lies inside, or a URL."""
+    """Return a path, relative to the working folder if it lies inside, or a URL."""
     if isinstance(path, Path):
         with suppress(OSError, ValueError):  # the working folder is gone, or is another one
             return str(path.relative_to(Path.cwd()))

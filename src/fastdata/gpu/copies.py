@@ -116,7 +116,7 @@ class Copier:
         return Copy(data, memory, home, event)
 
     def _locked(self, tensor: Tensor) -> Tensor:
-        """Return the tensor if it is page-locked without holes, otherwise a copy that is."""
+        """Return the tensor if it is page-locked without holes, otherwise a page-locked copy."""
         whole = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) == tensor.numel()
         if whole and (tensor.is_pinned() or not self._pin):
             return tensor

@@ -132,7 +132,7 @@ class Columns(Mapping[str, Any]):
 
 
 def _view_property(name: str) -> Any:
-    """Return a property for an argument of the views."""
+    """Return a property of the dataset for an argument of its views."""
 
     def set_value(dataset: Any, value: Any) -> None:
         dataset._set_views(**dataset._view | {name: value})

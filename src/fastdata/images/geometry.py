@@ -59,7 +59,7 @@ def layout(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple
 
 
 def placement(store: Store, variant: Variant, rows: Array, files: Array) -> tuple[Placement, Array]:
-    """Return where points of files of these sides lie in their images, and the sizes of these, (width, height), float64 [n, 2]."""
+    """Return where points of files of these sides lie in their images, and the images' sizes, (width, height), float64 [n, 2]."""
     options = store.manifest.options
     resized, corner, stored = layout(files, variant.size, options["resize"], upscale=options["upscale"])
     if any((store.field(variant, side)[rows] != stored[:, k]).any() for k, side in enumerate(("height", "width"))):

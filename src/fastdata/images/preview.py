@@ -78,7 +78,7 @@ def _annotated(pixels: Array, store: Store, values: Mapping[str, Array]) -> Arra
 
 
 def _categories(store: Store) -> Column | None:
-    """Return the column of whole numbers with names that boxes share their instances with."""
+    """Return the column with the category of each box, if there is one."""
     groups = {column.group for column in store.manifest.columns if column.geometry == "xyxy"} - {None}
     fitting = (c for c in store.manifest.columns if c.group in groups and c.many and not c.shape and c.type == "int64")
     return next(fitting, None)

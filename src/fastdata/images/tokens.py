@@ -19,7 +19,7 @@ TOKENIZE = re.compile(r"(?P<name>[^=]+)=(?P<tokenizer>.+?)(:(?P<length>[0-9]+))?
 
 
 def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tuple[Column, ...], dict[str, bytes]]:
-    """Return columns, of which `--tokenize` turned text, or JSON lists of texts, to tokens, and the tokenizers' files by name.
+    """Return columns, after `--tokenize` has turned text, or JSON lists of texts, to tokens; and the tokenizers' files by name.
 
     Raise PrepError if an option does not fit its column, MissingExtraError if the tokenizer's library is not installed.
     """
@@ -52,7 +52,7 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
 def encode_columns(columns: Sequence[Column], values: Sequence[Any], files: Mapping[str, bytes], counts: Counter[str]) -> list[Any]:
     """Return the values of a sample, one for each column, with texts as tokens; raise CodecError if a value cannot be tokenized.
 
-    `counts` counts texts that are longer than their row, tokens, and unknown ones, by "cut", "tokens" or "unknown" and the name.
+    `counts` counts texts that were cut, tokens, and unknown tokens, by "cut", "tokens" or "unknown" and the column's name.
     """
     return [
         value if column.tokens is None else _encode(column, column.tokens, value, files.get(column.tokenizer_file, b""), counts)

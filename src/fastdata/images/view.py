@@ -66,7 +66,7 @@ class View:
     __repr__ = Crop.__repr__
 
     def filled(self, **defaults: Any) -> View:
-        """Return the view; `hflip`, `vflip` and `transform` apply where it has none."""
+        """Return the view, with `hflip`, `vflip` and `transform` where it has none of its own."""
         return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
     @cached_property

@@ -1,7 +1,7 @@
 """The folder of a store while it is made: its lock, which folders are ours, and replacing a store.
 
 A store that replaces another one is made in the old store's work folder. When it is finished, its folder is moved beside the files
-of the old store. Then the old manifest is removed: from this moment on, readers get the new store. At last the other old files are
+of the old store. Then the old manifest is removed: from this moment on, readers get the new store. Finally, the other old files are
 removed, and the new files are linked to their places, the manifest last. So the folder holds a whole store at any moment, and ends
 as if there had never been another.
 """

@@ -163,7 +163,7 @@ def freeze(
 
 
 def _bounds(sources: Sequence[Source], most: int | None, least_samples: int, least_bytes: int) -> tuple[int, ...]:
-    """Divide the sources into equal shards, none of them empty, by sources and `most` alone, whatever sizes the sources claim."""
+    """Divide the sources into equal shards, none of them empty, even if sources claim wrong sizes. most: samples in a shard."""
     count, size = len(sources), sum(max(s.size, 0) for s in sources)
     busy = 1 if most is not None else min(BUSY_SHARDS, -(-count // least_samples), -(-size // least_bytes))
     shards = max(-(-count // (most or SHARD_SAMPLES)), min(-(-size // SHARD_BYTES), count), busy, 1)

@@ -137,7 +137,7 @@ class ShardCache:
             return descriptor
 
     def fill(self, file: RemoteFile, descriptor: int, write: Callable[[int], object]) -> None:
-        """Let a function write a file that has begun, and give it its name; remove it if that fails.
+        """Let a function write a file from `begin`, and then give the file its name; remove it on an error.
 
         A shard is flushed before. Other files are compared with their checksums whenever they are opened.
         """

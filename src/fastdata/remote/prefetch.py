@@ -50,7 +50,7 @@ class ScheduleWriter:
     def extend(self, epoch: int, at_once: int) -> None:
         """Write more of the schedule, or the beginning of a new one: a million samples, or what is left of this epoch and the next.
 
-        All workers read so many samples `at_once`. A StoreError says that the cache is too small for that.
+        at_once: how many samples all workers read at a time. A StoreError says that the cache is too small for them.
         """
         self._at_once, is_new = at_once, not self._scheduled
         until = min(self._scheduled + SAMPLES_MORE, self._drawn + MAX_SCHEDULED_SAMPLES)

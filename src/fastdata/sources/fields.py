@@ -236,7 +236,7 @@ def _value(root: AnyPath, source: Source, field: Field, own: Iterator[Any]) -> A
 
 
 def _bytes(root: AnyPath, source: Source, ending: str, own: Iterable[Any]) -> bytes:
-    """Read the bytes of a file next to an image, or of a member of a tar, whose offset and size come next in `own`."""
+    """Read a file next to an image, or a member of a tar. own: yields the offset and the size of the next member."""
     if source.locator:
         member = next(iter(own))
         if member is None:
@@ -287,7 +287,7 @@ def _array_in(data: bytes) -> Array:
 
 
 def fit(column: Column, value: Any) -> Any:
-    """Return a value as the column can hold it. Raise ValueError if it cannot, OverflowError or RecursionError if Python cannot."""
+    """Return a value as the column holds it. Raise ValueError, OverflowError or RecursionError if it does not fit."""
     if column.geometry is not None:
         return _as_instances(column, value)
     if column.type == "json":

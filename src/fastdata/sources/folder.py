@@ -54,7 +54,7 @@ class Walk:
                     yield name
 
     def _is_above(self, link: Path, folder: str) -> bool:
-        """Return whether a link leads to a folder above it, also on the way through other links."""
+        """Return whether a link leads to a folder above it, directly or by way of other links."""
         way = (folder, *map(str, PurePosixPath(folder).parents))
         return any(Path(str(self._root), one).resolve().is_relative_to(link.resolve()) for one in way)
 
@@ -105,7 +105,7 @@ def some_names(path: AnyPath) -> Iterator[str]:
 
 
 def list_folder(root: AnyPath, endings: frozenset[str] = EXTENSIONS) -> SourceList:
-    """List the files of a folder that have one of the endings, or none. Each folder in it is a class."""
+    """List the files of a folder that have one of the endings, or no ending. Each folder in it is a class."""
     walk, skipped = Walk(root), Counter[str]()
 
     def inputs(folder: str, label: int) -> Iterator[Source]:
@@ -160,7 +160,7 @@ class FileIndex:
         return path_key(self._stem(name))
 
     def find(self, name: str, own: str = "", suffix: str = "") -> list[Source]:
-        """Return the files of an input; of exactly its name if there are any. own, suffix: see `suffixes`."""
+        """Return the files of an input: those of exactly its name, if there are any. own, suffix: see `suffixes`."""
         files, exact = self._files.get(self.key(name).removesuffix(own) + suffix, []), self._stem(name).removesuffix(own) + suffix
         found = [file for file in files if self._stem(file.name) == exact] or files
         self._uses.update(file.name for file in found)
@@ -172,7 +172,7 @@ class FileIndex:
     def suffixes(self, inputs: SourceList) -> tuple[str, str]:
         """Return the suffix that all inputs add to the names they share with files, such as "_leftImg8bit", and the files' suffix.
 
-        Files add what more than half of them do, such as "_mask". Inputs add something only if nothing is paired without that.
+        The files' suffix is what more than half of them add, such as "_mask". Inputs have one only if nothing is paired without it.
         """
         own, stems = "", {self.key(source.name) for source in inputs.sources}
         counts = self._added(stems)
@@ -187,7 +187,7 @@ class FileIndex:
         return own, min(often, default="")
 
     def _added(self, stems: Container[str]) -> Counter[str]:
-        """Count the suffixes of files after the longest of these names that they begin with."""
+        """Count the ends of file names, after the longest of `stems` that each name begins with."""
         counts = Counter[str]()
         for key in self._files:
             cuts = (k for k in range(len(key), 0, -1) if k == len(key) or not key[k - 1 : k + 1].isdecimal())  # 1 is no part of 10
@@ -224,7 +224,7 @@ def with_companion(source: Source, files: Sequence[Source], called: str) -> Sour
 
 
 def is_image_or_bare(name: str) -> bool:
-    """Return whether a file name has the extension of an image, or none."""
+    """Return whether a file name has the extension of an image, or no extension."""
     return is_image(name) or not os.path.splitext(name)[1]
 
 
@@ -235,7 +235,7 @@ def with_files(
     belongs: Callable[[str], bool] = is_image_or_bare,
     stem: Callable[[str], str] = stem_of,
 ) -> SourceList:
-    """Return the inputs, each with the file of another folder that has its path. belongs: whether a file of a name is one."""
+    """Return the inputs, each with the file of another folder that has its path. belongs: whether a file of this name counts."""
     index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk_files(folder) if belongs(name)), stem)
     added = index.suffixes(inputs) if called == "mask" else ("", "")
     sources = Packed(with_companion(source, index.find(source.name, *added), called) for source in inputs.sources)
@@ -244,7 +244,7 @@ def with_files(
 
 
 def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[AnyPath]:
-    """Return the folders of the images of a sample, from the name and place of each, perhaps in SOURCE; [] if none is there."""
+    """Return the folders of a sample's images, or [] if there is none. images: their names and folders, perhaps in SOURCE."""
     root, found = to_path(source), dict[str, AnyPath | None]()
     for name, where in images if root.is_dir() else ():
         found[f"{name}={where}"] = next((path for path in (root / where, to_path(where)) if path.is_dir()), None)

@@ -126,7 +126,7 @@ Locator = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Field:
-    """A column of the store, and the source of its values. Text is the argument of `--fields`."""
+    """A column of the store, and the source of its values. Its text is the argument of `--fields`."""
 
     column: Column  # what is stored, before text becomes tokens
     listed: bool = False  # whether the inputs have the values, in `values`; if not, a worker reads them: they are not in the plan

@@ -126,7 +126,7 @@ def _no_classes(by: str, value: object) -> PrepError:
 
 
 def _name(value: object, names: Sequence[str], by: str) -> str:
-    """Return the name at the index that a label is."""
+    """Return the class name at the index that a label gives."""
     text = str(BOOLEANS.index(value)) if value in BOOLEANS else str(value)
     if not WHOLE.fullmatch(text) or int(text) >= len(names):
         raise PrepError(f"the label {value!r} has no name: {by} has {len(names)} classes, {', '.join(names[:5])} and so on")
@@ -171,7 +171,7 @@ def _encode_numbers(values: Iterable[Value], names: Sequence[str], by: str) -> t
 
 
 def _target(value: Value, by: str) -> tuple[float, ...] | None:
-    """Return the numbers to predict; None if any of them is missing."""
+    """Return the numbers to predict, or None if any of them is missing."""
     value = _plain(value, by)
     cells = value if isinstance(value, tuple) else (value,)
     if None in cells:

@@ -140,7 +140,7 @@ class Client:
         raise RemoteError(f"{url} was read {TRIES} times, with different bytes: the network changes them")
 
     def copy(self, url: str) -> str:
-        """Return the path of a copy on a disk of this machine, which has no name and lasts until another is asked for."""
+        """Return the path of an object's copy on a local disk. The copy has no name, and lasts until another one is made."""
         if self._copy is None or self._copy[0] != url:
             size, (bucket, key) = self.size_of_object(url), self.at(url)
             self.close_copy()

@@ -136,7 +136,7 @@ def save_values(columns: Sequence[Column], rows: Sequence[Sequence[Any]], path: 
 
 
 def _as_items(column: Column, value: Any) -> Array:
-    """Return a value of differing length as an array [length, *shape]."""
+    """Return a value of any length as an array [length, *shape]."""
     if column.type in TEXTS:
         if column.type == "json":
             value = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

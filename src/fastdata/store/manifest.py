@@ -98,7 +98,7 @@ class Manifest(Entry, frozen=True, kw_only=True):
     Attributes:
         kind: the kind of data.
         images: the names of the images of a sample, if it has several.
-        sections: what only its kind has, by name.
+        sections: the sections of its kind, by name.
         xxh3_128: of the file that it was read from. No two stores have the same, though their fingerprints may be equal: inputs are
             known by their sizes, so that others may have replaced them.
     """

@@ -20,7 +20,7 @@ def export(
 ) -> int:
     """Write all tokens of a store into a folder, and return the number of files.
 
-    `train.bin` and `val.bin`, which has the last ones, are for `np.memmap`; with a tokenizer of characters comes `meta.pkl`.
+    `train.bin`, and `val.bin` with the last tokens, are for `np.memmap`. A tokenizer of characters adds `meta.pkl`.
     """
     variant, section = store.manifest.variants[0], store.manifest.section("tokens")
     if variant.form.dtype != "uint16":

@@ -62,7 +62,7 @@ class Checkpoints:
         return aside if found else None
 
     def save(self, update: int, state: dict[str, Any]) -> None:
-        """Write a state, which may change once this returns, after `wait`."""
+        """Write a state, after `wait`. The state may change once this returns."""
         if self._world.rank == 0:
             with_thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
             self._written = with_thread.submit(self._write, update, _copied(state))

@@ -44,7 +44,7 @@ class RunTotals(dict[str, float]):
 
 
 class Means:
-    """Means by name, of sums and counts on their device: the host waits for a tensor only when a record is written."""
+    """Means by name. Sums and counts stay on their device: the host waits for a tensor only when a record is written."""
 
     def __init__(self) -> None:
         self._sums = dict[str, tuple[Any, Any]]()

@@ -19,7 +19,7 @@ SchedulerLike: TypeAlias = Callable[[int], float] | LRScheduler | tuple[LRSchedu
 
 
 class Schedule:
-    """Sets the rates of an optimizer from nothing, a function of the update, or a scheduler of torch (`of_torch`).
+    """Sets the rates of an optimizer by a function of the update, a scheduler of torch (`of_torch`), or not at all.
 
     It steps `every` "update", "epoch" or "evaluation", or "never"; `metric` is that of a ReduceLROnPlateau.
     """
