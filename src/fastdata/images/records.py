@@ -214,7 +214,7 @@ class StoreImages(_Holdable):
         return self.store.uses(self.variant, ids, 0 if self.records is None else len(self.records))
 
     def with_size(self, size: int | None, **options: Any) -> StoreImages:
-        """Return images of another size, or the masks or other images of these samples. options: `mask`, `image`, if they change."""
+        """Return images of another size, or masks or other images of these samples. options: `mask`, `image`, if they change."""
         return StoreImages(self.store.location, size, expected=self.store.manifest.xxh3_128, **(self._options | options))
 
     def __reduce__(self) -> Any:
