@@ -60,7 +60,6 @@ test-integrations: $(CLIENTS)/.installed
 	$(CLIENTS)/bin/python $(PYTEST) tests/integrations
 
 test-scale: $(SCALE)/.installed
-	@tests/scale/install_servers.sh
 	$(SCALE)/bin/python -m pytest -q tests/scale -m scale
 
 test-lowest: test-torch-$(LOWEST)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from fastdata.errors import StoreError
+from fastdata.remote.bucket import is_url, local_path, parse_bytes
 from fastdata.remote.cache import RemoteFile, ShardCache, map_number
 from fastdata.remote.downloader import Downloader, ReadSchedule
-from fastdata.remote.url import is_url, local_path, parse_bytes
 
 
 def never(path: Path) -> float:
@@ -136,16 +136,16 @@ def test_nothing_is_deleted_in_a_folder_of_others(tmp_path: Path) -> None:
 
 def test_the_next_use_is_that_of_the_loader_that_comes_to_it_first(tmp_path: Path) -> None:
     downloader, (a, b) = Downloader(cache_of(tmp_path / "c"), tmp_path), (tmp_path / "a", tmp_path / "b")
-    for name, now, uses in (("x", 100, {a: ([0, 300], [50, 310]), b: ([90], [120])}), ("y", 0, {a: ([20], [30])})):
+    for name, now, uses in (("x", 100, {a: [(0, 50), (300, 310)], b: [(90, 120)]}), ("y", 0, {a: [(20, 30)]})):
         (tmp_path / name).write_bytes(np.int64(now).tobytes())
-        known = {path: (None, path.name, *stretches) for path, stretches in uses.items()}
+        known = {path: (None, None, stretches) for path, stretches in uses.items()}
         downloader._schedules[name] = ReadSchedule((0, 0), map_number(tmp_path / name), known)
     assert [downloader._next_use(path) for path in (a, b, tmp_path)] == [20.0, 0.0, float("inf")]
-    assert [path for _, path, _, _ in downloader._uses()] == [a, b]
+    assert [path for path, _, _ in downloader._uses()] == [a, b]
     del downloader._schedules["y"]
     assert downloader._next_use(a) == 200.0
     a.write_text("is there")
-    assert [path for _, path, _, _ in downloader._uses()] == [b]
+    assert [path for path, _, _ in downloader._uses()] == [b]
 
 
 def test_sizes_and_urls() -> None:

@@ -24,7 +24,7 @@ from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.errors import FastDataError, PrepError
 from fastdata.options import as_option, options_of
-from fastdata.remote.url import is_url, parse_bytes, parse_storage
+from fastdata.remote.bucket import is_url, parse_bytes, parse_storage
 from fastdata.words import human_bytes, number_of
 
 if TYPE_CHECKING:

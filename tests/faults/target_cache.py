@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -21,7 +20,6 @@ import stores
 from fastdata.errors import RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.remote.cache import RemoteFile, ShardCache
-from fastdata.remote.downloader import fill
 from fastdata.remote.reader import RemoteStore
 from fastdata.store.store import Store
 from target import Case, target
@@ -29,18 +27,6 @@ from target_stores import files_of
 
 URL = "s3://bucket/store"
 OUTSIDE = b"a file of somebody else"
-
-
-class AtOnce(Executor):
-    """Runs what it is given in the same thread, so that a case can be made again."""
-
-    def submit(self, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        future = Future[Any]()
-        try:
-            future.set_result(call(*arguments, **options))
-        except Exception as error:  # noqa: BLE001  whoever asks for the result gets it
-            future.set_exception(error)
-        return future
 
 
 class Answers(Bucket):
@@ -71,7 +57,7 @@ class OwnSession:
     process: int = os.getpid()
 
     def manifest(self) -> bytes:
-        return self.bucket.read_twice("manifest.json")
+        return self.bucket.read("manifest.json", twice=True)
 
     def ask(self, *files: RemoteFile) -> None:
         for file in files:
@@ -79,7 +65,7 @@ class OwnSession:
                 cache = ShardCache(self.folder)
                 descriptor = cache.begin(file, lambda path: 0.0)
                 assert descriptor is not None
-                fill(cache, self.bucket, file, descriptor, AtOnce())
+                cache.fill(file, descriptor, partial(self.bucket.fetch, file.name, file.bytes, file.xxh3_128))
             except OSError as error:
                 raise StoreError(str(error)) from None
 

@@ -5,19 +5,12 @@ They are collected where obstore is installed, and those that are marked scale r
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from email.utils import formatdate
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,7 +29,6 @@ elif find_spec("ray") is None:
     collect_ignore = ["test_ray.py"]
 
 SIZES = (256, 180, 96)
-AZURITE = Path(__file__).parents[2] / "build/azurite/node_modules/.bin"
 Compare = Callable[[Path], None]
 CLEAN = ("AWS_", "AZURE_", "GOOGLE_", "FASTDATA_")
 
@@ -119,46 +111,6 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the environment."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-
-
-@pytest.fixture(scope="session")
-def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Options of a client of azurite, Microsoft's emulator of Azure, with a container called bucket."""
-    program = shutil.which("azurite-blob", path=f"{AZURITE}{os.pathsep}{os.environ['PATH']}")
-    if program is None:
-        pytest.skip("azurite is not installed: tests/scale/install_servers.sh does it, with npm")
-    (port,) = free_ports(1)
-    options = ["--blobPort", str(port), "--skipApiVersionCheck", "--disableTelemetry", "--silent", "--location"]
-    process = subprocess.Popen([program, *options, str(tmp_path_factory.mktemp("azurite"))], stdout=subprocess.DEVNULL)
-    storage = {
-        "account_name": "devstoreaccount1",
-        "account_key": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",  # public
-        "endpoint": f"http://127.0.0.1:{port}/devstoreaccount1",
-    }
-    try:
-        _make_container(port, storage["account_key"])
-        yield storage
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _make_container(port: int, key: str) -> None:
-    """PUT a container, signed as Azure wants it (Shared Key)."""
-    date = formatdate(usegmt=True)
-    headers = f"x-ms-date:{date}\nx-ms-version:2021-08-06\n"
-    text = "PUT" + "\n" * 12 + headers + "/devstoreaccount1/devstoreaccount1/bucket\nrestype:container"
-    digest = base64.b64encode(hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()).decode()
-    signed = {"x-ms-date": date, "x-ms-version": "2021-08-06", "Authorization": f"SharedKey devstoreaccount1:{digest}"}
-    url = f"http://127.0.0.1:{port}/devstoreaccount1/bucket?restype=container"
-    for _ in range(300):
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=signed), timeout=5):
-                return
-        except urllib.error.HTTPError as error:
-            raise RuntimeError(error.read()) from error
-        except OSError:
-            time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")

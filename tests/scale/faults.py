@@ -1,4 +1,4 @@
-"""HTTP servers of a folder that fail as told: they count requests, delay answers, and answer with errors or damaged bodies.
+"""An HTTP server of a folder that fails as told: it counts requests, delays answers, and answers with errors or damaged bodies.
 
 python tests/scale/faults.py FOLDER [CHANCE [RATE]]        serves S3 until its standard input ends; prints the port
 """
@@ -55,7 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class FaultServer(ThreadingHTTPServer):
-    """Serves GET and HEAD with ranges, as S3 does below /bucket/, on a port of its own.
+    """A server on a port of its own, of files; and of S3, whose buckets are folders of the folder. Multipart uploads and lists work
+    as Amazon's do; signatures are not checked, checksums of bodies are.
 
     Attributes:
         chance: the probability of each fault of `faults`, for each GET of something whose path has `of` in it.
@@ -65,6 +66,10 @@ class FaultServer(ThreadingHTTPServer):
         stall_s: how long an answer stalls before the connection ends.
         requests, nbytes: GETs and bytes of each path.
         made: the faults that were made.
+        page: names in one answer to a list; `requests` counts these answers as "LIST".
+        writes: objects, or parts of them, that came, by path.
+        write_chance: the probability of each fault for each write: as for a GET, but "cut", "stall" and "twice" come after the
+            object was written: the answer is lost, comes late, or is that to a second request.
     """
 
     daemon_threads = False  # `server_close` waits for them
@@ -82,6 +87,10 @@ class FaultServer(ThreadingHTTPServer):
         self.requests: Counter[str] = Counter()
         self.nbytes: Counter[str] = Counter()
         self.made: Counter[str] = Counter()
+        self.page = 1000
+        self.writes: Counter[str] = Counter()
+        self.write_chance = 0.0
+        self._uploads: dict[str, dict[int, bytes]] = {}
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -114,6 +123,21 @@ class FaultServer(ThreadingHTTPServer):
     def answer(self, connection: Any, verb: str, path: str, query: str, headers: dict[str, str], body: bytes) -> bool:
         """Answer a request; return whether the connection goes on."""
         time.sleep(self.delay_s)
+        asked = parse_qs(query, keep_blank_values=True)
+        if verb in ("GET", "HEAD") and "list-type" not in asked:
+            return self._read(connection, verb, path, headers)
+        if not (self.root / path.partition("/")[0]).is_dir():
+            _say(connection, "404", _error("NoSuchBucket"))
+            return True
+        if verb != "GET":
+            return self._write(connection, verb, path, asked, headers, body)
+        with self._lock:
+            self.requests["LIST"] += 1
+        fault = self.always.get("LIST", "")
+        _say(connection, fault or "200", _error(ERRORS[fault]) if fault else self._list(path, asked))
+        return True
+
+    def _read(self, connection: Any, verb: str, path: str, headers: dict[str, str]) -> bool:
         with self._lock:
             fault = self._choose(path) if verb == "GET" else ""
             self.made[fault] += 1
@@ -140,9 +164,8 @@ class FaultServer(ThreadingHTTPServer):
             content = bytearray(opened.read(stop - start - (fault == "short" and stop > start)))
         if fault == "elsewhere":
             start, stop = start + 1, stop + 1
-        head = (
-            f"HTTP/1.1 {'206 Partial Content' if asked else '200 OK'}\r\nContent-Length: {len(content)}\r\nAccept-Ranges: bytes\r\n"
-        )
+        status = "206 Partial Content" if asked else "200 OK"
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\nAccept-Ranges: bytes\r\n"
         if fault != "untagged":
             head += f'ETag: "{_md5(file, size, file.stat().st_mtime_ns)}"\r\n'
         head += "Last-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n"
@@ -170,6 +193,84 @@ class FaultServer(ThreadingHTTPServer):
             connection.sendall(body[start : start + step])
             if self.rate:
                 time.sleep(step / self.rate)
+
+    def _write(
+        self, connection: Any, verb: str, path: str, asked: dict[str, list[str]], headers: dict[str, str], body: bytes
+    ) -> bool:
+        with self._lock:
+            self.writes[path] += verb == "PUT"
+            place = self._random.random()
+            fault = next((fault for text, fault in self.always.items() if text in path), "")
+            if not fault and place < self.write_chance * len(WRITE_FAULTS):
+                fault = WRITE_FAULTS[int(place / self.write_chance)]
+            self.made[f"{fault} of a write" if fault else ""] += 1
+        if fault in ERRORS:
+            _say(connection, fault, _error(ERRORS[fault]))
+            return True
+        if fault == "reset":
+            _reset(connection)
+            return False
+        if fault == "flip" and body:
+            body = bytes([body[0] ^ 1]) + body[1:]
+        status, answer, more = self._store(verb, path, asked, headers, body)
+        if fault == "twice":
+            status, answer, more = self._store(verb, path, asked, headers, body)
+        if fault == "stall":
+            self._closed.wait(self.stall_s)
+        if fault not in ("cut", "stall"):
+            _say(connection, status, answer, more)
+        return fault not in ("cut", "stall")
+
+    def _store(
+        self, verb: str, path: str, asked: dict[str, list[str]], headers: dict[str, str], body: bytes
+    ) -> tuple[str, bytes, str]:
+        """Carry out a request; return the status, the body and more headers of its answer."""
+        told = headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
+        if told != "UNSIGNED-PAYLOAD" and told != hashlib.sha256(body).hexdigest():
+            return "400", _error("XAmzContentSHA256Mismatch"), ""
+        if verb == "POST" and "uploads" in asked:
+            with self._lock:
+                number = f"u{len(self._uploads)}"
+                self._uploads[number] = {}
+            body = f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>".encode()
+            return "200", body, ""
+        if "uploadId" in asked:
+            number = asked["uploadId"][0]
+            if number not in self._uploads:
+                return "404", _error("NoSuchUpload"), ""
+            if verb == "PUT":
+                self._uploads[number][int(asked["partNumber"][0])] = body
+                return "200", b"", TAG
+            parts = self._uploads.pop(number)
+            if verb == "DELETE":
+                return "204", b"", ""
+            self._put(path, b"".join(parts[k] for k in sorted(parts)))
+            return "200", b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>", TAG
+        self._put(path, body)
+        return "200", b"", TAG
+
+    def _put(self, path: str, body: bytes) -> None:
+        temporary = self.root / f"{threading.get_ident()}.tmp"
+        temporary.write_bytes(body)
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        temporary.replace(self.root / path)
+
+    def _list(self, path: str, asked: dict[str, list[str]]) -> bytes:
+        """List objects, a page at a time."""
+        root = self.root / path.strip("/")
+        prefix, after = asked.get("prefix", [""])[0], asked.get("continuation-token", [""])[0]
+        folder = root / prefix.rpartition("/")[0]
+        names = sorted(file.relative_to(root).as_posix() for file in folder.rglob("*") if file.is_file())
+        names = [name for name in names if name.startswith(prefix) and name > after]
+        page = names[: self.page]
+        found = "".join(
+            f"<Contents><Key>{escape(name)}</Key><Size>{(root / name).stat().st_size}</Size><ETag>x</ETag>"
+            "<LastModified>2026-11-22T08:00:00.000Z</LastModified></Contents>"
+            for name in page
+        )
+        more = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if len(names) > len(page) else ""
+        cut = str(bool(more)).lower()
+        return f"<ListBucketResult><IsTruncated>{cut}</IsTruncated>{more}{found}</ListBucketResult>".encode()
 
 
 def _say(connection: socket.socket, status: str, body: bytes = b"", more: str = "") -> None:
@@ -200,129 +301,12 @@ def serving(root: Path, seed: int = 0) -> Iterator[FaultServer]:
         server.close()
 
 
-class FaultStore(FaultServer):
-    """A server of S3: objects below /bucket/ are files in the folder's folder of that name. Multipart uploads and lists work as
-    Amazon's do; signatures are not checked, checksums of bodies are.
-
-    Attributes:
-        part: names in one answer to a list; `requests` counts these answers as "LIST".
-        writes: objects, or parts of them, that came, by path.
-        write_chance: the probability of each fault for each write: as for a GET, but "cut", "stall" and "twice" come after the
-            object was written: the answer is lost, comes late, or is that to a second request.
-    """
-
-    def __init__(self, root: Path, seed: int = 0) -> None:
-        self.part = 1000
-        self.writes: Counter[str] = Counter()
-        self.write_chance = 0.0
-        self._uploads: dict[str, dict[int, bytes]] = {}
-        self._objects = threading.Lock()
-        super().__init__(root, seed)
-
-    def answer(self, connection: Any, verb: str, path: str, query: str, headers: dict[str, str], body: bytes) -> bool:
-        asked = parse_qs(query, keep_blank_values=True)
-        if not (self.root / path.partition("/")[0]).is_dir():
-            _say(connection, "404", _error("NoSuchBucket"))
-            return True
-        if verb == "GET" and "list-type" in asked:
-            time.sleep(self.delay_s)
-            with self._lock:
-                self.requests["LIST"] += 1
-            fault = self.always.get("LIST", "")
-            _say(connection, fault or "200", _error(ERRORS[fault]) if fault else self._list(path, asked))
-            return True
-        if verb in ("GET", "HEAD"):
-            return super().answer(connection, verb, path, query, headers, body)
-        time.sleep(self.delay_s)
-        with self._lock:
-            self.writes[path] += verb == "PUT"
-            place = self._random.random()
-            fault = next((fault for text, fault in self.always.items() if text in path), "")
-            if not fault and place < self.write_chance * len(WRITE_FAULTS):
-                fault = WRITE_FAULTS[int(place / self.write_chance)]
-            self.made[f"{fault} of a write" if fault else ""] += 1
-        if fault in ERRORS:
-            _say(connection, fault, _error(ERRORS[fault]))
-            return True
-        if fault == "reset":
-            _reset(connection)
-            return False
-        if fault == "flip" and body:
-            body = bytes([body[0] ^ 1]) + body[1:]
-        status, answer, more = self._write(verb, path, asked, headers, body)
-        if fault == "twice":
-            status, answer, more = self._write(verb, path, asked, headers, body)
-        if fault == "stall":
-            self._closed.wait(self.stall_s)
-        if fault not in ("cut", "stall"):
-            _say(connection, status, answer, more)
-        return fault not in ("cut", "stall")
-
-    def _write(
-        self, verb: str, path: str, asked: dict[str, list[str]], headers: dict[str, str], body: bytes
-    ) -> tuple[str, bytes, str]:
-        """Carry out a request; return the status, the body and more headers of its answer."""
-        told = headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
-        if told != "UNSIGNED-PAYLOAD" and told != hashlib.sha256(body).hexdigest():
-            return "400", _error("XAmzContentSHA256Mismatch"), ""
-        if verb == "POST" and "uploads" in asked:
-            with self._objects:
-                number = f"u{len(self._uploads)}"
-                self._uploads[number] = {}
-            return (
-                "200",
-                f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>".encode(),
-                "",
-            )
-        if "uploadId" in asked:
-            parts = self._uploads.get(asked["uploadId"][0])
-            if parts is None:
-                return "404", _error("NoSuchUpload"), ""
-            if verb == "PUT":
-                parts[int(asked["partNumber"][0])] = body
-                return "200", b"", TAG
-            if verb == "DELETE":
-                del self._uploads[asked["uploadId"][0]]
-                return "204", b"", ""
-            del self._uploads[asked["uploadId"][0]]
-            self._put(path, b"".join(parts[number] for number in sorted(parts)))
-            return "200", b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>", TAG
-        self._put(path, body)
-        return "200", b"", TAG
-
-    def _put(self, path: str, body: bytes) -> None:
-        temporary = self.root / f"{threading.get_ident()}.tmp"
-        temporary.write_bytes(body)
-        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-        temporary.replace(self.root / path)
-
-    def _list(self, path: str, asked: dict[str, list[str]]) -> bytes:
-        """List objects, `part` at a time."""
-        root = self.root / path.strip("/")
-        prefix, after = asked.get("prefix", [""])[0], asked.get("continuation-token", [""])[0]
-        folder = root / prefix.rpartition("/")[0]
-        names = sorted(file.relative_to(root).as_posix() for file in folder.rglob("*") if file.is_file())
-        names = [name for name in names if name.startswith(prefix) and name > after]
-        page = names[: self.part]
-        found = "".join(
-            f"<Contents><Key>{escape(name)}</Key><Size>{(root / name).stat().st_size}</Size><ETag>x</ETag>"
-            "<LastModified>2026-11-22T08:00:00.000Z</LastModified></Contents>"
-            for name in page
-        )
-        more = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if len(names) > len(page) else ""
-        cut = str(bool(more)).lower()
-        return f"<ListBucketResult><IsTruncated>{cut}</IsTruncated>{more}{found}</ListBucketResult>".encode()
-
-
 @contextmanager
-def storing(root: Path, seed: int = 0) -> Iterator[FaultStore]:
+def storing(root: Path) -> Iterator[FaultServer]:
     """Serve S3 with a bucket called bucket."""
     (root / "bucket").mkdir(parents=True, exist_ok=True)
-    server = FaultStore(root, seed)
-    try:
+    with serving(root) as server:
         yield server
-    finally:
-        server.close()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import fastdata
 from fastdata.errors import PrepError, RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.sources.urls import UrlPath, reading_urls
-from faults import ERRORS, FaultStore, storing
+from faults import ERRORS, FaultServer, storing
 from support import encode, picture, run, tree, write_pictures
 from test_digests import inputs
 
@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bucket(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultStore]:
+def bucket(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
     """A server of S3 with this bucket."""
     with storing(root.parent) as server:
         values = {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "REGION": "us-east-1", "ENDPOINT_URL": server.url}
@@ -115,8 +115,8 @@ def same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_store_is_that_of_the_local_source(kind: str, root: Path, bucket: FaultStore, tmp_path: Path) -> None:
-    bucket.part = 5
+def test_the_store_is_that_of_the_local_source(kind: str, root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+    bucket.page = 5
     source, options = KINDS[kind](root)
     local = prepared(str(root), source, options, tmp_path / "local.fds")
     remote = prepared("s3://bucket", source, options, tmp_path / "remote.fds")
@@ -135,7 +135,7 @@ def test_an_object_with_the_name_of_a_folder_only_marks_it(monkeypatch: pytest.M
             assert [path.name for path in UrlPath(folder).scan()] == names and UrlPath("s3://bucket/in").is_dir()
 
 
-def test_one_listing_and_one_request_for_each_image(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+def test_one_listing_and_one_request_for_each_image(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
     classes(root)
     fastdata.prep("s3://bucket/in", tmp_path / "a.fds", size=24, workers=1)
     used = {path.removeprefix("bucket/"): count for path, count in bucket.requests.items()}
@@ -145,7 +145,7 @@ def test_one_listing_and_one_request_for_each_image(root: Path, bucket: FaultSto
 
 
 def test_tasks_read_the_url_with_their_own_options_and_the_plan_has_no_secrets(
-    root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The endpoint and the region are not in the environment, and not in the plan."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
@@ -164,14 +164,14 @@ def test_tasks_read_the_url_with_their_own_options_and_the_plan_has_no_secrets(
     same(out, expected)
 
 
-def test_an_object_that_is_missing_is_a_reject(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+def test_an_object_that_is_missing_is_a_reject(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
     write_pictures(root / "in/k", 6)
     bucket.always = {"in/k/03.png": "404"}  # it went away after it was listed
     summary = fastdata.prep("s3://bucket/in", tmp_path / "a.fds", workers=1)
     assert (summary.kept, summary.rejected) == (5, {"missing": 1})
 
 
-def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
     source, options = tars(root)
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", **options).out
@@ -186,7 +186,7 @@ def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(root: Path
     same(out, expected)
 
 
-def test_faults_that_pass(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+def test_faults_that_pass(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
     for k in range(60):
         write_pictures(root / f"in/{k % 2}", 1, seed=k)[0].rename(root / f"in/{k % 2}/x{k}.png")
     expected = fastdata.prep(root / "in", tmp_path / "local.fds", workers=1).out
@@ -197,7 +197,7 @@ def test_faults_that_pass(root: Path, bucket: FaultStore, tmp_path: Path) -> Non
     assert bucket.made["flip"] > 3 and len(bucket.made) > 3
 
 
-def test_a_tar_is_streamed_and_an_arrow_file_is_copied_once(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+def test_a_tar_is_streamed_and_an_arrow_file_is_copied_once(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
     for make, more in ((tars, {}), (arrow, {"shard_samples": 2})):
         source, options = make(root)
         bucket.requests.clear()
@@ -206,7 +206,7 @@ def test_a_tar_is_streamed_and_an_arrow_file_is_copied_once(root: Path, bucket: 
         assert requests and max(requests) <= 4
 
 
-def test_over_https_there_are_no_folders(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+def test_over_https_there_are_no_folders(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
     source, options = tars(root)
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     base = f"{bucket.url}/bucket"
@@ -221,7 +221,7 @@ def test_over_https_there_are_no_folders(root: Path, bucket: FaultStore, tmp_pat
     assert (summary.kept, summary.rejected) == (5, {"missing": 1})
 
 
-def test_errors_name_what_is_wrong(root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_what_is_wrong(root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_pictures(root / "in/train", 2), write_pictures(root / "in/val", 2)
     with pytest.raises(
         PrepError, match=r"s3://bucket/in holds train and val side by side[^\n]*\n  fastdata-prep s3://bucket/in/train in-train.fds"
@@ -238,7 +238,7 @@ def test_errors_name_what_is_wrong(root: Path, bucket: FaultStore, tmp_path: Pat
 
 @pytest.mark.parametrize("make", [tars, path_table, parquet])
 def test_the_right_to_read_named_objects_suffices(
-    make: Any, root: Path, bucket: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Any, root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ERRORS, "403", "AccessDenied")
     source, options = make(root)
@@ -249,7 +249,7 @@ def test_the_right_to_read_named_objects_suffices(
         fastdata.prep("s3://bucket/none", tmp_path / "b.fds")
 
 
-def test_this_process_may_fork_workers(root: Path, bucket: FaultStore, tmp_path: Path) -> None:
+def test_this_process_may_fork_workers(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
     """A child that uses URLs itself is told to start in another way; it would wait for ever."""
     source, _ = tars(root)
     code = (

@@ -18,8 +18,8 @@ from fastdata.data.opening import RAMDataset
 from fastdata.data.random import ROW_MASK, repeated, uniforms
 from fastdata.errors import LoaderError, StoreError
 from fastdata.images.crops import Crop
+from fastdata.remote.bucket import Storage
 from fastdata.remote.reader import locate
-from fastdata.remote.url import Storage
 from fastdata.store.store import Use
 from fastdata.types import Array, StrPath
 

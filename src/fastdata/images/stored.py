@@ -15,8 +15,8 @@ from fastdata.images.crops import Crop
 from fastdata.images.dataset import Fields, ImageDataset
 from fastdata.images.records import FileImages, StoreImages
 from fastdata.images.view import AnyCrop, Transform, View
+from fastdata.remote.bucket import Storage
 from fastdata.remote.reader import locate
-from fastdata.remote.url import Storage
 from fastdata.types import StrPath
 
 

@@ -17,7 +17,7 @@ from fastdata.kinds import Modality
 from fastdata.options import as_option, build, options_of
 from fastdata.prepare.plan import Plan, PrepareRun
 from fastdata.prepare.spawn import preload
-from fastdata.remote.url import Storage, is_url, local_path, scheme
+from fastdata.remote.bucket import Storage, is_url, local_path, scheme
 from fastdata.sources.base import locate
 from fastdata.sources.inputs import SplitsError
 from fastdata.sources.labels import NoClassesError, UnknownClassError

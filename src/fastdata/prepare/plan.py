@@ -21,7 +21,7 @@ from msgspec import convert, to_builtins
 from fastdata import kinds
 from fastdata._version import __version__
 from fastdata.errors import PrepError, StoreError, lacking
-from fastdata.remote.url import Storage
+from fastdata.remote.bucket import Storage
 from fastdata.sources.inputs import Field, Packed, Source, SourceList, shuffled, trimmed
 from fastdata.sources.urls import AnyPath, UrlPath, stamps_of, to_path
 from fastdata.store.columns import Column

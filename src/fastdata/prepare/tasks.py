@@ -27,13 +27,12 @@ from fastdata.prepare.plan import PrepareRun, check_host, difference, load_plan,
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
 from fastdata.prepare.worker import shard_path, shard_table
-from fastdata.remote.bucket import Bucket
-from fastdata.remote.publish import publish, read_fingerprint
-from fastdata.remote.url import Storage
+from fastdata.remote.bucket import Bucket, Storage
+from fastdata.remote.publish import publish, published
 from fastdata.sources.python import share
 from fastdata.sources.urls import reading_urls
 from fastdata.store.files import COLUMNS, MANIFEST, NEXT, REJECTS, WORK, clear, is_own
-from fastdata.store.manifest import parse_manifest, read_manifest
+from fastdata.store.manifest import read_manifest
 from fastdata.store.store import Store
 from fastdata.types import StrPath
 
@@ -312,14 +311,12 @@ def _finish_store(work: PrepareRun, resumed: int | None, started: float) -> Summ
 
 def _at_url(work: PrepareRun) -> Summary | None:
     """Return the summary of a store that is at its URL already, or None if the URL is free. Raise a PrepError otherwise."""
-    bucket = Bucket(work.url, work.storage, create=True)
-    stored = read_fingerprint(bucket)
-    if stored is None:
+    bucket = Bucket(work.url, work.storage)
+    if (manifest := published(bucket)) is None:
         if foreign := next((name for name, _ in bucket.list() if not is_own(name)), ""):
             raise PrepError(f"OUT {work.url} is not a store, but holds {foreign}; choose another URL, or remove it yourself")
         return None
-    if stored != work.plan.fingerprint:
+    if manifest.fingerprint != work.plan.fingerprint:
         raise PrepError(f"{work.url} was made with other options or inputs: give another URL, or delete what is there")
-    rejects = [json.loads(line) for line in bucket.read_twice(REJECTS).splitlines()]
-    manifest = parse_manifest(bucket.read_twice(MANIFEST), f"{work.url}/{MANIFEST}")
+    rejects = [json.loads(line) for line in bucket.read(REJECTS, twice=True).splitlines()]
     return summarize(work.url, manifest, rejects, work.plan)

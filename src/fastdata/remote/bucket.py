@@ -1,4 +1,4 @@
-"""Object storage through obstore, behind one small interface.
+"""URLs of object storage, and what is there, through obstore, behind one small interface.
 
 A process that has used obstore may fork, but its children would hang if they used it: they get an error. So workers of datasets and
 loaders leave it to the downloader.
@@ -7,36 +7,40 @@ loaders leave it to the downloader.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import xxhash
 
 from fastdata.errors import RemoteError, lacking, needs
-from fastdata.remote.url import Storage, local_path, scheme, split_url
 
+Storage = Mapping[str, Any]
+
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "https", "http", "file")
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
-AHEAD = 4  # requests of one download in flight
+RANGES_AT_ONCE = 4  # requests of one download in flight
 PART = 8 << 20  # of a multipart upload
-TRIES = 4  # to write an object, or to read equal bytes twice
-CHECKED_TRIES = 6  # to read bytes with the right checksum
+WRITES = 4  # of an object, until one succeeds
+READS = 6  # of an object, until its bytes are right
+MD5 = re.compile("[0-9a-f]{32}")  # the ETag of an object that was written at once, and not encrypted with a key of its own
 TIMEOUTS = {"timeout": timedelta(seconds=120), "connect_timeout": timedelta(seconds=5)}
 RETRIES = {"backoff": {"init_backoff": timedelta(milliseconds=100)}, "retry_timeout": timedelta(seconds=60)}
 # Seconds without a byte after which the rest is asked for again, and how often: to read, to read from a slow server, and to write,
 # where the seconds are for a part, so that eight uploads at once need 5 Mbit/s
 CLIENTS = (1, 1), (5, 6), (120, 6)
+ENDPOINTS = "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL"  # variables
 CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("too many open files", lacking(OSError(errno.EMFILE, ""))),
-    ("unable to canonicalize", "there is no such folder"),
     ("nosuchbucket", "there is no such bucket"),
     ("containernotfound", "there is no such container"),
     ("expired", "the credentials have expired: renew them"),
@@ -45,6 +49,58 @@ CAUSES = (  # what a server or a library says, in lower case, and what it means
     ("connection refused", "no server answers there: check the endpoint"),
     ("timed out", "the server does not answer in time"),
 )
+
+
+def scheme(text: str) -> str:
+    """Return the scheme of a URL in lower case, or "" for a path."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
+    return found[1].lower() if found else ""
+
+
+def is_url(path: Any) -> bool:
+    """Return whether this is a URL of object storage, and not a path. Raise a ValueError for a URL of another scheme."""
+    if not isinstance(path, str) or not scheme(path):
+        return False
+    if scheme(path) not in SCHEMES:
+        raise ValueError(f"{path} is a URL of an unknown scheme; known are {', '.join(SCHEMES)}")
+    return True
+
+
+def local_path(url: str) -> Path:
+    """Return the path of a file:// URL."""
+    return Path(unquote("/" + url.partition("://")[2].partition("/")[2]))
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Return the URL of a bucket, or of the first folder of a server, and the key of an object in it."""
+    head, _, rest = url.partition("://")
+    host, _, key = rest.partition("/")
+    key = key.strip("/")
+    if scheme(url) == "file":
+        return f"{head}://", unquote(key)
+    if scheme(url) not in ("http", "https"):
+        return f"{head}://{host}", key
+    first, slash, inner = key.partition("/")  # of a server of S3 or Azure, the first folder is the bucket
+    return (f"{head}://{host}/{first}", unquote(inner)) if slash else (f"{head}://{host}", unquote(key))
+
+
+def parse_bytes(text: int | str, name: str) -> int:
+    """Return a size in bytes, given as a number or with a unit, such as "200GB". A ValueError names the argument `name`."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]I?B|B|)", str(text).strip().upper())
+    if found is None:
+        raise ValueError(f"{name} is {text!r}, but must be bytes, as 500000000, or have a unit, as '200GB' or '512MiB'")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+def parse_storage(words: Iterable[str]) -> dict[str, Any]:
+    """Return options of a client that are given as KEY=VALUE, or raise a ValueError."""
+    found = dict[str, Any]()
+    for word in words:
+        key, is_given, value = word.partition("=")
+        if not key or not is_given:
+            raise ValueError(f"--storage is {word!r}, but must be KEY=VALUE, such as endpoint=http://127.0.0.1:9000")
+        found[key] = value.lower() == "true" if value.lower() in ("true", "false") else value
+    return found
 
 
 _users = set[int]()  # this process, and those that it was forked from, if they have used a client
@@ -59,7 +115,7 @@ class Bucket:
     plain: whether objects may come without TLS, which would notice changed bytes.
     """
 
-    def __init__(self, url: str, storage: Storage | None = None, *, create: bool = False) -> None:
+    def __init__(self, url: str, storage: Storage | None = None) -> None:
         with needs("obstore"):
             import obstore
             from obstore.store import LocalStore, from_url
@@ -67,7 +123,7 @@ class Bucket:
         self._api, self._errors = obstore, obstore.exceptions
         base, key = split_url(f"{self.url}/-")
         base = base.replace("#", "%23").replace("?", "%3F")  # they are characters of a key, and no parts of a URL
-        self._prefix = "" if scheme(url) == "file" else key[:-1].rstrip("/")
+        self._prefix = key[:-1].rstrip("/")
         _users.add(os.getpid())
         if len(_users) > 1:
             raise RemoteError(
@@ -75,14 +131,15 @@ class Bucket:
                 "with multiprocessing's method spawn or forkserver"
             )
         storage = storage or {}
-        config, client_options = _options(self.url, storage)
-        self.plain = "allow_http" in client_options
+        endpoints = [url, str(storage.get("endpoint", "")), *(os.environ.get(name, "") for name in ENDPOINTS)]
+        self.plain = any(endpoint.startswith("http://") for endpoint in endpoints)
 
         def client(seconds: int, retries: int) -> Any:
             if scheme(url) == "file":
-                return LocalStore(local_path(self.url), mkdir=create)
-            timeouts, retry_config = {"read_timeout": timedelta(seconds=seconds)}, RETRIES | {"max_retries": retries}
-            return from_url(base, **config, client_options=client_options | timeouts, retry_config=retry_config)
+                return LocalStore()
+            client_options = {**TIMEOUTS, "read_timeout": timedelta(seconds=seconds), "allow_http": self.plain}
+            retry_config = RETRIES | {"max_retries": retries}
+            return from_url(base, **_options(url, storage), client_options=client_options, retry_config=retry_config)
 
         with self._explained(""):
             try:
@@ -102,20 +159,22 @@ class Bucket:
             found = self._api.head(self._store, self._key(path))
             return int(found["size"]), found["e_tag"] or str(found["last_modified"])
 
-    def read_twice(self, path: str) -> bytes:
-        """Return a small object without a known checksum. Without TLS, it is read until two readings are equal."""
-        seen = [self.read_tagged(path)[0]]
-        while self.plain and len(set(seen)) == len(seen):
-            if len(seen) > TRIES:
-                raise RemoteError(f"{self.url}/{path} was read {len(seen)} times, with different bytes: the network changes them")
-            seen.append(self.read_tagged(path)[0])
-        return max(seen, key=seen.count)
+    def read(self, path: str, *, twice: bool = False) -> bytes:
+        """Return an object. Without TLS, its bytes come again until their MD5 is in its ETag, or two answers are equal.
 
-    def read_tagged(self, path: str) -> tuple[bytes, str]:
-        """Return an object and its ETag, or ""."""
-        with self._explained(path):
-            found = self._api.get(self._store, self._key(path))
-            return bytes(found.bytes()), found.meta["e_tag"] or ""
+        twice: answers are also compared if the ETag is no MD5.
+        """
+        seen = set[bytes]()
+        for _ in range(READS):
+            with self._explained(path):
+                found = self._api.get(self._store, self._key(path))
+                data, tag = bytes(found.bytes()), (found.meta["e_tag"] or "").strip('"').lower()
+            if not self.plain or data in seen:
+                return data
+            if hashlib.md5(data, usedforsecurity=False).hexdigest() == tag if MD5.fullmatch(tag) else not twice:
+                return data
+            seen.add(data)
+        raise RemoteError(f"{self.url}/{path} was read {READS} times, with different bytes: the network changes them")
 
     def read_range(self, path: str, start: int, length: int) -> memoryview:
         """Return a range of an object."""
@@ -131,44 +190,45 @@ class Bucket:
             )
         return found
 
-    def download(self, path: str, size: int, descriptor: int, pool: Executor) -> str:
-        """Write an object of a known size to the beginning of a file, and return the xxh3-128 of its bytes, in hexadecimal."""
-        digest, waiting = xxhash.xxh3_128(), deque[Future[memoryview]]()
-        starts = iter(range(0, size, RANGE))
-        try:
-            with os.fdopen(descriptor, "wb", closefd=False) as file:
-                file.seek(0)
-                while True:
-                    for start in islice(starts, AHEAD - len(waiting)):  # the next ranges are on their way
-                        waiting.append(pool.submit(self.read_range, path, start, min(RANGE, size - start)))
-                    if not waiting:
-                        return digest.hexdigest()
-                    part = waiting.popleft().result()
-                    digest.update(part)
-                    file.write(part)
-        finally:
-            for request in waiting:
-                request.cancel()
+    def download(self, path: str, size: int, descriptor: int) -> None:
+        """Write an object of a known size to the beginning of a file, some ranges at a time."""
 
-    def fetch(self, path: str, size: int, xxh3_128: str, descriptor: int, pool: Executor) -> None:
-        """Write an object to the beginning of a file, again until it has this checksum, six times at most."""
-        for _ in range(CHECKED_TRIES):
-            if self.download(path, size, descriptor, pool) == xxh3_128:
+        def copy(start: int) -> None:
+            part = self.read_range(path, start, min(RANGE, size - start))
+            if os.pwrite(descriptor, part, start) < len(part):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with ThreadPoolExecutor(RANGES_AT_ONCE) as pool:
+            list(pool.map(copy, range(0, size, RANGE)))
+
+    def fetch(self, path: str, size: int, xxh3_128: str, descriptor: int) -> None:
+        """Write an object to the beginning of an empty file, again until it has this checksum; "": of one that has none."""
+        if not xxh3_128:
+            os.pwrite(descriptor, self.read(path, twice=True), 0)
+            return
+        for _ in range(READS):
+            self.download(path, size, descriptor)
+            digest = xxhash.xxh3_128()
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                file.seek(0)
+                while block := file.read(1 << 20):
+                    digest.update(block)
+            if digest.hexdigest() == xxh3_128:
                 return
         raise RemoteError(
-            f"{self.url}/{path} was read {CHECKED_TRIES} times, never with the checksum in the manifest: the object is damaged, or "
+            f"{self.url}/{path} was read {READS} times, never with the checksum in the manifest: the object is damaged, or "
             "was replaced; publish the store again"
         )
 
     def put(self, path: str, data: bytes | Path) -> None:
         """Write an object, from bytes or a file, and again after an error that may pass."""
         with self._explained(path):
-            for attempt in range(1, TRIES + 1):
+            for attempt in range(1, WRITES + 1):
                 try:
                     self._api.put(self._writer, self._key(path), data, chunk_size=PART, max_concurrency=1)
                     return
                 except (self._errors.GenericError, self._errors.NotFoundError):
-                    if attempt == TRIES:
+                    if attempt == WRITES:
                         raise
                     time.sleep(2**attempt / 20)
 
@@ -186,34 +246,25 @@ class Bucket:
         try:
             yield
         except (known.BaseError, OSError, ValueError) as error:
-            text = " ".join(str(error).partition("Debug source:")[0].split())[:500]
-            low = str(error).lower()
-            cause = next((f"{meaning} ({text})" for sign, meaning in CAUSES if sign in low), "")
-            missing = not cause and isinstance(error, known.NotFoundError | FileNotFoundError)
-            denied = not cause and (isinstance(error, known.PermissionDeniedError) or "403 forbidden" in low)
-            if missing:
+            text, low = " ".join(str(error).partition("Debug source:")[0].split())[:500], str(error).lower()
+            missing = denied = False
+            if cause := next((meaning for sign, meaning in CAUSES if sign in low), ""):
+                cause = f"{cause} ({text})"
+            elif missing := isinstance(error, known.NotFoundError | FileNotFoundError):
                 cause = "there is no such object (404)"
-            elif denied:
-                words = re.sub("<[^>]*>", " ", text.partition("403 Forbidden:")[2])
-                cause = f"access is denied (403): {words}; check the credentials and the policy of the bucket"
-            elif isinstance(error, known.NotSupportedError) and "range" in low:
-                cause = "the server does not answer with the range that it was asked for"
+            elif denied := isinstance(error, known.PermissionDeniedError) or "403 forbidden" in low:
+                cause = f"access is denied (403): check the credentials and the policy of the bucket ({text})"
             where = f"{self.url}/{path}" if path else self.url
             raise RemoteError(f"{where}: {cause or text or type(error).__name__}", missing=missing, denied=denied) from None
 
 
-def _options(url: str, storage: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options of obstore's stores, and those of their clients."""
-    kind, client = scheme(url), dict[str, Any](TIMEOUTS)
+def _options(url: str, storage: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of obstore's store for a service."""
+    if scheme(url) in ("http", "https"):
+        return {}
     config = {key: value for key, value in storage.items() if key != "anonymous"}
     if storage.get("anonymous"):
         config["skip_signature"] = True
-    env = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL")
-    endpoints = [url, str(config.get("endpoint", "")), *(os.environ.get(name, "") for name in env)]
-    if any(endpoint.startswith("http://") for endpoint in endpoints):
-        client["allow_http"] = True
-    if kind == "s3" and (endpoint := os.environ.get(env[0]) or os.environ.get(env[1])):
-        config.setdefault("endpoint", endpoint)
-    if kind == "gs" and "endpoint" in config:
+    if scheme(url) == "gs" and "endpoint" in config:
         config["base_url"] = config.pop("endpoint")
-    return {} if kind in ("http", "https") else config, client
+    return config

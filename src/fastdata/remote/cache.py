@@ -15,9 +15,8 @@
 
 ID stands for a user, a version and a set of credentials; there is one downloader for each. A reader that waits takes the lock of
 the downloader if it is free, and starts one that inherits it; so two are never there. It ends when no NAME.reader is locked.
-All locks are flock, which works between containers that share only the folder, and which the kernel frees, so every kill ends well:
-the downloader takes the lock of a reader that was killed, and removes its files; the next downloader removes the .tmp files that
-nobody locks, and finds all requests.
+All locks work between containers that share only the folder, and the kernel frees them, so every kill ends well: the downloader
+removes the files of a reader that was killed, and the next downloader the .tmp files that nobody locks; it finds all requests.
 
 Whoever evicts a shard removes its name. Readers that map it read on; when they see the count of evictions change, they unmap what
 has no name any more.
@@ -45,7 +44,6 @@ READER, REQUEST, ERROR, SCHEDULE, CLOCK = ".reader", ".request", ".error", ".sch
 MARK = "CACHEDIR.TAG"
 TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fastdata. Delete it when no program uses it.\n"
 EVICTIONS, LOCK = "evictions", "lock"
-IGNORED = (MARK, EVICTIONS, LOCK, "readers", "lost+found")  # what a folder may hold that is no cache yet
 OPENING = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # a link would lead out of the cache
 PATIENCE_S = 0.1  # for readers to let go of evicted shards
 DISK_RESERVE_BYTES = 1 << 20  # of a full disk, for all other files
@@ -94,7 +92,7 @@ class ShardCache:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / MARK).exists():
-                names = sorted({path.name for path in folder.iterdir() if not path.name.startswith(MARK)} - {*IGNORED})
+                names = sorted({path.name for path in folder.iterdir() if not path.name.startswith(MARK)} - {"lost+found"})
                 if names and not (folder / MARK).exists():
                     raise StoreError(
                         f"cache={os.fspath(folder)!r} holds other files ({', '.join(names[:3])}): give an empty or a new folder"

@@ -1,6 +1,6 @@
 """A Loader writes which shards it will read, and when, into a file; the downloader fetches and evicts shards by it.
 
-A schedule is JSON: [[a RemoteFile, [first, ...], [last, ...]], ...]: a shard is used from one sample to another, counted from the
+A schedule is JSON: [[a RemoteFile, [[first, last], ...]], ...]: a shard is used from one sample to another, counted from the
 beginning of the schedule. A file is replaced as a whole. The clock beside it is an int64, which the Loader changes in place: how
 many samples its workers have read.
 """
@@ -11,12 +11,13 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
 from fastdata.errors import StoreError
-from fastdata.remote.cache import CLOCK, SCHEDULE, map_number, write_whole
+from fastdata.remote.cache import CLOCK, SCHEDULE, RemoteFile, map_number, write_whole
 from fastdata.remote.reader import RemoteStore, remove_files
 from fastdata.store.store import Use
 from fastdata.types import Array
@@ -25,7 +26,6 @@ Chunks = Callable[[int, int], tuple[Array, int, int]]
 
 SAMPLES_MORE = 1 << 16  # scheduled before the first batch, and each time that more batches are made
 MAX_SCHEDULED_SAMPLES = 1 << 20  # scheduled ahead
-GAPS_PER_CHUNK = 4  # at most, between the uses of a shard
 
 
 class ScheduleWriter:
@@ -62,14 +62,14 @@ class ScheduleWriter:
                 if isinstance(use.store, RemoteStore):
                     if use.store not in self._files:
                         self._files[use.store] = _ScheduleFile(use.store)
-                    self._files[use.store].add(use.variant, use.samples + self._scheduled, use.shards, len(ids) // GAPS_PER_CHUNK)
+                    self._files[use.store].add(use.variant, use.samples + self._scheduled, use.shards, at_once)
             self._scheduled += len(ids)
             self._at = after[0], after[1]
         self._tick()
         for file in self._files.values():
             if is_new:
                 file.check_room(at_once)
-            file.write(self._drawn - self._at_once)
+            file.write()
 
     def draw(self, samples: int) -> None:
         """Say that a batch of so many samples is handed to the workers."""
@@ -88,43 +88,33 @@ class _ScheduleFile:
         self._store, self._session = store, store.session  # whose files are removed with it
         stem = self._session.stem()
         self._path, self.clock = Path(f"{stem}{SCHEDULE}"), map_number(Path(f"{stem}{CLOCK}"))
-        self.uses: dict[str, Array] = {}
+        self._uses: dict[RemoteFile, list[list[int]]] = {}  # the first and the last samples of its stretches, in order
         weakref.finalize(self, remove_files, os.getpid(), stem)
 
     def add(self, variant: str, samples: Array, shards: Array, gap: int) -> None:
-        """Add the shards of some samples. Uses of a shard up to `gap` samples apart are one."""
-        more = np.stack([shards, samples, samples], axis=1)
-        self.uses[variant] = _merged(np.concatenate([self.uses.get(variant, more[:0]), more]), gap)
+        """Add the shards of some samples, each as one stretch, which joins the one before unless that is `gap` samples behind."""
+        numbers, first = np.unique(shards, return_index=True)
+        last = len(shards) - 1 - np.unique(shards[::-1], return_index=True)[1]
+        for number, *stretch in np.stack([numbers, samples[first], samples[last]], axis=1).tolist():
+            known = self._uses.setdefault(self._store.shards[variant][number], [])
+            if known and stretch[0] - known[-1][1] < gap:
+                known[-1] = [min(known[-1][0], stretch[0]), max(known[-1][1], stretch[1])]
+            else:
+                known.append(stretch)
 
     def check_room(self, at_once: int) -> None:
         """Raise a StoreError if the cache has no room for the shards that are used within so many samples."""
-        need = 0
-        for variant, uses in self.uses.items():
-            _, first, last = _merged(uses, at_once).T
-            begins, ends = np.sort(first - at_once + 1), np.sort(last)  # of the windows that have a shard
-            most = int((np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, "left")).max())
-            sizes = sorted(shard.bytes for shard in self._store.shards[variant])
-            need += sum(sizes[-most - 1 :])
+        stretches = [(file.bytes, first, last) for file, known in self._uses.items() for first, last in known]
+        changes = [(first - at_once, size) for size, first, _ in stretches] + [(last, -size) for size, _, last in stretches]
+        need = max(accumulate(size for _, size in sorted(changes))) + max(file.bytes for file in self._uses)
         if self._store.limit is not None and need > self._store.limit:
             raise StoreError(
                 f"cache_size is {self._store.limit}, but the shards that this order reads at once take {need} bytes: give "
                 f"cache_size={need} or more, or read fewer batches ahead (num_workers, prefetch_factor)"
             )
 
-    def write(self, now: int) -> None:
-        """Write the uses from a sample on."""
-        self.uses = {variant: uses[uses[:, 2] >= now] for variant, uses in self.uses.items()}
-        body = []
-        for variant, uses in self.uses.items():
-            for shard in np.split(uses, np.flatnonzero(np.diff(uses[:, 0])) + 1) if len(uses) else ():
-                number, firsts, lasts = shard.T.tolist()
-                body.append((self._store.shards[variant][number[0]], firsts, lasts))
-        write_whole(self._path, json.dumps(body).encode())
-
-
-def _merged(uses: Array, gap: int) -> Array:
-    """Return uses of shards, (shard, first sample, last sample), int64 [n, 3]; uses up to `gap` samples apart are merged."""
-    uses = uses[np.lexsort((uses[:, 1], uses[:, 0]))]
-    begins = np.append(True, (uses[1:, 0] != uses[:-1, 0]) | (uses[1:, 1] - uses[:-1, 2] > gap))
-    ends = np.append(begins[1:], True)
-    return np.stack([uses[begins, 0], uses[begins, 1], uses[ends, 2]], axis=1)
+    def write(self) -> None:
+        """Write the uses that are not over."""
+        left = {file: [stretch for stretch in known if stretch[1] >= self.clock[0]] for file, known in self._uses.items()}
+        self._uses = {file: known for file, known in left.items() if known}
+        write_whole(self._path, json.dumps([*self._uses.items()]).encode())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from fastdata.errors import RemoteError
-from fastdata.remote.bucket import Bucket
-from fastdata.remote.url import Storage, is_url
+from fastdata.remote.bucket import Bucket, Storage, is_url
 from fastdata.store.files import MANIFEST, check_sum, shard_file
+from fastdata.store.manifest import Manifest, parse_manifest
 from fastdata.store.store import Store
 from fastdata.types import StrPath
 
@@ -34,7 +33,7 @@ def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: C
     if not is_url(url):
         raise ValueError(f"{url} is no URL, such as s3://bucket/photos.fds; copy a store to a folder with cp -r")
     opened = Store(store, kind=None)
-    manifest, bucket = opened.manifest, Bucket(url, storage, create=True)
+    manifest, bucket = opened.manifest, Bucket(url, storage)
     files = {shard_file(v.name, k): total for v in manifest.variants for k, total in enumerate(v.shards)} | manifest.files
 
     def send(name: str) -> int:
@@ -43,7 +42,7 @@ def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: C
         bucket.put(name, path)
         return total.bytes
 
-    if read_fingerprint(bucket) not in (None, manifest.fingerprint):
+    if (found := published(bucket)) and found.fingerprint != manifest.fingerprint:
         raise RemoteError(f"{url} holds another store: give a URL where nothing is, or delete what is there")
     with ThreadPoolExecutor(REQUESTS) as pool:
         for size in pool.map(send, files):
@@ -51,12 +50,10 @@ def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: C
     bucket.put(MANIFEST, manifest.to_json())
 
 
-def read_fingerprint(bucket: Bucket) -> str | None:
-    """Return the fingerprint in the manifest of a store, or None if there is no such object."""
+def published(bucket: Bucket) -> Manifest | None:
+    """Return the manifest of the store in a bucket, or None if there is no such object."""
     try:
-        return str(json.loads(bucket.read_twice(MANIFEST))["fingerprint"])
-    except (ValueError, KeyError, TypeError):
-        return ""
+        return parse_manifest(bucket.read(MANIFEST, twice=True), f"{bucket.url}/{MANIFEST}")
     except RemoteError as error:
         if error.missing:
             return None

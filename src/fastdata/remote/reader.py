@@ -14,6 +14,7 @@ import sys
 import time
 import weakref
 from bisect import bisect_right
+from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,8 +25,8 @@ import xxhash
 from fastdata import errors
 from fastdata._version import __version__
 from fastdata.errors import FormatError, MissingExtraError, RemoteError, StoreError, lacking, warn_user
+from fastdata.remote.bucket import Storage, is_url, local_path, parse_bytes, scheme
 from fastdata.remote.cache import ERROR, EVICTIONS, READER, REQUEST, RemoteFile, ShardCache, map_number, write_whole
-from fastdata.remote.url import Storage, is_url, local_path, parse_bytes, scheme
 from fastdata.store.files import MANIFEST, FileSum, file_sum, shard_file, sum_of, unique
 from fastdata.store.manifest import Variant, parse_manifest, read_manifest
 from fastdata.store.reader import RecordIndex, ShardReader, raise_file_limit
@@ -35,9 +36,8 @@ from fastdata.types import StrPath
 TRIES = 20  # to map a shard before it is evicted again
 DOWNLOADER, LOG = "downloader", "log"
 CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_", "FASTDATA_")  # variables that make clients differ
-LOG_BYTES = 1 << 20
 STARTS = 4  # of downloaders, while one answer is waited for
-POLL_S = 0.001, 0.005  # between two looks for an answer, at first and later
+POLL_S = 0.002  # between two looks for an answer
 LOOK_S = 0.1  # between two looks for the downloader
 CODE = """import os, sys
 if os.fork():
@@ -47,9 +47,6 @@ sys.path += sys.argv[4:]
 from fastdata.remote.downloader import main
 main(*sys.argv[2:4])
 """
-
-
-_locks = set[int]()  # descriptors of sessions, and of downloaders that are being started
 
 
 class Session:
@@ -68,14 +65,14 @@ class Session:
             (cache / "readers").mkdir(exist_ok=True)
             self._folder = cache / "readers" / hashlib.blake2b(json.dumps(words).encode(), digest_size=8).hexdigest()
             self._folder.mkdir(mode=0o700, exist_ok=True)
+            weakref.finalize(self, remove_files, self.process, self._folder / self._name)
             temporary = self._folder / f"{self._name}.tmp"
-            self.descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            _locks.add(self.descriptor)
-            weakref.finalize(self, _end, self.process, self.descriptor, self._folder / self._name)
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+            file = temporary.open("xb", buffering=0)
+            weakref.finalize(self, file.close)
+            fcntl.lockf(file, fcntl.LOCK_EX)  # which a forked child does not inherit
             process, _, _ = self._name.rpartition("-")
             body = {"process": process, "opened": time.monotonic_ns(), "url": url, "storage": storage, "limit": limit}
-            os.write(self.descriptor, json.dumps(body).encode())
+            file.write(json.dumps(body).encode())
             temporary.rename(self._folder / f"{self._name}{READER}")
         except OSError as error:
             raise StoreError(f"the cache {cache} cannot be used: {lacking(error) or error.strerror}") from error
@@ -108,7 +105,7 @@ class Session:
             remove_files(self.process, stem)
 
     def _wait(self, paths: list[Path], error: Path) -> None:
-        pause, look, starts = POLL_S[0], 0.0, 0
+        look, starts = 0.0, 0
         while not all(path.exists() for path in paths):
             if error.exists():
                 raise RemoteError(**json.loads(error.read_bytes()))
@@ -119,8 +116,7 @@ class Session:
                 if starts > STARTS:
                     log = self._folder / LOG
                     raise RemoteError(f"the downloader of {self._cache} ended {STARTS} times while it was asked; {log} may say why")
-            time.sleep(pause)
-            pause = min(1.1 * pause, POLL_S[1])
+            time.sleep(POLL_S)
 
 
 def remove_files(process: int, stem: Path) -> None:
@@ -130,36 +126,19 @@ def remove_files(process: int, stem: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _end(process: int, descriptor: int, stem: Path) -> None:
-    """Remove the files of a session."""
-    remove_files(process, stem)
-    if descriptor in _locks:
-        _locks.remove(descriptor)
-        os.close(descriptor)
-
-
-def _after_fork() -> None:
-    """Close the locks that a child inherits: they are its parent's."""
-    for descriptor in _locks:
-        os.close(descriptor)
-    _locks.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_starting = set[int]()  # descriptors of the locks of downloaders that are being started
 
 
 def _start_downloader(cache: Path, folder: Path) -> bool:
     """Start a downloader unless there is one, and return whether it was started. It inherits its lock."""
     raise_file_limit()
     lock = os.open(folder / DOWNLOADER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    _locks.add(lock)
+    _starting.add(lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if find_spec("obstore") is None:
             raise MissingExtraError("obstore")
-        with (folder / LOG).open("ab") as log:
-            if log.tell() > LOG_BYTES:
-                log.truncate(0)
+        with (folder / LOG).open("wb") as log:
             root = Path(errors.__file__).parents[1]
             words = [root, cache, folder.name, *filter(None, sys.path)]
             command = [sys.executable, "-I", "-c", CODE, *map(str, words)]  # files in the working folder are no modules
@@ -169,7 +148,7 @@ def _start_downloader(cache: Path, folder: Path) -> bool:
     except BlockingIOError:
         return False
     finally:
-        _locks.discard(lock)
+        _starting.discard(lock)
         os.close(lock)
 
 
@@ -250,18 +229,23 @@ def _unmap_all() -> None:
         reader.unmap()
 
 
-os.register_at_fork(after_in_child=_unmap_all)  # the lock of a mapping lives as long as any process has it
+def _after_fork() -> None:
+    """Let go of the locks of shards and of a downloader, which a child inherits."""
+    _unmap_all()
+    while _starting:
+        os.close(_starting.pop())
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _has(path: Path, total: FileSum) -> bool:
     """Return whether the cache has a file. A damaged file is removed."""
-    try:
+    if not path.is_symlink() and not path.exists():
+        return False
+    with suppress(OSError):
         if file_sum(path) == total:
             return True
-    except FileNotFoundError:
-        return False
-    except OSError:
-        pass
     _remove(path)
     return False
 
@@ -269,12 +253,10 @@ def _has(path: Path, total: FileSum) -> bool:
 def _remove(path: Path) -> None:
     """Remove a damaged file, unless another process has."""
     try:
-        path.unlink()
-        warn_user(f"{path} is not what was written there: it is fetched again; see whether the disk is healthy")
-    except FileNotFoundError:
-        pass
+        path.unlink(missing_ok=True)
     except OSError as error:
         raise FormatError(f"{path} is not what was written there, and cannot be removed ({error.strerror}): delete it") from None
+    warn_user(f"{path} is not what was written there: it is fetched again; see whether the disk is healthy")
 
 
 class CachedShards:

@@ -7,7 +7,6 @@ to another. A URL is text: `#` and `?` are characters of a name.
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
 import posixpath
@@ -23,17 +22,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from fastdata.errors import RemoteError, StoreError
-from fastdata.remote.bucket import Bucket
-from fastdata.remote.url import SCHEMES, Storage, is_url, local_path, scheme, split_url
+from fastdata.remote.bucket import SCHEMES, Bucket, Storage, is_url, local_path, scheme, split_url
 from fastdata.types import StrPath
 
 FOLDER = -1  # the size of a folder
 WITHOUT_LISTS = "http", "https"
 REQUESTS = 32  # in flight
-TRIES = 5  # to get the right bytes
-MD5 = re.compile("[0-9a-f]{32}")  # the ETag of an object that was written at once, and not encrypted with a key of its own
 MAX_AHEAD, MAX_AHEAD_BYTES = 64, 64 << 20  # of inputs that a worker requests before it reads them
-BLOCK_BYTES, BLOCKS = 1 << 20, 4  # of a request for a range, and how many are in flight while a file is read in order
+RANGE_BYTES, RANGES = 1 << 20, 4  # of a request, and how many are in flight while a file is read
 MAX_HEADS = 1000  # objects that are asked for one by one rather than listed, which takes a request for as many
 
 T = TypeVar("T")
@@ -123,21 +119,12 @@ class Client:
         return size or 0
 
     def read(self, url: str) -> bytes:
-        """Return the bytes of an object. Without TLS, they come again if an MD5 in its ETag is another one."""
-        if self._is_listed(url):
-            self.size_of_object(url)
+        """Return the bytes of an object."""
         bucket, key = self.at(url)
-        seen = set[bytes]()
-        while len(seen) < TRIES:
-            try:
-                data, tag = bucket.read_tagged(key)
-            except RemoteError as error:
-                raise (_no_object(url) if error.missing else error) from None
-            known = MD5.fullmatch(tag.strip('"').lower()) if bucket.plain else None
-            if known is None or hashlib.md5(data, usedforsecurity=False).hexdigest() == known[0] or data in seen:
-                return data
-            seen.add(data)
-        raise RemoteError(f"{url} was read {TRIES} times, with different bytes: the network changes them")
+        try:
+            return bucket.read(key)
+        except RemoteError as error:
+            raise (_no_object(url) if error.missing else error) from None
 
     def copy(self, url: str) -> str:
         """Return the path of an object's copy on a local disk. The copy has no name, and lasts until another one is made."""
@@ -147,7 +134,7 @@ class Client:
             try:
                 file = tempfile.TemporaryFile(prefix="fastdata-")
                 with self.waiting():
-                    bucket.download(key, size, file.fileno(), self.pool)
+                    bucket.download(key, size, file.fileno())
             except OSError as error:
                 where = f"{url} cannot be copied to {tempfile.gettempdir()}"
                 raise StoreError(f"{where}: {error.strerror}; set TMPDIR to a folder on another disk") from None
@@ -165,12 +152,10 @@ def _no_object(url: str) -> FileNotFoundError:
 
 
 _current = ContextVar[Client]("the client of URLs")
-_opened = list[Client]()  # the last one is for threads that libraries start, which have no context
+_opened = [Client({})]  # the last one is for threads that libraries start, which have no context
 
 
 def _client() -> Client:
-    if not _opened:
-        _opened.append(Client({}))
     return _current.get(_opened[-1])
 
 
@@ -200,13 +185,11 @@ def waiting() -> AbstractContextManager[None]:
 
 
 class UrlFile(io.RawIOBase):
-    """An object that is read by range requests, a block each. While it is read in order, the next ones are on their way."""
+    """An object that is read by range requests, some at a time."""
 
     def __init__(self, client: Client, url: str) -> None:
-        self._client, self._url = client, url
-        self._size = client.size_of_object(url)
-        self._offset = 0
-        self._blocks: dict[int, Future[memoryview]] = {}
+        self._client, (self._bucket, self._key) = client, client.at(url)
+        self._size, self._offset = client.size_of_object(url), 0
 
     def readable(self) -> bool:
         return True
@@ -219,25 +202,16 @@ class UrlFile(io.RawIOBase):
         return self._offset
 
     def readinto(self, buffer: Any) -> int:
-        if self._offset >= self._size:
-            return 0
-        number, begin = divmod(self._offset, BLOCK_BYTES)
-        data = self._block(number)[begin : begin + len(buffer)]
-        buffer[: len(data)] = data
-        self._offset += len(data)
-        return len(data)
+        begin, end = self._offset, min(self._offset + len(buffer), self._size)
 
-    def _block(self, number: int) -> memoryview:
-        in_order = number - 1 in self._blocks
-        if in_order or number not in self._blocks:
-            end = min(number + (BLOCKS if in_order else 1), -(-self._size // BLOCK_BYTES))
-            self._blocks = {k: self._blocks.get(k) or self._client.pool.submit(self._request, k) for k in range(number, end)}
+        def copy(start: int) -> None:
+            stop = min(start + RANGE_BYTES, end)
+            buffer[start - begin : stop - begin] = self._bucket.read_range(self._key, start, stop - start)
+
         with self._client.waiting():
-            return self._blocks[number].result()
-
-    def _request(self, number: int) -> memoryview:
-        bucket, key = self._client.at(self._url)
-        return bucket.read_range(key, number * BLOCK_BYTES, min(BLOCK_BYTES, self._size - number * BLOCK_BYTES))
+            list(self._client.pool.map(copy, range(begin, end, RANGE_BYTES)))
+        self._offset = max(begin, end)
+        return max(end - begin, 0)
 
 
 class UrlPath(PurePosixPath):
@@ -294,17 +268,15 @@ class UrlPath(PurePosixPath):
 
     def read_bytes(self) -> bytes:
         client, url = _client(), str(self)
-        if url in client.requested:
-            return client.requested[url].result()
         with client.waiting():
-            return client.read(url)
+            return client.requested[url].result() if url in client.requested else client.read(url)
 
     def stat(self) -> os.stat_result:
         return Path(os.fspath(self)).stat()
 
     def open(self, mode: str = "r", **options: Any) -> Any:
         """Open it for reading, by range requests."""
-        file = io.BufferedReader(UrlFile(_client(), str(self)))
+        file = io.BufferedReader(UrlFile(_client(), str(self)), RANGES * RANGE_BYTES)
         return file if "b" in mode else io.TextIOWrapper(file, **options)
 
 
@@ -369,21 +341,19 @@ def look_at_all(root: AnyPath, names: Iterable[str]) -> None:
 
 
 def read_ahead(items: Iterable[T], wanted: Callable[[T], Iterable[AnyPath]], size: Callable[[T], int]) -> Iterator[T]:
-    """Yield items in order, each when the objects at its wanted paths are here or have failed, and ask for the next."""
-    queue, client = deque[tuple[T, dict[str, Future[bytes]]]](), _client()
+    """Yield items in order, and ask for the objects at the wanted paths of the next ones."""
+    queue, client = deque[tuple[T, list[str]]](), _client()
 
     def first() -> Iterator[T]:
-        item, requests = queue.popleft()
-        with client.waiting():
-            for request in requests.values():
-                request.exception()
-        client.requested.update(requests)
+        item, urls = queue.popleft()
         yield item
-        client.requested.clear()
+        for url in urls:
+            client.requested.pop(url, None)
 
     for item in items:
-        urls = dict.fromkeys(str(path) for path in wanted(item) if isinstance(path, UrlPath))
-        queue.append((item, {url: client.pool.submit(client.read, url) for url in urls}))
+        urls = [str(path) for path in wanted(item) if isinstance(path, UrlPath)]
+        client.requested.update({url: client.pool.submit(client.read, url) for url in urls})
+        queue.append((item, urls))
         while len(queue) == MAX_AHEAD or sum(size(one) for one, _ in queue) >= MAX_AHEAD_BYTES:
             yield from first()
     while queue:

@@ -16,8 +16,8 @@ from fastdata.data.dataset import Fixed, RowsDataset, counted_of, in_one_line, s
 from fastdata.data.in_memory import InMemoryRecords, how_many
 from fastdata.data.opening import RAMDataset
 from fastdata.data.random import LOW, SHIFT, philox, repeated
+from fastdata.remote.bucket import Storage
 from fastdata.remote.reader import locate
-from fastdata.remote.url import Storage
 from fastdata.store.store import Store
 from fastdata.system.shared_memory import SharedArray
 from fastdata.text.memory import RowCopier, Runs
