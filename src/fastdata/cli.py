@@ -408,9 +408,9 @@ def bench(store: str, **options: Any) -> None:
 def doctor(path: str | None, as_json: bool, **options: Any) -> None:
     """Find out what limits your training: storage, CPU, or the model and the copy to its GPU.
 
-    PATH is a store, or any SOURCE of images that is not prepared yet, such as a folder with a folder per class: it is read as
-    ImageFolder in torch's DataLoader would, and beside it by the Loader, after 300 images are prepared. For your own loader in
-    place of ImageFolder, give --loader, and for your model --model.
+    PATH is a store, or a SOURCE of images, such as a folder with a folder per class. A SOURCE is read as ImageFolder in torch's
+    DataLoader would read it; then 300 of its images are prepared, and the Loader reads these. Give --loader for a loader of your
+    own in place of ImageFolder, and --model for your model.
     """
     from fastdata.bench.doctor import examine
 

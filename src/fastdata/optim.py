@@ -27,7 +27,7 @@ NORMS = (NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 class Curve:
     """A factor of the rate that spans all updates of a run: ``factor(update, total, **arguments)``.
 
-    `name` is that of the function that made it. If `total` is None, it is not known yet, and a call raises a ValueError.
+    `name` is the function that made it. While `total` is None, it is not known yet, and a call raises a ValueError.
     """
 
     def __init__(self, name: str, factor: Callable[..., float], total: int | None, **arguments: Any) -> None:

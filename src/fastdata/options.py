@@ -30,7 +30,7 @@ def option(
     metavar: str | None = None,
     group: str | None = None,
 ) -> Any:
-    """Make a field of a dataclass of options, with these as its metadata.
+    """Make a field of a dataclass of options, with these arguments as its metadata.
 
     type: "text", "int", "flag", "file", "folder" (both must exist), "path" or "sides"; empty: the type of the default, or text.
     multiple: whether the option may repeat. group: the title above it in help; None: the title of its class.

@@ -287,7 +287,7 @@ def _open(source: Any, untyped: Container[str]) -> list[_Table]:
 
 
 def _read_csv(path: Path, untyped: Container[str]) -> Any:
-    """Read a CSV. Empty cells are null. One with quotes is read by Python too, which is strict."""
+    """Read a CSV. Empty cells are null. A CSV with quotes is read by Python too, which is strict."""
     pa, rows, delimiter = import_pyarrow(), read_rows(path), delimiter_of(path)
     names = next(rows, [])
     if not all(name.strip() for name in names):

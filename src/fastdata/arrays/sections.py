@@ -69,7 +69,7 @@ def check(store: Store) -> None:
     """Check that shapes fit the records and bytes of each array. They say how much memory to allocate, and what to read.
 
     Raises:
-        FormatError: they do not.
+        FormatError: they do not fit.
     """
     samples, manifest = store.samples, store.manifest
     names = [variant.name for variant in manifest.variants]

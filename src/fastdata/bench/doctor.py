@@ -205,7 +205,7 @@ def _batch_size(loader: Any) -> int:
 
 
 def _count(batch: Any, default: int) -> int:
-    """Return the number of samples of a batch; `default` if it holds no tensors that tell."""
+    """Return the number of samples of a batch, or `default` if it holds no tensors."""
     if (valid := getattr(batch, "valid", None)) is not None:
         return int(valid)
     leaves = pytree.tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)

@@ -89,7 +89,7 @@ def streamed(make: Callable[[], Any], count: Callable[[Any], int] = lambda batch
 
 
 def our_loader(task: Workload, dataset: Any, workers: int) -> Start:
-    """Return what starts fastdata's Loader over a dataset."""
+    """Return a function that starts fastdata's Loader over a dataset."""
     return partial(streamed, partial(Loader, dataset, task.batch_size, shuffle=True, num_workers=workers, prefetch_factor=AHEAD))
 
 
@@ -161,7 +161,7 @@ def random_box(height: int, width: int) -> tuple[int, int, int, int]:
 def run_bench(
     store: StrPath, size: int | None, crop: int | None, batch_size: int | None, workers: Sequence[int], seconds: float, repeats: int
 ) -> list[str]:
-    """Measure as `fastdata bench --help` says, and return the lines of a table, of which the first contestant is the limit.
+    """Measure as `fastdata bench --help` says, and return the lines of a table, whose first contestant is the limit.
 
     Rates are shares of the limit in the same round, times the limit, since clock rates change meanwhile.
     """

@@ -1,7 +1,7 @@
 """The codecs of records: one image as stored bytes.
 
-`jpeg` is a JPEG on the restart grid, `original` that or an unchanged source JPEG of any layout that libjpeg decodes, and `rgb` the
-pixels [H, W, C] in C order, little-endian, whose size samples.npy has.
+`jpeg` is a JPEG on the restart grid; `original` is such a JPEG, or an unchanged source JPEG of any layout that libjpeg decodes;
+`rgb` is the pixels [H, W, C] in C order, little-endian, whose size samples.npy has.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def decode_record(data: Data, form: Form, height: int, width: int) -> Array:
 def decode_window(data: Data, form: Form, height: int, width: int, window: Window, scratch: Callable[[int], Array]) -> Region:
     """Decode as little of a record as contains the window. Pixels are as if the whole were decoded at that scale.
 
-    `scratch` returns flat uint8 memory of at least a size, which the result may use. Raise CodecError if the record is damaged.
+    `scratch` returns at least so much flat uint8 memory, which the result may use. Raise CodecError if the record is damaged.
     """
     if form.codec not in JPEGS:
         return Region(decode_record(data, form, height, width))

@@ -20,7 +20,7 @@ FILL_STEP = 64  # records per task: a million futures would take more memory tha
 
 
 def how_many(sizes: Array, max_bytes: int | None) -> int:
-    """Return how many of the first records, of so many bytes each, int64 [n], fit into `max_bytes` of memory; all without it."""
+    """Return how many of the first records fit into `max_bytes` of memory, or all if it is None. sizes: int64 [n], in bytes."""
     if max_bytes is not None and max_bytes < 0:
         raise ValueError(f"max_bytes is {max_bytes}, but must not be negative")
     return len(sizes) if max_bytes is None else int(np.searchsorted(np.cumsum(sizes), max_bytes, "right"))

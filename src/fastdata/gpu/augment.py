@@ -167,7 +167,7 @@ GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """Apply the finalizer of SplitMix64 (Steele, Lea and Flood, 2014) to int64: each bit flips each other with probability 1/2."""
+    """Apply the finalizer of SplitMix64 (Steele, Lea and Flood, 2014) to int64: each input bit flips half of the output bits."""
     x = (x ^ _shifted(x, 30)) * (0xBF58476D1CE4E5B9 - (1 << 64))
     x = (x ^ _shifted(x, 27)) * (0x94D049BB133111EB - (1 << 64))
     return x ^ _shifted(x, 31)

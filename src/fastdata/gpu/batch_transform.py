@@ -61,7 +61,7 @@ def as_transforms(batch_transform: Transform | Sequence[Transform] | None) -> li
 
 
 def transform_batch(batch: Any, transforms: list[Transform]) -> Any:
-    """Apply the transforms to a batch, one after another. The result keeps the attributes where it keeps the rows."""
+    """Apply the transforms to a batch, one after another. The result keeps the batch's attributes if it keeps the rows."""
     for transform in transforms:
         if isinstance(transform, GPUNormalize) and isinstance(batch, Batch):  # the images, of every view; not the targets
             batch = batch.like((pytree.tree_map_only(Tensor, transform, batch[0]), *batch[1:]))

@@ -308,7 +308,7 @@ class RandomScaleCrop(Crop):
 
 
 def _boxes_before(starts: Array, size: tuple[int, ...], sides: Array, resized: Array) -> Array:
-    """Return where boxes of `size`, cut at `starts` out of images resized from `sides` to `resized`, lay before, float64 [n, 4]."""
+    """Return boxes of images, float64 [n, 4], that lie at `starts` with `size` after images of `sides` are resized to `resized`."""
     rates = sides / resized
     return np.concatenate([starts * rates, size * rates], axis=1)
 

@@ -1,4 +1,4 @@
-"""Images as a kind of data: the interface that the kind-independent rooms use."""
+"""Images as a kind of data: the interface for packages that serve every kind."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from fastdata.loader.loader import Loader
 class LoaderMixin:
     """Let the datasets of a Trainer be Loaders: `class ImageTrainer(LoaderMixin, Trainer)`.
 
-    A resumed run goes on with the next batch, and decodes none of those before it.
+    A resumed run goes on with the next batch, and decodes no batch before it.
 
     Raises:
         ValueError: per_device_train_batch_size or per_device_eval_batch_size, by which losses are weighted, is not the Loader's

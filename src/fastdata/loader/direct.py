@@ -21,7 +21,7 @@ def is_direct(dataset: Any) -> bool:
 
 
 class Direct(Engine):
-    """The engine of such datasets.
+    """The engine of datasets that `is_direct` accepts.
 
     Args:
         dataset: has `locate(indices, seed=, epoch=, repeats=)`, which returns an array with one row per sample, and

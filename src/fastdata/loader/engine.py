@@ -25,7 +25,7 @@ class Engine(Protocol):
         return False
 
     def alive(self) -> bool:
-        """Return whether it can continue."""
+        """Return whether the engine can continue."""
         return True
 
     def close(self) -> None:

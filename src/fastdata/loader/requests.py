@@ -70,7 +70,7 @@ class Requests:
         }
 
     def rows(self) -> int:
-        """Return the largest number of samples in a batch; with a sampler, in this epoch, and larger batches are copied."""
+        """Return the most samples in a batch; with a batch sampler, in a batch of this epoch. Larger batches are copied."""
         if self._sampler is not None:
             return max(len(indices) for indices, _ in self._drawn(self._sampler))
         return -(-min(self.counts.global_batch_size, self.counts.epoch_stop) // self.shard.world_size)
@@ -147,7 +147,7 @@ class Requests:
         return [(indices, repeats, len(indices)) for indices, repeats in islice(self._drawn(self._sampler), BATCHES_AHEAD)]
 
     def _ordered(self, epoch: int, start: int) -> tuple[Array, int, int]:
-        """Return this rank's samples of some batches of an epoch, how many of a batch are real, and where the last one stops."""
+        """Return this rank's samples of some batches of an epoch, how many of a batch are real, and where the last batch stops."""
         batch, end = self.counts.global_batch_size, self.counts.epoch_stop
         full = min(max(AHEAD * self.shard.world_size // batch, 1), (end - start) // batch)
         stop = start + full * batch if full else end

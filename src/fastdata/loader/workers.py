@@ -40,7 +40,7 @@ def _on_cpu() -> AbstractContextManager[Any]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C until a fork is done: before, a hook of Python could lose it, or it could end a worker or leave one running."""
+    """Delay Ctrl-C until a fork is done, in which a hook of Python could lose it, or it could end a worker or leave one running."""
     handler = signal.getsignal(signal.SIGINT)
     received = list[int]()
     if not callable(handler) or threading.current_thread() is not threading.main_thread():  # no handler runs here

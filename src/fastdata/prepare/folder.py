@@ -75,7 +75,7 @@ def _locked(lock: Path, kind: int) -> int | None:
 
 
 def _is_ours(out: Path) -> bool:
-    """Return whether a folder is empty, a store, or one that prep has begun."""
+    """Return whether a folder is empty, a store, or a store that prep has begun."""
     found = [path for path in (*out.iterdir(), *(out / WORK).glob("*")) if path != out / WORK]
     return not found or out / WORK / LOCK in found or is_store(out)
 

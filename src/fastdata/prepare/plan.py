@@ -109,7 +109,7 @@ class PrepareRun:
 
     @property
     def store(self) -> Path:
-        """Where the store is in the end."""
+        """The location of the store when it is finished."""
         return self.replaces or self.out
 
     def is_stored(self) -> bool:
@@ -255,7 +255,7 @@ def _sources_path(out: Path, plan: Plan, shard: int) -> Path:
 
 
 def save_plan(plan: Plan, out: Path) -> None:
-    """Write the plan's sources and the store's other files, then plan.json. Written again, the files have the same bytes."""
+    """Write the plan's sources and the store's other files, then plan.json. Writing again gives the same bytes."""
     for name, data in plan.files.items():
         (out / name).parent.mkdir(exist_ok=True)
         write_atomic(out / name, data)

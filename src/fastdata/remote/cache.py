@@ -137,7 +137,7 @@ class ShardCache:
     def fill(self, file: RemoteFile, descriptor: int, write: Callable[[int], object]) -> None:
         """Let a function write a file from `begin`, and then give the file its name; remove it on an error.
 
-        A shard is flushed before. Other files are compared with their checksums whenever they are opened.
+        A shard is flushed first. Other files are compared with their checksums whenever they are opened.
         """
         path, temporary = self.folder / file.path, self.folder / f"{file.path}.tmp"
         try:

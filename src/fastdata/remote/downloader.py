@@ -72,7 +72,7 @@ class ReadSchedule(NamedTuple):
 
 
 class Downloader:
-    """Downloads for the readers of a cache, whose files are in a folder."""
+    """Downloads for the readers of a cache whose files are in one folder."""
 
     def __init__(self, cache: ShardCache, folder: Path) -> None:
         self._cache, self._folder = cache, folder

@@ -153,7 +153,7 @@ def _start_downloader(cache: Path, folder: Path) -> bool:
 
 
 class RemoteStore(StoreLocation):
-    """A store in object storage, of which a cache holds all but the shards, and shards when they are needed.
+    """A store in object storage. A cache holds all of the store but its shards, and shards when they are needed.
 
     limit: the most bytes of shards in the cache, or None for what the disk has.
     root: the folder of the store's other files, or None to copy them into the cache now.

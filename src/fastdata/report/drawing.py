@@ -104,7 +104,7 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e
 
 
 def store_page(path: StrPath) -> str:
-    """Return the page of a store."""
+    """Return the HTML page about a store."""
     from jinja2 import Environment
 
     store = Store(path, kind=None)

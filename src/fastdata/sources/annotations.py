@@ -196,7 +196,7 @@ class _Dataset(Struct):
 
     @property
     def points(self) -> tuple[str, ...]:
-        """Names of the keypoints, from which mirror images are swapped; none if nothing swaps."""
+        """Names of the keypoints, which say what swaps in mirror images; empty if nothing does."""
         lists = [*self.kpt_names.values()] if isinstance(self.kpt_names, dict) else [self.kpt_names]
         if self.kpt_names and all(one == lists[0] for one in lists):
             return tuple(lists[0])

@@ -105,7 +105,7 @@ def unreadable(path: AnyPath, error: Exception) -> PrepError:
 
 
 def damaged_file(path: AnyPath, why: str) -> PrepError:
-    """Make the error for a file of inputs that is not whole, which may be a pointer to one."""
+    """Make the error for a file of inputs that is not whole, and may be only a pointer to the file."""
     pointer = ""
     with suppress(OSError, ValueError):  # ValueError: a damaged index names it
         if not look(path)[1]:  # reading a pipe might never end

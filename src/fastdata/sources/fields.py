@@ -176,7 +176,7 @@ def _member(inputs: SourceList, field: Field, k: int) -> Column:
 def with_groups(inputs: SourceList) -> SourceList:
     """Return the inputs where lists next to boxes or keypoints belong to the same instances, with the size of each image.
 
-    What whole numbers and keypoints stand for comes from the file that an export writes, if it lies there.
+    What whole numbers and keypoints stand for comes from the file that an export writes, if it lies beside them.
     """
     names = [field.column.name for field in inputs.fields if not field.layout and field.column.name.lower() in USUAL_NAMES]
     notes = [
@@ -313,7 +313,7 @@ def _shown(value: Any) -> str:
 
 
 def _as_array(column: Column, value: Any) -> Array:
-    """Return an array of the column's shape, () for one number, whose values its dtype holds. Nulls among floats are NaN."""
+    """Return an array of the column's shape, () for one number, with values that its dtype holds. Nulls among floats become NaN."""
     dtype, lists = column.dtype, column.shape or column.many
     if value is None and (lists or dtype.kind != "f"):
         raise ValueError("its cell is empty: fill it, or leave the row out")
@@ -401,7 +401,7 @@ def _as_instances(column: Column, value: Any) -> Array:
 def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, int], counts: Counter[str]) -> list[Any]:
     """Return the values of an image, one for each field, with boxes and keypoints in pixels of the upright file.
 
-    Boxes are clipped to the image, and instances whose boxes have no area inside of it dropped, which `counts` counts. Raise
+    Boxes are clipped to the image; instances whose boxes have no area inside of it are dropped, and `counts` counts them. Raise
     CodecError if lists of the instances differ in length, or the image is not of the (height, width) of SOURCE_SIZE.
     """
     lengths = {one.column.name: len(value) for one, value in zip(fields, values, strict=True) if one.column.group == INSTANCES}

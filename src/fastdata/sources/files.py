@@ -33,7 +33,7 @@ def is_image(name: str) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a number, such as "-1.5" or "nan". Python also reads 1_2 as one, which is a name in a table."""
+    """Return whether a text is a number, such as "-1.5" or "nan". Python reads 1_2 as a number too, but in a table it is a name."""
     try:
         float(text)
     except ValueError:

@@ -200,7 +200,7 @@ class FileIndex:
         return [file for files in self._files.values() for file in files if not self._uses[file.name]]
 
     def notes(self, inputs: SourceList, called: str, folder: AnyPath) -> Iterator[str]:
-        """Yield a note on these files. Raise PrepError if they are all."""
+        """Yield notes on files without an input, or with several. Raise PrepError if no file has one."""
         unpaired = [file.name for file in self.unpaired()]
         if len(unpaired) == len(self):
             first = f"the first image is {inputs.sources[0].name}, the first {called} {[*unpaired, 'nothing'][0]}"
@@ -258,7 +258,7 @@ def image_folders(source: StrPath, images: Sequence[tuple[str, str]]) -> list[An
 
 
 def refuse_mask_folders(inputs: SourceList, source: AnyPath) -> None:
-    """Refuse a folder that holds one of images and one of masks, which would be read as two classes."""
+    """Refuse a folder that holds a folder of images and a folder of masks, which would be read as two classes."""
     image, mask = (next(filter(pattern.search, inputs.labels.names), None) for pattern in (IMAGES, MASKS))
     if image is not None and mask is not None:
         texts = any(name.endswith(".txt") for name, _, _ in walk_files(source / mask))

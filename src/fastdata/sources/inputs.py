@@ -176,7 +176,7 @@ class SourceList:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What is stored of the fields."""
+        """The columns of the fields."""
         return tuple(field.column for field in self.fields)
 
 

@@ -202,7 +202,7 @@ def _image_file(image: Any, what: str) -> bytes:
 
 
 def _from_pillow(image: Any) -> bytes | Array:
-    """Return the file that a Pillow image was opened from, if it is not read yet; else a file of its visible or deep pixels."""
+    """Return the file that a Pillow image was opened from, if it is not read yet; else a file of its pixels."""
     file = getattr(image, "fp", None)
     if file is not None and getattr(image, "tile", None) and image.tell() == 0:
         position = file.tell()

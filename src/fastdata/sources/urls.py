@@ -1,6 +1,6 @@
 """Inputs in object storage, with the methods of pathlib that listing and reading inputs use.
 
-A `UrlPath` is opened by range requests; a library that needs a file of a disk gets a copy, which lasts until the process has turned
+A `UrlPath` is opened by range requests; a library that needs a file of a disk gets a copy, which lasts until the process turns
 to another. A URL is text: `#` and `?` are characters of a name.
 """
 
@@ -63,7 +63,7 @@ class Client:
         return any(f"{url}/".startswith(f"{folder}/") for folder in self._listed)
 
     def listing(self, folder: str) -> dict[str, int]:
-        """Return the size of each file or FOLDER, by name, in a folder. All below it is listed unless it is known."""
+        """Return the size of each file or FOLDER, by name, in a folder. Everything below it is listed unless it is known."""
         if not self._is_listed(folder) and scheme(folder) not in WITHOUT_LISTS:
             bucket, key = self.at(folder)
             below = f"{key}/" if key else ""
@@ -251,7 +251,7 @@ class UrlPath(PurePosixPath):
         return self._find(folders=False) not in (None, FOLDER)
 
     def look(self) -> tuple[int, str]:
-        """Return what `sources.inputs.look` does."""
+        """Return what `sources.files.look` does."""
         size = _client().size(str(self))
         return (-1, "missing") if size is None else (-1, "not-a-file") if size == FOLDER else (size, "")
 

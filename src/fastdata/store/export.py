@@ -109,7 +109,7 @@ def _class_folders(store: Store) -> list[str]:
 
 
 def _parts(name: str) -> list[str]:
-    """Return the folders and the name of a file. It is not trusted: no part of it may lead out of the folder.
+    """Return the folders and the name of a file. The name is not trusted: no part of it may lead out of the folder.
 
     What file names cannot hold is replaced: zero bytes, and characters that the file system cannot encode.
     """

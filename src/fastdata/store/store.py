@@ -20,7 +20,7 @@ from fastdata.types import Array, StrPath
 
 
 class StoreLocation(os.PathLike[str]):
-    """The location of a store whose shards are elsewhere. path: of a folder with all its other files."""
+    """The location of a store whose shards are elsewhere. path: the folder with all its other files."""
 
     def check(self, variant: Variant, shard: int) -> None:
         """Read a shard, and raise a FastDataError if it is damaged."""

@@ -39,7 +39,7 @@ def free_memory(root: Path = Path("/")) -> int:
 
 @cache
 def installed_versions() -> dict[str, str]:
-    """Return the version of each installed package by its name, in lower case and with "-", as the names of their folders tell.
+    """Return the version of each installed package by its name, in lower case and with "-", from the names of their folders.
 
     importlib.metadata would read and parse files, and takes 20 ms to import.
     """

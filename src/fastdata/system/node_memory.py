@@ -97,7 +97,7 @@ def once(key: str | None, shape: int | tuple[int, ...], dtype: Any, fill: Callab
 
 
 def _digest(key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Return the name of some bytes, held by this user in this namespace of processes."""
+    """Return the name under which this user holds some bytes in this namespace of processes."""
     space = os.stat("/proc/self/ns/pid").st_ino
     parts = repr((FORMAT, os.geteuid(), space, key, shape, dtype.descr))
     return "fastdata-" + hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()

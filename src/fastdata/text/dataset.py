@@ -203,7 +203,7 @@ class TokenDataset(Fixed, Dataset[Any]):
         return (rows, torch.from_numpy(self._document_numbers(located[:, 1]))) if self.documents == "mask" else rows
 
     def _gather_pieces(self, located: Array, pin: bool) -> torch.Tensor:
-        """Gather rows of which some are not contiguous in memory: copy any other row first, then overwrite it."""
+        """Gather rows of which some are not contiguous in memory: copy another row in place of each, then overwrite it."""
         offsets = located[:, 0]
         if offsets.max() >= 0:
             rows = self._stream[1](np.where(offsets < 0, offsets.max(), offsets), pin=pin)

@@ -231,9 +231,9 @@ def _value(scalar: Any, most: int) -> Any:
 
 
 def read_tokens(root: AnyPath, piece: Piece, end: int | None) -> tuple[Array, Array]:
-    """Map a file of uint16 tokens; return them, and the number of tokens in each document, which ends with each token `end`.
+    """Map a file of uint16 tokens. Return the tokens, and the number of tokens in each document; each token `end` ends one.
 
-    A CodecError says that it holds none.
+    Raise a CodecError if the file holds no such tokens.
     """
     if piece.problem:
         raise CodecError(detail_of(piece.problem), piece.problem)

@@ -91,7 +91,7 @@ class Runs:
 
     @cached_property
     def _stretches(self) -> tuple[int, Array, int]:
-        """Divide the stream into equal stretches: log2 of their length, the run at the begin of each, most runs in one.
+        """Divide the stream into equal stretches. Return log2 of their length, the run at each start, and the most runs in one.
 
         A binary search for random places mispredicts half of its branches, which costs most of its time.
         """

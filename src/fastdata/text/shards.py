@@ -170,7 +170,7 @@ def _encoded(engine: TokenizerEngine, batch: list[Found], skip: tuple[str, str] 
 
 
 def _ids(engine: TokenizerEngine, texts: Sequence[str]) -> Sequence[Ids]:
-    """Encode texts; one by one if that fails for all at once."""
+    """Encode texts together, or one by one if encoding them together fails."""
     try:
         return engine.encode(texts) if texts else []
     except Exception as error:  # noqa: BLE001  a tokenizer may raise anything

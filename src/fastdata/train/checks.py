@@ -63,7 +63,7 @@ class CudnnBenchmark:
         self._on = torch.backends.cudnn.benchmark = True
 
     def record_shape(self, tensor: Tensor) -> None:
-        """Take the first tensor of a batch."""
+        """Record the shape of the first tensor of a batch."""
         if self._on:
             self._shapes.add(tensor.shape)
             if len(self._shapes) > MAX_SHAPES:

@@ -154,7 +154,7 @@ class Step:
         return skip
 
     def _gradients(self) -> list[Tensor]:
-        """Return the gradients; of sparse ones, as embeddings have, the values."""
+        """Return the gradients, or the values of sparse gradients, as embeddings have."""
         for p in self._trained:
             if p.grad is not None and p.grad.is_sparse:
                 p.grad = p.grad.coalesce()

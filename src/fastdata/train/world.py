@@ -127,7 +127,7 @@ class Compute:
 
 
 def _has_rows(part: Any) -> bool:
-    """Return whether it has a row for each sample, besides tensors: a Ragged, or a list of text or other values of Python."""
+    """Return whether an object that is no tensor has a row for each sample: a Ragged, or a list of text or other values."""
     return isinstance(part, Ragged) or (
         isinstance(part, list) and bool(part) and not any(hasattr(leaf, "to") for leaf in pytree.tree_leaves(part))
     )
