@@ -59,7 +59,7 @@ def decode_record(data: Data, form: Form, height: int, width: int) -> Array:
 def decode_window(data: Data, form: Form, height: int, width: int, window: Window, scratch: Callable[[int], Array]) -> Region:
     """Decode as little of a record as contains the window. Pixels are as if the whole were decoded at that scale.
 
-    `scratch(size)` returns flat uint8 memory of that size or more, which the result may use. Raise CodecError if the record is damaged.
+    `scratch(size)` returns flat uint8 memory of this size, which the result may use. Raise CodecError if the record is damaged.
     """
     if form.codec not in JPEGS:
         return Region(decode_record(data, form, height, width))
