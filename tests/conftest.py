@@ -17,7 +17,8 @@ import pytest
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("OMP_NUM_THREADS", str(max(len(os.sched_getaffinity(0)) // WORKERS, 1)))
 
-from support import encode, picture, processes  # noqa: E402  which imports what reads it
+from fastdata import prep  # noqa: E402  these import what reads it
+from support import encode, picture, processes, tree  # noqa: E402
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for newer versions of itself
 if Path("/sys/class/net/lo").exists():  # else gloo takes the address of the machine's name, which may not answer at once
@@ -92,3 +93,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             os.link(root / f"class{k % 12 % 4}" / f"{k % 12:03d}.jpg", path)
     return root
+
+
+@pytest.fixture(scope="session")
+def undisturbed(large: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | None]:
+    """The store of `large` that a run makes which nobody disturbs, of size 256."""
+    return tree(prep(large, tmp_path_factory.mktemp("undisturbed") / "o.fds", size=256, workers=2).out)

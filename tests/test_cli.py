@@ -7,26 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import stores
 from fastdata import __version__
 from fastdata.cli import cli
 from fastdata.store.store import Store
 from support import MAIN, PREP, run, shards, tree, write_pictures
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """20 images in two classes; not to be written to."""
-    root = tmp_path_factory.mktemp("small") / "in"
-    for name in ("ant", "bee"):
-        write_pictures(root / name, 10)
-    return root
-
-
-@pytest.fixture(scope="module")
-def store(small: Path) -> Path:
-    """A store of them; not to be written to."""
-    assert run(*PREP, small, small.parent / "o.fds", "--size", "16").returncode == 0
-    return small.parent / "o.fds"
 
 
 @pytest.mark.parametrize("command", [(), *((name,) for name in cli.commands)])
@@ -40,20 +25,21 @@ def test_help_never_imports_torch(command: tuple[str, ...]) -> None:
     assert found.returncode == 0 and "Usage: fastdata" in found.stdout and found.stdout.endswith("loaded: []\n")
 
 
-def test_preparing_never_imports_torch(small: Path, tmp_path: Path) -> None:
+def test_preparing_never_imports_torch(tmp_path: Path) -> None:
     code = "import sys; from fastdata.entry import prep_main; prep_main(); assert 'torch' not in sys.modules"
-    assert run(PREP[0], "-c", code, small, tmp_path / "o.fds").returncode == 0
+    assert run(PREP[0], "-c", code, stores.sources(), tmp_path / "o.fds").returncode == 0
 
 
-def test_version_and_both_names_of_prep(small: Path, store: Path, tmp_path: Path) -> None:
+def test_version_and_both_names_of_prep(tmp_path: Path) -> None:
     assert __version__ in run(*MAIN, "--version").stdout
-    assert run(*MAIN, "prep", small, tmp_path / "a.fds", "--size", "16").returncode == 0
-    assert tree(tmp_path / "a.fds") == tree(store)
+    for command, out in ((PREP, "a.fds"), ([*MAIN, "prep"], "b.fds")):
+        assert run(*command, stores.sources(), tmp_path / out, "--size", "16").returncode == 0
+    assert tree(tmp_path / "a.fds") == tree(tmp_path / "b.fds")
 
 
-def test_wrong_use_exits_with_2(small: Path, tmp_path: Path) -> None:
+def test_wrong_use_exits_with_2(tmp_path: Path) -> None:
     for arguments, message in ((("--codec", "webp"), "'webp' is not one of 'jpeg'"), (("--size", "0"), "--size is 0")):
-        found = run(*PREP, small, tmp_path / "o.fds", *arguments)
+        found = run(*PREP, stores.sources(), tmp_path / "o.fds", *arguments)
         assert found.returncode == 2 and message in found.stderr and "Traceback" not in found.stderr
     assert not (tmp_path / "o.fds").exists()
 
@@ -70,9 +56,10 @@ def test_a_missing_store_exits_with_2_and_an_unfinished_one_with_1(name: str, tm
     assert "Traceback" not in begun.stderr
 
 
-def test_a_size_that_is_not_there_and_a_place_that_can_t_be_written(store: Path, tmp_path: Path) -> None:
+def test_a_size_that_is_not_there_and_a_place_that_can_t_be_written(tmp_path: Path) -> None:
+    store = stores.store()
     for command, says in (
-        (("export", store, tmp_path / "x", "--size", "9"), "has no size 9; it has 16"),
+        (("export", store, tmp_path / "x", "--size", "9"), "has no size 9; it has 96, 64"),
         (("info", store, "--sheet", tmp_path / "no/s.png"), "No such file"),
         (("export", store, "/proc/x"), "No such file"),
     ):
@@ -108,7 +95,8 @@ def test_summary_and_a_finished_store(tmp_path: Path) -> None:
     assert again.stdout.splitlines()[5] == "already finished"
 
 
-def test_verify_and_export(store: Path, tmp_path: Path) -> None:
+def test_verify_and_export(tmp_path: Path) -> None:
+    store = stores.store("jpeg")
     assert run(*MAIN, "verify", store).stdout == f"{store}: every byte is as written\n"
-    assert run(*MAIN, "export", store, tmp_path / "out").stdout == f"20 files in {tmp_path / 'out'}\n"
-    assert len(list((tmp_path / "out").rglob("*.jpg"))) == 20
+    assert run(*MAIN, "export", store, tmp_path / "out").stdout == f"42 files in {tmp_path / 'out'}\n"
+    assert len(list((tmp_path / "out").rglob("*.jpg"))) == 42

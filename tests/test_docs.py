@@ -18,7 +18,7 @@ from support import run
 
 ROOT = Path(__file__).parent.parent
 SET_UP = ("pip install", "git clone", "make ")  # what has brought us here
-ELSEWHERE = {"inputs", "integrations", "measuring", "remote", "scale"}  # other tests run these pages
+ELSEWHERE = {"inputs", "integrations", "measuring", "remote"}  # other tests run these pages
 
 
 def _blocks(page: Path) -> list[tuple[str, str]]:

@@ -24,14 +24,6 @@ OPTIONS = ("--size", "256", "--workers", "2")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(large: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | None]:
-    """What a run makes that nobody disturbs."""
-    out = tmp_path_factory.mktemp("undisturbed") / "o.fds"
-    assert run(*PREP, large, out, *OPTIONS).returncode == 0
-    return tree(out)
-
-
-@pytest.fixture(scope="module")
 def killed(large: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that lost its whole process group while it was being made, with many shards finished. To be copied."""
     out = tmp_path_factory.mktemp("killed") / "begun.fds"

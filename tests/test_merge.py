@@ -159,18 +159,23 @@ def test_links_are_followed(pool: list[Path], tmp_path: Path) -> None:
     sound(merged)
 
 
-@pytest.mark.parametrize("codec", ["jpeg", "png", "original"])
-def test_a_sample_and_its_bytes_are_taken_out(codec: str, tmp_path: Path) -> None:
-    """As docs/scale.md says: also where the sources are gone, the samples that stay keep their pixels."""
-    whole = fastdata.prep(classes(tmp_path / "in", {"a": 3, "b": 2}), tmp_path / "o.fds", size=32, codec=codec, workers=1).out
-    assert run(*MAIN, "export", whole, tmp_path / "files").returncode == 0
-    dataset = LMDBDataset(whole)
-    gone = next(path for path in sorted((tmp_path / "files").rglob("*.*")) if path.stem == Path(dataset.name(1)).stem)
+@pytest.mark.parametrize("options", ["--codec=jpeg", "--codec=original", "--codec=png --bits=16", "--codec=png --gray"])
+def test_a_sample_and_its_bytes_are_taken_out(options: str, tmp_path: Path) -> None:
+    """As docs/scale.md says: also where the sources are gone, the samples that stay keep their names, labels and pixels."""
+    classes(tmp_path / "in", {"a": 3, "b": 2})
+    again = options.replace("jpeg", "original")
+    for command in ("prep in o.fds --size=32 " + options, "export o.fds files"):
+        assert run(*MAIN, *command.split(), cwd=tmp_path).returncode == 0
+    whole = LMDBDataset(tmp_path / "o.fds")
+    gone = next(path for path in sorted((tmp_path / "files").rglob("*.*")) if path.stem == Path(whole.name(1)).stem)
     record = gone.read_bytes()
     gone.unlink()
-    part = fastdata.prep(tmp_path / "files", tmp_path / "p.fds", codec="png" if codec == "png" else "original", workers=1).out
-    assert [dataset[k][0].tolist() for k in (0, 2, 3, 4)] == [image.tolist() for image, _ in LMDBDataset(part)]
-    assert [any(record in path.read_bytes() for path in store.rglob("*.*")) for store in (whole, part)] == [True, False]
+    assert run(*MAIN, "prep", "files", "p.fds", *again.split(), cwd=tmp_path).returncode == 0
+    assert [(Path(name).with_suffix(""), *rest) for name, *rest in samples(tmp_path / "p.fds")] == [
+        (Path(name).with_suffix(""), *rest) for k, (name, *rest) in enumerate(samples(tmp_path / "o.fds")) if k != 1
+    ]
+    found = [any(record in path.read_bytes() for path in (tmp_path / store).rglob("*.*")) for store in ("o.fds", "p.fds")]
+    assert found == [True, False]
 
 
 def test_what_does_not_merge(pool: list[Path], tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
+import threading
 import zlib
 from pathlib import Path
-from select import select
 
 import numpy as np
 import pytest
@@ -19,44 +17,24 @@ from fastdata.system.machine import room
 from image_files import png_chunk
 from support import encode, picture
 
-HOLD = """
-import sys
-from fastdata.system.machine import room
-with room(2, share=int(sys.argv[1]), waiting=lambda: print("waits", flush=True)):
-    print("has it", flush=True)
-    sys.stdin.readline()
-"""
-
-
-def _hold(share: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", HOLD, str(share)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def _end(*processes: subprocess.Popen[str]) -> None:
-    for process in processes:
-        process.kill()
-        process.communicate()
-
 
 def test_large_work_waits_for_its_turn_and_small_work_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    first = _hold(1)
-    held = [_line(first), _line(first)]
-    small, second = _hold(2), _hold(1)
-    try:
-        assert held == ["waits", "has it"]
-        assert (_line(small), _line(second)) == ("has it", "waits")
-        assert select([second.stdout], [], [], 0.2)[0] == []
-        first.kill()
-        assert _line(second) == "has it"
-    finally:
-        _end(first, small, second)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    waiting = threading.Event()
+
+    def second() -> None:
+        with room(2, share=1, waiting=waiting.set):
+            pass
+
+    thread = threading.Thread(target=second)
+    with room(2, share=1):
+        with room(2, share=2, waiting=lambda: pytest.fail("small work waits")):
+            thread.start()
+        assert waiting.wait(5)
+        thread.join(0.2)
+        assert thread.is_alive()
+    thread.join(5)
+    assert not thread.is_alive()
 
 
 def test_work_for_which_there_is_no_memory_is_an_error_that_says_how_much() -> None:

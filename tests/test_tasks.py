@@ -23,14 +23,6 @@ OPTIONS = ("--size", "256")
 QUICK = ("--workers", "1")
 
 
-@pytest.fixture(scope="module")
-def expected(large: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | None]:
-    """What one process makes of `large`."""
-    out = tmp_path_factory.mktemp("expected") / "o.fds"
-    fastdata.prep(large, out, size=256, workers=2)
-    return tree(out)
-
-
 @pytest.fixture
 def planned(large: Path, tmp_path: Path) -> Path:
     """A plan for `large`."""
@@ -61,7 +53,7 @@ def test_tasks_make_the_bytes_of_one_run(name: str, golden: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_tasks_run_twice_at_the_same_time(planned: Path, expected: dict[str, bytes | None]) -> None:
+def test_tasks_run_twice_at_the_same_time(planned: Path, undisturbed: dict[str, bytes | None]) -> None:
     command = (*PREP, "run", planned, "--of", "2", "--task")
     tasks = [start(*command, str(task), *QUICK, stderr=subprocess.PIPE) for task in (0, 1, 0)]
     for task in tasks:
@@ -69,11 +61,11 @@ def test_tasks_run_twice_at_the_same_time(planned: Path, expected: dict[str, byt
     finishes = [start(*PREP, "finish", planned, stderr=subprocess.PIPE) for _ in range(3)]
     for finish in finishes:
         assert finish.communicate(timeout=180)[1] == b"" and finish.returncode == 0
-    assert tree(planned) == expected
+    assert tree(planned) == undisturbed
 
 
 @pytest.mark.slow
-def test_a_task_that_the_end_overtakes_is_done(planned: Path, expected: dict[str, bytes | None]) -> None:
+def test_a_task_that_the_end_overtakes_is_done(planned: Path, undisturbed: dict[str, bytes | None]) -> None:
     """It was thought dead: others have made its shards, and the store, while it stood still."""
     late = start(*PREP, "run", planned, *QUICK, stderr=subprocess.PIPE)
     until(lambda: len(tables(planned)) >= 3)
@@ -82,7 +74,7 @@ def test_a_task_that_the_end_overtakes_is_done(planned: Path, expected: dict[str
     fastdata.prep_finish(planned)
     os.killpg(late.pid, signal.SIGCONT)
     assert b"rror" not in late.communicate(timeout=180)[1] and late.returncode == 0
-    assert tree(planned) == expected
+    assert tree(planned) == undisturbed
 
 
 def test_a_second_plan_of_the_same_keeps_what_is_finished(large: Path, planned: Path, photos: Path) -> None:
@@ -168,19 +160,6 @@ def commands(tmp_path: Path) -> dict[str, str]:
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m fastdata {part}"$@"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     return {**os.environ, "PATH": f"{tmp_path}/bin{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_docs(commands: dict[str, str], tmp_path: Path) -> None:
-    """They run as they stand, in order."""
-    write_pictures(tmp_path / "photos/a", 300, height=300, width=400)
-    write_pictures(tmp_path / "more/a", 3, height=300, width=400)
-    said = ""
-    for block in re.findall(r"^```bash\n(.*?)^```", SCALE, re.MULTILINE | re.DOTALL):
-        done = run("bash", "-euc", block, cwd=tmp_path, env=commands)
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-        said += done.stdout
-    assert "all.fds: 303 samples of 2 stores" in said
 
 
 def test_the_recipe_for_slurm(commands: dict[str, str], tmp_path: Path) -> None:

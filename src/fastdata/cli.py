@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -82,22 +82,6 @@ class _Grouped(click.Command):
                 formatter.write_dl(records)
 
 
-class _Prep(_Grouped):
-    """A command whose first argument may be the name of a subcommand."""
-
-    parts: ClassVar[dict[str, click.Command]] = {}
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if args and args[0] in self.parts:
-            return self.parts[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
-
-
 def _sides(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isdigit() and int(part) for part in parts):
@@ -152,7 +136,7 @@ REJECT_RATE = click.option(
 )
 
 
-@cli.command(cls=_Prep, context_settings=SETTINGS)
+@cli.command(cls=_Grouped, context_settings=SETTINGS)
 @click.version_option(__version__)
 @_planned
 @WORKERS
@@ -182,7 +166,7 @@ def prep(max_reject_rate: float, **options: Any) -> None:
             signal.signal(signal.SIGTERM, _interrupt)
             summary = prep(**_given(options), progress=True)
     except KeyboardInterrupt:
-        arguments = sys.argv[2:] if click.get_current_context().info_name == "prep" else sys.argv[1:]
+        arguments = sys.argv[2:] if click.get_current_context().info_name == "fastdata prep" else sys.argv[1:]
         command = shlex.join(["fastdata-prep", *arguments])
         click.echo(f"\ninterrupted; finished work is kept. To continue: {command}", err=True)
         sys.exit(130)
@@ -246,7 +230,7 @@ def _finish(out: str, max_reject_rate: float) -> None:
     _report([prep_finish(out)], max_reject_rate)
 
 
-_Prep.parts = {"plan": _plan, "run": _run, "finish": _finish}
+PARTS = {"plan": _plan, "run": _run, "finish": _finish}  # of preparing in tasks: the first word after `fastdata-prep`
 
 
 # Stores
@@ -420,11 +404,16 @@ def doctor(path: str | None, as_json: bool, **options: Any) -> None:
 
 def run(command: click.Command, name: str) -> None:
     """Run a command, which is called by this name; turn errors into one line and an exit code."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["prep"] and command is cli:
+        command, name, arguments = prep, f"{name} prep", arguments[1:]
+    if command is prep and (part := PARTS.get("".join(arguments[:1]))):
+        command, name, arguments = part, f"{name} {arguments[0]}", arguments[1:]
     try:
         for stream in (sys.stdout, sys.stderr):  # file names may not be UTF-8
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="surrogateescape")
-        command(prog_name=name, standalone_mode=False)
+        command(arguments, prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(2)

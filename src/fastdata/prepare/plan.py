@@ -276,17 +276,12 @@ def load_plan(out: Path, storage: Storage | None = None) -> PrepareRun | None:
     folder = plan_folder(out)
     if not plan_path(folder).exists() and ((out / MANIFEST).exists() or (out / NEXT / MANIFEST).exists()):
         return None
-    plan, sums = _read(folder)
+    plan, sums = read_plan(folder)
     plan = replace(plan, files={name: _checked(folder / name, total) for name, total in sums.items()})
     return PrepareRun(plan, folder, storage or {}, None if folder == out else out)
 
 
-def saved_plan(out: Path) -> Plan | None:
-    """Return the plan in a folder, without the store's other files, or None if there is no plan."""
-    return _read(out)[0] if plan_path(out).exists() else None
-
-
-def _read(out: Path) -> tuple[Plan, dict[str, str]]:
+def read_plan(out: Path) -> tuple[Plan, dict[str, str]]:
     """Return the plan in plan.json without the store's other files, and the checksums of these."""
     try:
         body: dict[str, Any] = json.loads(plan_path(out).read_bytes())

@@ -23,7 +23,7 @@ from fastdata.errors import PrepError, StoreError
 from fastdata.prepare.build_plan import build_plan, check_positive, on_disk, plan_stores
 from fastdata.prepare.finish import PlanSummary, Summary, TaskSummary, finish, finished_shards, skipped_note, summarize
 from fastdata.prepare.folder import claimed, settle
-from fastdata.prepare.plan import PrepareRun, check_host, difference, load_plan, plan_path, save_plan, saved_plan
+from fastdata.prepare.plan import PrepareRun, check_host, difference, load_plan, plan_path, read_plan, save_plan
 from fastdata.prepare.ray_engine import run_on_ray
 from fastdata.prepare.run import run_shards
 from fastdata.prepare.worker import shard_path, shard_table
@@ -159,8 +159,7 @@ def _lay_plan(work: PrepareRun, overwrite: bool) -> PrepareRun | None:
         work.out.mkdir(exist_ok=True)
     out, names = work.out, [name for name, _, _ in work.plan.options.variants()]
     try:
-        begun = saved_plan(out)
-        changed = difference(begun, work.plan) if begun is not None else ""
+        changed = difference(read_plan(out)[0], work.plan) if plan_path(out).exists() else ""
     except PrepError:  # it is damaged
         if not overwrite:
             raise
