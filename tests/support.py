@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,16 +136,9 @@ def children(pid: int, *, zombies: bool = False) -> list[int]:
 
 def downloaders(cache: Path) -> list[int]:
     """The processes that download for a cache of remote stores."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208  as below
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
-                words = file.read().split(b"\0")
-        except OSError:
-            continue
-        if os.fsencode(cache) in words and any(b"fastdata.remote.downloader" in word for word in words):
-            found.append(int(pid))
-    return found
+    commands = [(pid, command.split(b"\0")) for pid, command in _in_proc("cmdline")]
+    of_cache = [(pid, words) for pid, words in commands if os.fsencode(cache) in words]
+    return [pid for pid, words in of_cache if any(b"fastdata.remote.downloader" in word for word in words)]
 
 
 def worker_processes() -> set[int]:
@@ -166,18 +159,17 @@ def processes() -> set[int]:
     return found
 
 
+def _in_proc(name: str) -> Iterator[tuple[int, bytes]]:
+    """Each process, and what its file of this name in /proc says."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208  every test asks twice, and a Path is slow
+        with suppress(OSError), open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+            yield int(pid), file.read()
+
+
 def _living(field: int, value: int, *, zombies: bool = False) -> list[int]:
     """Processes with that value in a field of /proc/<pid>/stat, counted from the state behind the name."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208  every test asks twice, and a Path is slow
-        try:
-            with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
-                fields = stat.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if int(fields[field]) == value and (zombies or fields[0] not in b"ZX"):
-            found.append(int(pid))
-    return found
+    stats = [(pid, stat.rpartition(b")")[2].split()) for pid, stat in _in_proc("stat")]
+    return [pid for pid, fields in stats if int(fields[field]) == value and (zombies or fields[0] not in b"ZX")]
 
 
 def until(condition: Any, seconds: float = 20.0) -> Any:

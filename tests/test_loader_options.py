@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -154,23 +154,14 @@ class Own(RandomSampler):
     rank = 1
 
 
-@pytest.mark.parametrize(
-    ("sampler", "warns"),
-    [
-        (RandomSampler(range(20)), True),
-        (list(range(20)), True),
-        (range(20), True),
-        (Own(range(20)), False),
-        (DistributedSampler(range(20), 2, 1), False),  # type: ignore[arg-type]
-    ],
-)
-def test_a_sampler_that_gives_all_ranks_the_same_is_warned_of(sampler: Any, warns: bool) -> None:
-    given: Any
-    for given in ({"sampler": sampler, "batch_size": 2}, {"batch_sampler": BatchSampler(sampler, 2, False)}):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            Loader(TensorDataset(torch.arange(20)), rank=1, world_size=2, num_workers=0, **given)
-        assert warns == any("gives each of the 2 ranks the same samples" in str(one.message) for one in caught)
+def test_a_sampler_that_gives_all_ranks_the_same_is_warned_of() -> None:
+    data: Any = range(20)
+    for sampler in (RandomSampler(data), [*data], data, Own(data), DistributedSampler(data, 2, 1)):
+        given: Any
+        for given in ({"sampler": sampler, "batch_size": 2}, {"batch_sampler": BatchSampler(sampler, 2, False)}):
+            told = pytest.warns(UserWarning, match="gives each of the 2 ranks the same samples")
+            with nullcontext() if hasattr(sampler, "rank") else told:  # other warnings are errors
+                Loader(TensorDataset(torch.arange(20)), rank=1, world_size=2, num_workers=0, **given)
 
 
 @pytest.mark.parametrize("base", [Sampler, DistributedSampler])

@@ -41,17 +41,15 @@ def test_what_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "both").mkdir()
     for name in ("val", "train"):
         (tmp_path / "both" / name).symlink_to(stores.store())
-    for path, message in (
-        ("gone", "no store at .*/gone: there is no such folder; .*fastdata-prep SOURCE .*/gone"),
-        (
-            "photo.jpg",
-            "no store at .*/photo.jpg: it is a file, and a store is a folder; make one with fastdata-prep .*photo.jpg OUT",
-        ),
-        ("photos", "no store at .*/photos: it has no manifest.json; make one with fastdata-prep .*/photos OUT"),
-        ("both", "no store at .*/both: .*there are stores in it: .*/both/train, .*/both/val$"),
-    ):
+    messages = {
+        "gone": "no store at .*/gone: there is no such folder; .*fastdata-prep SOURCE .*/gone",
+        "photo.jpg": "no store at .*/photo.jpg: it is a file, and a store is a folder; .* fastdata-prep .*photo.jpg OUT",
+        "photos": "no store at .*/photos: it has no manifest.json; .* fastdata-prep .*/photos OUT",
+        "both": "no store at .*/both: .*there are stores in it: .*/both/train, .*/both/val$",
+    }
+    for name, message in messages.items():
         with pytest.raises(StoreError, match=message):
-            fastdata.open(tmp_path / path)
+            fastdata.open(tmp_path / name)
 
 
 def test_a_star_import_leaves_the_builtin_open() -> None:

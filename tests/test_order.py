@@ -33,20 +33,16 @@ def whole_order(n, seed, epoch):
     return EpochOrder(n, seed, True).at(epoch, np.arange(n))
 
 
-@given(st.integers(1, 5000), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.data())
-@settings(max_examples=150, deadline=None)
-def test_an_epoch_is_a_permutation_and_any_place_is_reached_alone(n, seed, epoch, data):
+@given(
+    st.integers(1, 1100) | st.sampled_from([255, 256, 257, 1025]), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.data()
+)
+@settings(max_examples=60, deadline=None)
+def test_the_full_order_is_the_documented_permutation_at_any_place(n, seed, epoch, data):
     order = whole_order(n, seed, epoch)
-    assert order.dtype == np.int64
+    assert order.dtype == np.int64 and order.tolist() == reference.order(n, seed, epoch)
     np.testing.assert_array_equal(np.sort(order), np.arange(n))
     places = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20))
     np.testing.assert_array_equal(EpochOrder(n, seed, True).at(epoch, np.array(places)), order[places])
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 100, 255, 256, 257, 1025])
-@pytest.mark.parametrize("seed", [3, 0x1234_5678_9ABC_DEF1])
-def test_the_full_order_is_the_documented_one(n, seed):
-    assert whole_order(n, seed, 1).tolist() == reference.order(n, seed, 1)
 
 
 def test_the_full_order_stays_what_it_is():

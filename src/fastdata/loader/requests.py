@@ -12,7 +12,7 @@ import numpy as np
 
 from fastdata.data.dataset import SlotDataset
 from fastdata.loader.fetch import Request, Size, sized
-from fastdata.loader.order import LaneOrder, RankShard
+from fastdata.loader.order import EpochOrder, LaneOrder, RankShard
 from fastdata.loader.samplers import UserSampler
 from fastdata.loader.sampling import Sampling
 from fastdata.loader.slots import Slots
@@ -40,7 +40,7 @@ class Requests:
         dataset = sampling.dataset
         self.shard = shard
         self.counts = sampling.count(shard)
-        self.order = sampling.find_order(self.counts)
+        self.order = sampling.lanes or EpochOrder(self.counts.num_samples, sampling.seed, sampling.shuffled)
         self.sizes = sampling.sizes
         self._sampling = sampling
         self._sampler = sampling.user_sampler

@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Sub
 from fastdata.data.dataset import SlotDataset
 from fastdata.errors import warn_user
 from fastdata.loader.fetch import Size, sized
-from fastdata.loader.order import EpochOrder, LaneOrder, RankShard
+from fastdata.loader.order import LaneOrder, RankShard
 from fastdata.loader.ranks import SAME_SAMPLES, Ranks
 from fastdata.loader.samplers import UserSampler
 
@@ -89,10 +89,10 @@ class Sampling:
         self.any_sampler = self.sampler if self.batch_sampler is None else self.batch_sampler
         self._check_order()
         self.sizes = read_schedule(self.schedule, dataset)
-        self._shuffled = self.shuffle and not getattr(dataset, "any_order", False)
+        self.shuffled = self.shuffle and not getattr(dataset, "any_order", False)
         if self.order is None:
-            self.order = "interleaved" if self._shuffled and getattr(dataset, "remote", False) else "full"
-        self._lanes: LaneOrder | None = None
+            self.order = "interleaved" if self.shuffled and getattr(dataset, "remote", False) else "full"
+        self.lanes = LaneOrder.of(dataset, self.seed) if self.order == "interleaved" else None
         self.user_sampler = None
         if self.any_sampler is not None:
             own = isinstance(dataset, SlotDataset) or hasattr(dataset, "locate")  # others give their indices a meaning
@@ -116,12 +116,6 @@ class Sampling:
             raise ValueError("sampler is a mask of booleans, not indices: give the Loader dataset.subset(mask)")
         if not hasattr(self.any_sampler, "__len__"):
             raise ValueError("a sampler or batch_sampler needs a len(), the number of its indices or batches")
-
-    def find_order(self, counts: SampleCounts) -> EpochOrder | LaneOrder:
-        """Return the order of the samples. Raises a ValueError if the dataset has no shards to be interleaved."""
-        if self.order == "interleaved" and self._lanes is None:
-            self._lanes = LaneOrder.of(self.dataset, self.seed)
-        return self._lanes or EpochOrder(counts.num_samples, self.seed, self._shuffled)
 
     def count(self, shard: RankShard) -> SampleCounts:
         """Return the counts; with a sampler, for this rank alone; with a batch sampler, in batches.
