@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.optim import LBFGS, SGD, AdamW
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from fastdata.train.layout import build_optimizer
+from fastdata.train.world import build_optimizer
 from training import cut, data, net, plain, summed, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)

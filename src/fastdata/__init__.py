@@ -21,12 +21,11 @@ _NAMES = {
     "bench.doctor": ["doctor"],
     "data.opening": ["RAMDataset", "open"],
     "gpu.augment": ["Augment"],
-    "gpu.batch": ["Batch"],
+    "gpu.batch": ["Batch", "Ragged"],
     "gpu.batch_transform": ["NextToken"],
     "gpu.bias": ["drop_dead_bias"],
     "gpu.normalize": ["GPUNormalize"],
     "gpu.prefetcher": ["Prefetcher"],
-    "gpu.ragged": ["Ragged"],
     "images.crops": ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "RandomScaleCrop", "Resize"],
     "images.stored": ["LMDBDataset", "MaskDataset"],
     "images.view": ["View"],
@@ -45,12 +44,11 @@ if TYPE_CHECKING:
     from fastdata.bench.doctor import doctor
     from fastdata.data.opening import RAMDataset, open
     from fastdata.gpu.augment import Augment
-    from fastdata.gpu.batch import Batch
+    from fastdata.gpu.batch import Batch, Ragged
     from fastdata.gpu.batch_transform import NextToken
     from fastdata.gpu.bias import drop_dead_bias
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.gpu.prefetcher import Prefetcher
-    from fastdata.gpu.ragged import Ragged
     from fastdata.images.crops import CenterCrop, Crop, MultiCrop, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize
     from fastdata.images.stored import LMDBDataset, MaskDataset
     from fastdata.images.view import View

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.gpu.ragged import Ragged
+from fastdata.gpu.batch import Ragged
 from fastdata.store.columns import Lists
 from fastdata.system.torch_private import default_collate_fn_map
 

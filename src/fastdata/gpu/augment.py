@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
-MOVES_MASKS = {"GeometricAugmentationBase2D", "IntensityAugmentationBase2D"}  # kornia's; the second need not move them
 DRAWN = ("rand", "randn", "randperm")  # the operators that kornia draws with
 ACROSS = ("MixAugmentationBase", "RandomMotionBlur")  # kornia's: they mix samples, or choose one of them for all
 
@@ -24,35 +23,33 @@ class Augment(nn.Module):
     (the order of ColorJitter's steps; with `p_batch`, whether to apply at all) is drawn once per epoch. The result is rounded to
     integers again for `GPUNormalize`.
 
-    For a Loader's batch with masks, the result is a batch of images and of masks that moved with them. For other batches it is the
-    images; boxes and keypoints do not follow transforms that move pixels. For several views, it is a tuple, and each view has
-    random numbers of its own.
+    Boxes and keypoints do not follow transforms that move pixels; for a batch with masks, such a transform is an error. For several
+    views, the result is a tuple, and each view has random numbers of its own.
 
     Args:
         transform: a module of kornia.augmentation, or an `ImageSequential`, `AugmentationSequential` (of images) or `nn.Sequential`
             of such modules, none of which mixes samples.
         seed: 0 to 2^64 - 1.
-        ignore_index: the class of mask pixels that come from outside the image or were erased. None: 255, or 65535 for uint16
-            masks.
     """
 
-    def __init__(self, transform: nn.Module, *, seed: int = 0, ignore_index: int | None = None) -> None:
+    def __init__(self, transform: nn.Module, *, seed: int = 0) -> None:
         super().__init__()
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed is {seed}, but must be from 0 to 2^64 - 1")
         self.transform = transform
         self.seed = seed
-        self.ignore_index = ignore_index
-        self._container: list[Any] = []  # for masks; inside a list, a module is not a submodule
+        self._moving: str | None = None  # the name of a module that moves pixels
         modules = list(transform.modules()) if isinstance(transform, nn.Module) else []
         if not any(kind.__module__.startswith("kornia.") for module in modules for kind in type(module).__mro__):
             raise TypeError(
                 f"Augment takes augmentations of kornia, found {type(transform).__name__}: use LMDBDataset(..., transform=)"
             )
         for module in modules:
-            if any(kind.__name__.startswith(ACROSS) for kind in type(module).__mro__):
-                name = type(module).__name__
+            name, kinds = type(module).__name__, {kind.__name__ for kind in type(module).__mro__}
+            if any(kind.startswith(ACROSS) for kind in kinds):
                 raise ValueError(f"{name} mixes samples, which would depend on their batch: apply it after Augment")
+            if "AugmentationBase2D" in kinds and "IntensityAugmentationBase2D" not in kinds:
+                self._moving = name
 
     @torch.no_grad()
     def forward(self, images: Any, ids: Any = None, epoch: int | None = None) -> Any:
@@ -62,18 +59,19 @@ class Augment(nn.Module):
             images: a Loader's batch, which has ids and epoch, or uint8 or uint16 images [B, C, H, W], or a tuple of such images.
             ids, epoch: ids of the samples, integers [B], and the epoch, from 0.
         """
-        batch, masks = images, None
-        if ids is None and hasattr(batch, "ids"):
-            images, ids, epoch = batch if isinstance(batch, Tensor) else batch[0], batch.ids, batch.position[0]
-            masks = _masks(batch, images)
+        if ids is None and hasattr(images, "ids"):
+            batch, ids, epoch = images, images.ids, images.position[0]
+            images, *targets = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+            if self._moving and any(isinstance(part, Tensor) and part.dim() == 3 and part.dtype in LARGEST for part in targets[:1]):
+                text = f"{self._moving} moves pixels, but the masks would stay"
+                raise TypeError(f"{text}: move both by kornia's AugmentationSequential, in a function for batch_transform=")
         if ids is None or epoch is None:
             raise TypeError("Augment takes a batch of a Loader, or images with ids= and epoch=: random numbers depend on these")
         if isinstance(images, tuple):
-            return tuple(self._augmented(view, None, ids, epoch, number)[0] for number, view in enumerate(images))
-        out, moved = self._augmented(images, masks, ids, epoch)
-        return out if moved is None else batch.like((out, moved))
+            return tuple(self._augmented(view, ids, epoch, number) for number, view in enumerate(images))
+        return self._augmented(images, ids, epoch)
 
-    def _augmented(self, images: Any, masks: Tensor | None, ids: Any, epoch: int, view: int = 0) -> tuple[Tensor, Tensor | None]:
+    def _augmented(self, images: Any, ids: Any, epoch: int, view: int = 0) -> Tensor:
         if not isinstance(images, Tensor) or images.dtype not in LARGEST or images.dim() != 4:
             found = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise TypeError(
@@ -87,44 +85,13 @@ class Augment(nn.Module):
         common = _mixed(common + GOLDEN * torch.tensor([view], device="cpu")) if view else common
         keys = _mixed(common + GOLDEN * torch.as_tensor(ids, dtype=torch.int64, device="cpu"))
         count, largest = len(images), LARGEST[images.dtype]
-        inputs = [images.float() / largest]
-        if masks is not None:
-            inputs.append(masks[:, None].float() + 1)  # 0 will mean outside of the image
+        floats = images.float() / largest
         if count == 1:  # with two rows, a number for the whole batch differs in shape from one per sample
-            inputs = [floats.expand(2, *floats.shape[1:]) for floats in inputs]
-            keys = keys.expand(2)
+            floats, keys = floats.expand(2, *floats.shape[1:]), keys.expand(2)
         with _Drawing(keys, common):
-            outputs = [self.transform(*inputs)] if masks is None else self._mask_container()(*inputs, data_keys=["input", "mask"])
-        out = (outputs[0][:count] * largest).round_().clamp_(0, largest).to(images.dtype)
-        out = out.contiguous(memory_format=torch.channels_last)
-        if masks is None:
-            return out, None
-        outside = LARGEST[masks.dtype] if self.ignore_index is None else self.ignore_index
-        classes = outputs[1][:count, 0] - 1
-        return out, torch.where(classes < 0, outside, classes).to(masks.dtype)
-
-    def _mask_container(self) -> Any:
-        """Return kornia's container of the transform, which also takes masks and resamples them to the nearest pixel."""
-        if not self._container:
-            import kornia.augmentation
-
-            for module in self.transform.modules():
-                kinds = {kind.__name__ for kind in type(module).__mro__}
-                if "AugmentationBase2D" in kinds and not kinds & MOVES_MASKS:
-                    name = type(module).__name__
-                    raise TypeError(f"{name} of kornia does not move masks: leave it out, or apply it without masks")
-            container: Any = self.transform
-            if not isinstance(container, kornia.augmentation.AugmentationSequential):
-                parts: list[Any] = list(container) if type(container) is nn.Sequential else [container]
-                container = kornia.augmentation.AugmentationSequential(*parts)
-            self._container.append(container)
-        return self._container[0]
-
-
-def _masks(batch: Any, images: Tensor) -> Tensor | None:
-    """Return the masks of a Loader's batch, integers [B, H, W], or None if it has other targets or none."""
-    masks = batch[1] if isinstance(batch, tuple) and len(batch) > 1 else None
-    return masks if isinstance(masks, Tensor) and masks.dim() == 3 and masks.dtype in LARGEST else None
+            out: Tensor = self.transform(floats)
+        out = (out[:count] * largest).round_().clamp_(0, largest).to(images.dtype)
+        return out.contiguous(memory_format=torch.channels_last)
 
 
 class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -46,9 +46,6 @@ class NextToken(nn.Module):
             targets = targets.masked_fill(numbers[:, 1:] != numbers[:, :-1], self.ignore_index)
         return inputs, targets
 
-    def extra_repr(self) -> str:
-        return f"ignore_index={self.ignore_index}"
-
 
 def as_transforms(batch_transform: Transform | Sequence[Transform] | None) -> list[Transform]:
     """Return the argument of a Loader as a list."""
@@ -66,8 +63,7 @@ def transform_batch(batch: Any, transforms: list[Transform]) -> Any:
         if isinstance(transform, GPUNormalize) and isinstance(batch, Batch):  # the images, of every view; not the targets
             batch = batch.like((pytree.tree_map_only(Tensor, transform, batch[0]), *batch[1:]))
         elif isinstance(transform, Augment) and isinstance(batch, Batch):
-            found = transform(batch)  # images, or a batch of images and masks
-            batch = found if isinstance(found, Batch) else batch.like((found, *batch[1:]))
+            batch = batch.like((transform(batch), *batch[1:]))
         elif isinstance(transform, NextToken) and isinstance(batch, Batch):
             batch = transform(*(part for part in batch if part.dim() == 2))  # and not the lengths of documents
         else:

@@ -10,8 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, cuda
 
-from fastdata.gpu.batch import Batch, MappingBatch
-from fastdata.gpu.ragged import Ragged
+from fastdata.gpu.batch import Batch, MappingBatch, Ragged
 
 BATCHES = (Batch, MappingBatch)
 GAP = 64  # bytes: tensors with a smaller gap between them are copied together
@@ -155,18 +154,16 @@ class CopyQueue(Generic[T]):
             self._error = error
         if self._drawn:
             return self._drawn.popleft()
-        late = self.clear()
-        assert late is not None
+        assert self._error is not None
         try:
-            raise late
+            raise self._error
         finally:
-            del late  # its traceback refers to this frame
+            self._error = None
 
-    def clear(self) -> Exception | None:
-        """Drop all items. Returns the error that was still to be raised."""
+    def clear(self) -> None:
+        """Drop all items, and the error that was still to be raised."""
         self._drawn.clear()
-        error, self._error = self._error, None
-        return error
+        self._error = None
 
 
 def group_adjacent(tensors: Iterable[Tensor]) -> list[list[Tensor]]:

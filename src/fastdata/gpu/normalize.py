@@ -109,9 +109,6 @@ class GPUNormalize(nn.Module):
             text = f"mean and std are for {self.channels} channels, found {found} in {list(x.shape)}"
             raise ValueError(f"{text}: pass one number per channel, or move the channels with permute")
 
-    def extra_repr(self) -> str:
-        return f"mean={self.mean}, std={self.std}, dtype={self.dtype}, max_value={self.max_value}"
-
 
 def _numbers(name: str, value: float | Iterable[float]) -> tuple[float, ...]:
     numbers = tuple(float(v) for v in (value if isinstance(value, Iterable) else [value]))

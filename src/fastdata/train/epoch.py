@@ -11,7 +11,7 @@ from torch import Tensor
 from fastdata.errors import FastDataError, warn_user
 from fastdata.gpu.prefetcher import loader_parts, set_epoch
 from fastdata.system.torch_private import has_iterator, let_have_iterator
-from fastdata.train.states import random_state, restore_random
+from fastdata.train.checkpoint import random_state, restore_random
 from fastdata.train.world import World
 
 END = object()

@@ -11,14 +11,11 @@ from torch import Tensor, nn
 from torch.utils.data.distributed import DistributedSampler
 
 from fastdata.errors import FastDataError, warn_user
+from fastdata.train.checkpoint import random_state, restore_random
 from fastdata.train.epoch import NO_BATCHES, check_rank, first_tensor
 from fastdata.train.log import Means
 from fastdata.train.losses import losses_of
-from fastdata.train.states import random_state, restore_random
 from fastdata.train.world import Compute, World
-
-METHODS = ("update", "compute", "reset")
-
 
 Metrics: TypeAlias = tuple[dict[str, Any], dict[str, tuple[Any, Any]]]
 
@@ -28,14 +25,13 @@ def sort_metrics(metrics: Mapping[str, Any]) -> Metrics:
     functions, objects = dict[str, Any](), dict[str, tuple[Any, Any]]()
     for name, metric in metrics.items():
         target, arguments = metric if isinstance(metric, tuple) and len(metric) == 2 else (metric, _scores_and_targets)
-        if all(hasattr(target, method) for method in METHODS) and not isinstance(target, type):
+        if all(hasattr(target, method) for method in ("update", "compute", "reset")) and not isinstance(target, type):
             objects[name] = target, arguments
         elif callable(metric) and not isinstance(metric, type):
             functions[name] = metric
         else:
-            raise TypeError(
-                f"metrics[{name!r}] is {metric!r}; a metric is a function, an object with {', '.join(METHODS)}, or a pair"
-            )
+            expected = "a metric is a function, an object with update, compute and reset, or a pair"
+            raise TypeError(f"metrics[{name!r}] is {metric!r}; {expected}")
     return functions, objects
 
 

@@ -121,7 +121,7 @@ class ProgressDisplay:
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
-        self._bar = tqdm(disable=True)
+        self.bar = tqdm(disable=True)
         self._last_line = time.monotonic()
 
     def begin(self, epoch: int, start: int, updates: int | None) -> None:
@@ -129,15 +129,12 @@ class ProgressDisplay:
         self.close()
         self._epoch = epoch
         hidden = None if self._shown else True  # None: without a terminal
-        self._bar = tqdm(desc=f"epoch {epoch}", initial=start, total=updates, disable=hidden, unit="update", dynamic_ncols=True)
-
-    def update(self) -> None:
-        self._bar.update()
+        self.bar = tqdm(desc=f"epoch {epoch}", initial=start, total=updates, disable=hidden, unit="update", dynamic_ncols=True)
 
     def show(self, record: Mapping[str, Any]) -> None:
         """Show a record beside the bar; where there is none, print it, at most once a minute."""
-        self._bar.set_postfix_str(line(record), refresh=False)
-        if self._bar.disable and time.monotonic() - self._last_line >= LINE_S:
+        self.bar.set_postfix_str(line(record), refresh=False)
+        if self.bar.disable and time.monotonic() - self._last_line >= LINE_S:
             self.write_line(f"epoch {self._epoch}: {record['update']} updates, {line(record)}")
 
     def end_epoch(self, epoch: int, record: Mapping[str, Any], results: Mapping[str, float]) -> None:
@@ -155,7 +152,7 @@ class ProgressDisplay:
                 sys.stdout.flush()
 
     def close(self) -> None:
-        self._bar.close()
+        self.bar.close()
 
 
 def line(record: Mapping[str, Any]) -> str:

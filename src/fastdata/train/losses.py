@@ -13,7 +13,6 @@ EXPECTED = (
     "some don't count, or (loss_sum, count)"
 )
 MEAN = 1  # torch's number for reduction="mean"
-SUMS = ("AddBackward0", "MulBackward1")  # of something added, and of a product with a number, as in torch's label smoothing
 
 
 class Losses(NamedTuple):
@@ -65,12 +64,9 @@ def check_values(result: Any) -> None:
         if ignored := int((node._saved_target == index).sum()):
             text = f"{ignored} of {losses.numel()} targets are {index}, which the loss ignores, but their zeros would count"
             raise TypeError(f"{text}: return (losses, targets != {index})")
-        return
-    while type(node).__name__ in SUMS:
-        node = node.next_functions[0][0]
-    is_mean = type(node).__name__ == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN
-    if is_mean and not (isinstance(count, Tensor) and count.dim()) and float(count) != 1:
-        raise TypeError(f"loss_fn returned (a mean, {float(count):g}), so the gradient would be divided twice: {EXPECTED}")
+    elif not losses.dim() and (type(node).__name__ == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN):
+        if float(count) != 1:
+            raise TypeError(f"loss_fn returned (a mean, {float(count):g}), so the gradient would be divided twice: {EXPECTED}")
 
 
 def _described(result: Any) -> str:

@@ -16,9 +16,8 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from fastdata.system.torch_private import find_not_finite
-from fastdata.train.layout import EMA
 from fastdata.train.losses import check_values, losses_of
-from fastdata.train.world import Compute
+from fastdata.train.world import EMA, Compute
 
 EMPTY = nullcontext()
 CLIP_EPSILON = 1e-6  # as torch's clip_grad_norm_ has it
@@ -34,9 +33,6 @@ class Step:
     A gradient that is not finite on any rank changes neither the weights nor the optimizer's state nor the average of the weights.
     Fused optimizers read the flag on the device (`found_inf`). For others, and until the first update that is not skipped, the
     host reads it once per update.
-
-    Attributes:
-        skipped_in_a_row: number of the latest updates that were all skipped, up to the last call of `read_totals`.
     """
 
     def __init__(
@@ -60,7 +56,7 @@ class Step:
         self._stepped = False
         self._one = torch.ones((), device=compute.device)
         self._updates = list[tuple[Tensor, Any, Tensor]]()  # losses, counts and whether skipped, on the device until they are read
-        self.skipped_in_a_row = 0
+        self.skipped_in_a_row = 0  # up to the last call of `read_totals`
 
     def begin(self) -> None:
         """Drop old gradients, and micro-batches of an update that was not finished, for instance after an error."""
@@ -74,18 +70,15 @@ class Step:
         self._losses: list[Tensor] = []
         self._counts: list[Any] = []
 
-    def add(self, batch: Any, *, valid: int | None, last: bool, check: bool) -> None:
-        """Run forward and backward of one micro-batch. The ranks exchange gradients on the last one of an update.
-
-        With `check`, the host waits for the values that loss_fn returns, and checks them.
-        """
+    def add(self, batch: Any, *, valid: int | None, last: bool) -> None:
+        """Run forward and backward of one micro-batch. The ranks exchange gradients on the last one of an update."""
         if self._set_sync is not None:
             self._set_sync(last)
         with EMPTY if last or self._no_sync is None else self._no_sync():
             with self._compute.autocast():
                 result = self._loss_fn(self.model, batch)
                 losses, total, count = losses_of(result)
-            if check:
+            if not self._stepped:  # the host waits for the device then anyway
                 check_values(result)
             if valid == 0:  # this rank has nothing left in this epoch
                 losses, total, count = losses * 0, total * 0, count * 0

@@ -17,18 +17,15 @@ from torch.profiler import record_function
 
 from fastdata.errors import FastDataError, warn_user
 from fastdata.optim import Curve, is_whole, need
-from fastdata.train.checkpoint import Checkpoints
+from fastdata.train.checkpoint import Checkpoints, apply_options, load_states, options_of, random_state, restore_random, states
 from fastdata.train.checks import CudnnBenchmark, GraphCheck, not_finite
+from fastdata.train.contexts import WARMUP, Interrupted, noted_signals, profiled
 from fastdata.train.epoch import Epoch, check_rank, first_tensor
 from fastdata.train.evaluate import evaluate, predict, sort_metrics
-from fastdata.train.layout import build_optimizer, device_for, lay_out
 from fastdata.train.log import RECORDED, Log, Means, ProgressDisplay, RunTotals
-from fastdata.train.profiler import WARMUP, profiled
 from fastdata.train.schedule import Schedule, SchedulerLike
-from fastdata.train.signals import Interrupted, noted_signals
-from fastdata.train.states import apply_options, load_states, options_of, random_state, restore_random, states
 from fastdata.train.step import Step
-from fastdata.train.world import PRECISIONS, Compute, World
+from fastdata.train.world import PRECISIONS, Compute, World, build_optimizer, device_for, lay_out
 
 CALLBACKS = ("step", "epoch", "eval", "save", "log")
 FORMAT = 4  # of a state
@@ -269,7 +266,7 @@ class Trainer:
                 self.epoch_open = True
             if complete:
                 self.update += 1
-                self._progress.update()
+                self._progress.bar.update()
                 self._graphs.updated()
                 if self.update % self._log_every == 0:
                     self._flush()
@@ -310,8 +307,7 @@ class Trainer:
             if self._cudnn is not None:
                 self._cudnn.record_shape(tensor)
             self._counts["rows"] += (len(tensor) if valid is None else valid) * self.world.size
-        check = self.update == 0 or (self.update + 1) % self._log_every == 0  # the host waits for the device then anyway
-        self._step.add(batch, valid=valid, last=last, check=check)
+        self._step.add(batch, valid=valid, last=last)
 
     def _loss(self, model: Any, batch: Any) -> Any:
         self._muted = getattr(batch, "valid", None) == 0
