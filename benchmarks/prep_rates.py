@@ -33,7 +33,7 @@ from recording import machine, write_json, write_markdown
 
 import fastdata
 from fastdata.bench.harness import Run, interleave, summarize, table
-from fastdata.images.stored import LMDBDataset
+from fastdata.images.dataset import LMDBDataset
 from fastdata.types import Array
 
 HERE = Path(__file__).resolve().parent

@@ -23,9 +23,6 @@ def saved(pixels: Array | Image.Image, kind: str = "PNG", **options: Any) -> byt
     return out.getvalue()
 
 
-# ------------------------------------------------------------------------------------------------------------------ PNG
-
-
 def png_chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
@@ -46,9 +43,6 @@ def png(values: Array, depth: int, color_type: int, *, interlaced: bool = False,
     pieces = [(b"IHDR", size), *((name.encode(), chunk) for name, chunk in chunks.items())]
     pieces += [(b"IDAT", body[:half]), (b"IDAT", body[half:]), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*piece) for piece in pieces)
-
-
-# ----------------------------------------------------------------------------------------------------------------- TIFF
 
 
 def tiff(a: Array, photometric: int, *, order: str = "<", big: bool = False, tags: Any = (), **layout: Any) -> bytes:
@@ -86,9 +80,6 @@ def tiff(a: Array, photometric: int, *, order: str = "<", big: bool = False, tag
     return bytes(data)
 
 
-# ------------------------------------------------------------------------------------------------------------------ PNM
-
-
 def pnm(kind: int, values: Array, largest: int) -> bytes:
     """A PNM, P4 to P6, of numbers [H, W, samples]."""
     height, width = values.shape[:2]
@@ -96,9 +87,6 @@ def pnm(kind: int, values: Array, largest: int) -> bytes:
     if kind == 4:
         return head + np.packbits(values[..., 0].astype(np.uint8), axis=1).tobytes()
     return head + values.astype(np.uint8 if largest <= 255 else ">u2").tobytes()
-
-
-# --------------------------------------------------------------------------------------------------------------- others
 
 
 def heif(pixels: Array | Image.Image, **options: Any) -> bytes:

@@ -99,10 +99,10 @@ def test_what_does_not_go_together():
     first = MaskDataset(masked((1, 30)))
     named = "".join(f"{k} {k} {k} class{k}\n" for k in range(7))
     for other, message in (
-        (MaskDataset(masked((2, 50)), ignore_index=7), "have the ignore_index 255 and 7: give both the same"),
-        (MaskDataset(masked((2, 300), palette=named)), r"masks \[\] and \['class0', .*prepare both with the same --palette"),
+        (MaskDataset(masked((2, 50)), ignore_index=7), "differ in ignore_index, 255 and 7: prepare and open both"),
+        (MaskDataset(masked((2, 300), palette=named)), r"differ in classes, \[\] and \['class0'"),
         (MaskDataset(masked((1, 30), bits=16), ignore_index=255), "--mask-bits"),
-        (LMDBDataset(store()), "open both with masks, or none"),
+        (LMDBDataset(store()), "differ in ignore_index, 255 and None"),
     ):
         with pytest.raises(ValueError, match=message):
             first + other

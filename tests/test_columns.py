@@ -175,7 +175,7 @@ def test_wrong_use(table: Path, store: Path, tmp_path: Path) -> None:
         LMDBDataset(store, fields=("mood",))
     with pytest.raises(ValueError, match="several different ones"):
         LMDBDataset(store, fields=("caption", "caption"))
-    with pytest.raises(ValueError, match="the datasets have the fields"):
+    with pytest.raises(ValueError, match="the datasets differ in fields"):
         LMDBDataset(store, fields="caption") + LMDBDataset(store)
     other = prep(table, tmp_path / "o.fds", size=32, fields="score:float64", resize="crop", workers=1).out
     with pytest.raises(ValueError, match=r"columns are score \(float32\) and score \(float64\) cannot be concatenated"):

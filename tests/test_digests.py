@@ -159,58 +159,52 @@ described = partial(made, "described", fields=("caption=txt", "embedding=npy"), 
 words, volumes = partial(made, "text", tokenizer="bytes", split_lines=True), partial(made, "arrays", masks="array-masks", chunk=16)
 
 
-class Pictures:
+class Pictures(list[Any]):
     """A sequence of pairs, as torchvision's datasets are."""
 
     classes = CLASSES
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, k: int) -> tuple[Any, int]:
-        if k >= COUNT:
-            raise IndexError(k)
-        return picture(k, *SIDES[k]), k % 3
+    __hash__ = object.__hash__  # type: ignore[assignment]  # of `made`, which caches by it
 
 
 Case = Callable[[], Any]
+
+
+def stored(source: Any, emit: Any = None, **options: Any) -> Case:
+    """The images of a store of inputs. emit: their fields."""
+    return lambda: LMDBDataset(made(source, **options), fields=emit)
+
+
 SOURCES: dict[str, Case] = {
     "folder": lambda: LMDBDataset(jpegs(), size=64),
     "folder, second size": lambda: LMDBDataset(jpegs(), size=48),
-    "folder, label from a name": lambda: LMDBDataset(made("flat", label_from=r"(\d)\.", codec="rgb")),
-    **{
-        f"codec {codec}": lambda codec=codec: LMDBDataset(made("images", size=40, codec=codec))
-        for codec in ("rgb", "png", "original")
-    },
-    "photos": lambda: LMDBDataset(made("photos", size=64)),
-    "photos, codec original": lambda: LMDBDataset(made("photos", codec="original")),
-    "photos, gray": lambda: LMDBDataset(made("photos", size=64, gray=True)),
-    "labels beside": lambda: LMDBDataset(made("images", labels="beside.csv", codec="rgb", size=32)),
-    "gray": lambda: LMDBDataset(made("gray", gray=True, size=50)),
-    "16 bits": lambda: LMDBDataset(made("deep", bits=16, codec="png", size=50)),
-    "long side": lambda: LMDBDataset(made("images", resize="long", size=50, codec="rgb")),
-    "cut square": lambda: LMDBDataset(made("images", resize="crop", size=40, codec="rgb")),
-    "stretched": lambda: LMDBDataset(made("images", resize="stretch", size=40, codec="rgb")),
-    "enlarged": lambda: LMDBDataset(made("images", size=120, codec="rgb")),
-    "shuffled": lambda: LMDBDataset(made("images", order="shuffled", codec="rgb")),
-    **{
-        f"paths in {ending}": lambda ending=ending: LMDBDataset(made(f"t.{ending}", label_column="label", codec="rgb", size=32))
-        for ending in ("csv", "jsonl", "parquet")
-    },
-    "numbers in csv": lambda: LMDBDataset(made("t.csv", regression=("score", "age"), codec="rgb", size=32)),
-    "codes in csv": lambda: LMDBDataset(made("t.csv", label_column="code", codec="rgb", size=32)),
-    "images in parquet": lambda: LMDBDataset(made("images.parquet", codec="rgb", size=32)),
-    "images in arrow": lambda: LMDBDataset(made("images.arrow", codec="rgb", size=32)),
-    "tars": lambda: LMDBDataset(made("tars", fields=("txt=txt",), codec="rgb", size=32), fields="txt"),
-    "tars, classes": lambda: LMDBDataset(made("tars", codec="rgb", size=32)),
-    "sequence": lambda: LMDBDataset(made(Pictures(), codec="rgb", size=32)),
+    "folder, label from a name": stored("flat", label_from=r"(\d)\.", codec="rgb"),
+    **{f"codec {codec}": stored("images", size=40, codec=codec) for codec in ("rgb", "png", "original")},
+    "photos": stored("photos", size=64),
+    "photos, codec original": stored("photos", codec="original"),
+    "photos, gray": stored("photos", size=64, gray=True),
+    "labels beside": stored("images", labels="beside.csv", codec="rgb", size=32),
+    "gray": stored("gray", gray=True, size=50),
+    "16 bits": stored("deep", bits=16, codec="png", size=50),
+    "long side": stored("images", resize="long", size=50, codec="rgb"),
+    "cut square": stored("images", resize="crop", size=40, codec="rgb"),
+    "stretched": stored("images", resize="stretch", size=40, codec="rgb"),
+    "enlarged": stored("images", size=120, codec="rgb"),
+    "shuffled": stored("images", order="shuffled", codec="rgb"),
+    **{f"paths in {end}": stored(f"t.{end}", label_column="label", codec="rgb", size=32) for end in ("csv", "jsonl", "parquet")},
+    "numbers in csv": stored("t.csv", regression=("score", "age"), codec="rgb", size=32),
+    "codes in csv": stored("t.csv", label_column="code", codec="rgb", size=32),
+    "images in parquet": stored("images.parquet", codec="rgb", size=32),
+    "images in arrow": stored("images.arrow", codec="rgb", size=32),
+    "tars": stored("tars", fields=("txt=txt",), codec="rgb", size=32, emit="txt"),
+    "tars, classes": stored("tars", codec="rgb", size=32),
+    "sequence": stored(Pictures((picture(k, *SIDES[k]), k % 3) for k in range(COUNT)), codec="rgb", size=32),
     "coco": lambda: LMDBDataset(annotated(), fields=("boxes", "category")),
-    "yolo": lambda: LMDBDataset(made("flat", yolo="yolo", codec="rgb"), fields=("boxes", "category")),
+    "yolo": stored("flat", yolo="yolo", codec="rgb", emit=("boxes", "category")),
     "captions": lambda: LMDBDataset(described(), fields=("caption", "embedding")),
-    "several images": lambda: LMDBDataset(made("pair", images=("photo=photo", "depth=depth:png:16:gray"))),
+    "several images": stored("pair", images=("photo=photo", "depth=depth:png:16:gray")),
     "masks": lambda: MaskDataset(masked()),
-    "mds": lambda: LMDBDataset(made(FOREIGN / "mds-jpeg", codec="rgb", size=32)),
-    "litdata": lambda: LMDBDataset(made(FOREIGN / "litdata-dict", codec="rgb", size=32)),
+    "mds": stored(FOREIGN / "mds-jpeg", codec="rgb", size=32),
+    "litdata": stored(FOREIGN / "litdata-dict", codec="rgb", size=32),
 }
 DATASETS: dict[str, Case] = {
     "random crops": lambda: LMDBDataset(jpegs(), size=64, crop=RandomResizedCrop(32), hflip=0.5, vflip=0.2),
@@ -229,11 +223,9 @@ DATASETS: dict[str, Case] = {
     ),
     "masks in crops": lambda: MaskDataset(masked(), crop=RandomResizedCrop(32), hflip=0.5),
     **{
-        f"tokens, {mode}, {documents}": lambda mode=mode, documents=documents: TokenDataset(
-            words(), 16, mode=mode, documents=documents
-        )
+        f"tokens, {mode}, {ends}": lambda mode=mode, ends=ends: TokenDataset(words(), 16, mode=mode, documents=ends)
         for mode in ("random", "sequential")
-        for documents in ("join", "mask", "align")
+        for ends in ("join", "mask", "align")
     },
     "tokens, document": lambda: TokenDataset(words(), 16, mode="document"),
     "tokens in memory": lambda: RAMDataset(words(), block_size=16),

@@ -1,21 +1,26 @@
 """JPEG records: ordinary files on a restart grid with an index, of which any part decodes, alone or with others, to the whole's
-pixels; and raw and PNG records."""
+pixels; files that keep their bytes; raw and PNG records."""
 
 from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+import simplejpeg
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata import CenterCrop, LMDBDataset
+import fastdata
+from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomResizedCrop, Resize
 from fastdata.codecs.jpeg_crop import find_cells, join_cells, jpeg_batches
 from fastdata.codecs.jpeg_grid import (
     add_index,
@@ -28,8 +33,16 @@ from fastdata.codecs.jpeg_grid import (
 )
 from fastdata.codecs.pixels import Window, decode_record, decode_window, encode_record
 from fastdata.errors import CodecError, FormatError
+from fastdata.images.prepare import ImageRecipe, prepare_image
+from fastdata.prepare.build_plan import build_plan
+from fastdata.prepare.finish import Summary
+from fastdata.prepare.run import for_workers
+from fastdata.prepare.worker import ProgressReport, ShardTask, make_shard
+from fastdata.report.drawing import draw_sheet
 from fastdata.store.manifest import Form
-from stores import script, square
+from fastdata.store.store import Store
+from image_files import saved
+from stores import folder, square, write_files
 from support import Array, encode, images_of, picture
 
 
@@ -40,23 +53,6 @@ def _pillow(data: bytes) -> Array:
 
 def _fresh(size: int) -> Array:
     return np.empty(size, np.uint8)
-
-
-def _lengths(data: bytes | memoryview) -> Any:
-    return (read_index(data) or [None])[0]
-
-
-def _segments(data: bytes) -> list[tuple[int, bytes]]:
-    """(marker, body) of every segment before the scan's data, and at last (0xDA, all that follows the scan's header)."""
-    at, found = 2, []
-    assert data[:2] == b"\xff\xd8"
-    while True:
-        assert data[at] == 0xFF
-        marker, size = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
-        if marker == 0xDA:
-            return [*found, (marker, data[at + 2 + size :])]
-        found.append((marker, data[at + 4 : at + 2 + size]))
-        at += 2 + size
 
 
 SIDES = st.integers(1, 130)
@@ -82,15 +78,18 @@ def test_any_size_is_an_ordinary_jpeg_on_a_grid(height: int, width: int, gray: b
         decode_jpeg_into(_fresh, data, (height + 1, width), gray=gray)
 
 
+def _interval(data: bytes) -> int:
+    """The MCUs of a cell, as the last DRI says."""
+    return int.from_bytes(data[data.rindex(b"\xff\xdd\0\4") + 4 :][:2], "big")
+
+
 def _check_grid(data: bytes, width: int, height: int, mcu: int) -> None:
-    segments = _segments(data)
-    intervals = [int.from_bytes(body, "big") for marker, body in segments if marker == 0xDD]
-    row, rows = -(-width // mcu), -(-height // mcu)
-    assert len(intervals) == 1 and row % intervals[0] == 0
-    assert intervals[0] * mcu >= min(16, row * mcu) or row == 1 or intervals[0] == 1
-    lengths = _lengths(data)
-    assert lengths is not None and len(lengths) == row * rows // intervals[0]
-    scan = segments[-1][1]
+    interval, row, rows = _interval(data), -(-width // mcu), -(-height // mcu)
+    assert row % interval == 0 and (interval * mcu >= min(16, row * mcu) or interval == 1)
+    lengths, _ = read_index(data)
+    assert len(lengths) == row * rows // interval
+    start = data.rindex(b"\xff\xda") + 2
+    scan = data[start + int.from_bytes(data[start : start + 2], "big") :]
     assert int(lengths.sum()) == len(scan), "the segments are all of the scan"
     ends = np.cumsum(lengths.astype(int))
     for k, end in enumerate(ends):
@@ -99,20 +98,6 @@ def _check_grid(data: bytes, width: int, height: int, mcu: int) -> None:
     for start, end in pairwise(starts):  # no other marker inside
         body = np.frombuffer(scan[start : end - 2], np.uint8)
         assert (body[np.flatnonzero(body[:-1] == 0xFF) + 1] == 0).all()
-
-
-@pytest.mark.slow
-def test_a_long_index_chains_over_several_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One segment holds 65,533 bytes, so a wide image needs more, which together give one list."""
-    height, width = 16 * 60, 16 * 2800
-    image = np.full((height, width, 3), 99, np.uint8)
-    image[::3, ::5] = 180
-    data = encode_jpeg(image, quality=60)
-    index = [body for marker, body in _segments(data) if marker == 0xE9]
-    assert len(index) == 3 and max(map(len, index)) <= 65_533
-    _check_grid(data, width, height, 16)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    np.testing.assert_array_equal(decode_jpeg(data), _pillow(data))
 
 
 def _chunk(number: int, chunks: int, content: bytes) -> bytes:
@@ -151,26 +136,23 @@ def test_an_index_holds_what_the_format_says_or_is_none(
     assert found is None or (found[0].tolist(), found[1]) == (want, len(head))
 
 
-def test_an_index_stands_in_the_header_and_its_segments_side_by_side() -> None:
-    whole, foreign = index_segments(np.array([3, 4])), b"\xff\xe1\0\x03?"
-    for header, there in ((foreign, True), (b"\xff\xda\0\x02", False), (b"\xfe\xe1\0\x03?", False), (b"\xff\xe9\0\x03?", True)):
-        assert (_lengths(b"\xff\xd8" + header + whole) is not None) == there
-    parts = [_chunk(k, 2, part) for k, part in enumerate((b"\x02\0\0\0\x03", b"\x04"))]
-    for between, there in ((b"", True), (foreign, False)):
-        assert (_lengths(b"\xff\xd8" + parts[0] + between + parts[1]) is not None) == there
-
-
 def test_index_bytes_are_those_of_the_format() -> None:
-    """Those of a later version, out of order, or of another file are ignored."""
+    """A long one is several segments. Those of a later version, out of order, or of another file are ignored."""
     head = b"\xff\xe9\x00\x24fastdata\0" + b"\x01" + b"\x00\x00" + b"\x01\x00"
     low, long = b"\x02\x03\xff\xff", b"\0\0\0\0\x01\x00" + b"\x03\0\0\0\xff\x00"
     assert index_segments(np.array([258, 3, 255, 65_535])) == head + b"\x04\0\0\0" + low + long
     for foreign in (encode(picture(0, 40, 50), ".jpg", cv2.IMWRITE_JPEG_RST_INTERVAL, 2), b"", b"\xff\xd8", b"\x89PNG\r\n\x1a\n"):
-        assert _lengths(memoryview(foreign)) is None
+        assert read_index(memoryview(foreign)) is None
     data = encode_jpeg(picture(0, 60, 70))
     at = data.index(b"fastdata\0") + 9
     for place, value in ((0, 2), (1, 1), (3, 2)):  # version, number of the chunk, number of chunks
-        assert _lengths(data[: at + place] + bytes([value]) + data[at + place + 1 :]) is None
+        assert read_index(data[: at + place] + bytes([value]) + data[at + place + 1 :]) is None
+    long = np.arange(170_000) % 300
+    whole = index_segments(long)
+    assert whole.count(b"fastdata\0") == 5
+    found, end = read_index(b"\xff\xd8\xff\xe1\0\3?" + whole + b"\xff\xda" + bytes(20))
+    np.testing.assert_array_equal(found, long)
+    assert end == 7 + len(whole)
 
 
 def test_too_large_for_a_jpeg_is_said() -> None:
@@ -208,39 +190,20 @@ def test_damaged_records_are_codec_errors(codec: str, dtype: str) -> None:
     for damaged in (b"", b"x", data[: len(data) // 2], data[:-1] if codec == "rgb" else data[:100], b"\0" * 99):
         with pytest.raises(CodecError):
             decode_record(damaged, form, 20, 30)
-    for height, width in ((30, 20), (20, 31), (10, 30), (0, 0)):
-        if codec != "rgb" or height * width != 600:
-            with pytest.raises(CodecError):
-                decode_record(data, form, height, width)
-    gray = encode_record(picture(0, 20, 30)[:, :, 0].copy(), codec)
-    if codec == "rgb":
+    for height, width in ((30, 21), (20, 31), (10, 30), (40, 60), (39, 59), (0, 0)):
         with pytest.raises(CodecError):
-            decode_record(gray, form, 20, 30)
+            decode_record(data, form, height, width)
+        for window in ((0, 0, height, width), (height - 9, width - 9, 9, 9), (0, 0, height, width, 2), (0, 0, 9, 9)):
+            with pytest.raises(CodecError):
+                decode_window(data, form, height, width, Window(*window), _fresh)
 
 
-HUGE = """
-import json, resource, sys
-from fastdata.errors import CodecError
-from fastdata.store.manifest import Form
-from fastdata.codecs.pixels import decode_record
-from support import encode, picture
-
-resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
-said = []
-for codec, ending, mark in (("jpeg", ".jpg", b"\\xff\\xc0"), ("png", ".png", b"IHDR")):
-    data = bytearray(encode(picture(0, 20, 30), ending))
-    at = data.index(mark) + (5 if codec == "jpeg" else 4)
-    data[at : at + (4 if codec == "jpeg" else 8)] = (65_000).to_bytes(2 if codec == "jpeg" else 4, "big") * 2
-    try:
+@pytest.mark.parametrize(("codec", "at", "size"), [("jpeg", 5, ">HH"), ("png", 4, ">II")])
+def test_a_header_that_asks_for_gigabytes_is_refused_before_it_is_decoded(codec: str, at: int, size: str) -> None:
+    data = bytearray(encode(picture(0, 20, 30), {"jpeg": ".jpg", "png": ".png"}[codec]))
+    struct.pack_into(size, data, data.index({"jpeg": b"\xff\xc0", "png": b"IHDR"}[codec]) + at, 65_000, 65_000)
+    with pytest.raises(CodecError, match=rf"a {codec} record holds \(65000, 65000\) pixels, and not \(20, 30\)"):
         decode_record(bytes(data), Form(codec, 3, "uint8"), 20, 30)
-    except CodecError as error:
-        said.append(str(error))
-print(json.dumps(said))
-"""
-
-
-def test_a_header_that_asks_for_gigabytes_is_refused_before_it_is_decoded() -> None:
-    assert script(HUGE) == [f"a {codec} record holds (65000, 65000) pixels, and not (20, 30)" for codec in ("jpeg", "png")]
 
 
 # Crop before decode: what is cut out of the compressed bytes
@@ -294,7 +257,7 @@ def test_a_cut_decodes_to_the_pixels_of_pillow_s_full_decode(case: Any) -> None:
     assert found is not None
     pixels = _pillow(join_cells([found]).tobytes())
     assert pixels.shape[:2] == (found.height, found.width)
-    tall, wide = MCU[sampling], MCU[sampling] * int.from_bytes(data[data.index(b"\xff\xdd\0\4") + 4 :][:2], "big")
+    tall, wide = MCU[sampling], MCU[sampling] * _interval(data)
     assert found.top > top - 2 - tall and found.end <= top + height + tall and len(found.lengths) % len(found.rows) == 0
     assert found.left > left - 2 - 2 * wide and found.left + found.width <= left + width + wide, "no cells more than needed"
     y, x = top - found.top, left - found.left
@@ -339,27 +302,6 @@ def test_what_is_no_grid_with_its_index_is_not_cut_and_a_window_still_comes() ->
         np.testing.assert_array_equal(region.pixels[:, :, :3], _pillow(data))
 
 
-def test_a_record_of_another_size_is_an_error() -> None:
-    form = Form("jpeg", 3, "uint8")
-    for height, width in ((60, 90), (70, 100), (90, 70), (140, 180), (139, 179)):
-        for window in ((0, 0, height, width), (height - 20, width - 20, 20, 20), (0, 0, height, width, 2), (0, 0, 20, 20)):
-            with pytest.raises(CodecError):
-                decode_window(HEALTHY, form, height, width, Window(*window), _fresh)
-
-
-@given(st.integers(0, 620), st.integers(0, 255))
-@settings(max_examples=500, deadline=None)
-@example(-1, 0)
-def test_a_damaged_header_is_a_codec_error_or_harmless(at: int, value: int) -> None:
-    form, data = Form("jpeg", 3, "uint8"), bytearray(HEALTHY)
-    data[at if at >= 0 else data.index(b"\xff\xc0") + 11] = value  # the sampling factors, for one
-    try:
-        region = decode_window(bytes(data), form, 70, 90, Window(1, 2, 30, 40), _fresh)
-    except CodecError:
-        return
-    assert region.pixels.dtype == np.uint8
-
-
 # Boxes of several JPEGs decoded as one
 
 Case = tuple[int, tuple[int, int], tuple[int, int, int, int], int, int]
@@ -376,8 +318,8 @@ def _boxes(draw: st.DrawFn) -> Case:
     return draw(st.integers(0, 5)), (height, width), box, draw(st.sampled_from([75, 90])), draw(st.sampled_from([1, 1, 2, 4, 8]))
 
 
-def _decoded(cases: list[Case], gray: bool, fast: bool) -> tuple[list[bytes], dict[int, Any], int, list[int]]:
-    """The records, the regions of those that were batched, how many batches there were, and which were left alone."""
+def _decoded(cases: list[Case], gray: bool, fast: bool) -> tuple[list[bytes], dict[int, Any], list[int]]:
+    """The records, the regions of those that were batched, and which were left alone."""
     images = [picture(number, *size) for number, size, *_ in cases]
     records = [encode_jpeg(i[:, :, 0].copy() if gray else i, quality=q) for i, (*_, q, _) in zip(images, cases, strict=True)]
     windows = [Window(*box, shrink, fast) for _, _, box, _, shrink in cases]
@@ -387,7 +329,7 @@ def _decoded(cases: list[Case], gray: bool, fast: bool) -> tuple[list[bytes], di
         for place, region in each.decode(join_cells(each.cells), gray=gray, scratch=_fresh):
             assert place not in found
             found[place] = region
-    return records, found, len(batches), alone
+    return records, found, alone
 
 
 ABOVE: Case = 0, (64, 64), (0, 20, 40, 20), 90, 1  # a box at the image's upper edge
@@ -403,7 +345,7 @@ BELOW: Case = 2, (64, 64), (30, 20, 34, 20), 90, 1  # and one at its lower edge
 @example([(0, (1, 17), (0, 16, 1, 1), 20, 2)], False, False)  # a cut too small for another scale
 @settings(max_examples=400, deadline=None)
 def test_each_of_a_pile_is_what_it_is_by_itself(cases: list[Case], gray: bool, fast: bool) -> None:
-    records, found, _, alone = _decoded(cases, gray, fast)
+    records, found, alone = _decoded(cases, gray, fast)
     assert sorted([*found, *alone]) == list(range(len(cases)))
     assert all(cases[k][2][2:] == cases[k][1] for k in alone), "only whole images are left alone"
     form = Form("jpeg", 1 if gray else 3, "uint8")
@@ -426,25 +368,6 @@ def test_a_transform_may_read_other_samples_of_the_same_thread() -> None:
     np.testing.assert_array_equal(found, samples // 2 + samples[0] // 2)
 
 
-@given(st.integers(0, 3), st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), min_size=1, max_size=4))
-@settings(max_examples=300, deadline=None)
-def test_damage_of_one_changes_no_other(harmed: int, bytes_of_it: list[tuple[int, int]]) -> None:
-    records = [bytearray(encode_jpeg(picture(k, 64, 64))) for k in range(4)]
-    start = records[harmed].index(b"\xff\xda") + 14
-    for at, value in bytes_of_it:
-        records[harmed][start + at % (len(records[harmed]) - start)] = value
-    batches, _ = jpeg_batches([memoryview(bytes(record)) for record in records], [(64, 64)] * 4, [Window(20, 20, 20, 20)] * 4)
-    assert len(batches) == 1
-    try:
-        found = batches[0].decode(join_cells(batches[0].cells), gray=False, scratch=_fresh)
-    except CodecError:
-        return
-    for place, region in found:
-        if place != harmed:
-            whole = decode_jpeg(bytes(records[place]))
-            np.testing.assert_array_equal(region.pixels[4:24, 4:24, :3], whole[20:40, 20:40])
-
-
 def test_one_damaged_record_is_named_and_the_others_of_its_batch_are_not() -> None:
     dataset = LMDBDataset(square("jpeg"), crop=CenterCrop(16))
     images = images_of(dataset)
@@ -463,3 +386,132 @@ def test_one_damaged_record_is_named_and_the_others_of_its_batch_are_not() -> No
         dataset.read_batch(np.arange(8), seed=0, epoch=0)
     rest = np.array([0, 1, 2, 3, 4, 6, 7])
     np.testing.assert_array_equal(dataset.read_batch(rest, seed=0, epoch=0)[0], good[rest])
+
+
+# --codec original: JPEG files that need no change keep their bytes
+
+
+def jpeg(pixels: Array | Image.Image, **options: Any) -> bytes:
+    return saved(pixels, "JPEG", **{"quality": 85, **options})
+
+
+def turned(orientation: int) -> Any:
+    exif = Image.Exif()
+    exif[274] = orientation
+    return exif
+
+
+@cache
+def files() -> dict[str, bytes]:
+    """Names, and whether the bytes stay: those in `k` do, those in `m` are made anew, those in `r` are rejects."""
+    small = picture(1, 60, 90)
+    return {
+        "k/plain.jpg": jpeg(small),
+        "k/full.jpg": jpeg(picture(2, 61, 45), subsampling=0),
+        "k/half.jpg": jpeg(picture(3, 61, 45), subsampling=1, quality=100),
+        "k/progressive.jpg": jpeg(picture(4, 97, 80), progressive=True),
+        "k/gray.jpg": jpeg(picture(5, 40, 50)[:, :, 0]),
+        "k/noted.jpg": jpeg(small, exif=turned(1), comment=b"by hand", icc_profile=b"profile"),
+        "k/rgb.jpg": jpeg(small, keep_rgb=True),
+        "k/behind.jpg": jpeg(small) + b"a short film",
+        "k/wrong-ending.png": jpeg(picture(6, 40, 50)),
+        "k/restarts.jpg": jpeg(picture(7, 80, 96), restart_marker_rows=1),
+        "m/turned.jpg": jpeg(small, exif=turned(6)),
+        "m/cmyk.jpg": jpeg(Image.fromarray(small).convert("CMYK")),
+        "m/no-end.jpg": jpeg(small)[:-2],
+        "m/photo.png": saved(small),
+        "r/cut.jpg": jpeg(small)[:900],
+    }
+
+
+@cache
+def sources() -> Path:
+    return write_files(folder() / "in", files())
+
+
+@cache
+def made() -> Summary:
+    return fastdata.prep(sources(), folder() / "o.fds", codec="original", workers=1)
+
+
+def stored(path: Path, size: int | None = None) -> dict[str, bytes]:
+    """The record of each sample, by name."""
+    store = Store(path)
+    reader = store.reader(store.variant(size))
+    return {name: bytes(reader.get(k)) for k, name in enumerate(store.names())}
+
+
+def test_files_that_need_no_change_keep_every_byte() -> None:
+    summary, found = made(), stored(made().out)
+    assert (summary.kept, summary.rejected) == (14, {"truncated": 1})
+    for name, data in files().items():
+        if not name.startswith("r"):
+            assert (found[name] == data) == name.startswith("k"), name
+    assert summary.originals == {"full": 10}
+
+
+def test_the_samples_are_what_pillow_makes_of_the_files() -> None:
+    dataset = LMDBDataset(made().out)
+    for k in range(len(dataset)):
+        name, (image, _) = dataset.name(k), dataset[k]
+        if name.startswith("k"):
+            with Image.open(sources() / name) as file:
+                assert np.array_equal(image.permute(1, 2, 0), np.asarray(file.convert("RGB"))), name
+    shape = {dataset.name(k): tuple(dataset[k][0].shape[1:]) for k in range(len(dataset))}
+    assert shape["m/turned.jpg"] == (90, 60)
+
+
+def test_a_size_keeps_the_images_that_have_it(tmp_path: Path) -> None:
+    """Short sides: 60, 61 and so on; what is at most 60 is not resized."""
+    summary = fastdata.prep(sources(), tmp_path / "o.fds", codec="original", size=[60, 48], upscale=False, workers=1)
+    by_size = {size: {name for name, data in stored(summary.out, size).items() if data == files()[name]} for size in (60, 48)}
+    assert by_size[60] == {
+        f"k/{n}" for n in ("plain.jpg", "full.jpg", "half.jpg", "gray.jpg", "noted.jpg", "rgb.jpg", "behind.jpg")
+    } | {"k/wrong-ending.png"}
+    assert by_size[48] == {"k/full.jpg", "k/half.jpg", "k/gray.jpg", "k/wrong-ending.png"}
+    assert summary.originals == {"60": len(by_size[60]), "48": len(by_size[48])}
+    encoded = fastdata.prep(sources(), tmp_path / "j.fds", size=[60, 48], upscale=False, workers=1)
+    for size, kept in by_size.items():
+        jpegs, mixed = stored(encoded.out, size), stored(summary.out, size)
+        assert all(mixed[name] == jpegs[name] for name in jpegs if name not in kept), "others are encoded as ever"
+        assert (np.load(summary.out / f"{size}/index.npy")["length"] == [len(data) for data in mixed.values()]).all()
+
+
+# The memory that JPEGs are decoded into begins at 40 modulo 64, in every caller: libjpeg-turbo is slow at multiples of 32
+
+
+def _make_shard(out: Path, **options: Any) -> None:
+    """What a worker does, in this process."""
+    work = build_plan(sources(), out, **options)
+    (out / "work").mkdir(parents=True)
+    make_shard(for_workers(work, 1), ShardTask(0, 0, work.plan.shard(0), {}), ProgressReport([0] * 4))
+
+
+CALLERS: dict[str, Callable[[Path], Any]] = {
+    **{
+        f"{crop}": lambda out, crop=crop: list(Loader(LMDBDataset(square("jpeg"), crop=crop), 3, num_workers=0))
+        for crop in (RandomResizedCrop(16), Resize((16, 16)), CenterCrop(24))
+    },
+    "a sample": lambda out: LMDBDataset(square("jpeg"))[0],
+    "in memory": lambda out: RAMDataset(square("jpeg"), decoded=True, shared=False),
+    "files in memory": lambda out: RAMDataset([sources() / "k/plain.jpg"])[0],
+    "sheet": lambda out: draw_sheet(square("jpeg"), out / "sheet.png"),
+    "prepare": lambda out: _make_shard(out / "new.fds", size=40),
+    "prepare original": lambda out: _make_shard(out / "new.fds", codec="original"),
+    "prepare alone": lambda out: prepare_image(encode(picture(0, 90, 110)), ImageRecipe(sizes=(64,))),
+}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_every_buffer_begins_at_40(caller: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    square("jpeg")
+    decode, addresses = simplejpeg.decode_jpeg, set[int]()
+
+    def spied(*args: Any, buffer: Any = None, **options: Any) -> Any:
+        assert buffer is not None, "simplejpeg would allocate it"
+        addresses.add(np.frombuffer(buffer, np.uint8).ctypes.data % 64)
+        return decode(*args, buffer=buffer, **options)
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", spied)
+    CALLERS[caller](tmp_path)
+    assert addresses == {40}

@@ -19,8 +19,7 @@ import stores
 from fastdata import LMDBDataset
 from fastdata.arrays.files import ArraySource
 from fastdata.errors import PrepError
-from fastdata.images.masks import MaskRecipe
-from fastdata.images.prepare import ImageRecipe
+from fastdata.images.prepare import ImageRecipe, MaskRecipe
 from fastdata.prepare.build_plan import build_plan
 from fastdata.prepare.plan import PrepareRun, load_plan, make_plan, save_plan
 from fastdata.sources.inputs import Packed, Source, SourceList

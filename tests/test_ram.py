@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -226,25 +223,3 @@ def test_a_reference_to_memory_that_is_gone_says_so():
     with pytest.raises(StoreError, match="keep the dataset alive"):
         pickle.loads(data)
     del other
-
-
-MAKER = """
-import pickle, sys
-from fastdata import RAMDataset
-dataset = RAMDataset(sys.argv[1], shared=bool(int(sys.argv[2])))
-print(pickle.dumps(dataset).hex(), flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shared", [0, 1])
-def test_another_process_reads_the_same_memory_until_its_maker_is_gone(shared):
-    path = store(size=77)  # which no other test holds
-    with subprocess.Popen([sys.executable, "-c", MAKER, path, str(shared)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as maker:
-        data = bytes.fromhex(maker.stdout.readline().decode())
-        assert torch.equal(pickle.loads(data)[3][0], LMDBDataset(path)[3][0])
-        maker.stdin.close()
-    gc.collect()  # of the copy here, which would hold the memory
-    with pytest.raises(StoreError, match=f"process {maker.pid} no longer holds this data.* make it again"):
-        pickle.loads(data)

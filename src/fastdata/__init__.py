@@ -27,7 +27,7 @@ _NAMES = {
     "gpu.normalize": ["GPUNormalize"],
     "gpu.prefetcher": ["Prefetcher"],
     "images.crops": ["CenterCrop", "Crop", "MultiCrop", "RandomCrop", "RandomResizedCrop", "RandomScaleCrop", "Resize"],
-    "images.stored": ["LMDBDataset", "MaskDataset"],
+    "images.dataset": ["LMDBDataset", "MaskDataset"],
     "images.view": ["View"],
     "loader.loader": ["Loader"],
     "prepare.functions": ["prep", "prep_finish", "prep_plan", "prep_run"],
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from fastdata.gpu.normalize import GPUNormalize
     from fastdata.gpu.prefetcher import Prefetcher
     from fastdata.images.crops import CenterCrop, Crop, MultiCrop, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize
-    from fastdata.images.stored import LMDBDataset, MaskDataset
+    from fastdata.images.dataset import LMDBDataset, MaskDataset
     from fastdata.images.view import View
     from fastdata.loader.loader import Loader
     from fastdata.prepare.functions import prep, prep_finish, prep_plan, prep_run

@@ -16,7 +16,7 @@ from fastdata.codecs.pixels import decode_record
 from fastdata.store.manifest import Form
 from support import picture
 from target import TARGETS, Case, Target, target
-from test_properties_images import FORMS, Picture
+from test_image_files import FORMS, Picture
 
 MOST = 1 << 20  # pixels: a header may claim more than memory holds
 PNGS = ("png-2-8", "png-0-8", "png-2-16", "png-3-4-clear", "png-2-8-interlaced", "png-0-1")

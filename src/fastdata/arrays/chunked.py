@@ -10,11 +10,11 @@ import numpy as np
 from fastdata.arrays.sections import Box, touched
 from fastdata.data.in_memory import InMemoryRecords
 from fastdata.errors import FormatError
-from fastdata.store.store import Store, StoreLocation, Use
+from fastdata.store.store import Store, StoreLocation, StoreSamples, Use
 from fastdata.types import Array, StrPath
 
 
-class StoreArrays:
+class StoreArrays(StoreSamples):
     """The arrays of a store, or their masks.
 
     Attributes:
@@ -25,8 +25,8 @@ class StoreArrays:
     """
 
     def __init__(self, path: StrPath, *, mask: bool = False, expected: str | None = None) -> None:
-        self.store, self.mask = Store(path, "arrays", expected=expected), mask
-        self.stores = {self.store.path: self.store}
+        super().__init__(Store(path, "arrays", expected=expected))
+        self.mask = mask
         self._variant, arrays = self.store.variant(mask=mask), self.store.manifest.section("arrays")
         self._chunk, self.axes = arrays.chunk, len(arrays.chunk)
         self._reader = self.store.reader(self._variant)
@@ -36,14 +36,7 @@ class StoreArrays:
         self.sides: Array = shapes[:, arrays.channels :]
         self.channels: Array | None = shapes[:, 0] if arrays.channels and not mask else None
         self._first = self.store.samples["first"]
-        self.labels = self.store.manifest.labels
-        label = self.store.samples["label"]
-        self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
-        self._names: list[str] | None = None
         self.records: InMemoryRecords | None = None
-
-    def __len__(self) -> int:
-        return len(self.store)
 
     def sizes(self) -> Array:
         """Return the bytes of each chunk, int64 [chunks]."""
@@ -63,15 +56,6 @@ class StoreArrays:
     def uses(self, rows: Array) -> list[Use]:
         """Return the shards of a remote store in which arrays lie."""
         return self.store.uses(self._variant, rows) if self.records is None else []
-
-    def name(self, index: int) -> str:
-        if self._names is None:
-            self._names = self.store.names()
-        return self._names[index]
-
-    def shards_of(self, rows: Array) -> Array:
-        """Return the shard that each array lies in, int64."""
-        return self.store.shards_of(rows)
 
     def shape(self, row: int, sides: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a box with these sides, channels included."""

@@ -27,8 +27,8 @@ from fastdata.bench.harness import Measure, Run, interleave, running, stream, su
 from fastdata.data.opening import RAMDataset, described
 from fastdata.errors import FastDataError, StoreError
 from fastdata.images.crops import RandomResizedCrop
+from fastdata.images.dataset import LMDBDataset
 from fastdata.images.records import StoreImages
-from fastdata.images.stored import LMDBDataset
 from fastdata.loader.fetch import quiet_worker
 from fastdata.loader.loader import Loader
 from fastdata.sources.base import read_source

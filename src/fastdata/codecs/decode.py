@@ -1,9 +1,7 @@
 """Read any image file as upright pixels.
 
-`SourceImage` reads the header of encoded bytes, rejects what is no image, too large or damaged, and decodes the rest: JPEG with
-libjpeg-turbo, PNG with OpenCV, all others with Pillow. The content decides the format, never the file name.
-Embedded ICC profiles are ignored: values are taken as stored. CMYK JPEG counts as inverted with and without an Adobe marker, as in
-image viewers. Only the first picture of animations and multi-page files is used; it alone has to be complete.
+The content decides the format, never the file name. libjpeg-turbo decodes JPEG, OpenCV PNG, and Pillow all others. ICC profiles
+are ignored. Only the first picture of animations and multi-page files is used; it alone has to be complete.
 """
 
 from __future__ import annotations
@@ -16,9 +14,8 @@ import numpy as np
 
 from fastdata.codecs.channels import Header, flatten, to_bits, to_channels, upright
 from fastdata.codecs.jpeg_file import JpegHeader, read_jpeg
-from fastdata.codecs.pillow_files import read_pillow
+from fastdata.codecs.pillow_files import read_pillow, read_tiff
 from fastdata.codecs.png_file import read_png
-from fastdata.codecs.tiff_file import read_tiff
 from fastdata.errors import CodecError
 from fastdata.types import Array
 
@@ -38,12 +35,11 @@ class SourceImage:
     """
 
     def __init__(self, data: bytes, *, max_pixels: int = 1 << 28) -> None:
-        header = _read_header(data)
-        if header.height * header.width > max_pixels:
-            raise CodecError(f"{header.height} x {header.width} pixels is more than {max_pixels}", "too-large")
-        self._data = data
-        self.header = header
-        self.height, self.width = _turned((header.height, header.width), header.orientation)
+        self._data, self.header = data, _read_header(data)
+        height, width = self.header.height, self.header.width
+        if height * width > max_pixels:
+            raise CodecError(f"{height} x {width} pixels is more than {max_pixels}", "too-large")
+        self.height, self.width = _turned((height, width), self.header.orientation)
 
     def memory(self, at_least: tuple[int, int] = (0, 0)) -> int:
         """Return the most bytes that `decode` takes at a time, with its result but without the file, as the header says."""

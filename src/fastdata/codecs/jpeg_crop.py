@@ -1,8 +1,7 @@
 """Crop before decoding: cut boxes of JPEGs on the restart grid out of the compressed bytes, and decode all cuts of a batch at once.
 
 The cells that a box touches form a JPEG of their own, with their height and width in the header and renumbered restart markers.
-So nothing outside them is entropy-decoded, transformed or converted. Cells are independent of each other, and the images of a store
-share their tables. So cells of equal width can be stacked: the decoder starts once for all of them, and stays in its inner loops.
+The images of a store share their tables, so cells of equal width can be stacked: the decoder starts once for all of them.
 """
 
 from __future__ import annotations

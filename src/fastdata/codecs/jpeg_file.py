@@ -83,10 +83,8 @@ def read_jpeg(data: bytes) -> JpegHeader:
     else:
         raise CodecError("the JPEG ends inside its header", "truncated")
     precision, height, width, components = frame
-    if precision != 8 or components not in (1, 3, 4):
-        raise unsupported(f"JPEG with {components} components of {precision} bits")
-    if height == 0:
-        raise unsupported("JPEG with its height after the pixels (DNL)")
+    if precision != 8 or components not in (1, 3, 4) or height == 0:  # which is then said after the pixels (DNL)
+        raise unsupported(f"JPEG of height {height} with {components} components of {precision} bits")
     turn = exif_orientation(exif)
     return JpegHeader(height=height, width=width, orientation=turn, components=components, progressive=progressive)
 
@@ -127,10 +125,8 @@ def _decode(data: bytes, header: JpegHeader, **options: Any) -> Array:
 def _mend(data: bytes, header: JpegHeader, warning: str) -> bytes:
     """Mend junk between segments, unknown JFIF versions, odd spectral parameters, filler before EOI, and a missing EOI; drop APP2.
 
-    libjpeg-turbo counts the pieces of an ICC profile, which are in APP2, as are previews of phones: neither affects the pixels.
-
-    Parameters and a missing EOI are mended only in sequential files, since truncation of their only scan is still detected. A
-    truncated progressive file looks complete, so it is not mended.
+    libjpeg-turbo counts the pieces of an ICC profile, which are in APP2. A missing EOI is mended only in sequential files, since
+    truncation of their only scan is still detected. A truncated progressive file looks complete.
     """
     pieces, markers = list[bytes](), list[int]()
     for marker, start, end in _segments(data):

@@ -46,9 +46,7 @@ def encode_jpeg(image: Array, *, quality: int = 90) -> bytes:
         *(cv2.IMWRITE_JPEG_RST_INTERVAL, restart_interval(width, 8 if gray else 16)),
         *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420),
     ]
-    ok, data = cv2.imencode(".jpg", image if gray else cv2.cvtColor(image, cv2.COLOR_RGB2BGR), params)
-    if not ok:
-        raise CodecError(f"OpenCV could not encode {width} x {height} pixels as JPEG", "unencodable")
+    _, data = cv2.imencode(".jpg", image if gray else cv2.cvtColor(image, cv2.COLOR_RGB2BGR), params)
     return add_index(data.reshape(-1))
 
 

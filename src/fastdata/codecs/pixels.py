@@ -1,8 +1,4 @@
-"""The codecs of records: one image as stored bytes.
-
-`jpeg` is a JPEG on the restart grid; `original` is such a JPEG, or an unchanged source JPEG of any layout that libjpeg decodes;
-`rgb` is the pixels [H, W, C] in C order, little-endian, whose size samples.npy has.
-"""
+"""The codecs of records, as docs/format.md describes them: one image as stored bytes."""
 
 from __future__ import annotations
 
@@ -29,9 +25,7 @@ def encode_record(image: Array, codec: str, *, quality: int = 90) -> bytes:
         return encode_jpeg(image, quality=quality)
     if codec == "rgb":
         return np.ascontiguousarray(image, image.dtype.newbyteorder("<")).tobytes()
-    ok, data = cv2.imencode(".png", image if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
-    if not ok:
-        raise CodecError(f"OpenCV could not encode {image.shape} pixels as PNG", "unencodable")
+    _, data = cv2.imencode(".png", image if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
     return data.tobytes()
 
 

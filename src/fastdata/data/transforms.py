@@ -76,16 +76,8 @@ class UserTransform:
 # How to call it
 
 
-def _with_array(transform: Any, pixels: Array) -> Any:
-    return transform(pixels)
-
-
 def _with_tensor(transform: Any, pixels: Array) -> Any:
     return transform(torch.from_numpy(pixels).permute(2, 0, 1))
-
-
-def _with_name(transform: Any, pixels: Array) -> Any:
-    return transform(image=pixels)["image"]
 
 
 def _with_floats(transform: Any, pixels: Array) -> Any:
@@ -105,7 +97,7 @@ def _with_pil(transform: Any, pixels: Array) -> Any:
 
 def _caller(transform: Any, objects: Iterable[Any]) -> Callable[[Any, Array], Any]:
     if _comes_from(transform, "albumentations"):
-        return _with_name
+        return lambda transform, pixels: transform(image=pixels)["image"]
     is_module = isinstance(transform, nn.Module)
     if is_module and any(_comes_from(found, "kornia") for found in objects if isinstance(found, nn.Module)):
         return _with_floats
@@ -115,7 +107,7 @@ def _caller(transform: Any, objects: Iterable[Any]) -> Callable[[Any, Array], An
     annotation = _first_annotation(transform)
     if is_module or (isinstance(annotation, type) and issubclass(annotation, torch.Tensor)):
         return _with_tensor
-    return _with_pil if getattr(annotation, "__module__", "") == "PIL.Image" else _with_array
+    return _with_pil if getattr(annotation, "__module__", "") == "PIL.Image" else lambda transform, pixels: transform(pixels)
 
 
 def _comes_from(found: Any, *packages: str) -> bool:

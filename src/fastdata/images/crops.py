@@ -241,15 +241,12 @@ class CenterCrop(_Cut):
 
 @dataclass(frozen=True, repr=False)
 class RandomCrop(_Cut):
-    """A box of `size` at a random position, not resized, as torchvision.transforms.RandomCrop.
+    """A box of `size` at a random position, not resized, as torchvision.transforms.RandomCrop. Smaller images are a LoaderError.
 
     Args:
         size: (height, width) of the output, or one number for both; for arrays, one number for each axis, or one for all.
         padding: zeros added to each side of the image, which the box may include.
         fast: as for RandomResizedCrop.
-
-    Raises:
-        LoaderError: when a sample is made of an image that is smaller than the box, padding included.
     """
 
     _: KW_ONLY

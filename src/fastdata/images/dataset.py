@@ -1,7 +1,8 @@
-"""Image datasets: map an index to a compact tensor and its target, which may be columns of the store."""
+"""Datasets of images, on disk or in memory: map an index to a compact tensor and its target, which may be columns or a mask."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,18 +12,23 @@ import torch
 
 from fastdata.data.choice import checked
 from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_one_line
+from fastdata.data.in_memory import how_many
+from fastdata.data.opening import CACHED, RAMDataset
 from fastdata.data.random import ROW_MASK, isolated_global_rngs, repeated, seeds_for_user_code, uniforms
 from fastdata.data.targets import Item, to_tensors
 from fastdata.errors import LoaderError, StoreError, warn_user
+from fastdata.images.crops import Crop
 from fastdata.images.geometry import Placement, move_columns
-from fastdata.images.records import ColumnValues, ConcatImages, Images
-from fastdata.images.rendering import EncodedBatch, render_batch, render_masks
+from fastdata.images.records import ColumnValues, ConcatImages, FileImages, Images, StoreImages
 from fastdata.images.sections import Masks, join_masks
 from fastdata.images.tokens import decode_tokens
-from fastdata.images.view import AnyCrop, Sample, Transform, View, plan_views
+from fastdata.images.view import AnyCrop, EncodedBatch, Sample, Transform, View, plan_views, render_batch, render_masks
+from fastdata.remote.bucket import Storage
+from fastdata.remote.reader import locate
+
 from fastdata.store.columns import TEXTS, Column, Lists
 from fastdata.store.store import Use
-from fastdata.types import Array
+from fastdata.types import Array, StrPath
 
 Move = Callable[[], tuple[Placement, Array]]
 
@@ -35,7 +41,7 @@ class Fields:
 
     names: str | tuple[str, ...]  # of columns, or "label"; one, for its value alone, or several, for a dict
     min_visible: float  # drop instances of whose box a smaller share lies in the output
-    read: tuple[Column, ...] = field(compare=False)  # of these names, and the boxes that decide which of their instances remain
+    read: tuple[Column, ...] = field(compare=False, repr=False)  # of these names, and the boxes that drop instances of theirs
 
     @classmethod
     def of(cls, names: str | Sequence[str] | None, images: Images, min_visible: float = 0.0) -> Fields | None:
@@ -141,7 +147,7 @@ def _view_property(name: str) -> Any:
 
 
 class ImageDataset(SlotDataset):
-    """Images with labels or masks as targets; `fastdata.images.stored` has the constructors.
+    """Images with labels or masks as targets.
 
     `ds[i]` is (image, target). The image is uint8 or uint16 [C, H, W], RGB or one channel; a tuple of them if `crop` is a sequence
     of crops. The target is an int class, a float32 vector, -1 without labels, or the image's mask, uint8 or uint16 [H, W].
@@ -151,14 +157,12 @@ class ImageDataset(SlotDataset):
 
     Attributes:
         classes: names of the classes, or of the columns of float targets; with masks, their class names, where a palette gave them.
-        class_pixels: with masks, a dict of pixel counts by class, in class order. They count all masks of the store as they were
-            before preparing, also those outside a subset.
+        class_pixels: with masks, a dict of pixel counts by class, in class order, of all masks of the store before preparing.
         ignore_index: with masks, the class of pixels outside the image; else None.
-        targets: numpy int64 [n] or float32 [n, columns], in the order of this dataset: labels, also where there are masks.
+        targets: labels, numpy int64 [n] or float32 [n, columns], in the order of this dataset, also where there are masks.
         images: the names of the images, if samples are dicts of them; else None.
         views: a View for each image of a sample; `has_views`: whether samples are tuples of images.
-        crop, hflip, vflip, transform: as for LMDBDataset. They may be set at any time: a Loader's next batch uses the new
-            value. Setting `transform` raises TypeError if it is not callable, ValueError if the dataset has masks.
+        crop, hflip, vflip, transform: as for LMDBDataset. A Loader's next batch uses a new value.
     """
 
     def __init__(
@@ -327,7 +331,7 @@ class ImageDataset(SlotDataset):
 
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, before a transform."""
-        pixels = [view.most_pixels(self.sides) for view in self.views]
+        pixels = [view.most_pixels(*self.sides()) for view in self.views]
         images = sum(source.form.nbytes(count) for source in self._sources for count in pixels)
         return int(images + (self._masks.form.nbytes(pixels[0]) if self._masks else 0))
 
@@ -374,18 +378,11 @@ class ImageDataset(SlotDataset):
         """
         if not isinstance(other, ImageDataset):
             return super().__add__(other)
-        found: dict[str, tuple[Any, Any, str]] = {
-            "views": ((self.has_views, self.views), (other.has_views, other.views), "make them equal with with_crop"),
-            "masks": (self.large_targets, other.large_targets, "open both with masks, or none"),
-            "images": (self.images, other.images, "open both with the same images="),
-            "fields": (self._fields, other._fields, "open both with the same fields= and min_visible="),
-            "ignore_index": (self.ignore_index, other.ignore_index, "give both the same"),
-        }
-        if self._masks and other._masks:
-            found["classes of masks"] = self.classes, other.classes, "prepare both with the same --palette"
-        for name, (mine, others, remedy) in found.items():
+        for name in ("ignore_index", "images", "views", "has_views", "_fields", *(["classes"] if self._masks else [])):
+            mine, others = getattr(self, name), getattr(other, name)
             if mine != others:
-                raise ValueError(f"the datasets have the {name} {mine!r} and {others!r}: {remedy}")
+                what = f"the datasets differ in {name.strip('_')}, {mine!r} and {others!r}"
+                raise ValueError(f"{what}: prepare and open both with the same arguments")
         rows = [None if d._chosen is None else d._chosen.array & ROW_MASK for d in (self, other)]
         sources = [ConcatImages([*zip(pair, rows, strict=True)]) for pair in zip(self._sources, other._sources, strict=True)]
         masks = self._masks and other._masks and ConcatImages([*zip((self._masks, other._masks), rows, strict=True)])
@@ -417,14 +414,172 @@ class ImageDataset(SlotDataset):
     def __repr__(self) -> str:
         labels = {"class": f"{len(self.classes)} classes", "vector": f"{len(self.classes)} columns"}
         classes = labels.get(self._images.labels.kind, "no labels")
-        if self._fields is not None:
-            classes = f"fields={self.fields!r}"
-        elif self._masks is not None:
+        if self._masks is not None:
             classes = f"masks of {len(self.class_pixels.keys() - {self.ignore_index})} classes"
-        images = f"images={self.images!r}" if self.images else ""
         count = counted_of(len(self), len(self._images), "samples" if self.images else "images")
         crop = "" if self.crop is None else repr(list(self.crop) if self.has_views else self.crop)
-        flips = [f"{name}={chance}" for name, chance in (("hflip", self.hflip), ("vflip", self.vflip)) if chance]
-        name = getattr(self.transform, "__name__", type(self.transform).__name__)
-        transform = "" if self.transform is None else f"transform={name}"
-        return in_one_line(self, count, images, classes, self._images.form.codec, crop, *flips, transform, self._images.location)
+        options = [f"{name}={value!r}" for name in ("images", "fields", "hflip", "vflip") if (value := getattr(self, name))]
+        if self.transform is not None:
+            options.append(f"transform={getattr(self.transform, '__name__', type(self.transform).__name__)}")
+        return in_one_line(self, count, classes, self._images.form.codec, crop, *options, self._images.location)
+
+
+def _open_images(path: StrPath, size: int | None, chosen: str | Sequence[str] | None) -> tuple[list[StoreImages], tuple[str, ...]]:
+    """Open the images of each sample, as for LMDBDataset, and return them with their names, which are () for one image."""
+    if isinstance(chosen, str):
+        return [StoreImages(path, size, image=chosen)], ()
+    opened = StoreImages(path, size)
+    names = opened.store.manifest.images if chosen is None else tuple(chosen)
+    if chosen is None and not names:
+        return [opened], ()
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"images is {chosen!r}, but must be the name of an image, or different names, such as ('left', 'right')")
+    return [opened.with_size(size, image=name) for name in names], names
+
+
+class LMDBDataset(ImageDataset):
+    """The images of a store, read from disk through LMDB.
+
+    Args:
+        path: a store made by `fastdata-prep`; a folder, or a URL.
+        size: the stored size to read, or None for the largest.
+        crop: RandomResizedCrop, RandomScaleCrop, CenterCrop, RandomCrop, Resize, your own Crop, or None for all of it. A list,
+            or a MultiCrop, makes several views of each image: a sample's image is then a tuple, with random numbers and flips of
+            its own for each view. `View` gives a view its own flips and transform.
+        hflip, vflip: probability of a flip.
+        transform: your own function, called in the worker after crop and flips. It takes a uint8 (or uint16) array [H, W, C] and
+            returns an array [H, W, C], or a tensor [C, H, W] on the CPU. If its parameter is annotated with torch.Tensor or
+            PIL.Image.Image, it gets a tensor [C, H, W] or a PIL image. An nn.Module gets a tensor; transforms of torchvision,
+            kornia, albumentations and timm are called in their own way. Under the Loader, random, numpy.random, torch and
+            generators in its attributes, closure and globals are seeded by (seed, epoch, sample).
+        fields: columns to emit as targets, in place of labels: one name, for its value alone, or several, for a dict. "label" is
+            one too. Numbers are batched to tensors [B, ...], lists to a `Ragged`, text, bytes and JSON to Python lists. Boxes
+            (x1, y1, x2, y2) and keypoints (x, y, visibility) are in pixels of the emitted image: they follow its resize, crop and
+            flips. Boxes are clipped to it; keypoints outside of it become (0, 0, 0), and "left_..." and "right_..." change places
+            in a mirror image.
+        min_visible: the share of a box that must lie in the emitted image; other instances, and all whose boxes lie outside of
+            it, are dropped from all columns that describe them.
+        images: for a store with several images a sample: those to emit. One name gives the image alone; several give a dict; None:
+            all of them, as a dict.
+        cache, cache_size, storage: for a URL, such as s3://bucket/photos.fds: the folder for shards on a local disk, the most bytes
+            in it, such as "200GB", and options of the client: see docs/remote.md.
+
+    Raises:
+        StoreError: if the store does not exist, is not finished, lacks this size, or has masks and no labels.
+        FormatError: if the store is damaged, or was written by a newer version.
+    """
+
+    def __init__(
+        self,
+        path: StrPath,
+        *,
+        size: int | None = None,
+        crop: AnyCrop = None,
+        hflip: float = 0.0,
+        vflip: float = 0.0,
+        transform: Transform | None = None,
+        fields: str | Sequence[str] | None = None,
+        min_visible: float = 0.0,
+        images: str | Sequence[str] | None = None,
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        path = locate(path, cache, cache_size, storage)
+        sources, names = _open_images(path, size, images)
+        first = sources[0]
+        if fields is None and first.store.manifest.section("masks") and first.labels.kind == "none":
+            raise StoreError(
+                f"{path} has masks and no labels, so each target would be -1: use MaskDataset for images with their masks, or "
+                "RAMDataset(masks=False) for images alone"
+            )
+        chosen = Fields.of(fields, first, min_visible)
+        super().__init__(sources, names, fields=chosen, crop=crop, hflip=hflip, vflip=vflip, transform=transform)
+
+
+class MaskDataset(ImageDataset):
+    """The images of a store that was prepared with `--masks`, and their class masks, read from disk.
+
+    `ds[i]` is (image, mask): uint8 or uint16 [C, H, W], and uint8 or uint16 [H, W], the class of each pixel. Both come from the
+    same box with the same flips. The image is averaged or interpolated; each pixel of the resized mask takes the class at its
+    centre. A `Loader` delivers masks as [B, H, W].
+
+    Args:
+        path, size, hflip, vflip, images, cache, cache_size, storage: as for LMDBDataset.
+        crop: a crop, or None for the whole image.
+        ignore_index: the class of pixels outside the image, where a crop is padded; None: 255, or 65535 for uint16 masks. Pixels of
+            class 255 next to two or more other classes count as void, as in public data sets. Other pixels of the default class
+            are an error: pass their class if a loss is to ignore them, another number if not.
+
+    Raises:
+        StoreError, FormatError: as for LMDBDataset, or the store has no masks.
+    """
+
+    def __init__(
+        self,
+        path: StrPath,
+        *,
+        size: int | None = None,
+        crop: Crop | View | None = None,
+        hflip: float = 0.0,
+        vflip: float = 0.0,
+        ignore_index: int | None = None,
+        images: str | Sequence[str] | None = None,
+        cache: StrPath | None = None,
+        cache_size: int | str | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        path = locate(path, cache, cache_size, storage)
+        sources, names = _open_images(path, size, images)
+        masks = sources[0].with_size(size, mask=True, image="")
+        outside = masks.store.manifest.section("masks").outside(ignore_index, masks.form.dtype)
+        super().__init__(sources, names, masks=masks, ignore_index=outside, crop=crop, hflip=hflip, vflip=vflip)
+
+
+class RAMImages(RAMDataset, ImageDataset):
+    """Images held in memory; see RAMDataset."""
+
+    def __init__(
+        self,
+        source: StrPath | Sequence[StrPath],
+        targets: Any = None,
+        *,
+        size: int | Sequence[int] | None = None,
+        decoded: bool = False,
+        max_bytes: int | None = None,
+        masks: bool = True,
+        ignore_index: int | None = None,
+        fields: str | Sequence[str] | None = None,
+        min_visible: float = 0.0,
+        images: str | Sequence[str] | None = None,
+        shared: bool = True,
+        **view: Any,
+    ) -> None:
+        masks_of, names = None, tuple[str, ...]()
+        sources: Sequence[StoreImages | FileImages]
+        held: list[StoreImages | FileImages]
+        if isinstance(source, str | os.PathLike):
+            source = locate(source, *(view.pop(name, None) for name in CACHED))
+            sizes: list[int | None] = [*size] if isinstance(size, Sequence) else [size]
+            if not sizes or len(set(sizes)) < len(sizes):
+                raise ValueError(f"size is {size!r}, but must be a stored size, or several different ones, such as (160, 224)")
+            stored, names = _open_images(source, sizes[0], images)
+            sources, held = stored, [*stored]
+            if masks and fields is None and stored[0].store.manifest.section("masks"):
+                masks_of = stored[0].with_size(sizes[0], mask=True, image="")
+                ignore_index = masks_of.store.manifest.section("masks").outside(ignore_index, masks_of.form.dtype)
+                held.append(masks_of)
+            held += [one.with_size(other) for other in sizes[1:] for one in held]
+        else:
+            for name, value in (("size", size), ("images", images)):
+                if value is not None:
+                    raise ValueError(f"{name} is {value!r}, but a file is one image of one size: {name}= is for stores")
+            sources = held = [FileImages(source, targets)]
+        if ignore_index is not None and masks_of is None:
+            raise ValueError(f"ignore_index is {ignore_index}, but the dataset has no masks: leave it out")
+        nbytes = [one.memory(decoded) for one in held]
+        count = how_many(np.sum(nbytes, axis=0), max_bytes)  # as many of each
+        for one, each in zip(held, nbytes, strict=True):
+            one.hold(each[:count], decoded, shared)
+        chosen = Fields.of(fields, sources[0], min_visible)
+        super().__init__(sources, names, masks=masks_of, ignore_index=ignore_index, fields=chosen, **view)

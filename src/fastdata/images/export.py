@@ -9,6 +9,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +38,23 @@ CHUNK = 1024  # samples that are read at once
 
 def export(store: Store, root: Path, to: str, size: int | None, tick: Callable[[int], None], **options: int) -> int:
     """Write image files in class folders, or WebDataset tars. Return the number of samples."""
-    columns = [column for column in store.manifest.columns if column != SOURCE_SIZE]
     write = _export_tars if to == "webdataset" else _export_images
-    write(store, root, size, columns, tick, **options)
+    write(store, root, size, tick, **options)
     return len(store)
 
 
-def _export_images(store: Store, root: Path, size: int | None, columns: Sequence[Column], tick: Callable[[int], None]) -> None:
+def _columns(store: Store) -> list[Column]:
+    """Return the columns to export: all but the sizes of the prepared files."""
+    return [column for column in store.manifest.columns if column != SOURCE_SIZE]
+
+
+def _export_images(store: Store, root: Path, size: int | None, tick: Callable[[int], None]) -> None:
     """Write images and masks as files, float labels to labels.csv, and columns to metadata.jsonl, whose lines have a `file_name`,
     relative to the table, as ImageFolder of Hugging Face's datasets reads them."""
     files = _files(store, size, "" if store.manifest.section("masks") is None else "images", "masks")
     endings = {folder: ending for folder, (ending, _) in files.items()}
     names = write_folders(store, root, endings, lambda row, folder, path: path.write_bytes(files[folder][1](row)), ENDING, tick)
-    if not columns:
+    if not (columns := _columns(store)):
         return
     table, stored = root / next(iter(files)), [c for c in columns if c.type != "bytes" and c.name != FILE_NAME]
     with (table / METADATA).open("w") as file:
@@ -61,34 +66,29 @@ def _export_images(store: Store, root: Path, size: int | None, columns: Sequence
         warn_user(f"export to {table}: {METADATA} has no place for these columns: {left_out}; `dataset.columns` has their values")
 
 
-def _export_tars(
-    store: Store,
-    root: Path,
-    size: int | None,
-    columns: Sequence[Column],
-    tick: Callable[[int], None],
-    shard_size: int = TAR_BYTES,
-) -> None:
+def _export_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None], shard_size: int = TAR_BYTES) -> None:
     """Write `00000.tar`, `00001.tar` and so on, each of at most so many bytes, or of a single sample.
 
     A sample is `00000000.jpg` or `.png` (`00000000.left.jpg` and so on where a sample has several images), `00000000.mask.png`, its
     label, `00000000.cls` or `00000000.json`, {"label": [...], "names": [...]}, and a member for each column, whose ending
     `_column_endings` chooses. The class names go to `classes.json`.
     """
-    files, endings = _files(store, size, "", MASK.split(".")[1]), _column_endings(columns)
+    files, columns = _files(store, size, "", MASK.split(".")[1]), _columns(store)
+    endings = _column_endings(columns)
     root.mkdir(parents=True, exist_ok=True)
     if store.manifest.labels.kind == "class":
         (root / CLASSES).write_text(json.dumps(store.manifest.labels.names, indent=0) + "\n")
     _write_meanings(store, root, columns)
     room = shard_size // tarfile.RECORDSIZE * tarfile.RECORDSIZE - 2 * tarfile.BLOCKSIZE  # two empty blocks end whole records
-    tar, shards = _open_tar(root, 0), 1
+    tars = (tarfile.open(root / f"{shard:05d}.tar", "w", format=tarfile.USTAR_FORMAT) for shard in count())
+    tar = next(tars)
     for row, values in enumerate(_rows(store, store.variant(size), root)):
         members = {(f".{name}" if name else "") + ending: read(row) for name, (ending, read) in files.items()}
         members |= _label(store, row) | {endings[c.name]: _member(c, values[c.name]) for c in columns}
         need = sum(tarfile.BLOCKSIZE + -(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE for data in members.values())
         if tar.offset and tar.offset + need > room:
             tar.close()
-            tar, shards = _open_tar(root, shards), shards + 1
+            tar = next(tars)
         for ending, data in members.items():
             header = tarfile.TarInfo(f"{row:08d}{ending}")
             header.size = len(data)
@@ -123,10 +123,6 @@ def read_pixels(store: Store, variant: Variant, reader: ShardReader, row: int) -
     height, width = (int(store.field(variant, side)[row]) for side in ("height", "width"))
     pixels = decode_record(reader.get(row), variant.form, height, width)
     return pixels[:, :, 0] if variant.form.channels == 1 else pixels
-
-
-def _open_tar(root: Path, shard: int) -> tarfile.TarFile:
-    return tarfile.open(root / f"{shard:05d}.tar", "w", format=tarfile.USTAR_FORMAT)
 
 
 def _column_endings(columns: Sequence[Column]) -> dict[str, str]:
@@ -177,8 +173,7 @@ def read_columns(store: Store, variant: Variant, rows: Array) -> tuple[dict[str,
     values = {c.name: ColumnReader(store.path, c, len(store)).read(rows) for c in store.manifest.columns}
     files, lost = values.pop(SOURCE_SIZE.name, None), 0
     if isinstance(files, np.ndarray):
-        columns = [column for column in store.manifest.columns if column != SOURCE_SIZE]
-        lost = move_columns(columns, values, *placement(store, variant, rows, files))
+        lost = move_columns(_columns(store), values, *placement(store, variant, rows, files))
     return {name: found.items() if isinstance(found, Lists) else found for name, found in values.items()}, lost
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,6 @@ from fastdata.store.columns import INSTANCES, SOURCE_SIZE, Column, Lists, mirror
 from fastdata.store.manifest import Variant
 from fastdata.store.store import Store
 from fastdata.types import Array
-
-if TYPE_CHECKING:  # an export needs no torch
-    from fastdata.images.view import Sample
-
 
 AREA = "area"  # the column with the areas of instances
 TINY = 1e-9  # square pixels
@@ -29,8 +25,8 @@ class Placement:
     scale: Array
     shift: Array
 
-    def then(self, plan: Sequence[Sample]) -> tuple[Placement, Array]:
-        """Return the placement after crops, resizes and flips, and the sizes of the outputs, (width, height), float64 [n, 2]."""
+    def then(self, plan: Sequence[Any]) -> tuple[Placement, Array]:
+        """Return the placement after the Samples of a plan, and the sizes of the outputs, (width, height), float64 [n, 2]."""
         boxes = np.array([sample.box for sample in plan], np.float64).reshape(-1, 4)
         sizes = np.array([sample.shape for sample in plan], np.float64).reshape(-1, 2)[:, ::-1]
         flips = np.array([sample.flip for sample in plan], bool).reshape(-1, 2)

@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from fastdata.codecs import CODECS
 from fastdata.codecs.pixels import JPEGS
 from fastdata.errors import CodecError, PrepError
-from fastdata.images.masks import MaskRecipe, is_binary, mask_values, read_palette
-from fastdata.images.options import CODECS, ImageOptions
-from fastdata.images.prepare import ImageRecipe
+from fastdata.images.kind import ImageOptions
+from fastdata.images.prepare import ImageRecipe, MaskRecipe, is_binary, mask_values, read_palette
 from fastdata.images.sections import NamedImage
 from fastdata.images.tokens import with_tokens
 from fastdata.prepare.plan import Plan, make_plan
@@ -51,15 +51,13 @@ def plan_source(source: StrPath, out: Path, options: ImageOptions, limit: int | 
     folders = image_folders(source, [(image.name, where) for image, where in images])
     endings = [] if folders else [f".{where.lstrip('.').lower()}" for _, where in images]
     found = list_sources(folders[0] if folders else source, options, options.fields, endings)
-    companions = folders[1:]
-    for (image, _), folder in zip(images[1:], companions, strict=False):
+    companions = folders[1:] or [found.root] * len(images[1:])
+    for (image, _), folder in zip(images[1:], folders[1:], strict=False):
         found = with_files(found, folder, image.name)
     found = with_groups(found)
     for path, annotate in ((options.coco, with_coco), (options.yolo, with_yolo)):
         if path is not None:
             found = annotate(found, to_path(path))
-    if not folders:
-        companions = [found.root] * len(images[1:])
     if mask is not None and options.masks is not None:
         companions.append(to_path(options.masks))
         found = with_files(found, companions[-1])
@@ -73,8 +71,6 @@ def plan_source(source: StrPath, out: Path, options: ImageOptions, limit: int | 
     notes = [*label_notes(replace(found, sources=plan.sources), masks=mask is not None, no_labels=no_labels), *found.notes]
     if columns:
         notes.append(f"columns: {', '.join(map(str, columns))}")
-    if images:
-        notes.append(f"images of each sample: {', '.join(image.name for image, _ in images)}")
     return replace(plan, notes=tuple(notes))
 
 

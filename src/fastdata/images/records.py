@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -24,7 +23,7 @@ from fastdata.errors import CodecError, FormatError, StoreError, lacking
 from fastdata.images.geometry import Placement, placement
 from fastdata.store.columns import SOURCE_SIZE, TEXTS, Column, ColumnReader, Lists
 from fastdata.store.manifest import Form, Labels
-from fastdata.store.store import Store, Use
+from fastdata.store.store import Store, StoreSamples, Use
 from fastdata.system.shared_memory import SharedArray
 from fastdata.types import Array, StrPath
 
@@ -42,18 +41,22 @@ class ColumnValues(NamedTuple):
     batch: Callable[[Array], Array | Lists | list[Any]]
 
 
-class _Holdable(ABC):
+class _Holdable:
     """Images of which the first can be held in shared memory, as encoded bytes or as pixels."""
 
     form: Form
     records: InMemoryRecords | None = None  # the images in memory; None: all are on disk
     decoded = False  # whether these are pixels
+    sides: Callable[[Array], tuple[Array, Array]]  # the heights and widths of images
+    _lengths: Callable[[], Array]  # the bytes of each image on disk
+    _read: Callable[[int], memoryview]
+    _decode: Callable[[int, memoryview, Window, Scratch], Region]
 
     def memory(self, decoded: bool) -> Array:
         """Return the bytes that each image takes in memory."""
         if not decoded:
             return self._lengths()
-        return np.asarray(self.form.nbytes(np.prod(self.sides(np.arange(len(self))), axis=0)))
+        return np.asarray(self.form.nbytes(np.prod(self.sides(np.arange(len(self._lengths()))), axis=0)))
 
     def hold(self, nbytes: Array, decoded: bool, shared: bool) -> None:
         """Load the first images, of `nbytes` each, into memory; if `shared`, once for all processes, if they come from a store."""
@@ -95,21 +98,6 @@ class _Holdable(ABC):
         height, width = self.sides(np.array(index))
         return int(height), int(width)
 
-    @abstractmethod
-    def sides(self, ids: Array) -> tuple[Array, Array]: ...
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def _lengths(self) -> Array: ...
-
-    @abstractmethod
-    def _read(self, index: int) -> memoryview: ...
-
-    @abstractmethod
-    def _decode(self, index: int, data: memoryview, window: Window, scratch: Scratch) -> Region: ...
-
 
 class _Listed:
     """Images whose labels and sides lie in shared memory."""
@@ -128,7 +116,7 @@ class _Listed:
         return len(self._targets.array)
 
 
-class StoreImages(_Holdable):
+class StoreImages(StoreSamples, _Holdable):
     """One stored size of a store's images, or of their masks. cached: what is in memory, by variant, for a whole dataset."""
 
     def __init__(
@@ -141,31 +129,20 @@ class StoreImages(_Holdable):
         expected: str | None = None,
         cached: dict[str, CachedRecords] | None = None,
     ) -> None:
-        self.store = Store(path, expected=expected)
+        super().__init__(Store(path, expected=expected))
         self.variant = self.store.variant(size, mask=mask, image=image)
         self.form = self.variant.form
         self._cached = {} if cached is None else cached
-        self._options: dict[str, Any] = {"mask": mask, "image": image, "cached": self._cached}
+        own = self.store.manifest.xxh3_128
+        self._options: dict[str, Any] = {"mask": mask, "image": image, "expected": own, "cached": self._cached}
         self.records, self.decoded = self._cached.get(self.variant.name, (None, False))
         self._reader = self.store.reader(self.variant, check=True)
-        self.labels = self.store.manifest.labels
-        label = self.store.samples["label"]
-        self.targets: Array = np.array(label, np.float32 if self.labels.kind == "vector" else np.int64)
         self._height, self._width = (self.store.field(self.variant, side) for side in ("height", "width"))
         self.columns = {c.name: _values_of_store(self.store, c) for c in self.store.manifest.columns}
-        self._names: list[str] | None = None
-
-    @property
-    def stores(self) -> dict[Path, Store]:
-        """The stores that the images come from, by path."""
-        return {self.store.path: self.store}
 
     @property
     def location(self) -> str:
         return shown(self.store.location)
-
-    def __len__(self) -> int:
-        return len(self.store)
 
     def sides(self, ids: Array) -> tuple[Array, Array]:
         return self._height[ids].astype(np.int64), self._width[ids].astype(np.int64)
@@ -198,36 +175,24 @@ class StoreImages(_Holdable):
         except CodecError as error:
             raise FormatError(f"sample {index} of {self.location}: {error}; {self._reader.advice(index)}") from None
 
-    def name(self, index: int) -> str:
-        if self._names is None:
-            self._names = self.store.names()
-        return self._names[index]
-
-    @property
-    def num_shards(self) -> int:
-        return len(self.store.manifest.shard_samples)
-
-    def shards_of(self, rows: Array) -> Array:
-        return self.store.shards_of(rows)
-
     def uses(self, ids: Array) -> list[Use]:
         return self.store.uses(self.variant, ids, 0 if self.records is None else len(self.records))
 
     def with_size(self, size: int | None, **options: Any) -> StoreImages:
         """Return images of another size, or masks or other images of these samples. options: `mask`, `image`, if they change."""
-        return StoreImages(self.store.location, size, expected=self.store.manifest.xxh3_128, **(self._options | options))
+        return StoreImages(self.store.location, size, **(self._options | options))
 
     def __reduce__(self) -> Any:
-        options = {"expected": self.store.manifest.xxh3_128, **self._options}
-        return partial(StoreImages, **options), (self.store.location, self.variant.size)
+        return partial(StoreImages, **self._options), (self.store.location, self.variant.size)
 
 
 class FileImages(_Listed, _Holdable):
     """Image files of any format, read when needed, as upright RGB. Sizes come from the headers."""
 
     form = Form("file", 3, "uint8")
-    location, num_shards = "image files", 0
+    location = "image files"
     columns: Mapping[str, ColumnValues] = {}
+    placement: Any = None  # which only columns with a geometry need
     stores: Mapping[Path, Store] = {}
 
     def __init__(self, paths: Sequence[StrPath], targets: Any = None) -> None:
@@ -246,9 +211,6 @@ class FileImages(_Listed, _Holdable):
                 image = SourceImage(data := Path(path).read_bytes())
             sides.array[k] = image.height, image.width, len(data)
         self._sides = sides
-
-    def placement(self, ids: Array) -> Placement:
-        raise StoreError("image files have no boxes or keypoints: prepare a store with --coco")
 
     def _lengths(self) -> Array:
         return self._sides.array[:, 2]
@@ -371,20 +333,16 @@ class ConcatImages(_Listed):
 
     @property
     def location(self) -> str:
-        locations = list(dict.fromkeys(images.location for images in self._sources))
-        return " + ".join(locations) if len(locations) < 4 else f"{len(locations)} stores"
+        return " + ".join(dict.fromkeys(images.location for images in self._sources))
 
     def name(self, index: int) -> str:
         images, local = self._find(index)
         return images.name(local)
 
-    @property
-    def num_shards(self) -> int:
-        return sum(images.num_shards for images in self._sources)
-
     def shards_of(self, rows: Array) -> Array:
         shards = np.empty(len(rows), np.int64)
-        before = np.cumsum([0, *(images.num_shards for images in self._sources)])
+        last = [images.shards_of(np.array([len(images) - 1])) for images in self._sources]
+        before = np.cumsum([0, *(1 + shard.item() for shard in last)])
         for k, images, positions, local in self.split(rows):
             shards[positions] = before[k] + images.shards_of(local)
         return shards

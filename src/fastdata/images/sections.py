@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta, Struct
 
+from fastdata.codecs import CODECS
 from fastdata.errors import FormatError
-from fastdata.images.options import CODECS
 from fastdata.store.files import Count, Entry
 from fastdata.store.manifest import Form, Labels, Manifest, sample_columns
 from fastdata.store.store import Store

@@ -50,10 +50,7 @@ def with_tokens(columns: Sequence[Column], options: Sequence[str]) -> tuple[tupl
 
 
 def encode_columns(columns: Sequence[Column], values: Sequence[Any], files: Mapping[str, bytes], counts: Counter[str]) -> list[Any]:
-    """Return the values of a sample, one for each column, with texts as tokens; raise CodecError if a value cannot be tokenized.
-
-    `counts` counts texts that were cut, tokens, and unknown tokens, by "cut", "tokens" or "unknown" and the column's name.
-    """
+    """Return the values of a sample, with texts as tokens. Count cut texts, tokens, and unknown tokens, for each column."""
     return [
         value if column.tokens is None else _encode(column, column.tokens, value, files.get(column.tokenizer_file, b""), counts)
         for column, value in zip(columns, values, strict=True)

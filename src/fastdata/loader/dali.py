@@ -14,8 +14,7 @@ from fastdata.data.targets import to_tensors
 from fastdata.errors import FastDataError, LoaderError, needs
 from fastdata.gpu.copies import numbered
 from fastdata.images.dataset import ImageDataset
-from fastdata.images.rendering import EncodedBatch
-from fastdata.images.view import Sample, View
+from fastdata.images.view import EncodedBatch, Sample, View
 from fastdata.loader.engine import Engine
 from fastdata.loader.fetch import Fetch, Reply, Request
 from fastdata.loader.requests import Requests

@@ -11,8 +11,8 @@ try:
     import multiprocessing.queues
     import multiprocessing.synchronize  # noqa: F401
 
+    import fastdata.images.dataset
     import fastdata.images.kind
-    import fastdata.images.stored
     import fastdata.loader.loader  # noqa: F401
 finally:
     gc.freeze()

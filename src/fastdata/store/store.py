@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -178,6 +179,28 @@ class Store:
         except (ValueError, RecursionError) as error:
             raise damaged(self.path / name, error) from None
         return lines
+
+
+class StoreSamples:
+    """The samples of a store: their labels, names and shards. targets: int64 [n], or float32 [n, columns]."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.stores, self.labels = store, {store.path: store}, store.manifest.labels
+        self.targets: Array = np.array(store.samples["label"], np.float32 if self.labels.kind == "vector" else np.int64)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return self.store.names()
+
+    def name(self, index: int) -> str:
+        return self._names[index]
+
+    def shards_of(self, rows: Array) -> Array:
+        """Return the shard that each row lies in, int64."""
+        return self.store.shards_of(rows)
 
 
 def verify(path: StrPath, *, tick: Callable[[int], None] = lambda size: None) -> Iterator[str]:
