@@ -25,7 +25,6 @@ from fastdata.images.tokens import decode_tokens
 from fastdata.images.view import AnyCrop, EncodedBatch, Sample, Transform, View, plan_views, render_batch, render_masks
 from fastdata.remote.bucket import Storage
 from fastdata.remote.reader import locate
-
 from fastdata.store.columns import TEXTS, Column, Lists
 from fastdata.store.store import Use
 from fastdata.types import Array, StrPath
