@@ -224,7 +224,7 @@ def test_another_classes_json_is_left_alone(tmp_path: Path) -> None:
 
 def test_wrong_use_of_export(tmp_path: Path) -> None:
     for options, message in (
-        ({"to": "zip"}, r"^--to is 'zip', but .* holds images, which go to imagefolder, webdataset"),
+        ({"to": "zip"}, r"^--to is 'zip', but .* holds images: give one of imagefolder, webdataset"),
         ({"shard_size": 1 << 20}, r"--shard-size goes with --to webdataset, but .* is exported to imagefolder: leave"),
     ):
         with pytest.raises(ValueError, match=message):

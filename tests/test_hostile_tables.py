@@ -51,7 +51,7 @@ TABLES: list[tuple[str, str | bytes, str, dict[str, Any]]] = [  # the file, what
     ("t.jsonl", '{"path": "a.png", "v": 1, "v": 2}', "line 1 .* an object has the key 'v' twice", {}),
     ("t.jsonl", '{"path": "a.png", "v": "x"}\n{"path": "b.png"}', "row of 'b.png': it holds no text: fill it", {"fields": "v"}),
     ("t.jsonl", '{"path": "a.png", "v": "\\ud800"}', "row of 'a.png': 'utf-8' codec can't encode", {"fields": "v"}),
-    ("t.jsonl", '{"path": "a.png", "v": 1}', "'a.png': its values are no text: give their type", {"fields": "v"}),
+    ("t.jsonl", '{"path": "a.png", "v": 1}', "'a.png': its values are not text: give their type", {"fields": "v"}),
     ("t.jsonl", '{"path": "a.png", "label": {"a": 1}}', "column label of t.jsonl holds a dict, but labels are numbers", {}),
     ("labels.jsonl", '{"path": "a.png", "label": {"a": 1}}', "column label of labels.jsonl holds a dict, but labels", {}),
     *(("t.csv", text.encode("latin-1"), r"is not UTF-8: .*café.* iconv -f LATIN1 -t UTF-8 .*t\.csv", {}) for text in LATIN),

@@ -405,7 +405,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {  # a source, options, an
     "names of targets": (
         lambda: with_target(n=["a"], x=[1]),
         {"target": ["y", "n"]},
-        r"^target 'n' holds string values, but must hold numbers",
+        r"^target 'n' holds string values: one target may hold names",
     ),
     "large target": (lambda: csv(f"a,y\n1,{2**63}\n2,1\n"), {}, r"^target 'y' exceeds int64: to take its numbers .* category='y'$"),
     "a mask's name": (lambda: with_target(**{"a": MASKED, "a.missing": [1, 2]}), {}, r"^column 'a.missing' has the name of"),

@@ -106,7 +106,7 @@ def _view(source: Any, label_column: str, fields: Sequence[str] = ()) -> Items:
         joined, each = copy(source), [_view(one, label_column, fields) for one in source.datasets]
         joined.datasets, classes = [items.source for items in each], each[0].classes
         if other := next((items.classes for items in each if items.classes != classes), None):
-            raise PrepError(f"the joined datasets have other classes: {', '.join(classes[:5])} and {', '.join(other[:5])}")
+            raise PrepError(f"the joined datasets have different classes: {', '.join(classes[:5])} and {', '.join(other[:5])}")
         return replace(each[0], source=joined, labels=None)
     features = getattr(source, "features", None)
     if isinstance(features, Mapping) and hasattr(source, "cast_column"):

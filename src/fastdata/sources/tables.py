@@ -342,7 +342,7 @@ def _typed_cells(field: Field, table: PathTable) -> tuple[Field, Sequence[Any]]:
         try:
             value = nested(parse_json(cell) if rest and table.texts else cell, rest)
             if not field.typed and kind is None and not isinstance(value, str | None):
-                raise ValueError(f"its values are no text: {give_type(field)}")
+                raise ValueError(f"its values are not text: {give_type(field)}")
             value = fit(column, parse_text(column, value) if texts else value)
         except (ValueError, OverflowError, RecursionError) as error:
             raise field_error(field, f"{table.path}, row of {table.names[row]!r}: {error}") from None

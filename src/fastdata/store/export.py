@@ -43,7 +43,7 @@ def export(
     kind = store.kind
     format = to or kind.exports[0]
     if format not in kind.exports:
-        raise ValueError(f"--to is {to!r}, but {path} holds {kind.name}, which go to {', '.join(kind.exports)}")
+        raise ValueError(f"--to is {to!r}, but {path} holds {kind.name}: give one of {', '.join(kind.exports)}")
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if OPTIONS[name] != format:

@@ -125,7 +125,7 @@ class Epoch:
 
 
 def _unequal(found: str) -> FastDataError:
-    return FastDataError(f"the loaders have {found}, but ranks would wait for each other: give all as many, as Loader does")
+    return FastDataError(f"the loaders have {found}, but ranks would wait for each other: give all equally many, as a Loader does")
 
 
 def first_tensor(batch: Any) -> Tensor | None:

@@ -212,7 +212,7 @@ class Trainer:
 
         if self._main and self.update and not is_unfinished():
             finished = f"the run is finished, with {self.epoch} epochs and {self.update} updates"
-            warn_user(f"nothing was trained: {finished}. Ask for more of them, or pass resume=False or another dir")
+            warn_user(f"nothing was trained: {finished}. Ask for more epochs or steps, or pass resume=False or another dir")
         with (
             noted_signals(active=self._checkpoints is not None) as received,  # otherwise a signal ends the process at once
             profiled(self._profile if self._main else None, self.dir or Path(), self._progress.write_line) as self._profiler,
