@@ -229,7 +229,7 @@ def _labels(columns: Sequence[TableColumn]) -> Labels:
         return Labels("class", first.names or ("false", "true"))
     for column in columns:
         if not column.type.startswith((*NARROWED, "bool")):
-            raise ValueError(f"target {column.name!r} holds {column.type} values: one target may hold names, several must be numbers")
+            raise ValueError(f"target {column.name!r} holds {column.type} values: one target may hold names, several need numbers")
     if len(columns) > 1 or "int" not in first.type:
         return Labels("vector", names)
     if first.dtype == "uint64":
