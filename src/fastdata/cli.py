@@ -148,8 +148,8 @@ REJECT_RATE = click.option(
     help="What runs the workers: this machine, or the Ray cluster that RAY_ADDRESS names.",
 )
 def prep(max_reject_rate: float, **options: Any) -> None:
-    """Make a store from SOURCE (of train/ and val/: two). OUT, a folder or a URL, defaults to SOURCE's name + ".fds" here.
-    To continue after an interruption, run it again. In tasks: plan, run, finish.
+    """Make a store from SOURCE, or two if it has train/ and val/. OUT, a folder or a URL, defaults to SOURCE's name + ".fds" here.
+    To continue after an interruption, run the same command again. In tasks: plan, run, finish.
 
     SOURCE is a folder with one folder per class, a flat folder, a table of paths and labels (.csv, .tsv, .jsonl, .parquet), or
     archives: WebDataset tars ('shards-{000..099}.tar'), Parquet, .arrow, MosaicML Streaming's and LitData's folders; or
