@@ -23,7 +23,7 @@ class ImageOptions(PairOptions, LabelOptions):
         multiple=True,
     )
     resize: str = option(
-        "Which side becomes SIZE: the short one, the long one, that of a centre square (crop), or both (stretch).",
+        "Which side becomes SIZE: the short one, the long one, the side of a centre square (crop), or both (stretch).",
         "short",
         choices=("short", "long", "crop", "stretch"),
     )
