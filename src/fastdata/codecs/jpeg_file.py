@@ -126,7 +126,7 @@ def _mend(data: bytes, header: JpegHeader, warning: str) -> bytes:
     """Mend junk between segments, unknown JFIF versions, odd spectral parameters, filler before EOI, and a missing EOI; drop APP2.
 
     libjpeg-turbo counts the pieces of an ICC profile, which are in APP2. A missing EOI is mended only in sequential files, since
-    truncation of their only scan is still detected. A truncated progressive file looks complete.
+    truncation of their only scan is still detected, while a truncated progressive file looks complete.
     """
     pieces, markers = list[bytes](), list[int]()
     for marker, start, end in _segments(data):

@@ -1,4 +1,4 @@
-"""Read images with Pillow and its plugins, as strictly as they can be, TIFF that Pillow would misread with tifffile, and EXIF.
+"""Read images with Pillow and its plugins, as strictly as they can be, and EXIF. tifffile reads TIFF that Pillow would misread.
 
 Pillow is imported when the first such file is seen. A program's own settings of Pillow (`Image.MAX_IMAGE_PIXELS`,
 `ImageFile.LOAD_TRUNCATED_IMAGES`) and its warnings have no effect here, and are restored afterwards.

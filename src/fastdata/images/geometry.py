@@ -26,7 +26,7 @@ class Placement:
     shift: Array
 
     def then(self, plan: Sequence[Any]) -> tuple[Placement, Array]:
-        """Return the placement after the Samples of a plan, and the sizes of the outputs, (width, height), float64 [n, 2]."""
+        """Return the placement after a plan's crops and flips, and the outputs' sizes, (width, height), float64 [n, 2]."""
         boxes = np.array([sample.box for sample in plan], np.float64).reshape(-1, 4)
         sizes = np.array([sample.shape for sample in plan], np.float64).reshape(-1, 2)[:, ::-1]
         flips = np.array([sample.flip for sample in plan], bool).reshape(-1, 2)
