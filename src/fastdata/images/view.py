@@ -308,8 +308,8 @@ def _decoded(
 
 
 def _joined(windows: Sequence[Window], cuts: bool) -> list[tuple[Window, list[int]]]:
-    """Join windows of one image at one scale, the largest first, where that saves time. If `cuts` is False, images are decoded whole,
-    and all windows are joined. Return each window with the views that lie in it."""
+    """Join windows of one image at one scale, the largest first, where that saves time. If `cuts` is False, images are decoded
+    whole, and all windows joined. Return each window with the views that lie in it."""
     parts: list[tuple[Window, list[int]]] = []
     for view in sorted(range(len(windows)), key=lambda view: -windows[view].area):
         window = windows[view]
