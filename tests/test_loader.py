@@ -177,7 +177,7 @@ def test_wrong_arguments():
     wrong("needs a len", batch_size=8, sampler=iter([1]))
     wrong("has .* samples, fewer than one batch of 64", batch_size=64, drop_last=True)
     wrong("give both rank and world_size", batch_size=8, rank=0)
-    wrong("rank is 2 of world_size 2, but ranks count from 0", batch_size=8, rank=2, world_size=2)
+    wrong("rank is 2 of world_size 2, but must be from 0", batch_size=8, rank=2, world_size=2)
     for name in ("seed", "batch_size", "global_batch_size"):
         wrong(f"{name} is 8.0, but must be a whole number", error=TypeError, **{name: 8.0})
     wrong("datasets with len", batch_size=8, dataset=iter([1]), error=TypeError)

@@ -66,7 +66,7 @@ class SourceImage:
                 what = f"the {header.format} may have more than 8 bits, and is read with 8: make it a PNG, or do without --bits 16"
                 raise CodecError(what, "unsupported")
             if pixels.shape[:2] != (header.height, header.width):
-                raise CodecError(f"{pixels.shape[:2]} pixels were decoded, unlike the header says", "undecodable")
+                raise CodecError(f"{pixels.shape[:2]} pixels were decoded, but the header says otherwise", "undecodable")
         return upright(to_bits(to_channels(flatten(pixels), gray), bits), header.orientation)
 
 

@@ -47,7 +47,7 @@ class Fields:
         """Return the fields of these names, or None without names. Raise StoreError or ValueError if an argument is wrong."""
         if names is None:
             if min_visible:
-                raise ValueError(f"min_visible is {min_visible}, but only boxes among fields are dropped by it: give fields too")
+                raise ValueError(f"min_visible is {min_visible}, but there are no fields whose boxes it may drop: give fields too")
             return None
         wanted = (names,) if isinstance(names, str) else tuple(names)
         if not wanted or len(set(wanted)) < len(wanted):

@@ -45,7 +45,7 @@ class Ranks:
             raise ValueError("give both rank and world_size, or neither")
         if self.rank is not None and self.world_size is not None:
             if not 0 <= self.rank < self.world_size:
-                raise ValueError(f"rank is {self.rank} of world_size {self.world_size}, but ranks count from 0")
+                raise ValueError(f"rank is {self.rank} of world_size {self.world_size}, but must be from 0 to world_size - 1")
             return RankShard(self.rank, self.world_size, self.blocks)
         number, size = _number("RANK"), _number("WORLD_SIZE") or 1
         if dist.is_available() and dist.is_initialized():
