@@ -1,4 +1,4 @@
-"""Training on a data set that fits on the device: its images are one uint8 tensor there, and no process decodes any meanwhile.
+"""Training on a data set that fits on the device: its images are one uint8 tensor there, and nothing is decoded in training.
 
 fastdata-prep images/ images.fds --size 64 && python examples/dataset_on_device.py images.fds
 """

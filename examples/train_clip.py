@@ -51,7 +51,7 @@ def draw_scenes(folder: Path, table: Path, count: int) -> None:
 
 
 def draw(image: np.ndarray, words: str, center: np.ndarray) -> None:
-    """Draw "small red circle" there."""
+    """Draw a shape, such as "small red circle", at these pixels."""
     size, color, shape = words.split()
     if shape == "circle":
         cv2.circle(image, center.tolist(), SIZES[size], COLORS[color], -1, cv2.LINE_AA)
