@@ -1,4 +1,4 @@
-"""Where the commands begin, before the modules that they need are imported."""
+"""The start of the commands, before the modules that they need are imported."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def option(
     """Make a field of a dataclass of options, with these arguments as its metadata.
 
     type: "text", "int", "flag", "file", "folder" (both must exist), "path" or "sides"; empty: the type of the default, or text.
-    multiple: whether the option may repeat. group: the title above it in help; None: the title of its class.
+    multiple: whether the option may repeat. group: the title above it in help, by default that of its class.
     """
     type = type or {bool: "flag", int: "int"}.get(default.__class__, "text")
     info = {"help": help, "type": type, "choices": choices, "multiple": multiple, "metavar": metavar, "group": group}

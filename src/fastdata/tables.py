@@ -51,7 +51,7 @@ TRUTH = r"^(true|True|TRUE|false|False|FALSE)$"
 
 @dataclass(frozen=True)
 class TableColumn:
-    """How a column is held in memory."""
+    """The description of a column in memory."""
 
     name: str
     type: str  # the widest Arrow type of such values: "int64", "timestamp[us]" (since 1970), "string" (the place in `names`)

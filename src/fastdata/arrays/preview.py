@@ -1,4 +1,4 @@
-"""What `fastdata info`, contact sheets and pages show of a store of arrays."""
+"""Facts and previews of a store of arrays, for `fastdata info`, contact sheets and pages."""
 
 from __future__ import annotations
 

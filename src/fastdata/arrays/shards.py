@@ -1,4 +1,4 @@
-"""How arrays are stored: cut into chunks, in shards that a worker makes; and the store's tables."""
+"""Shards of arrays, which are cut into chunks; and the store's tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIDES = {1: (32_752,), 2: (127, 128), 3: (32, 32, 32), 4: (16, 16, 16, 16), 5: (
 
 @dataclass(frozen=True)
 class ArrayRecipe:
-    """How arrays are stored."""
+    """The recipe of a store of arrays."""
 
     kind: ClassVar[str] = "arrays"
     unit: ClassVar[str] = "B"

@@ -47,7 +47,7 @@ SAMPLES = 300  # of a folder that are prepared
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was measured of a training loop; ``str(...)`` is a report.
+    """The measurements of a training loop; ``str(...)`` is a report.
 
     Attributes:
         subject: what was measured.

@@ -1,4 +1,4 @@
-"""What all image formats share: a header, and the conversion of stored pixels to the requested form.
+"""Parts that all image formats share: a header, and the conversion of stored pixels to the requested form.
 
 Stored pixels are uint8 or uint16: grey [H, W], or [H, W, C] of grey and alpha, RGB, or RGB and alpha. All rounding is to nearest,
 in integers, so results do not depend on the machine.
@@ -21,7 +21,7 @@ FIXED_BYTES = 1 << 23  # what a decoder takes for the smallest image
 
 @dataclass(frozen=True, kw_only=True)
 class Header(ABC):
-    """What a file declares before its pixels: height and width are as stored, before `orientation` (as in EXIF).
+    """The header of an image file. Height and width are as stored, before `orientation` (as in EXIF).
 
     deep: whether it may have more than 8 bits, of which `pixels` returns 8. pixel_bytes: the most bytes that a decoded pixel takes.
     """

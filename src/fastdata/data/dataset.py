@@ -243,7 +243,7 @@ class SlotDataset(RowsDataset):
 
     @property
     def arrays_per_batch(self) -> int:
-        """How many arrays `read_batch` allocates."""
+        """The number of arrays that `read_batch` allocates."""
         return 1 + self.large_targets
 
     def name(self, index: int) -> str:

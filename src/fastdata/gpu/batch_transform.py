@@ -1,4 +1,4 @@
-"""What a Loader does to each batch on its device, and NextToken, which makes inputs and targets from rows of tokens."""
+"""The transforms of each batch of a Loader on its device, and NextToken, which makes inputs and targets from rows of tokens."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class GPUNormalize(nn.Module):
         mean: one number per channel, or one for all channels, in units of x / max_value; at most 1 if `max_value` is None.
         std: the same, above 0.
         dtype: dtype of the output: torch.float32, torch.bfloat16 or torch.float16 (infinite above 65504).
-        max_value: the code that means 1.0. None: 255 for uint8 and 65535 for uint16 input. Use 4095 for 12 bits, and 1 for mean
+        max_value: the code that means 1.0. Default: 255 for uint8 and 65535 for uint16 input. Use 4095 for 12 bits, and 1 for mean
             and std in code units.
 
     Examples:

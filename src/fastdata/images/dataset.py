@@ -83,7 +83,7 @@ class Fields:
 
     @property
     def batching(self) -> Any:
-        """How `Item` batches the target."""
+        """The way in which `Item` batches the target."""
         return self._emitted({c.name: "list" if c.type in TEXTS else "ragged" if c.many else c.type for c in self.read})
 
     def _emitted(self, found: Mapping[str, Any]) -> Any:
@@ -305,7 +305,7 @@ class ImageDataset(SlotDataset):
 
     @property
     def draws(self) -> int:
-        """How many random numbers a sample needs."""
+        """The number of random numbers that a sample needs."""
         return sum(view.draws for view in self.views)
 
     def _plan_batch(self, indices: Array, seed: int, epoch: int, repeats: Array | None) -> tuple[Array, Array, list[list[Sample]]]:
@@ -506,7 +506,7 @@ class MaskDataset(ImageDataset):
     Args:
         path, size, hflip, vflip, images, cache, cache_size, storage: as for LMDBDataset.
         crop: a crop, or None for the whole image.
-        ignore_index: the class of pixels outside the image, where a crop is padded; None: 255, or 65535 for uint16 masks. Pixels of
+        ignore_index: the class of pixels outside the image, where a crop is padded. Default: 255, or 65535 for uint16. Pixels of
             class 255 next to two or more other classes count as void, as in public data sets. Other pixels of the default class
             are an error: pass their class if a loss is to ignore them, another number if not.
 

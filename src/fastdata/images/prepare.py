@@ -40,7 +40,7 @@ SMOOTH_LEVELS, SMOOTH_SHARE = 4, 10  # so many different values, less than one i
 
 @dataclass(frozen=True)
 class MaskRecipe:
-    """How mask files are read."""
+    """The recipe of masks."""
 
     bits: int = 8  # of a class, 8 or 16
     colors: tuple[Color, ...] = ()  # of the classes, if files have colours
@@ -54,7 +54,7 @@ class MaskRecipe:
 
 @dataclass(frozen=True)
 class ImageRecipe:
-    """How to prepare an image.
+    """The recipe of an image.
 
     images: the images of a sample, if it has several; the first has the codec, bits and gray of the recipe.
     """

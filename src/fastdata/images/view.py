@@ -1,4 +1,4 @@
-"""How stored images become samples: boxes and flips of crops, reading, decoding, resizing, and the user's transform."""
+"""From stored images to samples: boxes and flips of crops, reading, decoding, resizing, and the user's transform."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class View:
-    """How an image becomes a sample, or one of several views in a sample: `crop=[View(...), View(...)]` of a dataset.
+    """The crop, flips and transform of a sample, or of one of its several views: `crop=[View(...), View(...)]` of a dataset.
 
     Args:
         crop: the box that is emitted, or None for the whole image.

@@ -27,7 +27,7 @@ class AcceleratedLoader:
 
     @property
     def dataset(self) -> Any:
-        """What `skip_first_batches` iterates over."""
+        """The iterable that `skip_first_batches` reads."""
         return _FromTheStart(self)  # made anew, so that nothing refers to itself and `del` ends the workers
 
     def __len__(self) -> int:

@@ -75,7 +75,7 @@ class Loader(Fixed):
         collate_fn: makes a batch of a list of items, for other datasets than fastdata's. Default: torch's default_collate.
         batch_transform: a callable, or a list of them, for each batch on its device, in the stream of the consumer, with torch's
             generators: GPUNormalize and Augment get the images, NextToken the tokens, any other callable the batch.
-        num_workers: processes that make batches; 0: this process; None: one for each core, shared with the other ranks of this
+        num_workers: processes that make batches; 0: this process. Default: one for each core, shared with the other ranks of this
             machine. Batches of tokens are always made in this process.
         device: None for CPU tensors; "cuda" for batches on the GPU, copied while it computes: tensors of the current stream.
         seed: 0 to 2^64 - 1.
@@ -202,7 +202,7 @@ class Loader(Fixed):
 
     @property
     def epoch_stop(self) -> int:
-        """How many of `num_samples` an epoch delivers: all of them unless drop_last is set."""
+        """The number of samples that an epoch delivers: `num_samples` unless drop_last is set."""
         return self._find_requests().counts.epoch_stop
 
     @property

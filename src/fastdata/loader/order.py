@@ -142,7 +142,7 @@ class LaneOrder:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What determines the order besides the seed: the number of lanes, and a checksum of the shards' counts of samples."""
+        """The state of the order, besides the seed: the number of lanes, and a checksum of the shards' counts of samples."""
         return {"lanes": self.lanes, "shards": f"{zlib.crc32(self.counts.astype('<i8').tobytes()):08x}"}
 
     def at(self, epoch: int, positions: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What a Loader counts."""
+"""Counts of a Loader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastdata.loader.fetch import Reply
 
 @dataclass
 class Stats(Timing):
-    """What a loader has done so far, in this process.
+    """Counts and times of a loader so far, in this process.
 
     Attributes:
         batches, samples: how many were delivered.

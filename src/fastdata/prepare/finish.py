@@ -29,7 +29,7 @@ from fastdata.words import human_bytes, number_of
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run made. `inputs_per_s` and `seconds` are of this run, the other figures of the whole store.
+    """The result of a run. `inputs_per_s` and `seconds` are of this run, the other figures of the whole store.
 
     Attributes:
         out: the store: a folder, or a URL.
@@ -89,7 +89,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """What a task made: `shards` of the plan are its own, `made` of them by this run."""
+    """The result of a task: `shards` of the plan are its own, `made` of them by this run."""
 
     shards: int = 0
     made: int = 0
@@ -105,7 +105,7 @@ class TaskSummary:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """What was planned. `shards` is the largest useful number of tasks. `finished`: the store is there already."""
+    """The result of planning. `shards` is the largest useful number of tasks. `finished`: the store is there already."""
 
     out: Path
     inputs: int

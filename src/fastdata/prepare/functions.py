@@ -1,4 +1,4 @@
-"""What users call to make stores, with the options of every kind in its signature and docstring."""
+"""The functions that users call to make stores, with the options of every kind in the signature and docstring of `prep`."""
 
 import inspect
 import textwrap

@@ -72,7 +72,7 @@ def preload(kind: str) -> None:
 
 @contextmanager
 def spares(count: int | None) -> Iterator[None]:
-    """Start a few processes for `count` workers that are needed in this context (None: one for each core); end unused ones."""
+    """Start a few processes for `count` workers of this context, by default one for each core; end unused processes."""
     cores = available_cores()
     with suppress(OSError):  # whoever needs a process will try again, and report it
         _spares.extend(Worker() for _ in range(min(count or cores, max(1, cores - 1), MAX_SPARES)))  # the parent takes a core

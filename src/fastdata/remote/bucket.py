@@ -202,7 +202,7 @@ class Bucket:
             list(pool.map(copy, range(0, size, RANGE)))
 
     def fetch(self, path: str, size: int, xxh3_128: str, descriptor: int) -> None:
-        """Write an object to the beginning of an empty file, again until it has this checksum; "": of one that has none."""
+        """Write an object to the beginning of an empty file, again until it has this checksum, or "" without one."""
         if not xxh3_128:
             os.pwrite(descriptor, self.read(path, twice=True), 0)
             return

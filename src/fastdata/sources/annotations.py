@@ -41,7 +41,7 @@ class _Category(Struct):
 
 
 class _Annotation(Struct):
-    """What one annotation says. If it is damaged, its image is rejected."""
+    """One annotation. If it is damaged, its image is rejected."""
 
     id: Any = None
     category_id: int | None = None

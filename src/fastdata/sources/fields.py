@@ -206,7 +206,7 @@ def _named(field: Field, names: Any) -> Field:
 
 
 def read_fields(root: StrPath, source: Source, fields: Sequence[Field]) -> list[Any]:
-    """Return an input's value of each field, listed or read now; None for SOURCE_SIZE. Raise CodecError if one does not fit."""
+    """Return an input's value of each field, listed or read now, and None for SOURCE_SIZE. Raise CodecError if one does not fit."""
     path, own = to_path(root), iter(source.values)
     return [_value(path, source, field, own) for field in fields]
 

@@ -85,7 +85,7 @@ def encode_labels(
 
 
 def _clean(by: str, value: Value) -> int | str | None:
-    """Return the value of a label as a class; None for values that mean no label."""
+    """Return the value of a label as a class, or None for values that mean no label."""
     if type(value) is str:  # of most inputs
         return sys.intern(value.strip()) or None
     value = _plain(value, by)

@@ -77,7 +77,7 @@ class LabelOptions:
 
 @dataclass(frozen=True)
 class SizeOptions:
-    """How large an input may be."""
+    """Options on the size of inputs."""
 
     max_bytes: int | None = option(
         "Reject arrays and documents of more bytes, before they are read into memory. Default: 4294967296 for arrays, "

@@ -115,7 +115,7 @@ def _samples(file: BinaryIO, path: AnyPath, skipped: Counter[str]) -> Iterator[t
 
 
 def _key(member: Member) -> str | None:
-    """Return the name that the members of a sample share; None for a member of no sample."""
+    """Return the name that the members of a sample share, or None for a member of no sample."""
     match = None if META.match(member.name) else SAMPLE.fullmatch(member.name)
     return nfc(match[1]) if match else None
 

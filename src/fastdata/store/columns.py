@@ -24,7 +24,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
 
 class ColumnTokens(Entry, frozen=True):
-    """How a column's tokens were made of text."""
+    """The tokenizer and the vocabulary of a column of tokens."""
 
     tokenizer: Spec  # its identity
     vocab_size: Count  # all ids are below it

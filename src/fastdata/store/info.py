@@ -1,4 +1,4 @@
-"""What a store holds and how it was made, as plain values and as lines; and its samples and counts as people see them."""
+"""The facts of a store, as plain values and as lines; and its samples and counts as people see them."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class CountTable:
-    """What a store counts, such as the samples of each class: (name, number, colour in pictures or None) of each."""
+    """Counts of a store, such as the samples of each class: (name, number, colour in pictures or None) of each."""
 
     title: str
     rows: list[tuple[str, int, Color | None]]

@@ -41,7 +41,7 @@ IMAGE = "image-"  # the prefix of the names of variants that hold another image 
 
 
 class Labels(Entry, frozen=True):
-    """What labels mean.
+    """The meaning of labels.
 
     kind: "class" (int32 index into names), "vector" (a float32 per name), "none", or in a TableDataset "integer" (the number).
     """
@@ -65,7 +65,7 @@ class Form(Entry, frozen=True):
 class Variant(Entry, frozen=True):
     """One stored form of every sample, or of its mask.
 
-    size: the value of `--size`; None if images kept their size.
+    size: the value of `--size`, or None if images kept their size.
     records: the number in each shard, if it differs from that of samples.
     originals: for codec "original", how many records are the unchanged bytes of a source file.
     """
@@ -93,7 +93,7 @@ class Variant(Entry, frozen=True):
 
 
 class Manifest(Entry, frozen=True, kw_only=True):
-    """What a store contains and how it was made.
+    """The contents and the origin of a store.
 
     Attributes:
         kind: the kind of data.

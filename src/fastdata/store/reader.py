@@ -22,7 +22,7 @@ INDEX_ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("xxh3", "<u8")])  #
 
 
 class RecordIndex:
-    """Where each record of a variant lies: rows of INDEX_ROW over all shards in order, memory-mapped. Pickles lack the rows.
+    """The location of each record of a variant: rows of INDEX_ROW over all shards in order, memory-mapped. Pickles lack the rows.
 
     Attributes:
         starts: the number of the first record of each shard, and the number of all.

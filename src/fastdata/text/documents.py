@@ -60,7 +60,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cutting:
-    """How files become documents. separator: between documents of a .txt file; if empty, the file is one. field: of the text."""
+    """The way to documents. separator: between documents of a .txt file; if empty, the file is one. field: of the text."""
 
     separator: str = ""
     field: str = "text"

@@ -1,4 +1,4 @@
-"""What `fastdata info`, contact sheets and pages show of a store of tokens."""
+"""Facts and previews of a store of tokens, for `fastdata info`, contact sheets and pages."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ SLOWEST = 100_000  # characters a second that any tokenizer manages: a large doc
 
 @dataclass(frozen=True)
 class TokenRecipe:
-    """How text is stored. trained_on: if the tokenizer was made of this text, a hash of what it depends on."""
+    """The recipe of a store of text. trained_on: if the tokenizer was made of this text, a hash of what it depends on."""
 
     tokenizer: Spec
     vocab_size: int

@@ -1,4 +1,4 @@
-"""What a run reports: counts, means of logged numbers, the files of its log, and lines on the terminal."""
+"""Reports of a run: counts, means of logged numbers, the files of its log, and lines on the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where and how a model runs: ranks, and sums over them; its device and layout, its average and its optimizer."""
+"""Ranks, and sums over them; and the device and layout of a model, its average and its optimizer."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class Compute:
-    """Where and how a model runs: `dtype` is the type of autocast, or None; `channels_last` the memory layout of 4-D tensors."""
+    """The device and layout of a model: `dtype` is the type of autocast, or None; `channels_last` the layout of 4-D tensors."""
 
     world: World
     device: torch.device
