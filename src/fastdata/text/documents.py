@@ -60,7 +60,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cutting:
-    """The way to documents. separator: between documents of a .txt file; if empty, the file is one. field: of the text."""
+    """Rules for cutting documents. separator: between documents of a .txt file; if empty, the file is one. field: of the text."""
 
     separator: str = ""
     field: str = "text"
