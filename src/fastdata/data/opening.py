@@ -56,7 +56,7 @@ class RAMDataset:
         decoded: for images: keep pixels instead of compressed bytes, for many times the memory and no decoding.
         masks: for images: False reads a store with masks as images with their labels, or -1 without labels.
         max_bytes: keep no more than this in memory, and read the rest from disk when needed; the samples are the same.
-        shared: hold a store once for all processes of this user on this machine that hold it, such as the 8 ranks of torchrun: the
+        shared: hold a store once for all processes of this user on this machine, such as the 8 ranks of torchrun: the
             first one reads it, the others wait and attach, and the memory stays until the last of them ends. False: each process
             has a copy for itself and its children, as has one with a list of files.
 

@@ -43,7 +43,7 @@ class TokenDataset(Fixed, Dataset[Any]):
     Args:
         path: the store.
         block_size: number of inputs in a row.
-        mode: "random": each row begins at any token with equal probability, as in nanoGPT. Under a Loader, the place depends on
+        mode: "random": each row begins at any token with equal probability, as in nanoGPT. Under a Loader, the position depends on
             (seed, epoch, row); elsewhere torch's default generator draws it. An epoch has tokens // block_size rows. "sequential":
             row i begins at token i * block_size, so each token is a target once in an epoch; the last row may not be full.
             "document": row i is the beginning of document i, with its number of tokens as a second value, at most block_size + 1.
