@@ -23,7 +23,7 @@ from msgspec import structs
 from fastdata.errors import CodecError, PrepError, may_pass
 from fastdata.sources import arrow
 from fastdata.sources.base import pointer_of, read_range
-from fastdata.sources.files import as_spelled, look, parse_json, read_bytes, read_json, to_float
+from fastdata.sources.files import are_names, as_spelled, look, parse_json, read_bytes, read_json, to_float
 from fastdata.sources.inputs import Field, Packed, Source, SourceList
 from fastdata.sources.urls import AnyPath, join, look_at_all, to_path
 from fastdata.store.columns import INSTANCES, SOURCE_SIZE, TEXTS, Column
@@ -185,24 +185,18 @@ def with_groups(inputs: SourceList) -> SourceList:
         for name in names
     ]
     known = read_json(inputs.root / MEANINGS) if inputs.fields else None
-    fields = [_named(field, known.get(field.column.name) if isinstance(known, dict) else None) for field in inputs.fields]
-    if first := next((k + 1 for k, field in enumerate(fields) if field.layout), 0):
-        for k, one in enumerate(fields):
-            if one.column.many and one.column.group is None:
-                fields[k] = replace(one, column=structs.replace(one.column, group=INSTANCES))
-        fields.insert(first - 1, Field(SOURCE_SIZE))
+    grouped, fields = any(field.layout for field in inputs.fields), list[Field]()
+    for field in inputs.fields:
+        column, meaning = field.column, known.get(field.column.name) if isinstance(known, dict) else None
+        whole = column.type not in TEXTS and column.dtype.kind in "iu"
+        if not column.names and are_names(meaning) and (column.shape[0] == len(meaning) if column.shape[1:] else whole):
+            column = structs.replace(column, names=tuple(meaning))
+        if grouped and column.many and column.group is None:
+            column = structs.replace(column, group=INSTANCES)
+        if field.layout and all(one.column != SOURCE_SIZE for one in fields):
+            fields.append(Field(SOURCE_SIZE))
+        fields.append(replace(field, column=column))
     return replace(inputs, fields=tuple(fields), notes=(*inputs.notes, *notes))
-
-
-def _named(field: Field, names: Any) -> Field:
-    column = field.column
-    if column.names or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return field
-    fits = column.shape[:1] == (len(names),) if column.shape[1:] else column.dtype.kind in "iu" and column.type not in TEXTS
-    return replace(field, column=structs.replace(column, names=tuple(names))) if fits else field
-
-
-# Reading
 
 
 def read_fields(root: StrPath, source: Source, fields: Sequence[Field]) -> list[Any]:

@@ -116,3 +116,8 @@ def read_json(path: AnyPath) -> Any:
     with suppress(OSError, ValueError, RecursionError):
         return json.loads(read_bytes(path))
     return None
+
+
+def are_names(value: Any) -> bool:
+    """Return whether a value of JSON is a list of texts."""
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)

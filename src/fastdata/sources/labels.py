@@ -219,13 +219,6 @@ def with_pattern(inputs: SourceList, options: LabelOptions) -> SourceList:
     return with_labels(inputs, found, options, by=option)
 
 
-def with_folder_classes(inputs: SourceList, options: LabelOptions) -> SourceList:
-    """Number the class folders as --classes does. A folder without inputs need not be among them."""
-    names = [inputs.labels.names[one.label] if isinstance(one.label, int) and one.label >= 0 else None for one in inputs.sources]
-    labelled = with_labels(inputs, names, options, type="folders", by=f"SOURCE {inputs.root}")
-    return replace(labelled, labelled_by=inputs.labelled_by)
-
-
 def with_labels(
     inputs: SourceList,
     values: Sequence[Value],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import list_archives
 from fastdata.sources.fields import parse_fields, with_fields
 from fastdata.sources.folder import list_folder, refuse_mask_folders
 from fastdata.sources.inputs import FOLDERS, Field, SourceList
-from fastdata.sources.labels import with_folder_classes, with_labels, with_pattern
+from fastdata.sources.labels import with_labels, with_pattern
 from fastdata.sources.options import LabelOptions
 from fastdata.sources.tables import is_path_table, list_table, with_table
 from fastdata.sources.urls import AnyPath, explain_missing, to_path
@@ -67,11 +68,14 @@ def labelled(inputs: SourceList, source: AnyPath, options: LabelOptions, fields:
     if options.no_labels:
         return with_labels(inputs, (), options)  # so that none needs one
     if options.labels is None and source.is_dir() and inputs.labelled_by == FOLDERS:
-        if columns := [options.label_column] * (options.label_column is not None) + [*options.regression]:
-            option = "--label-column" if options.label_column is not None else "--regression"
-            raise PrepError(f"{option} {' and '.join(map(str, columns))}: {source} is a folder, which has no columns")
+        if options.column:
+            option = "--regression" if options.regression else "--label-column"
+            raise PrepError(f"{option} {options.column}: {source} is a folder, which has no columns")
         refuse_mask_folders(inputs, source)
-        return inputs if options.classes is None else with_folder_classes(inputs, options)
+        if options.classes is not None:  # a folder without inputs need not be among them
+            names = inputs.labels.names
+            folders = [names[one.label] if isinstance(one.label, int) and one.label >= 0 else None for one in inputs.sources]
+            inputs = replace(with_labels(inputs, folders, options, type="folders", by=f"SOURCE {source}"), labelled_by=FOLDERS)
     return inputs
 
 

@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import sys
-from array import array
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -269,15 +268,15 @@ def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[s
 
 def _with_similar(root: AnyPath, sources: Packed[Source], table: AnyPath) -> Packed[Source]:
     """Return the inputs. Where one is missing, take the file in its folder that its name means."""
-    folders, meant = defaultdict[str, "array[int]"](lambda: array("Q")), dict[str, str]()  # the rows of each: names take more
-    for row, source in enumerate(sources):
+    folders, meant = defaultdict[str, list[str]](list), dict[str, str]()
+    for source in sources:
         if source.problem == "missing":
-            folders[source.name.replace("\\", "/").rpartition("/")[0]].append(row)
-    for written, rows in folders.items():
+            folders[source.name.replace("\\", "/").rpartition("/")[0]].append(source.name)
+    for written, names in folders.items():
         folder = as_spelled(root, written)
         path = join(root, folder) if folder else root
         files = [entry.name for entry in list_entries(path)] if path.is_dir() else []
-        meant |= _match([sources[row].name for row in rows], [f"{folder}/{file}" if folder else file for file in files], table)
+        meant |= _match(names, [f"{folder}/{file}" if folder else file for file in files], table)
 
     def similar(source: Source) -> Source:
         file = meant.get(path_key(source.name)) if source.problem == "missing" else None

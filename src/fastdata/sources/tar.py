@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from fastdata.errors import PrepError
 from fastdata.sources.base import damaged_file, read_range, unreadable
-from fastdata.sources.files import is_image, nfc, parse_json, read_json
+from fastdata.sources.files import are_names, is_image, nfc, parse_json, read_json
 from fastdata.sources.folder import with_companion
 from fastdata.sources.inputs import Field, Packed, Source, SourceList
 from fastdata.sources.labels import Value, with_labels
@@ -54,7 +54,7 @@ def list_inputs(
             raise unreadable(path, error) from error
     by, listed = "the .cls or .json of each sample", SourceList(root, Labels("none"), inputs, skipped)
     known = read_json(files[0].parent / CLASSES)
-    if not names and not options.regression and known and _are_names(known):
+    if not names and not options.regression and known and are_names(known):
         names, by = known, f"{by}, with the names of {CLASSES}"
     return with_labels(listed, labels, options, names=names, by=by)
 
@@ -173,8 +173,4 @@ def _in_json(data: bytes) -> tuple[Any, list[str]]:
         value, names = body.get("label", body.get("cls")), body.get("names")
     except (ValueError, RecursionError, AttributeError):
         return None, []
-    return value, names if _are_names(names) else []
-
-
-def _are_names(names: Any) -> bool:
-    return isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return value, names if are_names(names) else []
