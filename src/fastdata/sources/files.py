@@ -12,7 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeGuard
 
 from fastdata.errors import PrepError, may_pass
 from fastdata.sources.urls import AnyPath, UrlPath, join
@@ -118,6 +118,6 @@ def read_json(path: AnyPath) -> Any:
     return None
 
 
-def are_names(value: Any) -> bool:
+def are_names(value: Any) -> TypeGuard[list[str]]:
     """Return whether a value of JSON is a list of texts."""
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
