@@ -18,6 +18,7 @@ from fastdata.errors import PrepError
 from fastdata.sources.listing import list_sources
 from fastdata.sources.options import LabelOptions
 from fastdata.store.store import Store
+from stores import write_files
 from support import PREP, encode, picture, run
 
 IMAGE = encode(picture(0, 12, 16), ".png")
@@ -29,12 +30,7 @@ LABELS = ["cat", "dog", "cat", "dog", "cat", "dog"]
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """A folder of six images, and a caption beside one."""
-    for name in NAMES:
-        path = tmp_path / "photos" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(IMAGE)
-    (tmp_path / "photos/a.txt").write_text("a caption")
-    return tmp_path / "photos"
+    return write_files(tmp_path / "photos", {"a.txt": "a caption", **dict.fromkeys(NAMES, IMAGE)})
 
 
 def written(path: Path, rows: Sequence[Sequence[Any]], delimiter: str = ",") -> Path:
@@ -86,17 +82,13 @@ def test_columns_of_numbers_can_be_named(photos: Path) -> None:
             list_sources(photos, options)
 
 
-def test_labels_in_another_order_than_the_files(tmp_path: Path) -> None:
-    """And under other spellings of their paths; with columns."""
+def test_labels_in_another_order_than_the_files_and_under_other_spellings(tmp_path: Path) -> None:
     names = [f"{folder}/{k:03d}.png" for folder in "ab" for k in range(60)]
-    for name in names:
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "in" / name).touch()
+    write_files(tmp_path / "in", dict.fromkeys(names, b""))
     chosen = [int(k) for k in np.random.default_rng(0).permutation(len(names))[:100]]
     rows = [(f"./{names[k][0]}//{names[k][2:]}", f"c{k % 7}", f"number {k}") for k in chosen]
-    found = list_sources(
-        tmp_path / "in", LabelOptions(labels=written(tmp_path / "t.csv", [("path", "label", "note"), *rows])), ["note"]
-    )
+    table = written(tmp_path / "t.csv", [("path", "label", "note"), *rows])
+    found = list_sources(tmp_path / "in", LabelOptions(labels=table), ["note"])
     expected = [(k % 7, (f"number {k}",), "") if k in chosen else (-1, (), "not-listed") for k in range(len(names))]
     assert [source.name for source in found.sources] == names
     assert [(source.label, source.values, source.problem) for source in found.sources] == expected

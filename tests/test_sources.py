@@ -13,15 +13,10 @@ from fastdata.errors import PrepError
 from fastdata.sources.base import expand, locate
 from fastdata.sources.listing import list_sources
 from fastdata.store.store import Store, verify
+from stores import write_files
 from support import PREP, encode, picture, run, write_pictures
 
 IMAGE = encode(picture(0, 12, 16))
-
-
-def _put(path: Path, data: bytes = IMAGE) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
 
 
 def _as_image_folder(root: Path) -> list[tuple[str, int]]:
@@ -35,10 +30,9 @@ def _as_image_folder(root: Path) -> list[tuple[str, int]]:
 
 def test_order_and_labels_are_those_of_image_folder(tmp_path: Path) -> None:
     tricky = ["a", "a-b", "a/b", "a b", "a.b", "B", "b", "b/x/y", "b/x", "b/x-y", "b/x.y/z", "é", "10", "9", "ab", "a!/c", "A/0/0"]
-    for folder in tricky:
-        for name in ("1.jpg", "10.jpg", "2.JPG", "Z.jpg", "_.jpg", "notes.txt"):
-            _put(tmp_path / "in" / folder / name)
-    _put(tmp_path / "elsewhere/deep/1.jpg")
+    names = ("1.jpg", "10.jpg", "2.JPG", "Z.jpg", "_.jpg", "notes.txt")
+    write_files(tmp_path / "in", {f"{folder}/{name}": IMAGE for folder in tricky for name in names})
+    write_files(tmp_path / "elsewhere/deep", {"1.jpg": IMAGE})
     (tmp_path / "in/a/link").symlink_to(tmp_path / "elsewhere")
     found = list_sources(tmp_path / "in")
     assert [(s.name, s.label) for s in found.sources] == _as_image_folder(tmp_path / "in")
@@ -47,10 +41,9 @@ def test_order_and_labels_are_those_of_image_folder(tmp_path: Path) -> None:
 
 
 def test_hidden_images_are_counted(tmp_path: Path) -> None:
-    for name in ("cat/a.jpg", "dog/b.jpg", "cat/.x.jpg", "cat/.c/deep/y.jpg", ".c/z.jpg", "__MACOSX/a.jpg"):
-        _put(tmp_path / "in" / name)
-    for name in ("__MACOSX/cat/._a.jpg", "cat/._a.jpg", ".DS_Store", ".git/config", "cat/.notes.txt"):
-        _put(tmp_path / "in" / name, b"")
+    images = ("cat/a.jpg", "dog/b.jpg", "cat/.x.jpg", "cat/.c/deep/y.jpg", ".c/z.jpg", "__MACOSX/a.jpg")
+    others = ("__MACOSX/cat/._a.jpg", "cat/._a.jpg", ".DS_Store", ".git/config", "cat/.notes.txt")
+    write_files(tmp_path / "in", {**dict.fromkeys(images, IMAGE), **dict.fromkeys(others, b"")})
     found = list_sources(tmp_path / "in")
     assert [s.name for s in found.sources] == ["cat/a.jpg", "dog/b.jpg"] and found.labels.names == ("cat", "dog")
     notes = ("skipped 6 hidden names: .c, .git, __MACOSX, cat/.c, cat/.notes.txt and 1 more",)
@@ -61,11 +54,9 @@ def test_hidden_images_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", [".", "../../..", "deep/.."])
 def test_links_to_folders_above_are_left_out_and_counted(tmp_path: Path, target: str) -> None:
     """They would bring all of the other classes in again. The folder itself may be reached by a link."""
-    for name in ("cat/a.jpg", "dog/deep/b.jpg", "else/c.jpg", "else/in/d.jpg"):
-        _put(tmp_path / "up/mess" / name)
+    names = ("cat/a.jpg", "dog/deep/b.jpg", "else/c.jpg", "else/in/d.jpg")
+    write_files(tmp_path / "up", {"other/e.jpg": IMAGE, **{f"mess/{name}": IMAGE for name in names}})
     (tmp_path / "up/mess/dog/loop").symlink_to(target)
-    (tmp_path / "up/other").mkdir()
-    _put(tmp_path / "up/other/e.jpg")
     (tmp_path / "up/mess/dog/wanted").symlink_to(tmp_path / "up/other")
     (tmp_path / "link").symlink_to(tmp_path / "up/mess")
     for root in (tmp_path / "up/mess", tmp_path / "link"):
@@ -75,8 +66,7 @@ def test_links_to_folders_above_are_left_out_and_counted(tmp_path: Path, target:
 
 
 def test_files_beside_class_folders_are_listed_as_without_a_label(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "in/cat", 2)
-    _put(tmp_path / "in/stray.jpg")
+    write_files(tmp_path / "in", dict.fromkeys(("cat/0.jpg", "cat/1.jpg", "stray.jpg"), IMAGE))
     (tmp_path / "in/empty class").mkdir()
     summary = prep(tmp_path / "in", tmp_path / "o.fds", workers=1)
     store = Store(summary.out)
@@ -112,8 +102,7 @@ def test_whatever_a_folder_holds(tmp_path: Path) -> None:
     good = write_pictures(root / "a", 3)
     files = {"png called.jpg": encode(picture(9, 12, 16), ".png"), "no ending": IMAGE, "inner/deep.jpg": IMAGE, "empty.jpg": b""}
     files |= {"cut.jpg": IMAGE[: len(IMAGE) // 2], "cut.png": good[0].read_bytes()[:-20], "text.jpg": b"this is no image\n" * 50}
-    for name, data in files.items():
-        _put(root / "a" / name, data)
+    write_files(root / "a", files)
     links = {"broken.jpg": "nowhere", "self.jpg": "self.jpg", "good link.jpg": "no ending", "endless.jpg": "/dev/zero"}
     for name, target in {**links, "loop": "..", "inner/up": "../inner"}.items():
         (root / "a" / name).symlink_to(target)
@@ -137,8 +126,7 @@ def test_whatever_a_folder_holds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nothing", "file.txt", "empty"])
 def test_a_source_without_images_is_an_error(tmp_path: Path, name: str) -> None:
-    _put(tmp_path / "file.txt", b"text")
-    _put(tmp_path / "empty/notes.txt", b"text")
+    write_files(tmp_path, {"file.txt": "text", "empty/notes.txt": "text"})
     with pytest.raises(PrepError, match=r"does not exist|neither a folder nor|no images in .*1 other file there \(.txt 1\)"):
         prep(tmp_path / name, tmp_path / "o.fds")
 

@@ -16,6 +16,7 @@ from fastdata import CenterCrop, LMDBDataset, prep
 from fastdata.errors import PrepError
 from fastdata.store.export import export
 from fastdata.store.store import Store, verify
+from stores import write_files
 from support import encode, picture
 
 SIDES = [(60, 110), (90, 70), (64, 64), (80, 81)]  # height, width
@@ -41,10 +42,7 @@ def given(layout: str, k: int) -> list[list[float]]:
 
 
 def write_images(root: Path) -> Path:
-    root.mkdir(parents=True)
-    for k, sides in enumerate(SIDES):
-        (root / f"{k}.png").write_bytes(encode(picture(k, *sides), ".png"))
-    return root
+    return write_files(root, {f"{k}.png": picture(k, *sides) for k, sides in enumerate(SIDES)})
 
 
 def row(layout: str, k: int) -> dict[str, Any]:

@@ -14,16 +14,14 @@ import fastdata
 from archives import write_table
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
+from stores import write_files
 from support import PREP, encode, picture, run, tree
 
 IMAGE = encode(picture(0, 12, 16), ".png")
 
 
 def put(root: Path, *names: str, image: bytes = IMAGE) -> Path:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(image)
-    return root
+    return write_files(root, dict.fromkeys(names, image))
 
 
 def folders(root: Path) -> Path:
