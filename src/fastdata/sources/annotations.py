@@ -259,30 +259,25 @@ def _dataset(folder: AnyPath) -> _Dataset:
 
     for level in [folder.absolute(), *folder.absolute().parents][:LEVELS]:
         told = list[_Dataset]()
-        for path in (*sorted([*level.glob("*.yaml"), *level.glob("*.yml")]), *(level / name for name in CLASS_FILES)):
+        paths = (*sorted([*level.glob("*.yaml"), *level.glob("*.yml")]), *(level / name for name in CLASS_FILES))
+        for path in (path for path in paths if path.is_file()):
             try:
-                told += [*_names_in(path)] if path.is_file() else []
+                text = read_bytes(path).decode("utf-8-sig")
+                if path.name in CLASS_FILES:
+                    told.append(_Dataset([line.strip() for line in text.splitlines() if line.strip()]))
+                elif re.search(r"^names\s*:", text, re.MULTILINE):
+                    known = yaml.load(text, yaml.BaseLoader)  # which leaves a class called no or 01 as it is written
+                    told.append(msgspec.convert(known, _Dataset, strict=False))
+                else:
+                    continue
             except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
                 raise PrepError(f"--yolo {folder}: {path}: {' '.join(str(error).split())}") from None
+            told[-1].told_by = path.name
         if other := [found.told_by for found in told if found.classes != told[0].classes]:
             raise PrepError(f"--yolo {folder}: {told[0].told_by} and {other[0]} in {level} name different classes; keep one")
         if told:
             return told[0]
     return _Dataset()
-
-
-def _names_in(path: AnyPath) -> Iterator[_Dataset]:
-    """Yield the description of the dataset in a file, if it names classes."""
-    import yaml
-
-    text = read_bytes(path).decode("utf-8-sig")
-    if path.name in CLASS_FILES:
-        yield _Dataset([line.strip() for line in text.splitlines() if line.strip()], told_by=path.name)
-    elif re.search(r"^names\s*:", text, re.MULTILINE):
-        found = yaml.load(text, yaml.BaseLoader)  # which leaves a class called no or 01 as it is written
-        dataset = msgspec.convert(found, _Dataset, strict=False)
-        dataset.told_by = path.name
-        yield dataset
 
 
 _Object = tuple[list[float], int, list[float], bool]  # its box, its category, its keypoints, and whether it is a polygon

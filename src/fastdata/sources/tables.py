@@ -95,10 +95,9 @@ def _read(path: AnyPath, options: LabelOptions, fields: Sequence[Field]) -> Path
         raise PrepError(f"{path} has no rows")
     paths = options.path_column or find_column(columns, PATHS)
     if not paths:
-        raise PrepError(
-            f"{path} has no column {PATHS[0]}: name the column of paths with --path-column; there are {', '.join(columns)}. "
-            "Text needs --tokenizer or --train-bpe. A table without paths needs no preparing: TableDataset reads it"
-        )
+        found = f"{path} has no column {PATHS[0]}: name the column of paths with --path-column; there are {', '.join(columns)}"
+        others = "Text needs --tokenizer or --train-bpe. A table without paths needs no preparing: TableDataset reads it"
+        raise PrepError(f"{found}. {others}")
     table = PathTable(path, columns, paths, texts, schema)
     cells = table.column(paths, f"--path-column {paths}")
     columns[paths] = cells if texts else Packed(map(str, cells))
