@@ -7,6 +7,7 @@ import re
 import tarfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, BinaryIO, NamedTuple
@@ -153,24 +154,20 @@ def _file(tar: str, member: Member | None) -> list[Source]:
     return [Source(f"{tar}/{member.name}", -1, member.size, member.problem, locator=("tar", tar, member.offset, member.size))]
 
 
-def _label(file: BinaryIO, by_ending: dict[str, Member]) -> tuple[Value, list[str], str]:
+def _label(file: BinaryIO, members: dict[str, Member]) -> tuple[Value, list[str], str]:
     """Return a sample's label, the names of its columns, and the ending of the member that holds it."""
     for ending in (".cls", ".json"):
-        member = by_ending.get(ending)
+        member, value, names = members.get(ending), None, None
         if member is None or member.problem or member.size > LABEL_BYTES:
             continue
         file.seek(member.offset)
         data = file.read(member.size)
-        value, names = _in_json(data) if ending == ".json" else (data.decode("utf-8-sig", "surrogateescape").strip(), [])
+        if ending == ".cls":
+            value = data.decode("utf-8-sig", "surrogateescape").strip()
+        else:
+            with suppress(ValueError, RecursionError, AttributeError):
+                body = parse_json(data)
+                value, names = body.get("label", body.get("cls")), body.get("names")
         if value not in (None, ""):
-            return value, names, ending
+            return value, names if are_names(names) else [], ending
     return None, [], ""
-
-
-def _in_json(data: bytes) -> tuple[Any, list[str]]:
-    try:
-        body = parse_json(data)
-        value, names = body.get("label", body.get("cls")), body.get("names")
-    except (ValueError, RecursionError, AttributeError):
-        return None, []
-    return value, names if are_names(names) else []
