@@ -118,9 +118,8 @@ class TableDataset(RowsDataset):
         self._fields = {name: f"c{k}" for k, name in enumerate(arrays)}  # of a row, by the names in a batch
         columns = {self._fields[name]: values for name, values in arrays.items()}
         if targets:
-            columns[TARGET] = (
-                np.stack([one.astype("<f4") for one in targets], 1) if labels.kind == "vector" else targets[0].astype("<i8")
-            )
+            vector = labels.kind == "vector"
+            columns[TARGET] = np.stack([one.astype("<f4") for one in targets], 1) if vector else targets[0].astype("<i8")
         row, self._blocks = _layout({field: np.dtype((values.dtype, values.shape[1:])) for field, values in columns.items()})
         digest = xxhash.xxh3_128()
         for values in columns.values():
@@ -425,10 +424,8 @@ def _read(
     fits = [np.abs(v.astype(np.float64)) <= LARGEST_FLOAT if v.dtype.kind == "f" else ~missing for v, missing in targets]
     rows = np.logical_and.reduce(fits) if fits else None
     if rows is not None and rows.any() and not rows.all():
-        warn_user(
-            f"{np.sum(~rows)} of {len(rows)} rows of {name} are left out: row {np.argmin(rows)} is the first without a target, or "
-            "with one that float32 cannot hold"
-        )
+        first = f"row {np.argmin(rows)} is the first without a target, or with one that float32 cannot hold"
+        warn_user(f"{np.sum(~rows)} of {len(rows)} rows of {name} are left out: {first}")
     columns, arrays = list[TableColumn](), dict[str, Array]()
     for each in chosen:
         column, values, missing = read(each)

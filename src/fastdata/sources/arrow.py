@@ -215,7 +215,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], options: LabelOptions, fiel
         ]
         return columns, inputs, file.column(columns.label) if columns.label else [None] * len(file)
 
-    return list_tables(table, root, files, options, (OSError, ValueError, import_pyarrow().ArrowException))
+    return list_tables(table, root, files, options, import_pyarrow().ArrowException)
 
 
 def cell(path: AnyPath, name: str, row: int) -> Any:

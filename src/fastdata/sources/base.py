@@ -132,18 +132,14 @@ def even_sizes(path: AnyPath, count: int) -> list[int]:
 
 
 def list_tables(
-    read_table: Callable[[AnyPath, str], Table],
-    root: AnyPath,
-    files: list[AnyPath],
-    options: LabelOptions,
-    errors: tuple[type[Exception], ...] = (OSError, ValueError),
+    read: Callable[[AnyPath, str], Table], root: AnyPath, files: list[AnyPath], options: LabelOptions, *errors: type[Exception]
 ) -> SourceList:
-    """List the inputs of files that have the same columns. errors: what `read_table` raises for a damaged file."""
+    """List the inputs of files that have the same columns. errors: what `read` raises besides for a damaged file."""
     inputs, labels, first = Packed[Source](), Packed[Value](), None
     for path in files:
         try:
-            columns, rows, values = read_table(path, str(path.relative_to(root)))
-        except errors as error:
+            columns, rows, values = read(path, str(path.relative_to(root)))
+        except (OSError, ValueError, *errors) as error:  # type: ignore[misc]
             raise unreadable(path, error) from error
         if first not in (None, columns):
             raise PrepError(f"{path} has other image or label columns, or other classes, than {files[0]}; prepare them separately")

@@ -21,6 +21,7 @@ from fastdata.types import StrPath
 from fastdata.words import number_of
 
 Entry = os.DirEntry[str] | UrlPath
+Stem = Callable[[str], str]  # returns a path without what does not count where names are compared
 
 
 class Walk:
@@ -149,7 +150,7 @@ def stem_of(name: str) -> str:
 class FileIndex:
     """Finds files by the names of inputs. stem: removes the extension from a name."""
 
-    def __init__(self, files: Iterable[Source], stem: Callable[[str], str] = stem_of) -> None:
+    def __init__(self, files: Iterable[Source], stem: Stem = stem_of) -> None:
         self._stem = stem
         self._files = defaultdict[str, list[Source]](list)
         for file in files:
@@ -223,17 +224,13 @@ def with_companion(source: Source, files: Sequence[Source], called: str) -> Sour
     return replace(source, companions=(*source.companions, file), size=size, problem=source.problem or problem)
 
 
-def is_image_or_bare(name: str) -> bool:
+def may_be_image(name: str) -> bool:
     """Return whether a file name has the extension of an image, or no extension."""
     return is_image(name) or not os.path.splitext(name)[1]
 
 
 def with_files(
-    inputs: SourceList,
-    folder: AnyPath,
-    called: str = "mask",
-    belongs: Callable[[str], bool] = is_image_or_bare,
-    stem: Callable[[str], str] = stem_of,
+    inputs: SourceList, folder: AnyPath, called: str = "mask", belongs: Callable[[str], bool] = may_be_image, stem: Stem = stem_of
 ) -> SourceList:
     """Return the inputs, each with the file of another folder that has its path. belongs: whether a file of this name counts."""
     index = FileIndex((Source(name, -1, size, problem) for name, size, problem in walk_files(folder) if belongs(name)), stem)

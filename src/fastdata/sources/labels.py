@@ -23,6 +23,7 @@ from fastdata.store.manifest import Labels, read_current
 from fastdata.types import StrPath
 
 Value = Any  # as a source has it: a number, text, numbers in a list or array, or None: the input has no label
+Values = Sequence[Value]
 Encode = Callable[[Value], tuple[Label, str]]  # returns the label and the problem of the input
 Type = Literal["folders", "values", "numbers"]
 
@@ -220,13 +221,7 @@ def with_pattern(inputs: SourceList, options: LabelOptions) -> SourceList:
 
 
 def with_labels(
-    inputs: SourceList,
-    values: Sequence[Value],
-    options: LabelOptions,
-    *,
-    type: Type = "values",
-    names: Sequence[str] = (),
-    by: str = "",
+    inputs: SourceList, values: Values, options: LabelOptions, *, type: Type = "values", names: Sequence[str] = (), by: str = ""
 ) -> SourceList:
     """Return the inputs with the labels of these values, one for each, as the options ask; names, by: see `encode_labels`."""
     type, names = ("numbers", names or options.regression) if options.regression else (type, names)

@@ -366,9 +366,8 @@ def _with_labels(
     inputs: SourceList, table: PathTable, rows: Sequence[int], fields: Sequence[Field], options: LabelOptions
 ) -> SourceList:
     """Return the inputs with the labels of the table, and a note on columns that are not stored. rows: as for `with_columns`."""
-    others = [
-        name for name in table.columns if name.lower() != SPLIT and name not in {table.paths, *(one.path[0] for one in fields)}
-    ]
+    known = {table.paths, *(field.path[0] for field in fields)}
+    others = [name for name in table.columns if name.lower() != SPLIT and name not in known]
     columns = _label_columns(table, others, options)
     if not columns and not fields and options.labels is not None and not options.no_labels:
         raise PrepError(f"--labels {table.path}: none of its columns {', '.join(table.columns)} holds labels")
