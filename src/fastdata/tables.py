@@ -226,9 +226,8 @@ def _labels(columns: Sequence[TableColumn]) -> Labels:
     first, names = columns[0], tuple(column.name for column in columns)
     if len(columns) == 1 and (first.names is not None or first.type == "bool"):
         return Labels("class", first.names or ("false", "true"))
-    for column in columns:
-        if not column.type.startswith((*NARROWED, "bool")):
-            raise ValueError(f"target {column.name!r} holds {column.type} values: one target may hold names, several need numbers")
+    if column := next((column for column in columns if not column.type.startswith((*NARROWED, "bool"))), None):
+        raise ValueError(f"target {column.name!r} holds {column.type} values: one target may hold names, several need numbers")
     if len(columns) > 1 or "int" not in first.type:
         return Labels("vector", names)
     if first.dtype == "uint64":

@@ -15,6 +15,21 @@ PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "imag
 LABELS = ("label", "labels", "fine_label", "class", "class_name", "category", "cls", "target")
 
 
+def find_column(columns: Iterable[str], names: Sequence[str]) -> str:
+    """Return the first column with the first of these names, in any case, or "" if there is none."""
+    lower = {str(column).lower(): column for column in reversed([*columns])}
+    return next((lower[name] for name in names if name in lower), "")
+
+
+def choose_label(columns: Sequence[str], wanted: str, where: object, likely: Sequence[str] = ()) -> str:
+    """Return the column of labels: the one that the caller names, a usual one, or the only likely one; "" if there is none."""
+    if wanted not in ("", NO_LABELS, *columns):
+        raise PrepError(f"--label-column {wanted}: {where} has no such column; it has {', '.join(map(str, columns))}")
+    if wanted:
+        return wanted if wanted in columns else ""
+    return find_column(columns, LABELS) or (likely[0] if len(likely) == 1 else "")
+
+
 @dataclass(frozen=True)
 class LabelOptions:
     """Which inputs and labels to take."""
@@ -101,21 +116,3 @@ class PairOptions:
     def __post_init__(self) -> None:
         if self.masks is None and self.mask_bits != 8:
             raise ValueError("--mask-bits is about masks: give --masks too")
-
-
-# Columns of tables
-
-
-def find_column(columns: Iterable[str], names: Sequence[str]) -> str:
-    """Return the first column with the first of these names, in any case, or "" if there is none."""
-    lower = {str(column).lower(): column for column in reversed([*columns])}
-    return next((lower[name] for name in names if name in lower), "")
-
-
-def choose_label(columns: Sequence[str], wanted: str, where: object, likely: Sequence[str] = ()) -> str:
-    """Return the column of labels: the one that the caller names, a usual one, or the only likely one; "" if there is none."""
-    if wanted not in ("", NO_LABELS, *columns):
-        raise PrepError(f"--label-column {wanted}: {where} has no such column; it has {', '.join(map(str, columns))}")
-    if wanted:
-        return wanted if wanted in columns else ""
-    return find_column(columns, LABELS) or (likely[0] if len(likely) == 1 else "")

@@ -44,9 +44,6 @@ MAX_PICKLE_BYTES = 64 << 20
 IMAGES = ("image", "img", *PATHS, "bytes")  # the images come first
 
 
-# Items
-
-
 @dataclass
 class Items:
     """Images by number, perhaps with labels."""
@@ -235,10 +232,8 @@ def list_inputs(root: AnyPath, files: list[AnyPath], options: LabelOptions, fiel
     named = [field.path[0] for field in fields]
     items, names = _view(source, options.column, named), _categories(labels)
     count = len(items)
-    if labels is not None:
-        labels = _cells(labels)
-    else:
-        labels = [None] * count if options.no_labels else items.labels
+    own = [None] * count if options.no_labels else items.labels
+    labels = own if labels is None else _cells(labels)
     sampled = {k * count // min(count, SAMPLED_ITEMS) for k in range(min(count, SAMPLED_ITEMS))}
     values, digest, total = list[Any](labels or ()), xxhash.xxh3_128(), 0
     cells = {name: Packed(_field(items.source, name, k) for k in range(count)) for name in named}

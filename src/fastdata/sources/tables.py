@@ -288,8 +288,7 @@ def _refuse_two_labels(table: PathTable, sources: Sequence[Source]) -> None:
     encoded = (os.path.normpath(source.name).encode("utf-8", "surrogatepass") for source in sources)
     sums = np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(sources))  # a dict would fill the memory
     order = np.argsort(sums, kind="stable")
-    sums = sums[order]
-    for k in np.flatnonzero(sums[1:] == sums[:-1]):
+    for k in np.flatnonzero(np.diff(sums[order]) == 0):
         before, one = sources[int(order[k])], sources[int(order[k + 1])]
         same = os.path.normpath(one.name) == os.path.normpath(before.name)
         if same and (one.problem != before.problem or (not one.problem and one.label != before.label)):
