@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from archives import write_table
 from fastdata import CenterCrop, LMDBDataset, Loader, RAMDataset, RandomCrop, RandomResizedCrop, RandomScaleCrop, Resize, prep
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
-from support import boxes_of, encode, picture
+from stores import write_files
+from support import boxes_of, picture
 
 POINTS = ["nose", "left_eye", "right_eye", "tail"]
 CATEGORIES = [
@@ -34,8 +36,7 @@ def scene(root: Path, count: int = 14) -> dict[str, Any]:
     for k in range(count):
         height, width = (int(side) for side in rng.integers(40, 150, 2))
         name = f"{'sub/' if k % 2 else ''}{k:02d}.png"
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(encode(picture(k, height, width), ".png"))
+        write_files(root, {name: picture(k, height, width)})
         images.append({"id": 1000 - k, "file_name": name, "height": height, "width": width})
         for _ in range(int(rng.integers(0, 5))):
             x, y = float(rng.uniform(0, width - 4)), float(rng.uniform(0, height - 4))
@@ -159,27 +160,23 @@ def test_geometry_is_that_of_a_plain_loop(stores: dict[str, Path], body: Any, ex
 @pytest.mark.parametrize("crop", [RandomResizedCrop(96, scale=(0.3, 1)), RandomScaleCrop(96, (0.4, 1.5))])
 def test_a_box_stays_on_what_it_surrounds(crop: Any, tmp_path: Path) -> None:
     """Pixels are the reference: a white rectangle on black, and the box of what is white after everything."""
-    rows = ["path,boxes"]
+    rows, seen = [{"path": f"{k}.png", "boxes": [30 + 8 * k, 20 + 5 * k, 60, 50]} for k in range(12)], 0
     for k in range(12):
         image = np.zeros((200, 260, 3), np.uint8)
-        x, y = 30 + 8 * k, 20 + 5 * k
-        image[y : y + 50, x : x + 60] = 255
-        (tmp_path / f"{k}.png").write_bytes(encode(image, ".png"))
-        rows.append(f'{k}.png,"[{x}, {y}, 60, 50]"')
-    table = write(tmp_path / "t.csv", "\n".join(rows))
-    out = prep(table, tmp_path / "o.fds", size=128, resize="crop", codec="rgb", fields="boxes:xywh", workers=1).out
+        image[20 + 5 * k :, 30 + 8 * k :][:50, :60] = 255
+        write_files(tmp_path, {f"{k}.png": image})
+    options = {"size": 128, "resize": "crop", "codec": "rgb", "fields": "boxes:xywh", "label_column": "none", "workers": 1}
+    out = prep(write_table(tmp_path / "t.jsonl", rows), tmp_path / "o.fds", **options).out
     dataset = RAMDataset(out, fields="boxes", crop=crop, hflip=0.5, vflip=0.5)
-    seen = 0
-    for _ in range(4):
-        for images, boxes in Loader(dataset, 6, shuffle=True, num_workers=0):
-            for image, box in zip(images, boxes, strict=True):
-                rows, columns = np.nonzero(image[0].numpy() > 127)
-                if len(rows) > 20:
-                    white = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-                    np.testing.assert_allclose(box[0], white, atol=1.6)
-                    seen += 1
-                elif len(rows) == 0 and len(box):
-                    assert (box[0, 2:] - box[0, :2]).min() < 1.6
+    for images, boxes in (batch for _ in range(4) for batch in Loader(dataset, 6, shuffle=True, num_workers=0)):
+        for image, box in zip(images, boxes, strict=True):
+            white_rows, columns = np.nonzero(image[0].numpy() > 127)
+            if len(white_rows) > 20:
+                white = [columns.min(), white_rows.min(), columns.max() + 1, white_rows.max() + 1]
+                np.testing.assert_allclose(box[0], white, atol=1.6)
+                seen += 1
+            elif len(white_rows) == 0 and len(box):
+                assert (box[0, 2:] - box[0, :2]).min() < 1.6
     assert seen > 30
 
 

@@ -101,14 +101,6 @@ def test_labels_beside_a_table_take_the_place_of_its_own(photos: Path) -> None:
     assert found.labels.names == ("new0", "new1") and [s.label for s in found.sources] == [0, 1]
 
 
-def test_labels_beside_a_folder_may_be_left_out(photos: Path) -> None:
-    table = photos.parent / "t.jsonl"
-    table.write_text("".join(json.dumps({"path": name, "label": {"a": 1}}) + "\n" for name in NAMES))
-    found = list_sources(photos, LabelOptions(labels=table, label_column="none"))
-    assert (found.labels.kind, found.labelled_by) == ("none", "")
-    assert {(source.label, source.problem) for source in found.sources} == {(-1, "")}
-
-
 def test_a_split_is_chosen_by_name_and_names_the_store(photos: Path) -> None:
     kinds = ["train", "train", "val", "val", "train", "train"]
     rows = [("path", "label", "Split"), *zip(NAMES, LABELS, kinds, strict=True)]
