@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archives import all_pixels, equal, pixels_of, png, problems, write_tar
+from archives import all_pixels, equal, pixels_of, png, problems, write_table, write_tar
 from fastdata import prep
 from fastdata.errors import PrepError
 from fastdata.sources.listing import list_sources
 from fastdata.store.export import export
 from fastdata.store.store import Store
-from stores import folder, store, unlabelled, whole
+from stores import folder, store, unlabelled, whole, write_files
 from support import encode, picture, run
 
 
@@ -248,11 +248,8 @@ def test_no_tar_is_larger_than_it_may_be(tmp_path: Path, most: int) -> None:
 
 
 def test_no_two_classes_share_a_folder(tmp_path: Path) -> None:
-    rows = ["path,label"]
-    for k, name in enumerate(("a/b", "a_b", "a_b_", "..")):
-        (tmp_path / f"{k}.png").write_bytes(encode(picture(k, 9, 9), ".png"))
-        rows.append(f"{k}.png,{name}")
-    (tmp_path / "t.csv").write_text("\n".join(rows))
-    export(prep(tmp_path / "t.csv", tmp_path / "o.fds", workers=1).out, tmp_path / "x")
+    rows = [{"path": f"{k}.png", "label": name} for k, name in enumerate(("a/b", "a_b", "a_b_", ".."))]
+    write_files(tmp_path, {row["path"]: png(k)[1] for k, row in enumerate(rows)})
+    export(prep(write_table(tmp_path / "t.csv", rows), tmp_path / "o.fds", workers=1).out, tmp_path / "x")
     files = sorted(str(path.relative_to(tmp_path / "x")) for path in (tmp_path / "x").rglob("*.jpg"))
     assert files == ["a_b/0.jpg", "a_b_/1.jpg", "a_b__/2.jpg", "unnamed/3.jpg"]

@@ -13,6 +13,7 @@ from archives import png, write_tar
 from fastdata import TableDataset, prep
 from fastdata.errors import PrepError, StoreError
 from fastdata.sources.listing import list_sources
+from stores import write_files
 from support import PREP, run
 
 BROKEN = {  # rows behind a header of three columns, and the line where the row that is named begins
@@ -64,10 +65,7 @@ def test_a_table_that_is_wrong_is_an_error_that_says_where(
     tmp_path: Path, name: str, data: str | bytes, message: str, options: dict[str, Any]
 ) -> None:
     """As SOURCE, or as labels beside a folder of images."""
-    for image in ("a.png", "b.png"):
-        (tmp_path / image).write_bytes(png(0)[1])
-    table = tmp_path / name
-    table.write_bytes(data if isinstance(data, bytes) else data.encode())
+    table = write_files(tmp_path, {"a.png": png(0)[1], "b.png": png(0)[1], name: data}) / name
     source, more = (tmp_path, {"labels": table}) if name.startswith("labels") else (table, {})
     none = {"label_column": "none"} if "fields" in options else {}
     with pytest.raises(PrepError, match=message):
@@ -96,9 +94,7 @@ FOREIGN = Path(__file__).parent / "data" / "foreign"
 )
 def test_a_pipe_is_no_file(tmp_path: Path, source: str, pipe: str, options: tuple[str, ...], code: int) -> None:
     """The command, which a pipe would keep for ever."""
-    for folder in ("in", "tars", "labels"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "in/a.png").write_bytes(png(0)[1])
+    write_files(tmp_path, {"in/a.png": png(0)[1], "tars/notes.txt": "", "labels/notes.md": ""})
     write_tar(tmp_path / "tars/x.tar", [("0.png", png(0)[1]), ("0.cls", b"0")])
     shutil.copytree(FOREIGN / "mds-jpeg", tmp_path / "mds")
     (tmp_path / pipe).unlink(missing_ok=True)

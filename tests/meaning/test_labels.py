@@ -21,6 +21,7 @@ from archives import write_table, write_tar
 from fastdata import LMDBDataset, prep
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
+from stores import write_files
 from support import encode, picture
 
 TEXTS = ("csv", "tar")  # whose cells are text
@@ -46,12 +47,8 @@ def given(way: str, root: Path, labels: Sequence[Any]) -> tuple[Any, dict[str, A
         members += [(f"{k}.cls", str(label).encode()) for k, label in enumerate(labels) if label is not None]
         return write_tar(root / "t.tar", sorted(members)), {}
     if way == "folders":
-        for k, label in enumerate(labels):
-            (root / label).mkdir(exist_ok=True)
-            (root / label / f"{k}.png").write_bytes(files[k])
-        return root, {}
-    for k, data in enumerate(files):
-        (root / f"{k}.png").write_bytes(data)
+        return write_files(root, {f"{label}/{k}.png": files[k] for k, label in enumerate(labels)}), {}
+    write_files(root, {f"{k}.png": data for k, data in enumerate(files)})
     return write_table(root / f"t.{way}", [{"path": f"{k}.png", "label": label} for k, label in enumerate(labels)]), {}
 
 
@@ -177,16 +174,12 @@ def shuffled() -> pd.DataFrame:
 
 
 def folder(root: Path) -> Path:
-    (root / "in").mkdir()
-    for k, data in enumerate(FILES):
-        (root / f"in/{k}-{LABELS[k]}.png").write_bytes(data)
-    return root / "in"
+    return write_files(root / "in", {f"{k}-{LABELS[k]}.png": data for k, data in enumerate(FILES)})
 
 
 def beside(root: Path) -> tuple[Any, dict[str, Any]]:
-    rows = [f"{k}-{LABELS[k]}.png,{LABELS[k]}\n" for k in ORDER]
-    (root / "t.csv").write_text("path,label\n" + "".join(rows))
-    return folder(root), {"labels": root / "t.csv"}
+    rows = [{"path": f"{k}-{LABELS[k]}.png", "label": LABELS[k]} for k in ORDER]
+    return folder(root), {"labels": write_table(root / "t.csv", rows)}
 
 
 def arrow(root: Path) -> tuple[Any, dict[str, Any]]:

@@ -15,7 +15,8 @@ import pytest
 from archives import write_table, write_tar
 from fastdata import LMDBDataset, MaskDataset, prep
 from fastdata.errors import PrepError
-from support import encode, picture, write_pictures
+from stores import write_files
+from support import encode, picture
 
 NAMES = ("café", "zoë", "plain")
 MASK = np.arange(600, dtype=np.uint8).reshape(20, 30) % 3
@@ -93,11 +94,9 @@ def test_coco_may_separate_folders_as_windows_does(tmp_path: Path, bbox: Any, re
 
 def test_classes_of_one_name_in_two_forms_are_one_class(tmp_path: Path) -> None:
     both = [unicodedata.normalize(form, "é") for form in ("NFC", "NFD")]
-    for k, name in enumerate([*both, "a"]):
-        (tmp_path / "in" / name).mkdir(parents=True)
-        (tmp_path / "in" / name / f"{k}.png").write_bytes(encode(picture(k, 8, 9), ".png"))
-    rows = [(f"{name}/{k}.png", name) for k, name in enumerate([*both, "a"])]
-    (tmp_path / "in/t.csv").write_text("path,label\n" + "".join(f"{path},{name}\n" for path, name in rows), "utf-8")
+    rows = [{"path": f"{name}/{k}.png", "label": name} for k, name in enumerate([*both, "a"])]
+    write_files(tmp_path / "in", {row["path"]: picture(k, 8, 9) for k, row in enumerate(rows)})
+    write_table(tmp_path / "in/t.csv", rows)
     for k, (source, more) in enumerate([("in", {}), ("in/t.csv", {}), ("in", {"label_from": "(.+)/"})]):
         dataset = LMDBDataset(prep(tmp_path / source, tmp_path / f"{k}.fds", workers=1, **more).out)
         names = [unicodedata.normalize("NFC", dataset.classes[k]) for k in dataset.targets]
@@ -108,8 +107,7 @@ def test_classes_of_one_name_in_two_forms_are_one_class(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("image", "mask"), [("s_1", "s_2"), ("video_0001_10", "video_0001_11"), ("1", "10")])
 def test_numbers_are_no_words_that_all_names_add(image: str, mask: str, tmp_path: Path) -> None:
-    for folder, name in (("i", image), ("m", mask)):
-        write_pictures(tmp_path / folder, 1)[0].rename(tmp_path / folder / f"{name}.png")
+    write_files(tmp_path, {f"i/{image}.png": picture(0, 20, 30), f"m/{mask}.png": picture(0, 20, 30)})
     with pytest.raises(PrepError, match=r"no mask in .* belongs to an image"):
         prep(tmp_path / "i", tmp_path / "o.fds", masks=tmp_path / "m")
 
@@ -118,9 +116,7 @@ def test_numbers_are_no_words_that_all_names_add(image: str, mask: str, tmp_path
 def test_masks_of_cityscapes(count: int, tmp_path: Path) -> None:
     for k in range(count):
         for folder, end, data in (("i", "leftImg8bit", picture(k, 20, 30)), ("m", "gtFine_labelIds", (MASK + k) % 5)):
-            path = tmp_path / folder / "aachen" / f"aachen_{k:06d}_000019_{end}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(encode(data, ".png"))
+            write_files(tmp_path / folder, {f"aachen/aachen_{k:06d}_000019_{end}.png": data})
     made = prep(tmp_path / "i", tmp_path / "o.fds", masks=tmp_path / "m", codec="png", workers=1)
     assert made.kept == count and "mask: names have _gtFine_labelIds where those of the images have _leftImg8bit" in made.notes
     for k, (image, mask) in enumerate(MaskDataset(made.out)):

@@ -10,7 +10,8 @@ import pytest
 
 from fastdata import TableDataset, prep
 from fastdata.errors import FastDataError
-from support import encode, picture
+from stores import write_files
+from support import picture
 
 POINTERS = {
     "lfs": "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258\nsize 12345\n",
@@ -36,15 +37,13 @@ WAYS: dict[str, dict[str, Any]] = {  # the name of the pointer, and the options
 @pytest.mark.parametrize("name", [*WAYS, "table.csv"])
 def test_a_pointer_is_an_error(tmp_path: Path, kind: str, name: str) -> None:
     root, options = tmp_path / "in", dict(WAYS.get(name, {}))
-    root.mkdir()
     source = root / name if name.startswith("t") else root
     path = root / name
     if name.startswith("0"):
-        (root / "0.png").write_bytes(encode(picture(0, 8, 9), ".png"))
+        write_files(root, {"0.png": picture(0, 8, 9)})
     if "masks" in options:
-        (tmp_path / "masks").mkdir()
         options["masks"], path = tmp_path / "masks", tmp_path / "masks/0.png"
-    path.write_text(POINTERS[kind] + " " * (len(POINTERS[kind]) % 2))  # a .bin has an even size
+    write_files(path.parent, {path.name: POINTERS[kind] + " " * (len(POINTERS[kind]) % 2)})  # a .bin has an even size
     with pytest.raises(FastDataError, match="a pointer of Git LFS"):
         TableDataset(path) if name == "table.csv" else prep(source, tmp_path / "o.fds", workers=1, **options)
 

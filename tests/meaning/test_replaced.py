@@ -14,6 +14,7 @@ import pytest
 from archives import write_tar
 from fastdata import prep_finish, prep_plan, prep_run
 from fastdata.errors import PrepError, StoreError
+from stores import write_files
 from support import encode, picture
 
 
@@ -50,12 +51,8 @@ def test_a_file_of_many_inputs_that_was_replaced_ends_the_run(write: Callable[..
 
 
 def test_an_image_or_mask_of_another_size_is_a_reject(tmp_path: Path) -> None:
-    for folder in ("in", "masks"):
-        (tmp_path / folder).mkdir()
-        for k in range(3):
-            (tmp_path / folder / f"{k}.png").write_bytes(encode(picture(k, 8, 9)[..., 0] // 99, ".png"))
+    write_files(tmp_path, {f"{folder}/{k}.png": picture(k, 8, 9)[..., 0] // 99 for folder in ("in", "masks") for k in range(3)})
     prep_plan(tmp_path / "in", tmp_path / "o.fds", masks=tmp_path / "masks")
-    for path in (tmp_path / "in/1.png", tmp_path / "masks/2.png"):
-        path.write_bytes(encode(picture(7, 8, 9)[..., 0], ".png"))
+    write_files(tmp_path, dict.fromkeys(("in/1.png", "masks/2.png"), picture(7, 8, 9)[..., 0]))
     prep_run(tmp_path / "o.fds", workers=1)
     assert prep_finish(tmp_path / "o.fds").rejected == {"changed": 2}
