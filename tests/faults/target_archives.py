@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import ipc, parquet
 
+import stores
 from archives import png, write_tar
 from fastdata.codecs.decode import SourceImage
 from fastdata.errors import PrepError
@@ -45,37 +44,27 @@ def described(found: SourceList) -> Any:
     return found.labels, [(source.name, source.label, source.problem) for source in found.sources[:MOST]]
 
 
-def made(make: Callable[[Path], Any]) -> dict[str, bytes]:
-    """The files that a function writes into a folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        make(Path(folder))
-        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in root.iterdir()}
 
 
 def tars() -> dict[str, bytes]:
-    members = [
-        member for k in range(3) for member in ((f"{k}.png", png(k)[1]), (f"{k}.cls", b"%d" % k), (f"{k}.json", b'{"a": 1}'))
-    ]
-
-    def make(folder: Path) -> None:
-        write_tar(folder / "ustar.tar", members)
-        write_tar(folder / "pax.tar", [("é" * 70 + name, data) for name, data in members], format=1 + 1)
-        write_tar(folder / "gnu.tar", [("d/" * 60 + name, data) for name, data in members], format=1)
-
-    return made(make)
+    samples = (((f"{k}.png", png(k)[1]), (f"{k}.cls", b"%d" % k), (f"{k}.json", b'{"a": 1}')) for k in range(3))
+    root, members = stores.folder(), [member for sample in samples for member in sample]
+    write_tar(root / "ustar.tar", members)
+    write_tar(root / "pax.tar", [("é" * 70 + name, data) for name, data in members], format=1 + 1)
+    write_tar(root / "gnu.tar", [("d/" * 60 + name, data) for name, data in members], format=1)
+    return contents(root)
 
 
 def tables() -> dict[str, bytes]:
-    body = table(rows(0, 6), [k % 3 for k in range(6)], ["a", "b", "c"])
-
-    def make(folder: Path) -> None:
-        parquet.write_table(body, folder / "a.parquet", row_group_size=4)
-        parquet.write_table(body, folder / "plain.parquet", compression="none", write_page_checksum=True)
-        for name, writer in (("file", ipc.new_file), ("stream", ipc.new_stream)):
-            with writer(folder / f"{name}.arrow", body.schema) as out:
-                out.write_table(body, max_chunksize=4)
-
-    return made(make)
+    root, body = stores.folder(), table(rows(0, 6), [k % 3 for k in range(6)], ["a", "b", "c"])
+    parquet.write_table(body, root / "a.parquet", row_group_size=4)
+    parquet.write_table(body, root / "plain.parquet", compression="none", write_page_checksum=True)
+    for name, writer in (("file", ipc.new_file), ("stream", ipc.new_stream)):
+        with writer(root / f"{name}.arrow", body.schema) as out:
+            out.write_table(body, max_chunksize=4)
+    return contents(root)
 
 
 def streamed() -> dict[str, bytes]:
