@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
-from archives import all_pixels, equal, pixels_of, png, problems
+from archives import all_pixels, equal, png, problems
 from fastdata import prep
 from fastdata.errors import CodecError, PrepError
 from fastdata.sources.base import read_source
@@ -114,15 +114,6 @@ def test_tables_that_do_not_go_together(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(b"")
     with pytest.raises(PrepError, match="SOURCE mixes parquet and tar"):
         list_sources(str(tmp_path / "{0.parquet,x.tar}"))
-
-
-def test_a_table_cut_after_it_was_listed_ends_the_run(tmp_path: Path) -> None:
-    for name in ("x.parquet", "x.feather"):
-        found = list_sources(write(tmp_path / name, table(rows(0, 40), list(range(40)))))
-        equal([pixels_of(found, k) for k in (39, 0)], [wanted(39, 1)[0], wanted(0, 1)[0]])
-        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-20])
-        with pytest.raises(PrepError, match=rf"{name} is damaged, or was cut short .*; copy it again"):
-            read_source(found.root, found.sources[1])
 
 
 def test_tables_that_are_not_whole_are_errors(tmp_path: Path) -> None:

@@ -384,12 +384,6 @@ def _cut(path: Path) -> Path:
     return path
 
 
-def _arrow_file() -> Path:
-    path = stores.folder() / "t.arrow"
-    pyarrow.feather.write_feather(with_target(x=[f"name {k}" for k in range(100)]), path)
-    return path
-
-
 TWO, UNREADABLE = "a,y\n1,2\n", "cannot be read as a table: "
 LONG, MASKED = pa.array([10**30], pa.decimal128(38, 0)), pa.array([1, None])
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {  # a source, options, and a StoreError, or a ValueError that begins with ^
@@ -397,7 +391,6 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {  # a source, options, an
     "twice": (lambda: csv("a,a,y\n1,2,3\n"), {}, r"t.csv has two columns of one name, or .*: 'a', 'a', 'y'"),
     "cut parquet": (lambda: _cut(parquet(with_target(x=range(1000)))), {}, UNREADABLE + "Parquet magic bytes not found"),
     "damaged parquet": (_damaged_parquet, {}, r"t.parquet, column 'x' " + UNREADABLE),
-    "cut arrow": (lambda: _cut(_arrow_file()), {}, r"t.arrow " + UNREADABLE),
     "nested": (lambda: parquet(with_target(a=[[1, 2], [3]])), {}, r"'a' holds nested values \(list<.*: leave it out \(drop='a'\)"),
     "decimals": (lambda: parquet(with_target(d=LONG)), {}, r"column 'd' cannot be read as a table: "),
     "target": (lambda: csv(TWO), {"target": "label"}, r"^target is 'label', but .*t.csv has no such column; it has 'a', 'y'$"),

@@ -220,11 +220,7 @@ def list_inputs(root: AnyPath, files: list[AnyPath], options: LabelOptions, fiel
 
 def cell(path: AnyPath, name: str, row: int) -> Any:
     """Return the value of a column in a row. Raise CodecError if it is damaged."""
-    try:
-        file = open_once(path, _ArrowFile)
-    except (ValueError, import_pyarrow().ArrowException) as error:  # it was whole when it was listed
-        raise unreadable(path, error) from error
-    return file.cell(name, row)
+    return open_once(path, _ArrowFile).cell(name, row)
 
 
 def read(path: AnyPath, column: str, row: int) -> bytes:
