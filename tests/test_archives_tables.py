@@ -26,20 +26,16 @@ from support import PREP, run
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-def features(**columns: Any) -> dict[bytes, bytes]:
-    """The metadata that Hugging Face's datasets writes."""
-    return {b"huggingface": json.dumps({"info": {"features": columns}}).encode()}
-
-
 def table(rows: list[Any], labels: list[Any] | None = None, names: list[str] | None = None) -> Any:
-    """With labels of an unusual name, if they are a ClassLabel."""
+    """As Hugging Face's datasets writes it, with labels of an unusual name if they are a ClassLabel."""
     columns = {"image": pa.array(rows, IMAGE)}
     about: dict[str, Any] = {"image": {"_type": "Image"}}
     if labels is not None:
         name = "species" if names else "label"
         columns[name] = pa.array(labels)
         about[name] = {"names": names, "_type": "ClassLabel"} if names else {"dtype": "int64", "_type": "Value"}
-    return pa.table(columns).replace_schema_metadata(features(**about))
+    meta = {"huggingface": json.dumps({"info": {"features": about}})}
+    return pa.table(columns).replace_schema_metadata(meta)
 
 
 def rows(first: int, count: int, **more: Any) -> list[dict[str, Any]]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import test_coco
@@ -39,8 +37,7 @@ def worked_on(found: SourceList) -> Any:
 
 
 def coco_file() -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory() as root:
-        body = test_coco.scene(Path(root), 3)
+    body = test_coco.scene(folder(), 3)
     for k, image in enumerate(body["images"]):
         image["file_name"] = f"{k:02d}.png"
     body["annotations"][0]["caption"] = "a caption"
