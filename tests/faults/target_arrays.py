@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata.arrays import files
+from stores import folder
 from target import TARGETS, Case, Target
-from target_archives import made
+from target_archives import contents
 
 VALUES = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)
 MOST = 1 << 20  # bytes of an array
@@ -44,15 +44,13 @@ def npz() -> dict[str, bytes]:
 def nifti() -> dict[str, bytes]:
     import nibabel
 
-    def make(folder: Path) -> None:
-        image = nibabel.Nifti1Image(VALUES, np.eye(4))
-        scaled = nibabel.Nifti1Image(VALUES.astype(np.float32) / 7, np.eye(4))
-        scaled.header.set_data_dtype(np.int16)
-        nibabel.save(image, folder / "a.nii")
-        nibabel.save(scaled, folder / "scaled.nii")
-        nibabel.save(nibabel.Nifti2Image(VALUES, np.eye(4)), folder / "two.nii")
-
-    return made(make)
+    root, image = folder(), nibabel.Nifti1Image(VALUES, np.eye(4))
+    scaled = nibabel.Nifti1Image(VALUES.astype(np.float32) / 7, np.eye(4))
+    scaled.header.set_data_dtype(np.int16)
+    nibabel.save(image, root / "a.nii")
+    nibabel.save(scaled, root / "scaled.nii")
+    nibabel.save(nibabel.Nifti2Image(VALUES, np.eye(4)), root / "two.nii")
+    return contents(root)
 
 
 def packed_nifti() -> dict[str, bytes]:

@@ -16,8 +16,9 @@ from fastdata.errors import CodecError
 from fastdata.tables import TableDataset
 from fastdata.text.documents import Cutting, Piece, read_documents, read_tokens
 from fastdata.tokenizer import Spec, character_file, load
+from stores import folder
 from target import Case, target
-from target_archives import made
+from target_archives import contents
 
 TEXTS = corpora.sentences(12)
 FRAME = pd.DataFrame(
@@ -81,12 +82,10 @@ def tokenizers(case: Case) -> Any:
 
 
 def data_tables() -> dict[str, bytes]:
-    buffer = io.BytesIO()
-    FRAME.to_parquet(buffer)
-    text = FRAME.to_csv(index=False)
-    return {"a.csv": text.encode(), "b.tsv": text.replace(",", "\t").encode(), "c.parquet": buffer.getvalue()} | made(
-        lambda folder: FRAME.drop(columns="day").to_feather(folder / "d.arrow", compression="uncompressed")
-    )
+    root, text = folder(), FRAME.to_csv(index=False)
+    FRAME.to_parquet(root / "c.parquet")
+    FRAME.drop(columns="day").to_feather(root / "d.arrow", compression="uncompressed")
+    return {"a.csv": text.encode(), "b.tsv": text.replace(",", "\t").encode(), **contents(root)}
 
 
 @target(data_tables, cases=1500)
