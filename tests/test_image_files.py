@@ -17,18 +17,116 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile, ImageOps, features
 
-import image_files
 from fastdata.codecs.decode import SourceImage
 from fastdata.errors import CodecError
-from image_files import heif, png_chunk, saved
 from support import PEAK_MEMORY, Array, run
+
+# Writers in plain Python, which share no code with what reads the files
+
+ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))  # top, left, steps
+
+
+def saved(pixels: Array | Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """An image file, written by Pillow."""
+    out = io.BytesIO()
+    (pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)).save(out, kind, **options)
+    return out.getvalue()
+
+
+def png_chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def write_png(values: Array, depth: int, color_type: int, *, interlaced: bool = False, **chunks: bytes) -> bytes:
+    """A PNG of numbers [H, W, samples], whose rows have no filter; chunks: PLTE and tRNS, before the pixels."""
+    height, width, _ = values.shape
+    raw = b""
+    for top, left, down, right in ADAM7 if interlaced else [(0, 0, 1, 1)]:
+        rows = values[top::down, left::right].astype(">u2" if depth == 16 else np.uint8)
+        packed = rows.reshape(len(rows), -1).view(np.uint8) if rows.size else rows.reshape(0, 1)
+        if depth < 8:
+            packed = np.packbits(np.unpackbits(packed[..., None], axis=2)[..., 8 - depth :].reshape(len(rows), -1), axis=1)
+        raw += np.pad(packed, ((0, 0), (1, 0))).tobytes()
+    size = struct.pack(">IIBBBBB", width, height, depth, color_type, 0, 0, int(interlaced))
+    body = zlib.compress(raw)
+    half = len(body) // 2  # pixels may come in several chunks
+    pieces = [(b"IHDR", size), *((name.encode(), chunk) for name, chunk in chunks.items())]
+    pieces += [(b"IDAT", body[:half]), (b"IDAT", body[half:]), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*piece) for piece in pieces)
+
+
+def write_tiff(a: Array, photometric: int, *, order: str = "<", big: bool = False, tags: Any = (), **layout: Any) -> bytes:
+    """A TIFF, or BigTIFF, of [H, W, samples]; layout: planar, tile, rows, deflate, orientation, alpha; tags: other values.
+
+    Without alpha, there is no tag that explains further samples.
+    """
+    tifffile = pytest.importorskip("tifffile")
+    samples = a.shape[2]
+    options = {"planarconfig": "separate" if layout.get("planar") else "contig"} if samples > 1 else {}
+    extra = [layout.get("alpha", 0)] * (samples - {2: 3, 5: 4}.get(photometric, 1))
+    out, stored, tags = io.BytesIO(), a[..., 0] if samples == 1 else a, {274: layout.get("orientation", 1), **dict(tags)}
+    tifffile.imwrite(
+        out,
+        np.moveaxis(stored, 2, 0) if samples > 1 and layout.get("planar") else stored,
+        photometric=photometric,
+        byteorder=order,
+        bigtiff=big,
+        extrasamples=extra,
+        tile=(layout["tile"],) * 2 if "tile" in layout else None,
+        rowsperstrip=layout.get("rows"),
+        compression="zlib" if layout.get("deflate") else None,
+        metadata=None,
+        software=False,
+        extratags=[(tag, 3, 1, value, False) for tag, value in tags.items()],
+        **options,
+    )
+    data = bytearray(out.getvalue())
+    with tifffile.TiffFile(io.BytesIO(data)) as file:
+        found = {tag.code: tag for tag in file.pages[0].tags}
+    if extra and "alpha" not in layout:
+        struct.pack_into(order + "H", data, found[338].offset, 65_000)
+    for tag, value in tags.items():  # which tifffile sets by itself
+        struct.pack_into(order + "H", data, found[tag].valueoffset, value)
+    return bytes(data)
+
+
+def write_pnm(kind: int, values: Array, largest: int) -> bytes:
+    """A PNM, P4 to P6, of numbers [H, W, samples]."""
+    height, width = values.shape[:2]
+    head = b"P%d\n# a comment 9 9\n%d %d\n" % (kind, width, height) + (b"%d\n" % largest if kind != 4 else b"")
+    if kind == 4:
+        return head + np.packbits(values[..., 0].astype(np.uint8), axis=1).tobytes()
+    return head + values.astype(np.uint8 if largest <= 255 else ">u2").tobytes()
+
+
+def heif(pixels: Array | Image.Image, **options: Any) -> bytes:
+    pytest.importorskip("pillow_heif")
+    from pillow_heif import from_pillow
+
+    out = io.BytesIO()
+    from_pillow(pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)).save(
+        out, quality=100, chroma=444, **options
+    )
+    return out.getvalue()
+
+
+def jxl(pixels: Array | Image.Image, **options: Any) -> bytes:
+    pytest.importorskip("pillow_jxl")
+    import pillow_jxl  # noqa: F401
+
+    try:
+        return saved(pixels, "JXL", lossless=True, **options)
+    except NotImplementedError:
+        pytest.skip("this version of pillow-jxl-plugin reads such a file, but writes none")
+
+
+# Pictures
 
 CUT = ("empty", "truncated", "undecodable", "unsupported", "not-an-image")
 
@@ -84,10 +182,6 @@ def other(data: bytes, mode: str = "RGB") -> Array:
     return np.asarray(Image.open(io.BytesIO(data)).convert(mode))
 
 
-def opencv(data: bytes) -> Array:
-    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
-
-
 GRAY, RGB, INDEXED, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 SAMPLES = {GRAY: 1, RGB: 3, INDEXED: 1, GRAY_ALPHA: 2, RGB_ALPHA: 4}
 DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), INDEXED: (1, 2, 4, 8), GRAY_ALPHA: (8, 16), RGB_ALPHA: (8, 16)}
@@ -110,7 +204,7 @@ def png(p: Picture, kind: int, depth: int, *, interlaced: bool, clear: bool) -> 
     elif clear:
         key = values[p.height // 2, p.width // 2]
         chunks["tRNS"], alpha = key.astype(">u2").tobytes(), np.where((values == key).all(axis=2, keepdims=True), 0, full)
-    data = image_files.png(values, depth, kind, interlaced=interlaced, **chunks)
+    data = write_png(values, depth, kind, interlaced=interlaced, **chunks)
     expected = colors(color) if alpha is None else p.blend(color, alpha, full)
     return Made(data, expected, 16 if depth == 16 else 8)
 
@@ -143,7 +237,7 @@ def by_pillow(p: Picture, kind: str, mode: str, *, apart: int = 0, clear: bool =
     """A file of a format that keeps every pixel, or at its best quality (apart) nearly so. clear: one colour is transparent."""
     if kind == "JPEG2000" and not features.check("jpg_2000"):
         pytest.skip("this Pillow writes no JPEG 2000")
-    save = {"JXL": image_files.jxl, "HEIF": image_files.heif}.get(kind, partial(saved, kind=kind))
+    save = {"JXL": jxl, "HEIF": heif}.get(kind, partial(saved, kind=kind))
     if mode.startswith("P"):
         image, shown, indices = indexed(p, int(mode[1:]))
         if clear:
@@ -184,7 +278,7 @@ def tiff(p: Picture, kind: str, largest: int, order: str, **layout: Any) -> Made
     if kind == "premultiplied":
         pixels[..., :3] = np.minimum(pixels[..., :3], pixels[..., 3:])
     extra = {"rgb-unused": {"alpha": 0}, "rgba": {"alpha": 2}, "premultiplied": {"alpha": 1}}.get(kind, {})
-    data = image_files.tiff(pixels, photometric, order=order, **layout, **extra)
+    data = write_tiff(pixels, photometric, order=order, **layout, **extra)
     shown, apart = colors(pixels[..., :1] if samples == 1 else pixels[..., :3]), 0
     if kind == "premultiplied":  # Pillow divides by alpha first, and rounds
         shown = np.floor(shown + largest * (1 - pixels[..., 3:] / largest) + 0.5)
@@ -202,7 +296,7 @@ def tiff(p: Picture, kind: str, largest: int, order: str, **layout: Any) -> Made
 def pnm(p: Picture, kind: int, largest: int = 1) -> Made:
     """What lies between the codes of 8 or 16 bits is rounded; Pillow rounds halves to even numbers."""
     values = p.values(3 if kind == 6 else 1, largest)
-    data = image_files.pnm(kind, values, largest)
+    data = write_pnm(kind, values, largest)
     if kind == 4:
         return Made(data, colors(255 * (1 - values.astype(int))))
     if kind == 6 and largest > 255:
@@ -520,7 +614,7 @@ def test_damage_behind_a_harmless_oddity_is_found() -> None:
 
 def test_a_strip_of_tiff_that_lost_its_end_is_refused() -> None:
     """Its checksum is cut off."""
-    whole = image_files.tiff(_random(3, np.uint8, 255), 2, deflate=True)
+    whole = write_tiff(_random(3, np.uint8, 255), 2, deflate=True)
     at = whole.rindex(struct.pack("<HHI", 279, 4, 1)) + 8
     count = struct.unpack_from("<I", whole, at)[0]
     for lost in (9, 100, count - 2):
@@ -541,16 +635,16 @@ ODD_TAGS = ((262, 8), (259, 6), (254, 1), (284, 33))  # Lab, JPEG, a thumbnail, 
         (b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)), "truncated"),
         (b"\0\0\0\x0cjP  \r\n\x87\n", "truncated"),
         (saved(Image.fromarray(PHOTO[..., 0]).convert("F"), "TIFF"), "unsupported"),
-        *((image_files.tiff(_random(3, dtype, 99), 2), "unsupported") for dtype in (np.float32, np.int8)),
+        *((write_tiff(_random(3, dtype, 99), 2), "unsupported") for dtype in (np.float32, np.int8)),
         (saved(PHOTO, "TIFF", compression="jpeg"), "unsupported"),
-        *((image_files.tiff(_random(3, np.uint8, 255), 2, tags={tag: value}), "unsupported") for tag, value in ODD_TAGS),
-        (image_files.tiff(_random(1, np.uint8, 255), 1, tags={259: 33005}), "undecodable"),
+        *((write_tiff(_random(3, np.uint8, 255), 2, tags={tag: value}), "unsupported") for tag, value in ODD_TAGS),
+        (write_tiff(_random(1, np.uint8, 255), 1, tags={259: 33005}), "undecodable"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "not-an-image"),
         (b"/annex/objects/SHA256E-s1--00.jpg\n", "not-an-image"),
         (b"P7\nWIDTH 1\nHEIGHT 1\nDEPTH 3\nMAXVAL 255\nENDHDR\nabc", "not-an-image"),
         (b"P2 3 1 255 0 128 25", "not-an-image"),
         (b"P5 3 1 65536 abcdef", "undecodable"),
-        (image_files.pnm(6, _random(3, np.uint16, 999), 999), "unsupported"),
+        (write_pnm(6, _random(3, np.uint16, 999), 999), "unsupported"),
     ],
 )
 def test_what_is_refused(data: bytes, reason: str) -> None:
@@ -596,8 +690,8 @@ def test_open_ends_and_lost_tiles_of_jpeg_2000() -> None:
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("layout", [{"rows": 5}, {"tile": 16}])
 def test_big_tiff(layout: dict[str, Any], order: str) -> None:
-    _same(image_files.tiff(SMALL, 2, order=order, orientation=6, **layout), np.rot90(SMALL, -1))
-    big = image_files.tiff(SMALL, 2, big=True, order=order, orientation=6, **layout)
+    _same(write_tiff(SMALL, 2, order=order, orientation=6, **layout), np.rot90(SMALL, -1))
+    big = write_tiff(SMALL, 2, big=True, order=order, orientation=6, **layout)
     if order == ">":  # Pillow does not read these
         assert read(big, 8) == "not-an-image"
     else:
@@ -619,7 +713,7 @@ def test_extras_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> N
     for module, data, package in (
         ("pillow_heif", b"\0\0\0\x18ftypheic" + bytes(12), "pillow-heif"),
         ("pillow_jxl", b"\xff\x0a" + bytes(40), "pillow-jxl-plugin"),
-        ("tifffile", image_files.tiff(np.zeros((2, 2, 3), np.uint16), 2), "tifffile"),
+        ("tifffile", write_tiff(np.zeros((2, 2, 3), np.uint16), 2), "tifffile"),
     ):
         monkeypatch.setitem(sys.modules, module, None)
         message = rf"is read with {package}, which is not installed: pip install 'fastdata-torch\[formats\]'"

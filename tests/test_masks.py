@@ -28,21 +28,18 @@ from fastdata import (
     RAMDataset,
     RandomCrop,
     RandomResizedCrop,
-    RandomScaleCrop,
     Resize,
 )
 from fastdata.data.random import uniforms
 from fastdata.errors import CodecError, PrepError, StoreError
 from fastdata.images.prepare import MaskRecipe, decode_mask, read_palette
 from fastdata.report.drawing import draw_sheet
-from fastdata.sources.folder import with_files
-from fastdata.sources.inputs import Packed, Source, SourceList
 from fastdata.store.export import export
-from fastdata.store.manifest import Labels
 from fastdata.store.store import Store, verify
-from image_files import saved
 from stores import folder, store, write_files
-from support import Array, Corner, Shifted, encode, picture
+from support import Array, encode, picture
+from test_crops import CROPS
+from test_image_files import saved
 
 SHAPES = ((60, 84), (83, 61), (70, 70))
 
@@ -177,24 +174,7 @@ def nearest(mask: Array, box: tuple[float, ...], shape: tuple[int, int], outside
     return [padded[r][:, c] for r in rows for c in columns]
 
 
-CROPS = [
-    None,
-    Corner(20),
-    Shifted(60),
-    CenterCrop(40),
-    CenterCrop((75, 90)),  # padded for all
-    RandomCrop(48, padding=9),
-    RandomCrop(5, padding=60),  # may miss the image altogether
-    RandomResizedCrop(24),
-    RandomResizedCrop((90, 31)),
-    Resize((48, 40)),
-    Resize(30),
-    CenterCrop((40, 90), resize=51),  # these are resized first
-    RandomScaleCrop((50, 70), (0.3, 1.7)),
-]
-
-
-@pytest.mark.parametrize("crop", CROPS, ids=repr)
+@pytest.mark.parametrize("crop", [None, *CROPS], ids=repr)
 @pytest.mark.parametrize("ignore", [None, 7])
 def test_masks_are_cut_and_flipped_with_their_images(crop, ignore):
     dataset = MaskDataset(masked(), crop=crop, hflip=0.5, vflip=0.4, ignore_index=ignore)
@@ -298,32 +278,13 @@ def test_smooth_edges_are_no_classes(tmp_path):
     np.testing.assert_array_equal(prepared_masks(tmp_path, [regions])[1][0], regions)
 
 
-@pytest.mark.parametrize(
-    ("images", "masks", "pairs"),
-    [
-        ("1 2 11 12 a/1", "1_m 2_m 11_m 12_m a/1_m", "1 2 11 12 a/1"),
-        ("x_1 x_2 x_3", "x_1 x_2 x_3 x_1_m x_2_m x_3_m", "x_1 x_2 x_3"),  # equal names come first
-        ("a b c d e f g", "b_seg e_seg f_seg u_seg v_seg", "b e f"),  # most of the masks that most images could have
-        ("a b", "a_seg b_seg a_class b_class", "more than one mask for an image: their names add _class, _seg"),
-        ("a b", "c_seg d_seg", "no mask in .* belongs to an image: the first image is a.jpg, the first mask c_seg.png"),
-    ],
-)
-def test_what_all_masks_add_to_the_names_of_images_is_found(images, masks, pairs, tmp_path):
-    sources = Packed(Source(f"{name}.jpg", -1, 1) for name in images.split())
-    write_files(tmp_path / "masks", {f"{name}.png": "x" for name in masks.split()})
-    inputs = SourceList(tmp_path / "images", Labels("none"), sources)
-    if " mask" in pairs:
-        with pytest.raises(PrepError, match=pairs):
-            with_files(inputs, tmp_path / "masks")
-        return
-    found = with_files(inputs, tmp_path / "masks")
-    assert [source.name.removesuffix(".jpg") for source in found.sources if not source.problem] == pairs.split()
-
-
 def test_wrong_arguments(tmp_path):
     images, masks = pairs() / "images", pairs() / "masks"
     with pytest.raises(PrepError, match="cannot list"):
         fastdata.prep(images, tmp_path / "o.fds", masks=images / "00.png")
+    write_files(tmp_path, {f"both/{k:02d}_{kind}.png": "x" for k in range(COUNT) for kind in ("seg", "class")})
+    with pytest.raises(PrepError, match="more than one mask for an image: their names add _class, _seg"):
+        fastdata.prep(images, tmp_path / "o.fds", masks=tmp_path / "both")
     with pytest.raises(ValueError, match="masks: give masks too"):
         fastdata.prep(images, tmp_path / "o.fds", mask_bits=16)
     with pytest.raises(ValueError, match="mask_bits is 4, but must be one of 8, 16"):
@@ -349,11 +310,6 @@ def write(root: Path) -> Path:
     for name in NAMES:
         write_files(root / name, {SAMPLES[k] if (name, k) != ("right", 3) else "b/03.tiff": pixels(name, k) for k in range(NUMBER)})
     return root
-
-
-def order() -> list[int]:
-    """The number of the image of each sample: classes follow one another."""
-    return sorted(range(NUMBER), key=lambda k: (k % 2, k))
 
 
 @cache
@@ -389,7 +345,7 @@ def test_each_image_is_stored_as_it_is_alone() -> None:
         options = {"codec": codec, "bits": 16 if "16" in text else 8, "gray": "gray" in text, **common}
         fastdata.prep(files() / name, alone, workers=1, **options)
         assert records(made, image) == records(alone)
-        assert Store(made).names() == [f"{'ab'[k % 2]}/{k:02d}.png" for k in order()]
+        assert Store(made).names() == sorted(SAMPLES), "classes follow one another"
     assert list(verify(made)) == []
     assert Store(made).manifest.labels.names == ("a", "b")
 
@@ -434,11 +390,10 @@ def test_what_does_not_fit_is_rejected_by_name(tmp_path: Path) -> None:
 
 
 def test_an_upright_image_counts_by_its_upright_size(tmp_path: Path) -> None:
-    for name, shape, orientation in (("one", (40, 60), 1), ("two", (60, 40), 6)):
-        (tmp_path / "in" / name).mkdir(parents=True)
-        exif = Image.Exif()
-        exif[0x0112] = orientation
-        Image.fromarray(picture(0, *shape)).save(tmp_path / "in" / name / "0.jpg", exif=exif, quality=95)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = saved(picture(0, 60, 40), "JPEG", exif=exif, quality=95)
+    write_files(tmp_path / "in", {"one/0.jpg": picture(0, 40, 60), "two/0.jpg": turned})
     out = fastdata.prep(tmp_path / "in", tmp_path / "o.fds", images=("one=one:png", "two=two:png"), workers=1).out
     two = np.asarray(Image.open(tmp_path / "in/two/0.jpg").transpose(Image.Transpose.ROTATE_270))
     np.testing.assert_allclose(LMDBDataset(out)[0][0]["two"].permute(1, 2, 0).to(torch.int64), two.astype(int), atol=2)
@@ -499,12 +454,6 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return list(one) == list(other) and all(torch.equal(a.to(torch.int32), b.to(torch.int32)) for a, b in pairs)
 
 
-def equal(ones: Any, others: Any) -> None:
-    """Two passes have the same batches."""
-    for one, other in zip(ones, others, strict=True):
-        assert one.ids.tolist() == other.ids.tolist() and same(one[0], other[0]) and torch.equal(one[1], other[1])
-
-
 def dataset(kind: Any = LMDBDataset, **options: Any) -> Any:
     return kind(prepared(), **{"crop": RandomResizedCrop(32), "hflip": 0.5, **options})
 
@@ -516,7 +465,8 @@ def test_workers_write_all_images_into_one_slot() -> None:
             storages = {image.untyped_storage().data_ptr() for image in batch[0].values()}
             assert len(storages) == 1, "they were copied"
             found.append(batch.to("cpu", copy=True))
-        equal(found, [batch.to("cpu", copy=True) for batch in Loader(dataset(), 4, shuffle=True, seed=3, num_workers=0)])
+        wanted = [batch.to("cpu", copy=True) for batch in Loader(dataset(), 4, shuffle=True, seed=3, num_workers=0)]
+        assert all(same(one[0], other[0]) and torch.equal(one[1], other[1]) for one, other in zip(found, wanted, strict=True))
         assert all(image.is_contiguous(memory_format=torch.channels_last) for batch in found for image in batch[0].values())
 
 

@@ -14,8 +14,8 @@ import pytest
 from fastdata import LMDBDataset, prep
 from fastdata.errors import MachineError, StoreError
 from fastdata.system.machine import room
-from image_files import png_chunk
 from support import encode, picture
+from test_image_files import png_chunk
 
 
 def test_large_work_waits_for_its_turn_and_small_work_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,9 @@ import fastdata
 from archives import equal
 from fastdata.errors import PrepError
 from fastdata.store.store import Store, verify
-from image_files import saved
 from stores import whole
 from support import PREP, Array, encode, kill_group, picture, run, small_shards, start, tables, tree, until
+from test_image_files import saved
 
 IMAGES = [picture(k, 20 + k, 30) for k in range(5)]
 

@@ -12,9 +12,9 @@ from PIL import Image
 from fastdata import LMDBDataset, prep
 from fastdata.errors import PrepError
 from fastdata.store.store import Store
-from image_files import saved
 from stores import write_files
 from support import picture
+from test_image_files import saved
 
 POSE = "kpt_shape: [3, {dims}]\nflip_idx: [0, 2, 1]\nnames:\n  0: person\n"
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from PIL import Image
 
-import image_files
 from fastdata.codecs.decode import SourceImage
 from fastdata.codecs.jpeg_crop import find_cells, join_cells
 from fastdata.codecs.jpeg_grid import encode_jpeg
@@ -16,7 +15,7 @@ from fastdata.codecs.pixels import decode_record
 from fastdata.store.manifest import Form
 from support import picture
 from target import TARGETS, Case, Target, target
-from test_image_files import FORMS, Picture
+from test_image_files import FORMS, Picture, saved
 
 MOST = 1 << 20  # pixels: a header may claim more than memory holds
 PNGS = ("png-2-8", "png-0-8", "png-2-16", "png-3-4-clear", "png-2-8-interlaced", "png-0-1")
@@ -31,7 +30,7 @@ def jpegs() -> dict[str, bytes]:
     exif = Image.Exif()
     exif[274] = 6
     made = files("jpg", "jpeg", "jpeg-progressive", "jpeg-gray", "jpeg-cmyk", "jpeg-restarts")()
-    return {**made, "turned.jpg": image_files.saved(picture(3, 21, 34), "JPEG", exif=exif)}
+    return {**made, "turned.jpg": saved(picture(3, 21, 34), "JPEG", exif=exif)}
 
 
 def read_image(case: Case, *, bits: int = 8) -> Any:

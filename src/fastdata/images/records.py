@@ -130,6 +130,7 @@ class StoreImages(StoreSamples, _Holdable):
         cached: dict[str, CachedRecords] | None = None,
     ) -> None:
         super().__init__(Store(path, expected=expected))
+        self.location = shown(self.store.location)
         self.variant = self.store.variant(size, mask=mask, image=image)
         self.form = self.variant.form
         self._cached = {} if cached is None else cached
@@ -139,10 +140,6 @@ class StoreImages(StoreSamples, _Holdable):
         self._reader = self.store.reader(self.variant, check=True)
         self._height, self._width = (self.store.field(self.variant, side) for side in ("height", "width"))
         self.columns = {c.name: _values_of_store(self.store, c) for c in self.store.manifest.columns}
-
-    @property
-    def location(self) -> str:
-        return shown(self.store.location)
 
     def sides(self, ids: Array) -> tuple[Array, Array]:
         return self._height[ids].astype(np.int64), self._width[ids].astype(np.int64)

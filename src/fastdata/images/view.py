@@ -32,6 +32,11 @@ FLIP_DRAWS = 2
 SHRINK = {8: 8, 4: 4, 2: 2}  # least ratio of box to output: pixels per side that the decoder may merge into one
 AROUND = 3  # pixels of the larger of image and output around a box that may count: those of a bicubic kernel, and one to round
 SHRINK_ANTIALIASED = {12: 4, 4: 2}  # leaves enough to average: within 2 codes of Pillow for the worst photo (benchmarks/LOG.md)
+MIN_SCRATCH_BYTES = 1 << 21  # of scratch memory: holds the largest batch of JPEGs
+# A window joins a part if decoding the part with it costs less than decoding it alone: see benchmarks/LOG.md, "Views".
+START = 16_000  # pixels that could be decoded in the time that each decode takes to start
+
+_local = threading.local()
 
 
 class Sample(NamedTuple):
@@ -221,14 +226,6 @@ def _check_boxes(crop: Crop, boxes: Array, heights: Array, widths: Array) -> Arr
 def shorten(found: set[Any]) -> str:
     """Join the first few items of a set, for a message."""
     return ", ".join(map(str, sorted(found)[:4])) + (", ..." if len(found) > 4 else "")
-
-
-MIN_SCRATCH_BYTES = 1 << 21  # of scratch memory: holds the largest batch of JPEGs
-
-# A window joins a part if decoding the part with it costs less than decoding it alone: see benchmarks/LOG.md, "Views".
-START = 16_000  # pixels that could be decoded in the time that each decode takes to start
-
-_local = threading.local()
 
 
 def render_batch(
