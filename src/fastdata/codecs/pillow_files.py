@@ -187,6 +187,8 @@ def _pixels_of(image: Any) -> Array:
     return values[..., :-1] if kind == "BMP" and transparent and not values[..., -1].any() else values
 
 
+# TIFF: numbers of tags, and their values
+
 SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC = 254, 256, 257, 258, 259, 262
 STRIPS, SAMPLES, ROWS, STRIP_BYTES, PLANAR = 273, 277, 278, 279, 284
 TILE_WIDTH, TILE_HEIGHT, TILES, TILE_BYTES = 322, 323, 324, 325

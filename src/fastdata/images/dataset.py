@@ -437,7 +437,7 @@ def _open_images(path: StrPath, size: int | None, chosen: str | Sequence[str] | 
 
 
 class LMDBDataset(ImageDataset):
-    """The images of a store, read from disk through LMDB.
+    """The images of a store, read from disk.
 
     Args:
         path: a store made by `fastdata-prep`; a folder, or a URL.

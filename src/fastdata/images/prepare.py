@@ -29,13 +29,12 @@ from fastdata.types import Array, StrPath
 Shape = tuple[int, int]
 Frame = list[Shape]  # the shape that an image is resized to, and the corner and the shape of what is stored: see `layout`
 Room = Callable[[int], AbstractContextManager[Any]]  # makes sure of so many bytes of memory
+Color = tuple[int, int, int]
 MAX_BLUR_RATIO = 1.32  # ratio up to which a slight blur is as exact as two samples, and cheaper
 SPREAD = 14.0  # of the blur: least squares over photos, for ratios from 1.05 to 1.3
 OTHERS_BYTES = 48  # the most for a pixel of a mask or a further image while it is decoded
-Color = tuple[int, int, int]
-
-HIGHEST = 255, 65_535  # values of 8 and of 16 bits
-SMOOTH_LEVELS, SMOOTH_SHARE = 4, 10  # so many different values, less than one in ten of which is equal to its neighbours
+HIGHEST = 255, 65_535  # values of masks of 8 and of 16 bits
+SMOOTH_LEVELS, SMOOTH_SHARE = 4, 10  # values of an antialiased mask, of which less than one in ten equals its neighbours
 
 
 @dataclass(frozen=True)
