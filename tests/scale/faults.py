@@ -15,8 +15,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -75,7 +74,7 @@ class FaultServer(ThreadingHTTPServer):
     daemon_threads = False  # `server_close` waits for them
     request_queue_size = 128
 
-    def __init__(self, root: Path, seed: int = 0) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
         self.faults: tuple[str, ...] = FAULTS
         self.chance = 0.0
@@ -91,7 +90,7 @@ class FaultServer(ThreadingHTTPServer):
         self.writes: Counter[str] = Counter()
         self.write_chance = 0.0
         self._uploads: dict[str, dict[int, bytes]] = {}
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.connections = weakref.WeakSet[socket.socket]()
@@ -291,22 +290,15 @@ def _md5(file: Path, size: int, time_ns: int) -> str:
     return hashlib.md5(file.read_bytes()).hexdigest()
 
 
-@contextmanager
-def serving(root: Path, seed: int = 0) -> Iterator[FaultServer]:
+def serving(root: Path) -> closing[FaultServer]:
     """Serve a folder."""
-    server = FaultServer(root, seed)
-    try:
-        yield server
-    finally:
-        server.close()
+    return closing(FaultServer(root))
 
 
-@contextmanager
-def storing(root: Path) -> Iterator[FaultServer]:
+def storing(root: Path) -> closing[FaultServer]:
     """Serve S3 with a bucket called bucket."""
     (root / "bucket").mkdir(parents=True, exist_ok=True)
-    with serving(root) as server:
-        yield server
+    return serving(root)
 
 
 if __name__ == "__main__":

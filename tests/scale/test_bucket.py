@@ -38,7 +38,7 @@ READS = """
 import sys, time
 from fastdata.remote.bucket import Bucket
 
-bucket, began = Bucket(sys.argv[1]), time.monotonic()
+bucket, began = Bucket(sys.argv[1], {}), time.monotonic()
 print(bytes(bucket.read_range("x", 1, 60_000)) == (bytes(range(256)) * 256)[1:60_001], time.monotonic() - began)
 """
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ import fastdata
 import stores
 from fastdata import LMDBDataset
 from fastdata.errors import PrepError, RemoteError
-from faults import FaultServer, storing
+from faults import FaultServer
 from support import MAIN, PREP, encode, run, tree
 from test_golden_kinds import STORES, write_inputs
 
@@ -24,27 +22,19 @@ URL = "s3://bucket/photos.fds"
 
 
 @pytest.fixture(autouse=True)
-def _keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Credentials, and folders for temporary files of its own."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
+def _temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder of their own."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
-    """A server of S3 on a folder, which the environment names."""
-    with storing(tmp_path / "server") as found:
-        found.stall_s = 6
-        monkeypatch.setenv("AWS_ENDPOINT_URL", found.url)
-        yield found
-
-
-def objects(server: FaultServer, name: str = "photos.fds") -> Tree:
+def objects(s3: FaultServer, name: str = "photos.fds") -> Tree:
     """The objects below a URL, and nothing else: the server's folders are no objects."""
-    return {path: data for path, data in tree(server.root / "bucket" / name).items() if data is not None}
+    return files(s3.root / "bucket" / name)
+
+
+def files(folder: Path) -> Tree:
+    return {path: data for path, data in tree(folder).items() if data is not None}
 
 
 @pytest.fixture(scope="module")
@@ -60,21 +50,11 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def published(source: Path, folder: Path, **options: Any) -> Tree:
-    """What is in a bucket after preparing to a disk and publishing."""
-    fastdata.prep(source, folder / "local.fds", **options)
-    with storing(folder / "expected") as server:
-        fastdata.publish(folder / "local.fds", URL, storage={"endpoint": server.url})
-        return objects(server)
-
-
 @pytest.fixture(scope="module")
 def expected(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """The objects of `photos` in the size of 128."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "test")
-        found = published(photos, tmp_path_factory.mktemp("expected"), size=128, order="shuffled", workers=2)
+    """The files of `photos` in the size of 128."""
+    out = tmp_path_factory.mktemp("expected") / "local.fds"
+    found = files(fastdata.prep(photos, out, size=128, order="shuffled", workers=2).out)
     assert len([name for name in found if name.startswith("128/shard-")]) > 20
     return found
 
@@ -94,7 +74,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["masks", "fields", "chars"])
-def test_every_kind_has_the_objects_of_a_published_store(name: str, golden: Path, tmp_path: Path, server: FaultServer) -> None:
+def test_every_kind_has_the_objects_of_a_published_store(name: str, golden: Path, tmp_path: Path, s3: FaultServer) -> None:
     source, options = STORES.get(name, ("fields.csv", {"fields": "caption", "root": golden}))
     options = {key: golden / value if key == "masks" else value for key, value in options.items()}
     order = {} if name == "chars" else {"order": "shuffled"}
@@ -102,7 +82,7 @@ def test_every_kind_has_the_objects_of_a_published_store(name: str, golden: Path
     local = fastdata.prep(golden / source, tmp_path / "local.fds", **options, **order)
     fastdata.publish(local.out, "s3://bucket/local.fds")
     made = fastdata.prep(golden / source, URL, **options)
-    same(objects(server), objects(server, "local.fds"))
+    same(objects(s3), objects(s3, "local.fds"))
     again = fastdata.prep(golden / source, URL + "/", **options)
     for summary in (made, again):
         assert summary.out == URL
@@ -134,22 +114,20 @@ def test_the_command_and_what_it_made(
     assert run(*MAIN, "publish", local, "s3://bucket/command.fds", *options).returncode == 0  # whose bytes are there
 
 
-def test_writes_that_fail(
-    photos: Path, expected: Tree, tmp_path: Path, server: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writes_that_fail(photos: Path, expected: Tree, tmp_path: Path, s3: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those whose answers are lost, and the parts of a shard of 20 MB."""
     monkeypatch.setattr("faults.WRITE_FAULTS", ("500", "reset", "cut", "flip", "twice"))
-    server.write_chance = 0.08
+    s3.write_chance = 0.08
     fastdata.prep(photos, URL, size=128, workers=2)
-    same(objects(server), expected)
+    same(objects(s3), expected)
     rng = np.random.default_rng(0)
     (tmp_path / "in").mkdir()
     for k in range(3):
         np.save(tmp_path / f"in/{k}.npy", rng.integers(0, 2**16, (1800, 1850, 1), np.uint16))
-    large = published(tmp_path / "in", tmp_path / "disk", order="shuffled", chunk=512, limit=3)
+    large = fastdata.prep(tmp_path / "in", tmp_path / "large.fds", order="shuffled", chunk=512, limit=3)
     fastdata.prep(tmp_path / "in", "s3://bucket/large.fds", chunk=512, limit=3)
-    same(objects(server, "large.fds"), large)
-    assert all(server.made[f"{fault} of a write"] for fault in ("cut", "twice"))
+    same(objects(s3, "large.fds"), files(large.out))
+    assert all(s3.made[f"{fault} of a write"] for fault in ("cut", "twice"))
 
 
 def test_a_file_url_is_the_folder_that_it_names(photos: Path, tmp_path: Path) -> None:
@@ -158,27 +136,25 @@ def test_a_file_url_is_the_folder_that_it_names(photos: Path, tmp_path: Path) ->
     assert made.out == tmp_path / "a#2.fds" and tree(made.out) == tree(tmp_path / "b.fds")
 
 
-def test_another_run_continues_and_another_plan_is_refused(
-    photos: Path, expected: Tree, server: FaultServer, tmp_path: Path
-) -> None:
-    server.always = {"shard-00003": "403"}
+def test_another_run_continues_and_another_plan_is_refused(photos: Path, expected: Tree, s3: FaultServer, tmp_path: Path) -> None:
+    s3.always = {"shard-00003": "403"}
     with pytest.raises(RemoteError, match=r"s3://bucket/photos.fds/\S*shard-00003\S*: the credentials have expired: renew them"):
         fastdata.prep(photos, URL, size=128, workers=1)
-    server.always = {}
-    begun = objects(server)
+    s3.always = {}
+    begun = objects(s3)
     with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made, or begun, with other options"):
         fastdata.prep(photos, URL, size=64)
-    assert objects(server) == begun and begun and "manifest.json" not in begun
+    assert objects(s3) == begun and begun and "manifest.json" not in begun
     assert fastdata.prep(photos, URL, size=128, workers=2).resumed > 0
-    same(objects(server), expected)
+    same(objects(s3), expected)
     with pytest.raises(PrepError, match=r"s3://bucket/photos.fds was made with other options"):
         fastdata.prep(photos, URL, size=64)
     assert fastdata.prep(photos, URL, size=128).resumed == 121
-    same(objects(server), expected)
+    same(objects(s3), expected)
     assert list(tmp_path.glob("fastdata-*/*")) == []
 
 
-def test_wrong_arguments(photos: Path, server: FaultServer, tmp_path: Path) -> None:
+def test_wrong_arguments(photos: Path, s3: FaultServer, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^overwrite replaces a store on a disk, but OUT s3://bucket/photos.fds is in object"):
         fastdata.prep(photos, URL, overwrite=True)
     for refused in (
@@ -193,28 +169,26 @@ def test_wrong_arguments(photos: Path, server: FaultServer, tmp_path: Path) -> N
         fastdata.prep(photos, "https://example.com/x.fds")
     with pytest.raises(ValueError, match=r"OUT s3:/bucket/x.fds is a path, in which // became /: give a URL as text"):
         fastdata.prep(photos, Path("s3://bucket/x.fds"))
-    assert not objects(server) and not server.writes
-    (server.root / "bucket/other").mkdir()
-    (server.root / "bucket/other/notes.txt").write_text("mine")
+    assert not objects(s3) and not s3.writes
+    (s3.root / "bucket/other").mkdir()
+    (s3.root / "bucket/other/notes.txt").write_text("mine")
     with pytest.raises(PrepError, match=r"OUT s3://bucket/other is not a store, but holds notes.txt; choose another URL"):
         fastdata.prep(photos, "s3://bucket/other", size=64)
-    assert objects(server, "other") == {"notes.txt": b"mine"}
+    assert objects(s3, "other") == {"notes.txt": b"mine"}
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/0.png").write_bytes(b"no image")
     with pytest.raises(PrepError, match=r"0\.png"):
         fastdata.prep(tmp_path / "bad", URL)
-    assert objects(server) == {} and list(tmp_path.glob("fastdata-*/*")) == []
+    assert objects(s3) == {} and list(tmp_path.glob("fastdata-*/*")) == []
 
 
-def test_keys_are_text(photos: Path, server: FaultServer, tmp_path: Path) -> None:
+def test_keys_are_text(photos: Path, s3: FaultServer, tmp_path: Path) -> None:
     """A store whose name differs only by what would be a fragment or a query of a URL is another one."""
     fastdata.prep(photos, "s3://bucket/a", size=64, limit=9, workers=1)
-    before = objects(server, "a")
+    before = objects(s3, "a")
     for name in ("a#2", "a?2", "a#2?x%20"):
         fastdata.prep(photos, f"s3://bucket/{name}", size=32, limit=9, workers=1)
-        assert "manifest.json" in objects(server, name) and objects(server, "a") == before
+        assert "manifest.json" in objects(s3, name) and objects(s3, "a") == before
         assert len(fastdata.RAMDataset(f"s3://bucket/{name}", cache=tmp_path / "cache")) == 9
     fastdata.publish(stores.store(), "s3://bucket/published#1/a?b.fds")
-    assert objects(server, "published#1/a?b.fds").keys() == {
-        name for name, data in tree(stores.store()).items() if data is not None
-    }
+    same(objects(s3, "published#1/a?b.fds"), files(stores.store()))

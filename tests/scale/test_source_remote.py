@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +19,15 @@ import fastdata
 from fastdata.errors import PrepError, RemoteError, StoreError
 from fastdata.remote.bucket import Bucket
 from fastdata.sources.urls import UrlPath, reading_urls
-from faults import ERRORS, FaultServer, storing
+from faults import ERRORS, FaultServer
 from support import encode, picture, run, tree, write_pictures
 from test_digests import inputs
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(s3: FaultServer) -> Path:
     """The folder that is served as a bucket."""
-    (tmp_path / "served" / "bucket").mkdir(parents=True)
-    return tmp_path / "served" / "bucket"
-
-
-@pytest.fixture
-def bucket(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
-    """A server of S3 with this bucket."""
-    with storing(root.parent) as server:
-        values = {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "REGION": "us-east-1", "ENDPOINT_URL": server.url}
-        for name, value in values.items():
-            monkeypatch.setenv(f"AWS_{name}", value)
-        yield server
+    return s3.root / "bucket"
 
 
 def classes(root: Path) -> tuple[str, dict[str, Any]]:
@@ -115,8 +104,8 @@ def same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_store_is_that_of_the_local_source(kind: str, root: Path, bucket: FaultServer, tmp_path: Path) -> None:
-    bucket.page = 5
+def test_the_store_is_that_of_the_local_source(kind: str, root: Path, s3: FaultServer, tmp_path: Path) -> None:
+    s3.page = 5
     source, options = KINDS[kind](root)
     local = prepared(str(root), source, options, tmp_path / "local.fds")
     remote = prepared("s3://bucket", source, options, tmp_path / "remote.fds")
@@ -135,27 +124,27 @@ def test_an_object_with_the_name_of_a_folder_only_marks_it(monkeypatch: pytest.M
             assert [path.name for path in UrlPath(folder).scan()] == names and UrlPath("s3://bucket/in").is_dir()
 
 
-def test_one_listing_and_one_request_for_each_image(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_one_listing_and_one_request_for_each_image(root: Path, s3: FaultServer, tmp_path: Path) -> None:
     classes(root)
     fastdata.prep("s3://bucket/in", tmp_path / "a.fds", size=24, workers=1)
-    used = {path.removeprefix("bucket/"): count for path, count in bucket.requests.items()}
+    used = {path.removeprefix("bucket/"): count for path, count in s3.requests.items()}
     images = {f"in/{name}" for name, value in tree(root / "in").items() if value and "." in name and name.endswith(("jpg", "JPG"))}
     images = {name for name in images if "/." not in name} | {"in/a/no_ending"}
     assert used == {"LIST": 1} | dict.fromkeys(images, 1)  # the stray image has no label, and is not read
 
 
 def test_tasks_read_the_url_with_their_own_options_and_the_plan_has_no_secrets(
-    root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, s3: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The endpoint and the region are not in the environment, and not in the plan."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.delenv("AWS_REGION")
-    storage = {"endpoint": bucket.url, "region": "us-east-1"}
+    storage = {"endpoint": s3.url, "region": "us-east-1"}
     source, options = tars(root)
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "tasks.fds", storage=storage, **options).out
-    assert not [data for data in tree(out).values() if data and (b"very-secret" in data or bucket.url.encode() in data)]
+    assert not [data for data in tree(out).values() if data and (b"very-secret" in data or s3.url.encode() in data)]
     for path in (tmp_path / "home", tmp_path / "tmp"):  # what the planning machine has on its disk
         shutil.rmtree(path, ignore_errors=True)
     for task in (1, 0):
@@ -164,52 +153,52 @@ def test_tasks_read_the_url_with_their_own_options_and_the_plan_has_no_secrets(
     same(out, expected)
 
 
-def test_an_object_that_is_missing_is_a_reject(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_an_object_that_is_missing_is_a_reject(root: Path, s3: FaultServer, tmp_path: Path) -> None:
     write_pictures(root / "in/k", 6)
-    bucket.always = {"in/k/03.png": "404"}  # it went away after it was listed
+    s3.always = {"in/k/03.png": "404"}  # it went away after it was listed
     summary = fastdata.prep("s3://bucket/in", tmp_path / "a.fds", workers=1)
     assert (summary.kept, summary.rejected) == (5, {"missing": 1})
 
 
-def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_a_server_that_fails_stops_the_run_and_keeps_what_is_finished(root: Path, s3: FaultServer, tmp_path: Path) -> None:
     source, options = tars(root)
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
     out = fastdata.prep_plan(f"s3://bucket/{source}", tmp_path / "a.fds", **options).out
     shutil.rmtree(tmp_path / "home", ignore_errors=True)
-    bucket.always = {"tars/": "403"}
+    s3.always = {"tars/": "403"}
     with pytest.raises(StoreError, match=r"s3://bucket/tars/.*: the credentials have expired"):
         fastdata.prep_run(out, workers=1, progress=False)
     assert not (out / "manifest.json").exists()
-    bucket.always = {}
+    s3.always = {}
     fastdata.prep_run(out, workers=1, progress=False)
     fastdata.prep_finish(out)
     same(out, expected)
 
 
-def test_faults_that_pass(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_faults_that_pass(root: Path, s3: FaultServer, tmp_path: Path) -> None:
     for k in range(60):
         write_pictures(root / f"in/{k % 2}", 1, seed=k)[0].rename(root / f"in/{k % 2}/x{k}.png")
     expected = fastdata.prep(root / "in", tmp_path / "local.fds", workers=1).out
-    bucket.faults, bucket.chance = ("500", "503", "reset", "cut", "flip"), 0.06
+    s3.faults, s3.chance = ("500", "503", "reset", "cut", "flip"), 0.06
     same(fastdata.prep("s3://bucket/in", tmp_path / "a.fds", workers=1).out, expected)
-    bucket.faults, bucket.chance = ("flip",), 0.1
+    s3.faults, s3.chance = ("flip",), 0.1
     same(fastdata.prep("s3://bucket/in", tmp_path / "b.fds", workers=1).out, expected)
-    assert bucket.made["flip"] > 3 and len(bucket.made) > 3
+    assert s3.made["flip"] > 3 and len(s3.made) > 3
 
 
-def test_a_tar_is_streamed_and_an_arrow_file_is_copied_once(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_a_tar_is_streamed_and_an_arrow_file_is_copied_once(root: Path, s3: FaultServer, tmp_path: Path) -> None:
     for make, more in ((tars, {}), (arrow, {"shard_samples": 2})):
         source, options = make(root)
-        bucket.requests.clear()
+        s3.requests.clear()
         prepared("s3://bucket", source, options | more, tmp_path / f"{len(more)}.fds")
-        requests = [count for name, count in bucket.requests.items() if name.endswith((".tar", ".arrow"))]
+        requests = [count for name, count in s3.requests.items() if name.endswith((".tar", ".arrow"))]
         assert requests and max(requests) <= 4
 
 
-def test_over_https_there_are_no_folders(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_over_https_there_are_no_folders(root: Path, s3: FaultServer, tmp_path: Path) -> None:
     source, options = tars(root)
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
-    base = f"{bucket.url}/bucket"
+    base = f"{s3.url}/bucket"
     same(prepared(base, source, options, tmp_path / "a.fds").out, expected)
     with pytest.raises(PrepError, match=r"/bucket/tars does not exist; http:// does not list folders: give a tar"):
         fastdata.prep(f"{base}/tars", tmp_path / "b.fds")
@@ -221,7 +210,7 @@ def test_over_https_there_are_no_folders(root: Path, bucket: FaultServer, tmp_pa
     assert (summary.kept, summary.rejected) == (5, {"missing": 1})
 
 
-def test_errors_name_what_is_wrong(root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_what_is_wrong(root: Path, s3: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_pictures(root / "in/train", 2), write_pictures(root / "in/val", 2)
     with pytest.raises(
         PrepError, match=r"s3://bucket/in holds train and val side by side[^\n]*\n  fastdata-prep s3://bucket/in/train in-train.fds"
@@ -229,7 +218,7 @@ def test_errors_name_what_is_wrong(root: Path, bucket: FaultServer, tmp_path: Pa
         fastdata.prep_plan("s3://bucket/in", tmp_path / "a.fds")
     with pytest.raises(PrepError, match="SOURCE s3://bucket/none does not exist"):
         fastdata.prep("s3://bucket/none", tmp_path / "a.fds")
-    bucket.always = {"LIST": "403"}
+    s3.always = {"LIST": "403"}
     with pytest.raises(RemoteError, match="s3://bucket/in: the credentials have expired"):
         fastdata.prep("s3://bucket/in", tmp_path / "a.fds")
     with pytest.raises(ValueError, match="ftp://x/y is a URL of an unknown scheme; known are s3"):
@@ -238,18 +227,18 @@ def test_errors_name_what_is_wrong(root: Path, bucket: FaultServer, tmp_path: Pa
 
 @pytest.mark.parametrize("make", [tars, path_table, parquet])
 def test_the_right_to_read_named_objects_suffices(
-    make: Any, root: Path, bucket: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Any, root: Path, s3: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ERRORS, "403", "AccessDenied")
     source, options = make(root)
     expected = prepared(str(root), source, options, tmp_path / "local.fds").out
-    bucket.always = {"LIST": "403"}
+    s3.always = {"LIST": "403"}
     same(prepared("s3://bucket", source, options, tmp_path / "a.fds").out, expected)
     with pytest.raises(PrepError, match="s3://bucket/none does not exist, or may not be read: check the credentials"):
         fastdata.prep("s3://bucket/none", tmp_path / "b.fds")
 
 
-def test_this_process_may_fork_workers(root: Path, bucket: FaultServer, tmp_path: Path) -> None:
+def test_this_process_may_fork_workers(root: Path, s3: FaultServer, tmp_path: Path) -> None:
     """A child that uses URLs itself is told to start in another way; it would wait for ever."""
     source, _ = tars(root)
     code = (

@@ -65,21 +65,20 @@ def make_shard(job: PrepareRun, task: ShardTask, writers: Writers, progress: Pro
 
 
 def _with_files(job: PrepareRun, task: ShardTask, progress: ProgressReport) -> Iterable[Source]:
-    """Return the sources of a task in order. A source in object storage comes when its bytes have arrived."""
+    """Return the sources of a task in order. The bytes of sources in object storage are on their way before."""
     roots = [to_path(root) for root in job.plan.roots]
     if all(isinstance(root, Path) for root in roots) and not any("://" in source.name for source in task.sources):
         return task.sources
     endings = [field.ending for field in job.plan.fields if field.ending]
 
-    def wanted(numbered: tuple[int, Source]) -> Iterator[AnyPath]:
-        position, source = numbered
+    def files(position: int, source: Source) -> Iterator[AnyPath]:
         if not source.problem and position not in task.skip:
             companions = zip(roots[1:], source.companions, strict=True)
             yield from (folder / companion.name for folder, companion in companions if not companion.locator)
             if not source.locator:
                 yield from (join(roots[0], name) for name in (source.name, *field_files(source, endings)))
 
-    return (source for _, source in read_ahead(enumerate(task.sources), wanted, lambda numbered: max(numbered[1].size, 0)))
+    return read_ahead((source, files(k, source), max(source.size, 0)) for k, source in enumerate(task.sources))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from fastdata.loader.order import EpochOrder, LaneOrder, RankShard
 from fastdata.loader.samplers import UserSampler
 from fastdata.loader.sampling import Sampling
 from fastdata.loader.slots import Slots
-from fastdata.remote.prefetch import ScheduleWriter
+from fastdata.remote.reader import ScheduleWriter
 from fastdata.types import Array
 
 AHEAD = 16_384  # samples whose order is computed at once, to spread numpy's cost per call over many batches

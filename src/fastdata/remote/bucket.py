@@ -94,13 +94,10 @@ def parse_bytes(text: int | str, name: str) -> int:
 
 def parse_storage(words: Iterable[str]) -> dict[str, Any]:
     """Return options of a client that are given as KEY=VALUE, or raise a ValueError."""
-    found = dict[str, Any]()
-    for word in words:
-        key, is_given, value = word.partition("=")
-        if not key or not is_given:
+    for word in (words := list(words)):
+        if not re.match("[^=]+=", word):
             raise ValueError(f"--storage is {word!r}, but must be KEY=VALUE, such as endpoint=http://127.0.0.1:9000")
-        found[key] = value.lower() == "true" if value.lower() in ("true", "false") else value
-    return found
+    return dict(word.split("=", 1) for word in words)
 
 
 _users = set[int]()  # this process, and those that it was forked from, if they have used a client
@@ -115,7 +112,7 @@ class Bucket:
     plain: whether objects may come without TLS, which would notice changed bytes.
     """
 
-    def __init__(self, url: str, storage: Storage | None = None) -> None:
+    def __init__(self, url: str, storage: Storage) -> None:
         with needs("obstore"):
             import obstore
             from obstore.store import LocalStore, from_url
@@ -130,16 +127,17 @@ class Bucket:
                 "this process was forked from one that has used object storage, whose client does not survive a fork: start it "
                 "with multiprocessing's method spawn or forkserver"
             )
-        storage = storage or {}
         endpoints = [url, str(storage.get("endpoint", "")), *(os.environ.get(name, "") for name in ENDPOINTS)]
         self.plain = any(endpoint.startswith("http://") for endpoint in endpoints)
+
+        names = {"anonymous": "skip_signature", "endpoint": "base_url" if scheme(url) == "gs" else "endpoint"}
+        options = {} if scheme(url) in ("http", "https") else {names.get(name, name): value for name, value in storage.items()}
 
         def client(seconds: int, retries: int) -> Any:
             if scheme(url) == "file":
                 return LocalStore()
             client_options = {**TIMEOUTS, "read_timeout": timedelta(seconds=seconds), "allow_http": self.plain}
-            retry_config = RETRIES | {"max_retries": retries}
-            return from_url(base, **_options(url, storage), client_options=client_options, retry_config=retry_config)
+            return from_url(base, **options, client_options=client_options, retry_config=RETRIES | {"max_retries": retries})
 
         with self._explained(""):
             try:
@@ -256,15 +254,3 @@ class Bucket:
                 cause = f"access is denied (403): check the credentials and the policy of the bucket ({text})"
             where = f"{self.url}/{path}" if path else self.url
             raise RemoteError(f"{where}: {cause or text or type(error).__name__}", missing=missing, denied=denied) from None
-
-
-def _options(url: str, storage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of obstore's store for a service."""
-    if scheme(url) in ("http", "https"):
-        return {}
-    config = {key: value for key, value in storage.items() if key != "anonymous"}
-    if storage.get("anonymous"):
-        config["skip_signature"] = True
-    if scheme(url) == "gs" and "endpoint" in config:
-        config["base_url"] = config.pop("endpoint")
-    return config

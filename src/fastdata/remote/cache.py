@@ -11,7 +11,7 @@
     readers/ID/NAME.reader                         a store that a process reads, and its cache_size; locked by that process
     readers/ID/NAME.K.request                      the RemoteFiles that it waits for, as long as it waits
     readers/ID/NAME.K.error                        why one of them does not come
-    readers/ID/NAME.K.schedule, NAME.K.clock       which shards a Loader will read, and how far it is (prefetch.py)
+    readers/ID/NAME.K.schedule, NAME.K.clock       which shards a Loader will read, and how far it is (reader.py)
 
 ID stands for a user, a version and a set of credentials; there is one downloader for each. A reader that waits takes the lock of
 the downloader if it is free, and starts one that inherits it; so two are never there. It ends when no NAME.reader is locked.
@@ -135,15 +135,11 @@ class ShardCache:
             return descriptor
 
     def fill(self, file: RemoteFile, descriptor: int, write: Callable[[int], object]) -> None:
-        """Let a function write a file from `begin`, and then give the file its name; remove it on an error.
-
-        A shard is flushed first. Other files are compared with their checksums whenever they are opened.
-        """
+        """Let a function write a file from `begin`, flush it, and then give the file its name; remove it on an error."""
         path, temporary = self.folder / file.path, self.folder / f"{file.path}.tmp"
         try:
             write(descriptor)
-            if path.match(SHARDS):
-                os.fsync(descriptor)
+            os.fsync(descriptor)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -169,7 +165,7 @@ class ShardCache:
         free = shutil.disk_usage(self.folder).free - DISK_RESERVE_BYTES
         if self.limit is None and size <= free:
             return True
-        shards, now = dict[Path, os.stat_result](), time.time()
+        shards = dict[Path, os.stat_result]()
         for path in self.folder.glob(SHARDS):
             with suppress(FileNotFoundError):
                 shards[path] = path.lstat()
@@ -177,15 +173,10 @@ class ShardCache:
         disk = used + self._still_mapped() + free
         limit = disk if self.limit is None else min(self.limit, disk)
         missing = used + self._still_mapped(PATIENCE_S) + size - limit
-
-        def rank(path: Path) -> tuple[float, float]:
-            last_read = shards[path].st_atime
-            return next_use(path), -last_read if last_read <= now else 0.0  # else the clock was set back later
-
-        ranked = sorted((rank(path), path) for path in shards if path.suffix == ".mdb")
+        ranked = sorted((next_use(path), -shards[path].st_atime, path) for path in shards if path.suffix == ".mdb")
         victims = []
-        while missing > 0 and ranked and ranked[-1][0][0] > use:
-            victims.append(ranked.pop()[1])
+        while missing > 0 and ranked and ranked[-1][0] > use:
+            victims.append(ranked.pop()[2])
             missing -= shards[victims[-1]].st_size
         if missing > 0:
             return False

@@ -38,8 +38,6 @@ class Reader(NamedTuple):
     """A store that a process reads, as its file says: see `Session`. file: locked by the process."""
 
     file: BinaryIO
-    process: str
-    opened: int
     url: str
     storage: dict[str, Any]
     limit: int | None
@@ -65,11 +63,6 @@ class ReadSchedule(NamedTuple):
     clock: memoryview
     uses: dict[Path, tuple[Bucket, RemoteFile, list[tuple[int, int]]]]
 
-    def next_use(self, path: Path) -> float:
-        """Return the number of samples until a file is used, or inf if it is not used again."""
-        stretches, now = self.uses[path][2] if path in self.uses else (), self.clock[0]
-        return float(next((max(first - now, 0) for first, last in stretches if last >= now), INF))
-
 
 class Downloader:
     """Downloads for the readers of a cache whose files are in one folder."""
@@ -94,8 +87,7 @@ class Downloader:
             self._drop_readers()
             if self._readers:
                 last = now
-            ended = {path: future for path, future in self._downloads.items() if future.done()}
-            self._downloads = {path: future for path, future in self._downloads.items() if path not in ended}
+            ended = {path: self._downloads.pop(path) for path, future in list(self._downloads.items()) if future.done()}
             for name, request in self._requests.items():
                 self._serve(name, request, ended, now)
             self._fetch_ahead(now)
@@ -112,7 +104,8 @@ class Downloader:
             reader = name.partition(".")[0]
             with suppress(OSError, ValueError, KeyError, FastDataError):  # it has ended, or it is not known yet
                 if name.endswith(READER) and reader not in self._readers:
-                    self._add_reader(name)
+                    file = (self._folder / name).open("rb")
+                    self._readers[reader] = Reader(file, **json.load(file))
                 elif name.endswith(REQUEST) and name not in self._requests:
                     files = [RemoteFile(*file) for file in json.loads((self._folder / name).read_bytes())]
                     self._requests[name] = FileRequest(self._readers[reader], files, now + WAIT_S)
@@ -121,13 +114,8 @@ class Downloader:
                     if name not in self._schedules or self._schedules[name].stamp != stamp:
                         self._schedules[name] = self._load_schedule(self._folder / name, self._readers[reader], stamp)
 
-    def _add_reader(self, name: str) -> None:
-        file = (self._folder / name).open("rb")
-        self._readers[name.removesuffix(READER)] = Reader(file, **json.load(file))
-        self._set_limit()
-
     def _drop_readers(self) -> None:
-        """Remove the files of readers that have ended."""
+        """Remove the files of readers that have ended. The smallest limit of the others applies."""
         for name, reader in list(self._readers.items()):
             with suppress(BlockingIOError):
                 fcntl.lockf(reader.file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -135,11 +123,7 @@ class Downloader:
                 del self._readers[name]
                 for path in self._folder.glob(f"{name}.*"):
                     path.unlink(missing_ok=True)
-                self._set_limit()
-
-    def _set_limit(self) -> None:
-        """Set the limit of the cache to the smallest of all readers; a process that opens a store again replaces its own."""
-        last = {(one.process, one.url): one.limit for one in sorted(self._readers.values(), key=lambda one: one.opened)}
+        last = {(name.rpartition("-")[0], reader.url): reader.limit for name, reader in self._readers.items()}  # of each process
         self._cache.limit = min((limit for limit in last.values() if limit is not None), default=None)
 
     def _bucket(self, reader: Reader) -> Bucket:
@@ -157,7 +141,8 @@ class Downloader:
 
     def _next_use(self, path: Path) -> float:
         """Return the number of samples until any Loader uses a file, or inf if no schedule has it."""
-        return min((schedule.next_use(path) for schedule in self._schedules.values()), default=INF)
+        uses = [(schedule.uses[path][2], schedule.clock[0]) for schedule in self._schedules.values() if path in schedule.uses]
+        return min((max(first - now, 0) for stretches, now in uses for first, last in stretches if last >= now), default=INF)
 
     # Files that readers wait for
 

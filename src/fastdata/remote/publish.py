@@ -33,7 +33,7 @@ def publish(store: StrPath, url: str, *, storage: Storage | None = None, tick: C
     if not is_url(url):
         raise ValueError(f"{url} is no URL, such as s3://bucket/photos.fds; copy a store to a folder with cp -r")
     opened = Store(store, kind=None)
-    manifest, bucket = opened.manifest, Bucket(url, storage)
+    manifest, bucket = opened.manifest, Bucket(url, storage or {})
     files = {shard_file(v.name, k): total for v in manifest.variants for k, total in enumerate(v.shards)} | manifest.files
 
     def send(name: str) -> int:

@@ -1,4 +1,10 @@
-"""Records of a store in object storage, read from shards in a cache. The cache's downloader fetches them, as `cache.py` says."""
+"""Records of a store in object storage, read from shards in a cache. The cache's downloader fetches them, as `cache.py` says.
+
+A Loader writes the shards that it will read, and when, into a file, by which the downloader fetches and evicts. Such a schedule is
+JSON: [[a RemoteFile, [[first, last], ...]], ...]: a shard is used from one sample to another, counted from the beginning of the
+schedule. A file is replaced as a whole. The clock beside it is an int64, which the Loader changes in place: how many samples its
+workers have read.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +20,40 @@ import sys
 import time
 import weakref
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
 
-from fastdata import errors
 from fastdata._version import __version__
 from fastdata.errors import FormatError, MissingExtraError, RemoteError, StoreError, lacking, warn_user
 from fastdata.remote.bucket import Storage, is_url, local_path, parse_bytes, scheme
-from fastdata.remote.cache import ERROR, EVICTIONS, READER, REQUEST, RemoteFile, ShardCache, map_number, write_whole
+from fastdata.remote.cache import (
+    CLOCK,
+    ERROR,
+    EVICTIONS,
+    READER,
+    REQUEST,
+    SCHEDULE,
+    RemoteFile,
+    ShardCache,
+    map_number,
+    write_whole,
+)
 from fastdata.store.files import MANIFEST, FileSum, file_sum, shard_file, sum_of, unique
 from fastdata.store.manifest import Variant, parse_manifest, read_manifest
 from fastdata.store.reader import RecordIndex, ShardReader, raise_file_limit
-from fastdata.store.store import StoreLocation
-from fastdata.types import StrPath
+from fastdata.store.store import StoreLocation, Use
+from fastdata.types import Array, StrPath
 
+SAMPLES_MORE = 1 << 16  # scheduled before the first batch, and each time that more batches are made
+MAX_SCHEDULED_SAMPLES = 1 << 20  # scheduled ahead
 TRIES = 20  # to map a shard before it is evicted again
 DOWNLOADER, LOG = "downloader", "log"
 CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_", "FASTDATA_")  # variables that make clients differ
@@ -70,9 +91,7 @@ class Session:
             file = temporary.open("xb", buffering=0)
             weakref.finalize(self, file.close)
             fcntl.lockf(file, fcntl.LOCK_EX)  # which a forked child does not inherit
-            process, _, _ = self._name.rpartition("-")
-            body = {"process": process, "opened": time.monotonic_ns(), "url": url, "storage": storage, "limit": limit}
-            file.write(json.dumps(body).encode())
+            file.write(json.dumps({"url": url, "storage": storage, "limit": limit}).encode())
             temporary.rename(self._folder / f"{self._name}{READER}")
         except OSError as error:
             raise StoreError(f"the cache {cache} cannot be used: {lacking(error) or error.strerror}") from error
@@ -85,10 +104,7 @@ class Session:
         """Return the current manifest of the store. Raises the errors of `ask`."""
         path = Path(f"{self.stem()}.{MANIFEST}")
         self.ask(RemoteFile(MANIFEST, str(path.relative_to(self._cache)), 0, ""))
-        try:
-            return path.read_bytes()
-        finally:
-            path.unlink()
+        return path.read_bytes()
 
     def ask(self, *files: RemoteFile) -> None:
         """Wait until these files are in the cache. The downloader is started if there is none, and again if it was killed.
@@ -139,9 +155,8 @@ def _start_downloader(cache: Path, folder: Path) -> bool:
         if find_spec("obstore") is None:
             raise MissingExtraError("obstore")
         with (folder / LOG).open("wb") as log:
-            root = Path(errors.__file__).parents[1]
-            words = [root, cache, folder.name, *filter(None, sys.path)]
-            command = [sys.executable, "-I", "-c", CODE, *map(str, words)]  # files in the working folder are no modules
+            words = [CODE, Path(__file__).parents[2], cache, folder.name, *filter(None, sys.path)]
+            command = [sys.executable, "-I", "-c", *map(str, words)]  # files in the working folder are no modules
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             subprocess.run(command, **streams, pass_fds=[lock], start_new_session=True, check=False)
         return True
@@ -205,9 +220,6 @@ class RemoteStore(StoreLocation):
     def __str__(self) -> str:
         return self.url
 
-    def __repr__(self) -> str:
-        return f"RemoteStore({self.url!r})"  # without secrets
-
     def __reduce__(self) -> Any:
         return RemoteStore, (self.url, self.storage, self.cache, self.limit, self.root)
 
@@ -226,7 +238,7 @@ _readers = weakref.WeakSet["CachedReader"]()
 
 def _unmap_all() -> None:
     for reader in list(_readers):
-        reader.unmap()
+        reader._opened = {}  # a shard with views stays mapped until they are gone
 
 
 def _after_fork() -> None:
@@ -316,10 +328,6 @@ class CachedReader(ShardReader):
         self._seen = self._evictions[0]
         _readers.add(self)
 
-    def unmap(self) -> None:
-        """Unmap all shards; a shard with views stays until they are gone."""
-        self._opened = {}
-
     def get(self, row: int) -> memoryview:
         """Return the bytes of a record, which stay valid for as long as they are held."""
         if self._evictions[0] != self._seen:
@@ -335,6 +343,95 @@ class CachedReader(ShardReader):
         return super().get(row)
 
 
+class ScheduleWriter:
+    """Tells the downloaders of a dataset's remote stores which shards one rank will read, in the order of its samples.
+
+    Args:
+        uses: returns what a dataset reads of remote stores for the samples of an epoch.
+        chunk: returns this rank's samples of an epoch from a position on, some ten thousand, and the epoch and the position after
+            them; no samples: they are not known yet.
+    """
+
+    def __init__(self, uses: Callable[[int, Array], Sequence[Use]], chunk: Callable[[int, int], tuple[Array, int, int]]) -> None:
+        self._uses, self._chunk = uses, chunk
+        self.restart(0, 0)
+
+    def restart(self, epoch: int, start: int) -> None:
+        """Begin a new schedule at a position of an epoch; `extend` writes it."""
+        self._files: dict[RemoteStore, _ScheduleFile] = {}
+        self._at = [epoch, start]
+        self._scheduled = self._drawn = self._at_once = 0
+
+    def extend(self, epoch: int, at_once: int) -> None:
+        """Write more of the schedule, or the beginning of a new one: a million samples, or what is left of this epoch and the next.
+
+        at_once: how many samples all workers read at a time. A StoreError says that the cache is too small for them.
+        """
+        self._at_once, is_new = at_once, not self._scheduled
+        until = min(self._scheduled + SAMPLES_MORE, self._drawn + MAX_SCHEDULED_SAMPLES)
+        while self._scheduled < until and self._at[0] <= epoch + 1:
+            ids, *after = self._chunk(*self._at)
+            if not len(ids):
+                break
+            for use in self._uses(after[0], ids):
+                if isinstance(use.store, RemoteStore):
+                    if use.store not in self._files:
+                        self._files[use.store] = _ScheduleFile(use.store)
+                    self._files[use.store].add(use.variant, use.samples + self._scheduled, use.shards, at_once)
+            self._scheduled += len(ids)
+            self._at = after
+        self.draw(0)
+        for file in self._files.values():
+            if is_new:
+                file.check_room(at_once)
+            file.write()
+
+    def draw(self, samples: int) -> None:
+        """Say that a batch of so many samples is handed to the workers."""
+        self._drawn += samples
+        for file in self._files.values():
+            file.clock[0] = max(self._drawn - self._at_once, 0)
+
+
+class _ScheduleFile:
+    """What one Loader will read of one store, written for its downloader. The files go with the object."""
+
+    def __init__(self, store: RemoteStore) -> None:
+        self._store, self._session = store, store.session  # whose files are removed with it
+        stem = self._session.stem()
+        self._path, self.clock = Path(f"{stem}{SCHEDULE}"), map_number(Path(f"{stem}{CLOCK}"))
+        self._uses: dict[RemoteFile, list[list[int]]] = {}  # the first and the last samples of its stretches, in order
+        weakref.finalize(self, remove_files, os.getpid(), stem)
+
+    def add(self, variant: str, samples: Array, shards: Array, gap: int) -> None:
+        """Add the shards of some samples, each as one stretch, which joins the one before unless that is `gap` samples behind."""
+        numbers, first = np.unique(shards, return_index=True)
+        last = len(shards) - 1 - np.unique(shards[::-1], return_index=True)[1]
+        for number, *stretch in np.stack([numbers, samples[first], samples[last]], axis=1).tolist():
+            known = self._uses.setdefault(self._store.shards[variant][number], [])
+            if known and stretch[0] - known[-1][1] < gap:
+                known[-1] = [min(known[-1][0], stretch[0]), max(known[-1][1], stretch[1])]
+            else:
+                known.append(stretch)
+
+    def check_room(self, at_once: int) -> None:
+        """Raise a StoreError if the cache has no room for the shards that are used within so many samples."""
+        stretches = [(file.bytes, first, last) for file, known in self._uses.items() for first, last in known]
+        changes = [(first - at_once, size) for size, first, _ in stretches] + [(last, -size) for size, _, last in stretches]
+        need = max(accumulate(size for _, size in sorted(changes))) + max(file.bytes for file in self._uses)
+        if self._store.limit is not None and need > self._store.limit:
+            raise StoreError(
+                f"cache_size is {self._store.limit}, but the shards that this order reads at once take {need} bytes: give "
+                f"cache_size={need} or more, or read fewer batches ahead (num_workers, prefetch_factor)"
+            )
+
+    def write(self) -> None:
+        """Write the uses that are not over."""
+        left = {file: [stretch for stretch in known if stretch[1] >= self.clock[0]] for file, known in self._uses.items()}
+        self._uses = {file: known for file, known in left.items() if known}
+        write_whole(self._path, json.dumps([*self._uses.items()]).encode())
+
+
 def locate(
     path: StrPath, cache: StrPath | None = None, cache_size: int | str | None = None, storage: Storage | None = None
 ) -> StrPath:
@@ -345,11 +442,10 @@ def locate(
         cache_size: the most bytes of shards in it, such as "200GB". Default: FASTDATA_CACHE_SIZE, or what the disk has.
         storage: options of the client: endpoint, region, anonymous and others.
     """
-    given = {"cache": cache, "cache_size": cache_size, "storage": storage}
     if not is_url(path):
-        extra = [name for name, value in given.items() if value is not None]
-        if extra and isinstance(path, str | Path):
-            raise ValueError(f"{extra[0]} goes with a URL, such as s3://bucket/photos.fds, but {os.fspath(path)} is a folder")
+        if (cache, cache_size, storage) != (None, None, None) and isinstance(path, str | Path):
+            what = "cache, cache_size and storage go with a URL, such as s3://bucket/photos.fds"
+            raise ValueError(f"{what}, but {os.fspath(path)} is a folder")
         return path
     url = str(path)
     folder = cache if cache is not None else os.environ.get("FASTDATA_CACHE")

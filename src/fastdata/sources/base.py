@@ -74,7 +74,7 @@ def release() -> None:
 
 
 def read_range(path: AnyPath, offset: int, length: int) -> bytes:
-    """Read `length` bytes of a file from `offset` on. A URL stays open, since the next range is on its way."""
+    """Read `length` bytes of a file from `offset` on. A URL stays open, since the next range may have come too."""
     with nullcontext(open_once(path, _open_binary)) if isinstance(path, UrlPath) else path.open("rb") as file:
         file.seek(offset)
         data: bytes = file.read(length)

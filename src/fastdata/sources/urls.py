@@ -15,7 +15,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -50,7 +50,8 @@ class Client:
         self._listed: list[str] = []
         self._folders: dict[str, dict[str, int]] = {}  # the size of each file or FOLDER, by name, in each folder below those
         self._sizes: dict[str, int | None] = {}  # of the objects that were asked for one by one
-        self._copy: tuple[str, Any] | None = None  # the URL and the file of the last one
+        self.copies = ExitStack()
+        self._copy = "", ""  # the URL and the path of the last one
 
     def at(self, url: str) -> tuple[Bucket, str]:
         """Return the bucket of an object, and its key there."""
@@ -128,23 +129,18 @@ class Client:
 
     def copy(self, url: str) -> str:
         """Return the path of an object's copy on a local disk. The copy has no name, and lasts until another one is made."""
-        if self._copy is None or self._copy[0] != url:
-            size, (bucket, key) = self.size_of_object(url), self.at(url)
-            self.close_copy()
+        if self._copy[0] != url:
+            size, (bucket, key), self._copy = self.size_of_object(url), self.at(url), ("", "")
+            self.copies.close()
             try:
-                file = tempfile.TemporaryFile(prefix="fastdata-")
+                file = self.copies.enter_context(tempfile.TemporaryFile(prefix="fastdata-"))
                 with self.waiting():
                     bucket.download(key, size, file.fileno())
             except OSError as error:
                 where = f"{url} cannot be copied to {tempfile.gettempdir()}"
                 raise StoreError(f"{where}: {error.strerror}; set TMPDIR to a folder on another disk") from None
-            self._copy = url, file
-        return f"/proc/self/fd/{self._copy[1].fileno()}"
-
-    def close_copy(self) -> None:
-        if self._copy is not None:
-            self._copy[1].close()
-        self._copy = None
+            self._copy = url, f"/proc/self/fd/{file.fileno()}"
+        return self._copy[1]
 
 
 def _no_object(url: str) -> FileNotFoundError:
@@ -175,7 +171,7 @@ def reading_urls(storage: Storage | None = None) -> Iterator[None]:
     finally:
         _current.reset(token)
         _opened.remove(client)
-        client.close_copy()
+        client.copies.close()
         client.pool.shutdown(cancel_futures=True)
 
 
@@ -340,21 +336,19 @@ def look_at_all(root: AnyPath, names: Iterable[str]) -> None:
         _client().look(urls)
 
 
-def read_ahead(items: Iterable[T], wanted: Callable[[T], Iterable[AnyPath]], size: Callable[[T], int]) -> Iterator[T]:
-    """Yield items in order, and ask for the objects at the wanted paths of the next ones."""
-    queue, client = deque[tuple[T, list[str]]](), _client()
-
-    def first() -> Iterator[T]:
-        item, urls = queue.popleft()
+def read_ahead(items: Iterable[tuple[T, Iterable[AnyPath], int]]) -> Iterator[T]:
+    """Yield items that come with the paths of their files and a size in bytes, and ask for the objects of the next items."""
+    queue, client, rest = deque[tuple[T, list[str], int]](), _client(), iter(items)
+    while True:
+        while len(queue) < MAX_AHEAD and sum(size for _, _, size in queue) < MAX_AHEAD_BYTES:
+            if (found := next(rest, None)) is None:
+                break
+            urls = [str(path) for path in found[1] if isinstance(path, UrlPath)]
+            client.requested.update({url: client.pool.submit(client.read, url) for url in urls})
+            queue.append((found[0], urls, found[2]))
+        if not queue:
+            return
+        item, urls, _ = queue.popleft()
         yield item
         for url in urls:
             client.requested.pop(url, None)
-
-    for item in items:
-        urls = [str(path) for path in wanted(item) if isinstance(path, UrlPath)]
-        client.requested.update({url: client.pool.submit(client.read, url) for url in urls})
-        queue.append((item, urls))
-        while len(queue) == MAX_AHEAD or sum(size(one) for one, _ in queue) >= MAX_AHEAD_BYTES:
-            yield from first()
-    while queue:
-        yield from first()
