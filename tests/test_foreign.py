@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -137,16 +138,28 @@ def raising(error: BaseException) -> Any:
     raise error
 
 
+def a_function() -> Any:
+    return lambda: 0
+
+
+def a_generator() -> Any:
+    return (k for k in range(3))
+
+
+def with_gradient() -> Any:
+    return [torch.ones(2, requires_grad=True) * 2]
+
+
 @pytest.mark.parametrize(
     ("make", "kind", "says"),
     [
-        (lambda: lambda: 0, Exception, "pickle"),
+        (a_function, Exception, "pickle"),
         (threading.Lock, TypeError, "pickle"),
-        (lambda: (k for k in range(3)), TypeError, "pickle"),
-        (lambda: [torch.ones(2, requires_grad=True) * 2], RuntimeError, "requires_grad"),
-        (lambda: sys.exit(3), LoaderError, "SystemExit: 3"),
-        (lambda: raising(KeyboardInterrupt()), LoaderError, "KeyboardInterrupt"),
-        (lambda: raising(Panic("index out of bounds")), LoaderError, "Panic: index out of bounds"),
+        (a_generator, TypeError, "pickle"),
+        (with_gradient, RuntimeError, "requires_grad"),
+        (partial(sys.exit, 3), LoaderError, "SystemExit: 3"),
+        (partial(raising, KeyboardInterrupt()), LoaderError, "KeyboardInterrupt"),
+        (partial(raising, Panic("index out of bounds")), LoaderError, "Panic: index out of bounds"),
     ],
 )
 def test_what_a_worker_cannot_send_is_an_error_after_the_batches_before_it(make, kind, says):

@@ -116,7 +116,7 @@ def test_the_same_files_as_nanogpt_makes(tmp_path: Path) -> None:
     dataset = TokenDataset(path, block_size=50, mode="sequential")
     assert dataset.decode(dataset[0]) == TEXT[:51] and dataset[0].dtype == torch.uint16
     assert list(verify(path)) == [] and run(PREP[0], "tools/check_format.py", path, cwd=Path(__file__).parents[1]).returncode == 0
-    assert any(f"vocab_size {len(set(TEXT))}, largest" in line for line in info_lines(Store(path, "tokens")))
+    assert any(f"vocab size {len(set(TEXT))}, largest" in line for line in info_lines(Store(path, "tokens")))
 
 
 def test_another_text_with_the_characters_of_a_store(tmp_path: Path) -> None:
