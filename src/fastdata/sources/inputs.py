@@ -24,7 +24,7 @@ from fastdata.words import number_of
 
 T = TypeVar("T")
 
-BLOCK = 32  # items that are compressed together: each that is asked for out of turn costs the unpacking of so many
+BLOCK = 32  # items that are compressed together: reading one of them out of order unpacks them all
 SHUFFLE_SEED = 0  # it determines the bytes of a store, so it must never change
 
 
