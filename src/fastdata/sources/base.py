@@ -134,7 +134,7 @@ def even_sizes(path: AnyPath, count: int) -> list[int]:
 def list_tables(
     read: Callable[[AnyPath, str], Table], root: AnyPath, files: list[AnyPath], options: LabelOptions, *errors: type[Exception]
 ) -> SourceList:
-    """List the inputs of files that have the same columns. errors: what `read` raises besides for a damaged file."""
+    """List the inputs of files that have the same columns. errors: other exceptions that `read` raises for a damaged file."""
     inputs, labels, first = Packed[Source](), Packed[Value](), None
     for path in files:
         try:
