@@ -1,4 +1,4 @@
-"""URLs of object storage, and what is there, through obstore, behind one small interface.
+"""URLs of object storage, and the objects there, through obstore, behind one small interface.
 
 A process that has used obstore may fork, but its children would hang if they used it: they get an error. So workers of datasets and
 loaders leave it to the downloader.

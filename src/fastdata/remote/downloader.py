@@ -52,7 +52,7 @@ class FileRequest(NamedTuple):
 
 
 class ReadSchedule(NamedTuple):
-    """What one Loader will read of one store.
+    """The planned reads of one store by one Loader.
 
     stamp: the modification time of its file.
     clock: how many samples were read.

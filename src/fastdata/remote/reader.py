@@ -394,7 +394,7 @@ class ScheduleWriter:
 
 
 class _ScheduleFile:
-    """What one Loader will read of one store, written for its downloader. The files go with the object."""
+    """The planned reads of one store by one Loader, written for its downloader. The files go with the object."""
 
     def __init__(self, store: RemoteStore) -> None:
         self._store, self._session = store, store.session  # whose files are removed with it

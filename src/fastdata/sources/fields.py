@@ -174,7 +174,7 @@ def _member(inputs: SourceList, field: Field, k: int) -> Column:
 
 
 def with_groups(inputs: SourceList) -> SourceList:
-    """Return the inputs where lists next to boxes or keypoints belong to the same instances, with the size of each image.
+    """Return the inputs with lists next to boxes or keypoints in one group of instances, and with the size of each image.
 
     What whole numbers and keypoints stand for comes from the file that an export writes, if it lies beside them.
     """

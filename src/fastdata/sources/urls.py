@@ -102,7 +102,7 @@ class Client:
             self._sizes.update(zip(new, self.pool.map(self._ask_size, new), strict=True))
 
     def size(self, url: str, *, folders: bool = False) -> int | None:
-        """Return the size of an object; FOLDER for a folder that was listed, or, if `folders`, for any; None for neither."""
+        """Return the size of an object, FOLDER for a listed folder or, if `folders`, for any folder, or None for neither."""
         if url in self._folders:
             return FOLDER
         if self._is_listed(url):

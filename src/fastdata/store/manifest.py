@@ -88,7 +88,7 @@ class Variant(Entry, frozen=True):
 
     @property
     def of(self) -> str:
-        """The name of the variant of the first image that this one belongs to, which has the same heights and widths."""
+        """The name of the first image's variant that this variant belongs to, of the same heights and widths."""
         return self.name.rpartition("-")[2]
 
 

@@ -32,7 +32,7 @@ AT_ONCE = 1 << 18  # inputs gathered at once: 512 KiB of uint16 stay in the cach
 class TokenDataset(Fixed, Dataset[Any]):
     """Rows of tokens from a store that was prepared with `--tokenizer` or `--train-bpe`. RAMDataset holds one in memory.
 
-    `ds[i]` is a tensor [block_size + 1], uint16 or uint32: the last of its tokens are the targets of the first, and `NextToken`
+    `ds[i]` is a tensor [block_size + 1], uint16 or uint32: inputs and, from the second token on, their targets; `NextToken`
     makes both from a batch on the device. The largest number of the dtype (65535 for uint16) means "no token" and fills the end of
     a row that is not full. A store that uses this number as an id is read as uint32.
 
