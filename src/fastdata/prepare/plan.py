@@ -42,8 +42,8 @@ CPU_AVX2 = 11  # OpenCV's number for it, which cv2 does not export
 class Plan:
     """The sources, and how to make a store of them.
 
-    `options` is a dataclass for each kind of data. Its `libraries` are packages whose versions affect the bytes, its `unit` the unit
-    of progress, "img" for inputs or "B" for bytes of input; `variants()` returns the (name, size, form) of each variant.
+    `options` is a dataclass for each kind of data. Its `libraries` are packages whose versions affect the bytes, its `unit` that of
+    progress, "img" for inputs or "B" for bytes of input; `variants()` returns the (name, size, form) of each variant.
     """
 
     options: Any
