@@ -224,7 +224,7 @@ def list_archives(source: StrPath, options: LabelOptions, fields: Sequence[Field
 
 
 def _kind_of(name: str) -> str:
-    """Return the kind of the archives with such a name; "" for none."""
+    """Return the kind of archives with this name, or "" for none."""
     return next((kind for ending, kind in ENDINGS.items() if name.lower().endswith(ending)), "")
 
 

@@ -70,7 +70,7 @@ class Member(NamedTuple):
 
 
 def _members(file: BinaryIO, path: AnyPath) -> Iterator[Member]:
-    """Yield the members that are not folders. Anything but zeros behind them is an error: tarfile takes damage for the end."""
+    """Yield the members that are not folders. Anything but zeros after them is an error, since tarfile takes damage for the end."""
     total, end = file.seek(0, os.SEEK_END), 0
     file.seek(0)
     try:
