@@ -63,6 +63,7 @@ class Modality:
         item: one sample in messages: "image", "document".
         options: the dataclass of the options of `fastdata-prep`.
         exports: formats that `fastdata export` writes, the default first.
+        datasets: the classes in module `dataset` that read from disk, and from memory.
         named: whether names.txt has a line for each sample.
     """
 
@@ -70,6 +71,7 @@ class Modality:
     item: str
     options: type[Any]
     exports: tuple[str, ...]
+    datasets: tuple[str, str]
     named: bool = True
 
     def module(self, name: str) -> Any:
@@ -82,7 +84,7 @@ class Modality:
 
     def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
         """Return the dataset class that `fastdata.open`, or RAMDataset, uses."""
-        raise NotImplementedError
+        return getattr(self.module("dataset"), self.datasets[in_memory])
 
 
 def find(name: str) -> Modality:

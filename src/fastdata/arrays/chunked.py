@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from fastdata.arrays.sections import Box, touched
 from fastdata.data.in_memory import InMemoryRecords
-from fastdata.errors import FormatError
+from fastdata.errors import FormatError, LoaderError
 from fastdata.store.store import Store, StoreLocation, StoreSamples, Use
 from fastdata.types import Array, StrPath
 
@@ -60,6 +60,21 @@ class StoreArrays(StoreSamples):
     def shape(self, row: int, sides: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a box with these sides, channels included."""
         return tuple(sides) if self.channels is None else (int(self.channels[row]), *sides)
+
+    def read_boxes(self, rows: Array, boxes: tuple[Array, ...], outside: int, allocate: Callable[..., Array]) -> Array:
+        """Read a box from each array: [n, ...]. boxes: starts and sides, int64 [n, axes], and axes to mirror, bool [n, axes]."""
+        starts, sides, flips = (part.tolist() for part in boxes)
+        shapes = {self.shape(row, side) for row, side in zip(rows.tolist(), sides, strict=True)}
+        if len(shapes) != 1:
+            found = ", ".join(" x ".join(map(str, shape)) for shape in sorted(shapes)[:4])
+            raise LoaderError(
+                f"a batch needs arrays of one shape, but these have {found}: give the dataset a crop, such as "
+                "crop=fastdata.RandomCrop(64), and keep arrays of different channels in different stores"
+            )
+        out = allocate((len(rows), *shapes.pop()), self.dtype)
+        for row, start, flip, target in zip(rows.tolist(), starts, flips, out, strict=True):
+            self.read(row, start, flip, target, outside)
+        return out
 
     def read(self, row: int, start: Sequence[int], flips: Sequence[bool], out: Array, outside: int) -> None:
         """Copy a box of an array into `out`, [channels, ...] or [...]. Each value is copied once.

@@ -16,14 +16,12 @@ from fastdata.data.dataset import Allocate, SlotDataset, Timing, counted_of, in_
 from fastdata.data.in_memory import how_many
 from fastdata.data.opening import RAMDataset
 from fastdata.data.random import ROW_MASK, repeated, uniforms
-from fastdata.errors import LoaderError, StoreError
+from fastdata.errors import StoreError
 from fastdata.images.crops import Crop
 from fastdata.remote.bucket import Storage
 from fastdata.remote.reader import locate
 from fastdata.store.store import Use
 from fastdata.types import Array, StrPath
-
-Boxes = tuple[Array, Array, Array]
 
 
 class ArrayDataset(SlotDataset):
@@ -109,7 +107,7 @@ class ArrayDataset(SlotDataset):
         if self.crop is not None:
             starts, sides = self.crop.starts(u[axes:], sides), np.broadcast_to(self.crop.sides(axes), sides.shape)
         boxes = starts, sides, u[:axes].T < self.flips
-        values, *masks = (_read(part, rows, boxes, part.mask * self.ignore_index, allocate) for part in self._parts)
+        values, *masks = (part.read_boxes(rows, boxes, part.mask * self.ignore_index, allocate) for part in self._parts)
         return values, masks[0] if masks else self._all.targets[rows]
 
     def uses(self, indices: Array) -> list[Use]:
@@ -166,19 +164,3 @@ class RAMArrays(RAMDataset, ArrayDataset):
         count = how_many(np.sum([part.sizes() for part in self._parts], axis=0), max_bytes)
         for part in self._parts:
             part.copy_to_memory(count, shared=shared)
-
-
-def _read(arrays: StoreArrays, rows: Array, boxes: Boxes, outside: int, allocate: Allocate) -> Array:
-    """Read a box from each array: [n, ...]. boxes: starts and sides, int64 [n, axes], and the axes to mirror, bool [n, axes]."""
-    starts, sides, flips = (part.tolist() for part in boxes)
-    shapes = {arrays.shape(row, side) for row, side in zip(rows.tolist(), sides, strict=True)}
-    if len(shapes) != 1:
-        found = ", ".join(" x ".join(map(str, shape)) for shape in sorted(shapes)[:4])
-        raise LoaderError(
-            f"a batch needs arrays of one shape, but these have {found}: give the dataset a crop, such as "
-            "crop=fastdata.RandomCrop(64), and keep arrays of different channels in different stores"
-        )
-    out = allocate((len(rows), *shapes.pop()), arrays.dtype)
-    for row, start, flip, target in zip(rows.tolist(), starts, flips, out, strict=True):
-        arrays.read(row, start, flip, target, outside)
-    return out

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from fastdata.arrays.chunked import StoreArrays
+from fastdata.arrays.files import ENDING
 from fastdata.store.export import write_folders
 from fastdata.store.store import Store
-
-ENDING = re.compile(r"\.(npy|npz|nii|nii\.gz)$", re.IGNORECASE)  # names in .npz files may have other dots
 
 
 def export(store: Store, root: Path, to: str, size: int | None, tick: Callable[[int], None]) -> int:

@@ -6,6 +6,7 @@ import gzip
 import importlib
 import math
 import os
+import re
 import zipfile
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from fastdata.types import Array
 
 NIFTI = (".nii", ".nii.gz")
 ENDINGS = (".npy", ".npz", *NIFTI)
+ENDING = re.compile(r"\.(npy|npz|nii|nii\.gz)$", re.IGNORECASE)
 BLOCK = 1 << 20
 CHECKED_VALUES = 1 << 22  # at once
 HEADER_BYTES = 1 << 16  # a header of .npy is smaller
@@ -45,9 +47,7 @@ def ending_of(name: str) -> str:
 
 def stem_of(name: str) -> str:
     """Return a path without its extension, if arrays have this extension: names in .npz files may have other dots."""
-    normal = os.path.normpath(name)
-    ending = ending_of(normal)
-    return normal[: -len(ending)] if ending in ENDINGS else normal
+    return ENDING.sub("", os.path.normpath(name))
 
 
 def read_array(path: AnyPath, key: str | None, max_bytes: int) -> Array:

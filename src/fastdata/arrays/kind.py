@@ -40,6 +40,7 @@ class ArrayModality(Modality):
     item = "array"
     options = ArrayOptions
     exports = ("npy",)
+    datasets = "ArrayDataset", "RAMArrays"
 
     def detect(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether there are files of arrays and no images."""
@@ -54,11 +55,6 @@ class ArrayModality(Modality):
                 return False
             found = found or name.lower().endswith(ENDINGS)
         return found
-
-    def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
-        from fastdata.arrays.dataset import ArrayDataset, RAMArrays
-
-        return RAMArrays if in_memory else ArrayDataset
 
 
 KIND = ArrayModality()

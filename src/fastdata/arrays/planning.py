@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,12 +86,10 @@ def _list_arrays(path: AnyPath, options: ArrayOptions) -> SourceList:
 def _arrays_of(root: AnyPath, source: Source, key: str | None) -> list[ArraySource]:
     """Return the arrays of an .npz file, or the file itself."""
     alone = ArraySource(source.name, source.label, source.size, source.problem)
-    if ending_of(source.name) != ".npz" or source.problem or key is not None:
-        return [alone]
-    try:
-        names = npz_names(root / source.name)
-    except Exception:  # noqa: BLE001  whatever zipfile raises for a bad file; reading it later reports the error
-        return [alone]
+    names = list[str]()
+    if ending_of(source.name) == ".npz" and not source.problem and key is None:
+        with suppress(Exception):  # whatever zipfile raises for a bad file; reading it later reports the error
+            names = npz_names(root / source.name)
     if len(names) < 2:
         return [alone]
     size = source.size // len(names)

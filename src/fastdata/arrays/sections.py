@@ -58,10 +58,7 @@ def merge(stores: Sequence[Store], samples: Sequence[Array]) -> dict[str, Any]:
 
 
 def samples_dtype(of: Any) -> np.dtype[Any]:
-    """Return the dtype of a row of samples.npy: label, sides (channels first, padded with zeros), number of the first record.
-
-    of: a manifest, or a plan.
-    """
+    """Return the dtype of a row of samples.npy, of a manifest or a plan: label, sides (channels first), first record."""
     return sample_columns(of.labels, [("shape", "<u4", (MAX_AXES + 1,)), ("first", "<u8")])
 
 

@@ -63,15 +63,13 @@ def default_chunk(axes: int, cell: int) -> tuple[int, ...]:
 
 def laid_out(shape: tuple[int, ...], channels: str) -> tuple[int, tuple[int, ...]]:
     """Return the number of channels (1 without such an axis) and the sides of the other axes, or raise a CodecError."""
-    if channels != "none" and shape:
-        count, sides = (shape[0], shape[1:]) if channels == "first" else (shape[-1], shape[:-1])
-    else:
-        count, sides = 1, shape
+    axes = {"none": ((), shape), "first": (shape[:1], shape[1:]), "last": (shape[-1:], shape[:-1])}
+    count, sides = axes[channels]
     if not 1 <= len(sides) <= MAX_AXES:
         raise CodecError(f"its shape is {shape}, but must have one to {MAX_AXES} axes, besides --channels", "axes")
     if not math.prod(shape):
         raise CodecError(f"its shape is {shape}: it is empty", "empty")
-    return count, sides
+    return math.prod(count), sides
 
 
 PLAN_TYPES = ArrayRecipe, (Source, ArraySource)

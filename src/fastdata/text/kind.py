@@ -47,6 +47,7 @@ class TokenModality(Modality):
     options = TokenOptions
     named = False
     exports = ("nanogpt",)
+    datasets = "TokenDataset", "RAMTokens"
 
     def detect(self, source: StrPath, given: Mapping[str, Any]) -> bool:
         """Return whether a tokenizer is given, or the source is a .bin file, or a folder of only .bin and nanoGPT's meta.pkl."""
@@ -61,11 +62,6 @@ class TokenModality(Modality):
                 return False
             found = found or name.lower().endswith(".bin")
         return found
-
-    def dataset(self, manifest: Any, *, in_memory: bool = False) -> Any:
-        from fastdata.text.dataset import RAMTokens, TokenDataset
-
-        return RAMTokens if in_memory else TokenDataset
 
 
 KIND = TokenModality()

@@ -50,11 +50,8 @@ class TextList:
     max_bytes: int
     skipped: Counter[str]
     shard_bytes: int
+    are_tokens: bool
     notes: tuple[str, ...] = ()
-
-    @property
-    def are_tokens(self) -> bool:
-        return all(format_of(piece.name)[0] == "bin" for piece in self.pieces)
 
     def texts(self) -> Iterator[str]:
         """Yield the documents that can be read."""
@@ -138,11 +135,9 @@ def _end_id(engine: TokenizerEngine, spec: Spec, end_token: str | None) -> int |
     """Return the id that follows each document, or None."""
     if end_token == "none" or (end_token is None and spec.engine == "none"):
         return None
-    if end_token is None and engine.end is None:
+    number = engine.end if end_token is None else int(end_token) if end_token.isdecimal() else engine.id_of(end_token)
+    if end_token is None and number is None:
         raise PrepError(f"{spec.name} does not say which token ends a document: give --end-token TOKEN, or --end-token none")
-    if end_token is None:
-        return engine.end
-    number = int(end_token) if end_token.isdecimal() else engine.id_of(end_token)
     if number is None or number >= engine.vocab_size:
         name = spec.name or "a file of uint16"
         raise PrepError(f"--end-token {end_token}: {name} has no such token; its vocabulary has {engine.vocab_size}")
@@ -219,7 +214,7 @@ def list_text(source: StrPath, cutting: Cutting, max_bytes: int = DOCUMENT_BYTES
     root = path if path.is_dir() else path.parent
     shard_bytes = min(max(sum(max(size, 0) for _, size, _ in found) // BUSY_SHARDS, LEAST_BYTES), MOST_BYTES)
     pieces = [piece for name, size, problem in found for piece in _pieces(root, name, size, problem, cutting, shard_bytes)]
-    return TextList(root, pieces, cutting, max_bytes, skipped, shard_bytes, walk.notes())
+    return TextList(root, pieces, cutting, max_bytes, skipped, shard_bytes, not text, walk.notes())
 
 
 def _refuse_splits(path: AnyPath, names: list[str], *, tokens: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -162,11 +161,11 @@ def _batches(found: Iterable[Found]) -> Iterator[list[Found]]:
         yield batch
 
 
-def _encoded(engine: TokenizerEngine, batch: list[Found], skip: tuple[str, str] | None) -> Iterator[tuple[int | None, Ids]]:
-    """Yield the ids of each document, or the reason and detail why there are none."""
-    encoded = iter(_ids(engine, [text for _, text in batch if isinstance(text, str)])) if skip is None else repeat(skip)
-    for at, text in batch:
-        yield at, next(encoded) if isinstance(text, str) else reject_of(text)
+def _encoded(engine: TokenizerEngine, batch: list[Found], skip: tuple[str, str] | None) -> list[tuple[int | None, Ids]]:
+    """Return the ids of each document, or the reason and detail why there are none."""
+    texts = [text for _, text in batch if isinstance(text, str)]
+    encoded = iter(_ids(engine, texts) if skip is None else [skip] * len(texts))
+    return [(at, next(encoded) if isinstance(text, str) else reject_of(text)) for at, text in batch]
 
 
 def _ids(engine: TokenizerEngine, texts: Sequence[str]) -> Sequence[Ids]:
