@@ -32,11 +32,9 @@ def lines(count: int = 500) -> Path:
 
 
 @cache
-def store(count: int = 500, **options: Any) -> Path:
+def store(count: int = 500) -> Path:
     """The bytes of `lines()`, an end behind each."""
-    out = folder() / "lines.fds"
-    fastdata.prep(lines(count), out, **{"tokenizer": "bytes", "split_lines": True, "workers": 1, **options})
-    return out
+    return fastdata.prep(lines(count), folder() / "lines.fds", tokenizer="bytes", split_lines=True, workers=1).out
 
 
 def tokens(path: Path) -> Array:

@@ -143,15 +143,6 @@ def test_wrong_use() -> None:
             with_tokens([Column("caption", "text"), Column("n", "int64")], options)
 
 
-def test_a_text_that_cannot_be_tokenized_is_rejected(tmp_path: Path) -> None:
-    characters = tmp_path / "characters.json"
-    characters.write_text(json.dumps(sorted(set("abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,0123456789'"))))
-    done = prepared(table(), tmp_path / "o.fds", "caption", f"{characters}:5")
-    (first, *_) = Store(done.out).rejects()
-    assert first["reason"] == "unknown-character" and "'ü': not among the" in first["detail"] and first["name"] == "01.png"
-    assert LMDBDataset(done.out).columns["caption"][0].tolist() == [0] * 5  # no token to pad with: 0
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.text(), st.none() | st.integers(3, 12))
 def test_any_text_comes_back_from_its_tokens(text: str, length: int | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -59,12 +58,11 @@ def packed_nifti() -> dict[str, bytes]:
     return {f"{name}.gz": gzip.compress(data, mtime=0) for name, data in nifti().items()}
 
 
-FORMATS: dict[str, tuple[Callable[[], Mapping[str, bytes]], str, int]] = {
-    "npy": (npy, "truncated", 3000),
-    "npz": (npz, "always", 2000),
-    "nifti": (nifti, "truncated", 500),
-    "nifti_gz": (packed_nifti, "always", 500),
-}
-for _name, (_files, _exact, _cases) in FORMATS.items():
-    _options: dict[str, Any] = {"exact": _exact, "cases": _cases, "allowed": (Exception,)}  # a worker rejects what raises any
-    TARGETS[f"array_{_name}"] = Target(read_array, _files, **_options)
+_ALL: tuple[tuple[str, Any, Any, int], ...] = (
+    ("npy", npy, "truncated", 3000),
+    ("npz", npz, "always", 2000),
+    ("nifti", nifti, "truncated", 500),
+    ("nifti_gz", packed_nifti, "always", 500),
+)
+for _name, _files, _exact, _cases in _ALL:  # a worker rejects what raises any error
+    TARGETS[f"array_{_name}"] = Target(read_array, _files, exact=_exact, cases=_cases, allowed=(Exception,))
