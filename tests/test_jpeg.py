@@ -205,10 +205,7 @@ def test_a_header_that_asks_for_gigabytes_is_refused_before_it_is_decoded(codec:
 
 # Crop before decode: what is cut out of the compressed bytes
 
-SAMPLINGS = {
-    "4:2:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
-    "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
-}
+SAMPLINGS = {"4:2:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420, "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444}
 SAMPLING_422, SAMPLING_440 = cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440
 MCU = {"4:2:0": 16, "4:4:4": 8, "grey": 8}
 HEALTHY = encode_jpeg(picture(2, 70, 90))

@@ -18,18 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import fastdata
-import fastdata.store.export
 from archives import write_tar
-from fastdata import (
-    CenterCrop,
-    LMDBDataset,
-    Loader,
-    MaskDataset,
-    RAMDataset,
-    RandomCrop,
-    RandomResizedCrop,
-    Resize,
-)
+from fastdata import CenterCrop, LMDBDataset, Loader, MaskDataset, RAMDataset, RandomCrop, RandomResizedCrop, Resize
 from fastdata.data.random import uniforms
 from fastdata.errors import CodecError, PrepError, StoreError
 from fastdata.images.prepare import MaskRecipe, decode_mask, read_palette
@@ -438,10 +428,7 @@ def test_samples_of_a_tar_that_lack_an_image_are_rejected(tmp_path: Path) -> Non
     write_tar(tmp_path / "s.tar", members)
     made = fastdata.prep(tmp_path / "s.tar", tmp_path / "o.fds", images=("left=left.png", "right=right.png"), workers=1)
     found = rejected(made.out)
-    assert {name: reason for name, (reason, _) in found.items()} == {
-        "s.tar/1.left.png": "missing-field",
-        "s.tar/2": "no-image",
-    }
+    assert {name: reason for name, (reason, _) in found.items()} == {"s.tar/1.left.png": "missing-field", "s.tar/2": "no-image"}
     assert (made.kept, made.skipped) == (1, {".mask.png": 1})
 
 

@@ -51,10 +51,7 @@ CASES: dict[str, tuple[Callable[[], Path], dict[str, Any]]] = {
     "tokens, sequential": (tokens, {"block_size": 700, "mode": "sequential", "documents": "mask"}),
     "tokens, align": (tokens, {"block_size": 700, "documents": "align"}),
     "tokens, document": (tokens, {"block_size": 700, "mode": "document"}),
-    "arrays": (
-        stores.masked_arrays,
-        {"crop": RandomCrop((17, 9, 20), padding=2), "flips": (0.5, 0, 1), "ignore_index": 9},
-    ),
+    "arrays": (stores.masked_arrays, {"crop": RandomCrop((17, 9, 20), padding=2), "flips": (0.5, 0, 1), "ignore_index": 9}),
 }
 NAMES = {"images": "RAMImages", "tokens": "RAMTokens", "arrays": "RAMArrays"}
 

@@ -136,12 +136,7 @@ def decode_jpeg(data: bytes | memoryview | Array, *, gray: bool = False) -> Arra
 
 
 def decode_jpeg_into(
-    scratch: Callable[[int], Array],
-    data: bytes | memoryview | Array,
-    size: tuple[int, int],
-    *,
-    gray: bool,
-    fast: bool = False,
+    scratch: Callable[[int], Array], data: bytes | memoryview | Array, size: tuple[int, int], *, gray: bool, fast: bool = False
 ) -> Array:
     """Decode a JPEG to [H, W, 3 or 1] as `decode_jpeg` does, but into existing memory, and perhaps at a smaller scale.
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastdata.codecs import CODECS
-from fastdata.codecs.pixels import JPEGS
 from fastdata.errors import CodecError, PrepError
 from fastdata.images.kind import ImageOptions
 from fastdata.images.prepare import ImageRecipe, MaskRecipe, is_binary, mask_values, read_palette
@@ -96,8 +95,6 @@ def _named_images(options: ImageOptions) -> list[tuple[NamedImage, str]]:
         if match is None or match[1] in ("mask", "masks", *found):  # an export has masks under these names
             raise ValueError(f"--images {text}: give {IMAGE_FORM}; names have letters, digits and _, differ, and are not mask")
         image = NamedImage(match[1], match[3] or options.codec, int(match[4] or options.bits), bool(match[5]) or options.gray)
-        if image.bits > 8 and image.codec in JPEGS:
-            raise ValueError(f"--images {text}: 16 bits do not fit into codec {image.codec}: give rgb or png, as in {IMAGE_FORM}")
         found[image.name] = image, match[2]
     if len(found) == 1:
         raise ValueError(f"--images {options.images[0]} is given once, but a sample needs several: give each, or leave it out")

@@ -80,8 +80,9 @@ class ImageRecipe:
             raise ValueError(
                 f"--size is {', '.join(map(str, sizes)) or 'nothing'}, but sizes must be different numbers from 1 to 65500"
             )
-        if self.bits > 8 and self.codec in JPEGS:
-            raise ValueError("--bits is 16, but a JPEG holds 8: choose rgb or png for --codec")
+        for codec, bits in [(self.codec, self.bits), *((image.codec, image.bits) for image in self.images)]:
+            if bits > 8 and codec in JPEGS:
+                raise ValueError(f"16 bits do not fit into codec {codec}: give rgb or png, with --codec or in --images")
         if not 1 <= self.quality <= 100:
             raise ValueError(f"--quality is {self.quality}, but must be from 1 to 100")
 
