@@ -330,7 +330,7 @@ class ImageDataset(SlotDataset):
 
     def sample_bytes(self) -> int:
         """Return the bytes of the largest sample, before a transform."""
-        pixels = [view.most_pixels(*self.sides()) for view in self.views]
+        pixels = [view.most_pixels(self.sides) for view in self.views]
         images = sum(source.form.nbytes(count) for source in self._sources for count in pixels)
         return int(images + (self._masks.form.nbytes(pixels[0]) if self._masks else 0))
 

@@ -102,13 +102,14 @@ class View:
         windows = self._windows(boxes, np.array(shapes[:1] if one_shape else shapes), heights, widths)
         return list(map(Sample, zip(*boxes.T.tolist(), strict=True), windows, shapes, zip(*flips.T.tolist(), strict=True)))
 
-    def most_pixels(self, heights: Array, widths: Array) -> int:
-        """Return the pixels of the largest output of images with these sides."""
+    def most_pixels(self, sides: Callable[[], tuple[Array, Array]]) -> int:
+        """Return the pixels of the largest output. `sides` returns all heights and widths, and is called only if they matter."""
         crop = self.crop
+        if crop is not None and crop.shape is not None:
+            return math.prod(crop.shape)
+        heights, widths = sides()
         if crop is None:
             return int((heights * widths).max())
-        if crop.shape is not None:
-            return math.prod(crop.shape)
         heights, widths = np.unique([heights, widths], axis=1)
         boxes = crop.boxes(np.zeros((crop.draws, len(heights))), heights, widths)
         return max(map(math.prod, crop.shapes(boxes)))
