@@ -189,7 +189,7 @@ class FileImages(_Listed, _Holdable):
     form = Form("file", 3, "uint8")
     location = "image files"
     columns: Mapping[str, ColumnValues] = {}
-    placement: Any = None  # which only columns with a geometry need
+    placement: Any = None  # files have no columns with a geometry
     stores: Mapping[Path, Store] = {}
 
     def __init__(self, paths: Sequence[StrPath], targets: Any = None) -> None:
