@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, Dataset
 
 from fastdata import CenterCrop, LMDBDataset, Loader, Prefetcher, RandomCrop, Trainer
 from support import step_of
+from training import summed
 
 EPOCHS = 2
 
@@ -81,10 +81,6 @@ class Small(nn.Module):
         return self.head(self.dropout(self.layers(x.float() / 64)))
 
 
-def loss(model: Any, batch: Any) -> tuple[Tensor, int]:
-    return cross_entropy(model(batch[0]), batch[1], reduction="sum"), len(batch[1])
-
-
 def accuracy(outputs: Tensor, batch: Any) -> tuple[Tensor, int]:
     return (outputs.argmax(1) == batch[1]).sum(), len(batch[1])
 
@@ -109,7 +105,8 @@ def trainer(job: dict[str, Any]) -> Trainer:
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002
     random.seed(1)
-    model, dropout = Small(job.get("dropout", 0.3)), job.get("dropout", 0.3)
+    dropout = job.get("dropout", 0.3)
+    model = Small(dropout)
     if job.get("plateau"):
         optimizer: Any = torch.optim.AdamW(model.parameters(), lr=0.01)
         scheduler: Any = (ReduceLROnPlateau(optimizer, factor=0.5, patience=0), "accuracy")
@@ -119,7 +116,7 @@ def trainer(job: dict[str, Any]) -> Trainer:
     chosen = {"precision": "fp32", "accumulate": 2, "save_every": 1, "keep_last": 3}
     return Trainer(
         model,
-        loss,
+        summed,
         optimizer,
         scheduler=scheduler,
         clip_norm=1.0,

@@ -18,8 +18,8 @@ from torch.nn.utils import parametrize
 
 from fastdata import GPUNormalize
 from fastdata.gpu.bias import dead_biases, drop_dead_bias
+from test_normalize import on_each_device
 
-CUDA = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")])
 CONVS: dict[int, type[nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED: dict[int, type[nn.Module]] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 NORMS: dict[int, type[nn.Module]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
@@ -45,7 +45,7 @@ def same(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("device", ["cpu", CUDA])
+@on_each_device
 @pytest.mark.parametrize("kind", [CONVS, TRANSPOSED])
 @pytest.mark.parametrize("options", [{}, {"momentum": None}, {"track_running_stats": False}, {"affine": False}])
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -54,19 +54,18 @@ def test_training_and_evaluation_stay_the_same(rank: int, options: Any, kind: di
     after, old = copy.deepcopy(before), copy.deepcopy(before)
     assert drop_dead_bias(after) == ["0", "3.0"] and dead_biases(after) == []
     assert after[0].bias is None and after[3][0].bias is None and after[4].bias is not None
-    both = [(m, torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)) for m in (before, after)]
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (before, after)]
     for step in range(3):
-        x, outs = batch(rank, step).to(device, torch.float64), []
-        same(*(m.eval()(x) for m, _ in both))
-        for model, optimizer in both:
-            optimizer.zero_grad()
-            outs.append(model.train()(x))
-            (outs[-1] ** 3).mean().backward()
+        x = batch(rank, step).to(device, torch.float64)
+        same(before.eval()(x), after.eval()(x))
+        outs = before.train()(x), after.train()(x)
         same(*outs)
+        for out, optimizer in zip(outs, optimizers, strict=True):
+            optimizer.zero_grad()
+            (out**3).mean().backward()
+            optimizer.step()
         for name, p in after.named_parameters():
             same(before.get_parameter(name).grad, p.grad)
-        for _, optimizer in both:
-            optimizer.step()
         for name, value in after.named_buffers():
             shift = old.get_submodule({"1": "0", "3.1": "3.0"}[name.rpartition(".")[0]]).bias if "mean" in name else 0
             same(before.get_buffer(name), value + shift)

@@ -9,19 +9,16 @@ import gc
 import os
 import time
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
 from fastdata import GPUNormalize, Loader, Prefetcher
 from support import engine_of, under_way
 from test_copies import PASSES, are_wanted, augmented
-from training import net, trainer, values
 
 pytestmark = [
     pytest.mark.gpu,
@@ -113,33 +110,6 @@ def test_copies_run_beside_the_consumers_work():
             time.sleep(0.001)
         assert len(engine_of(loader)._queue) == 2 and done.query() and not torch.cuda.current_stream().query()
     assert images.is_cuda
-
-
-def test_a_trainer_waits_for_nothing_and_takes_the_same_steps():
-    dataset = TensorDataset(torch.randn(400, 6, dtype=torch.float64), torch.randint(3, (400,)))
-
-    def trained(loader: Any) -> Tensor:
-        model = net()
-        subject = trainer(model, partial(torch.optim.SGD, lr=0.1), device="cuda", log_every=10_000)
-        subject.fit(loader, max_steps=5)
-        steps = subject.steps(loader)
-        next(steps)
-        try:
-            torch.cuda.set_sync_debug_mode("error")
-            for _ in range(90):
-                next(steps)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        steps.close()
-        return values(model)
-
-    options = {"shuffle": True, "num_workers": 1, "seed": 1}
-    with Loader(dataset, 4, pin_memory=True, **options) as loader:
-        want = trained(loader)
-    with Loader(dataset, 4, device="cuda", **options) as loader:
-        assert torch.equal(trained(loader), want)
-    with Loader(dataset, 4, pin_memory=True, **options) as loader:
-        assert torch.equal(trained(Prefetcher(loader, "cuda")), want)
 
 
 # Memory

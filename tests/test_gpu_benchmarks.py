@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,24 +14,17 @@ GPU = Path(__file__).parents[1] / "benchmarks" / "gpu"
 PARTS = ("inputs", "copies", "normalize", "resnet50", "loaders")
 
 
-@pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """The report of a rehearsal of everything, as JSON and as Markdown."""
-    root = tmp_path_factory.mktemp("gpu")
-    write_pictures(root / "photos", 3, height=400, width=500, ending=".jpg")
-    options = ["--device", "cpu", "--quick", "--photos", root / "photos", "--work", root / "work", "--out", root / "out"]
-    done = run(sys.executable, GPU / "run.py", *options, seconds=540)
+@pytest.mark.slow
+def test_all_parts_run_to_their_end(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "photos", 3, height=400, width=500, ending=".jpg")
+    folders = [part for name in ("photos", "work", "out") for part in (f"--{name}", tmp_path / name)]
+    done = run(sys.executable, GPU / "run.py", "--device", "cpu", "--quick", *folders, seconds=540)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    (written,) = (root / "out").glob("*.json")
+    (written,) = (tmp_path / "out").glob("*.json")
     assert written.name.startswith("cpu-")
     text = written.with_suffix(".md").read_text()
-    assert str(root) not in text + written.read_text(), "where things lie is the machine's business"
-    return json.loads(written.read_text()), text
-
-
-@pytest.mark.slow
-def test_all_parts_run_to_their_end(rehearsed):
-    report, text = rehearsed
+    assert str(tmp_path) not in text + written.read_text(), "where things lie is the machine's business"
+    report = json.loads(written.read_text())
     assert [part["name"] for part in report["parts"]] == list(PARTS)
     assert {part["state"] for part in report["parts"]} == {"ok"}
     assert report["rehearsal"] and "A REHEARSAL" in text

@@ -24,7 +24,7 @@ on_each_device = pytest.mark.parametrize("device", ["cpu", CUDA])
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 PRESETS = {"imagenet": IMAGENET, "cifar": CIFAR, "half": ((0.5,), (0.5,)), "unit": ((0.0,), (1.0,))}
-HALVES = (torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
 
 Pair = tuple[tuple[float, ...], tuple[float, ...]]
@@ -52,21 +52,25 @@ def exact(pair: Pair, codes: np.ndarray, max_value: float) -> tuple[np.ndarray, 
     return y, bound
 
 
-def run_codes(pair: Pair, kind: torch.dtype, dtype: torch.dtype, device: str = "cpu") -> np.ndarray:
-    """What the module makes of every code of `kind`, as [channel, code] in float64."""
-    channels, count = len(pair[0]), LARGEST[kind] + 1
-    x = torch.arange(count, dtype=torch.int32).to(kind).expand(1, channels, 1, count).contiguous()
-    out = GPUNormalize(*pair, dtype=dtype).to(device)(x.to(device))
-    assert out.dtype == dtype and out.shape == x.shape
-    return out.cpu().double().numpy().reshape(channels, count)
+def run_codes(pair: Pair, kind: torch.dtype, module: nn.Module, device: str = "cpu", *, last: bool = False) -> np.ndarray:
+    """What a module makes of every code of `kind`, as [channel, code] in float64."""
+    channels = len(pair[0])
+    codes = torch.arange(LARGEST[kind] + 1, dtype=torch.int32).to(kind).view(1, 1, 16, -1).expand(1, channels, -1, -1)
+    layout = torch.channels_last if last else torch.contiguous_format
+    x = torch.empty(codes.shape, dtype=kind, device=device, memory_format=layout).copy_(codes)
+    out = module.to(device)(x)
+    assert (out.shape, out.stride(), out.dtype) == (x.shape, x.stride(), module.dtype)
+    return out.cpu().double().numpy().reshape(channels, -1)
 
 
-def assert_rounded(out: np.ndarray, y: np.ndarray, bound: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Equal to y rounded once where no midpoint lies within the bound, one of the two sides where one does."""
+def assert_close(out: np.ndarray, y: np.ndarray, bound: np.ndarray, dtype: torch.dtype) -> None:
+    """float32 within the bound; else y rounded once, or one of the two sides where a midpoint lies within the bound."""
+    if dtype is torch.float32:
+        assert (np.abs(out - y) <= bound).all()
+        return
     low, high = rounded(y - bound, dtype), rounded(y + bound, dtype)
     np.testing.assert_array_equal(out[low == high], rounded(y, dtype)[low == high])
     assert ((low <= out) & (out <= high)).all()
-    return low != high
 
 
 def image(channels: int, kind: torch.dtype = torch.uint8, *, last: bool = False, size: tuple[int, ...] = (4, 5)) -> torch.Tensor:
@@ -83,16 +87,17 @@ def test_every_code(name: str, device: str) -> None:
     """float32 is within the bound, and for uint8 at most 3e-7 off; half precision is y rounded once, or a neighbour."""
     pair = PRESETS[name]
     (y8, bound8), (y16, bound16) = exact(pair, np.arange(256), 255), exact(pair, np.arange(65536), 65535)
-    error = np.abs(run_codes(pair, torch.uint8, torch.float32, device) - y8)
-    assert (error <= np.minimum(3e-7 * np.maximum(1, np.abs(y8)), bound8)).all()
-    assert (np.abs(run_codes(pair, torch.uint16, torch.float32, device) - y16) <= bound16).all()
-    far = np.abs(y16) >= 2.0**-11  # nearer to 0, x / max_value and mean cancel; the bound above still holds
+    far = np.abs(y16) >= 2.0**-11  # nearer to 0, x / max_value and mean cancel; the bound still holds
     assert (~far).sum() < 100 * len(y16)
-    for dtype in HALVES:
-        assert_rounded(run_codes(pair, torch.uint8, dtype, device), y8, bound8, dtype)
-        out = run_codes(pair, torch.uint16, dtype, device)
-        assert_rounded(out, y16, bound16, dtype)
-        assert (np.abs(out - rounded(y16, dtype)) <= unit(y16, dtype))[far].all()
+    for dtype in DTYPES:
+        module = GPUNormalize(*pair, dtype=dtype)
+        small, large = (run_codes(pair, kind, module, device) for kind in LARGEST)
+        assert_close(small, y8, bound8, dtype)
+        assert_close(large, y16, bound16, dtype)
+        if dtype is torch.float32:
+            assert (np.abs(small - y8) <= 3e-7 * np.maximum(1, np.abs(y8))).all()
+        else:
+            assert (np.abs(large - rounded(y16, dtype)) <= unit(y16, dtype))[far].all()
 
 
 @on_each_device
@@ -108,16 +113,14 @@ def test_any_channels_and_layout(device: str, data: st.DataObject) -> None:
     max_value = data.draw(st.sampled_from([None, 1, 4095, LARGEST[kind]]))
     x = image(channels, kind, last=data.draw(st.booleans()), size=data.draw(st.sampled_from([(16, 16), (1, 1), (3, 4, 5)])))
     codes = x.movedim(1, 0).reshape(channels, -1).numpy()
-    for dtype in (torch.float32, *HALVES):
+    for dtype in DTYPES:
         out = GPUNormalize(*pair, dtype=dtype, max_value=max_value).to(device)(x.to(device))
         assert out.shape == x.shape and out.stride() == x.stride() and out.dtype == dtype
         values = out.cpu().double().movedim(1, 0).reshape(channels, -1).numpy()
         for c in range(channels):
             y, bound = exact(((pair[0][c],), (pair[1][c],)), codes[c], max_value or LARGEST[kind])
-            if dtype is torch.float32:
-                assert (np.abs(values[c] - y[0]) <= bound[0]).all()
-            elif np.abs(y).max() < 65504:
-                assert_rounded(values[c][None], y, bound, dtype)
+            if dtype is torch.float32 or np.abs(y).max() < 65504:
+                assert_close(values[c][None], y, bound, dtype)
 
 
 CASTS: list[Callable[[nn.Module], nn.Module]] = [

@@ -11,12 +11,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from fastdata.gpu.normalize import GPUNormalize
-from test_normalize import CUDA, HALVES, IMAGENET, LARGEST, assert_rounded, exact, image
+from test_normalize import CUDA, DTYPES, IMAGENET, LARGEST, assert_close, exact, image, run_codes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own, in inductor
-ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CPU = pytest.param("cpu", marks=pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler"))
-DTYPES = (torch.float32, *HALVES)
 
 
 @pytest.fixture(autouse=True)
@@ -50,30 +48,20 @@ def kernels(call: object, *arguments: torch.Tensor) -> list[str]:
 @pytest.mark.slow
 def test_compiled_it_rounds_once_and_keeps_the_layout(last: bool, dtype: torch.dtype, device: str) -> None:
     """Each code of both dtypes, by what inductor generates: float32 arithmetic, fused or not, and one rounding."""
-    compiled = torch.compile(GPUNormalize(*IMAGENET, dtype=dtype).to(device), fullgraph=True)
+    compiled = torch.compile(GPUNormalize(*IMAGENET, dtype=dtype), fullgraph=True)
     for kind, largest in LARGEST.items():
-        codes = torch.arange(largest + 1, dtype=torch.int32).to(kind).view(1, -1, 16, 1).expand(1, -1, 16, 3)
-        x = codes.permute(0, 3, 1, 2).to(device)
-        x = torch.empty(x.shape, dtype=kind, device=device, memory_format=torch.channels_last if last else None).copy_(x)
-        out = compiled(x)
-        assert out.dtype == dtype and out.shape == x.shape and out.stride() == x.stride()
-        assert out.is_contiguous(memory_format=torch.channels_last) == last
-        values = out.cpu().double().permute(1, 0, 2, 3).reshape(3, -1).numpy()
         y, bound = exact(IMAGENET, np.arange(largest + 1), largest)
-        if dtype is torch.float32:
-            assert (np.abs(values - y) <= bound).all()
-        else:
-            assert_rounded(values, y, bound, dtype)
+        assert_close(run_codes(IMAGENET, kind, compiled, device, last=last), y, bound, dtype)
 
 
-@pytest.mark.parametrize("marks", [pytest.param(None, marks=ON_GPU)])
+@pytest.mark.parametrize("device", [CUDA])
 @pytest.mark.parametrize("kind", LARGEST)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [(64, 48), (4, 24, 16)])
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
-def test_one_kernel(mode: str, last: bool, size: tuple[int, ...], dtype: torch.dtype, kind: torch.dtype, marks: None) -> None:
-    module, x = GPUNormalize(*IMAGENET, dtype=dtype).cuda(), image(3, kind, last=last, size=size).cuda()
+def test_one_kernel(mode: str, last: bool, size: tuple[int, ...], dtype: torch.dtype, kind: torch.dtype, device: str) -> None:
+    module, x = GPUNormalize(*IMAGENET, dtype=dtype).to(device), image(3, kind, last=last, size=size).to(device)
     call = module if mode == "eager" else torch.compile(module, fullgraph=True)
     found = kernels(call, x)
     assert len(found) == 1, found

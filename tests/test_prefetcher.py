@@ -27,17 +27,12 @@ pytestmark = [
 ]
 
 
-class Counter:
-    """Batches 0 to 9, how many were drawn, and an error."""
-
-    def __init__(self, error: Exception) -> None:
-        self.drawn, self.error = 0, error
-
-    def __iter__(self) -> Iterator[Tensor]:
-        for k in range(10):
-            self.drawn += 1
-            yield torch.tensor(k)
-        raise self.error
+def failing(drawn: list[int]) -> Iterator[Tensor]:
+    """Batches 0 to 9, noted when they are drawn, and an error."""
+    for k in range(10):
+        drawn.append(k)
+        yield torch.tensor(k)
+    raise OSError("the end")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -54,19 +49,18 @@ def test_batches_are_those_of_the_loader(workers):
 def test_an_error_comes_after_the_batches_before_it():
     """And no more than `depth` are drawn ahead."""
     for depth in (1, 2, 4):
-        loader, found = Counter(OSError("the end")), list[int]()
+        drawn, found = list[int](), list[int]()
         with pytest.raises(OSError, match="the end"):
-            for batch in Prefetcher(loader, "cpu", depth=depth):
+            for batch in Prefetcher(failing(drawn), "cpu", depth=depth):
                 found.append(int(batch))
-                assert loader.drawn == min(len(found) + depth, 10)
+                assert len(drawn) == min(len(found) + depth, 10)
         assert found == list(range(10))
 
 
-def test_a_loader_without_length_or_state_stays_so():
+def test_a_loader_without_length_stays_so():
     subject = Prefetcher(iter([torch.ones(2)]), "cpu")
     with pytest.raises(TypeError):
         len(subject)
-    assert not hasattr(subject, "state_dict") and not hasattr(subject, "load_state_dict") and not hasattr(subject, "epoch_stop")
     assert [batch.tolist() for batch in subject] == [[1, 1]] and list(subject) == []
     with pytest.raises(ValueError, match="depth is 0, but must be at least 1"):
         Prefetcher([], "cpu", depth=0)

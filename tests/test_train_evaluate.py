@@ -17,7 +17,7 @@ from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy, Multicl
 
 from fastdata import Loader
 from fastdata.errors import FastDataError
-from training import cut, data, net, plain, trainer, values
+from training import cut, data, net, trainer, values
 
 MOMENTUM = partial(SGD, lr=0.1, momentum=0.9)
 ROWS = (4, 4, 2)
@@ -43,8 +43,10 @@ def test_modes_are_restored_and_each_batch_runs_once():
     assert [m.training for m in model.modules()] == before
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_the_precision_is_that_of_training_and_stays_inside_also_when_it_breaks(precision):
+@pytest.mark.parametrize("outer", [True, False])
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_the_precision_is_that_of_the_trainer_and_stays_inside_also_when_it_breaks(precision, dtype, outer):
+    """In an autocast of the caller's too, in training and in evaluation."""
     seen = list[torch.dtype]()
 
     def watched(model, batch):
@@ -54,12 +56,14 @@ def test_the_precision_is_that_of_training_and_stays_inside_also_when_it_breaks(
 
     model, batches = net(torch.float32), cut(data(8, torch.float32), (4, 4))
     run = trainer(model, MOMENTUM, watched, precision=precision, metrics={"broken": lambda outputs, batch: 1 // 0})
-    with pytest.raises(ZeroDivisionError) as caught:  # the frames live on in it
-        run.evaluate(batches)
-    assert not torch.is_autocast_enabled("cpu") and caught
-    assert seen == [{"bf16": torch.bfloat16, "fp16": torch.float16}[precision]] and model.training
-    found = run.predict(batches)
-    with torch.autocast("cpu", seen[0]), torch.no_grad():
+    with torch.autocast("cpu", torch.bfloat16, enabled=outer):
+        run.fit(batches, epochs=1)
+        with pytest.raises(ZeroDivisionError) as caught:  # the frames live on in it
+            run.evaluate(batches)
+        found = run.predict(batches)
+        assert torch.is_autocast_enabled("cpu") == outer and caught
+    assert seen == [dtype] * 3 and model.training
+    with torch.autocast("cpu", dtype, enabled=precision != "fp32"), torch.no_grad():
         wanted = torch.cat([model(x) for x, _ in batches]).float()
     assert found.dtype == torch.float32 and torch.equal(found, wanted)
 
@@ -83,24 +87,6 @@ def test_a_loader_that_gives_nothing_to_evaluate_is_an_error(use):
         call = partial(run.fit, cut(data(8), (4, 4)), epochs=2)
     with pytest.raises(FastDataError, match=r"the loader gave no batches to evaluate: .*; a generator can be read only once"):
         call(once_only)
-
-
-# Another loss, and one that takes a gradient
-
-
-def test_the_step_hook_has_the_loss_of_the_update():
-    seen, before = list[float](), list[torch.Tensor]()
-    model, whole = net(), data(22)
-    callbacks = {"step": lambda run: (seen.append(run.loss.item()), before.append(run.loss))}
-    run = trainer(model, partial(SGD, lr=0.1), callbacks=callbacks, accumulate=2)
-    assert run.loss is None
-    run.fit(cut(whole, (4, 4, 4, 4, 6)), epochs=1)
-    reference, wanted = net(), list[float]()
-    for x, y in cut(whole, (8, 8, 6)):
-        wanted.append(F.cross_entropy(reference(x), y).item())
-        plain(reference, SGD(reference.parameters(), lr=0.1), [(x, y)])
-    assert seen == pytest.approx(wanted, abs=1e-12)
-    assert [loss.item() for loss in before] == seen and not any(loss.requires_grad for loss in before), "they may be kept"
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -7,6 +7,7 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -42,8 +43,12 @@ def test_the_log_has_the_mean_loss_of_the_updates_since_the_last_line(tmp_path):
     for x, y in BATCHES * 2:
         losses.append(F.cross_entropy(model(x), y).item())
         plain(model, optimizer, [(x, y)])
-    got: list[dict[str, Any]] = []
-    made(tmp_path, callbacks={"log": lambda run, record: got.append(record)}).fit(BATCHES, BATCHES[:1], epochs=2)
+    got, seen = list[dict[str, Any]](), list[torch.Tensor | None]()
+    callbacks = {"log": lambda run, record: got.append(record), "step": lambda run: seen.append(run.loss)}
+    run = made(tmp_path, callbacks=callbacks)
+    assert run.loss is None
+    run.fit(BATCHES, BATCHES[:1], epochs=2)
+    assert [loss.item() for loss in seen] == pytest.approx(losses) and not any(loss.requires_grad for loss in seen)
     found = {record["update"]: record["loss"] for record in records(tmp_path, "train")}
     spans = {2: (0, 2), 4: (2, 4), 5: (4, 5), 6: (5, 6), 8: (6, 8), 10: (8, 10)}
     assert found == {update: pytest.approx(sum(losses[a:b]) / (b - a)) for update, (a, b) in spans.items()}
@@ -55,18 +60,15 @@ def test_the_log_has_the_mean_loss_of_the_updates_since_the_last_line(tmp_path):
     assert [{"time": record["time"], **mine} for record, mine in zip(written, got, strict=True)] == written
 
 
-class Slow(list[Any]):
-    """Batches that come one in a while."""
-
-    def __iter__(self):
-        for batch in super().__iter__():
-            time.sleep(0.06)
-            yield batch
+def slowly(batches: list[Any]) -> Iterator[Any]:
+    for batch in batches:
+        time.sleep(0.06)
+        yield batch
 
 
 def test_rates_count_rows_and_waiting_and_a_job_s_log_has_a_line_a_minute(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(log, "LINE_S", 0.05)
-    made(tmp_path).fit(Slow(BATCHES), BATCHES, epochs=1)
+    made(tmp_path).fit(slowly(BATCHES), BATCHES, epochs=1)
     (record,) = records(tmp_path, "epoch")
     passed = 20 / record["samples_per_s"]
     assert passed >= 0.3 and record["wait"] * passed >= 0.3

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ import runs
 import stores
 from fastdata import Trainer
 from support import run, run_ranks
+from training import summed
 
 SCRIPT = Path(runs.__file__)
 RANDOM = {"plateau": 1, "precision": "fp16", "eval_every": 2}
@@ -37,13 +36,15 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def ended(what: str, job: dict[str, Any], *before: Any, environment: dict[str, str] | None = None) -> Any:
+PATHS = os.pathsep.join(filter(None, (str(SCRIPT.parent), os.environ.get("PYTHONPATH"))))
+ENVIRONMENT = {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
+
+
+def ended(what: str, job: dict[str, Any], environment: dict[str, str] | None = None) -> Any:
     """The end of a program; warnings are errors."""
     python = (sys.executable, "-W", "error", "-W", "ignore:This DataLoader will create", "-W", "ignore:nothing was trained")
     job = {"store": str(stores.square()), **job}
-    paths = filter(None, (str(SCRIPT.parent), os.environ.get("PYTHONPATH")))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **(environment or {})}
-    return run(*(before or python), SCRIPT, what, json.dumps(job), seconds=600, env=env)
+    return run(*python, SCRIPT, what, json.dumps(job), seconds=600, env={**os.environ, **ENVIRONMENT, **(environment or {})})
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +86,7 @@ def test_sigterm_saves_and_ends_with_75(killed: dict[str, Any], root: Path) -> N
 
 def ranks(count: int, job: dict[str, Any]) -> int:
     """The exit code of a program as so many ranks, which begin again if one fails."""
-    paths = filter(None, (str(SCRIPT.parent), os.environ.get("PYTHONPATH")))
-    env = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    return run_ranks(count, sys.executable, SCRIPT, "one", json.dumps({"store": str(stores.square()), **job}), env=env)
+    return run_ranks(count, sys.executable, SCRIPT, "one", json.dumps({"store": str(stores.square()), **job}), env=ENVIRONMENT)
 
 
 SHARED = {"data": "loader", "together": 12, "accumulate": 1}
@@ -101,7 +100,7 @@ def test_a_signal_to_one_rank_ends_both_at_the_same_update(root: Path) -> None:
     job |= {"at": 3, "do": "term", "rank": 1}
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     with ThreadPoolExecutor(2) as pool:
-        ends = pool.map(lambda rank: ended("one", job, environment={**where, "RANK": rank}), "01")
+        ends = pool.map(lambda rank: ended("one", job, {**where, "RANK": rank}), "01")
     assert [end.returncode for end in ends] == [75, 75]
     assert runs.newest(job).name == "update-00000003.pt"
 
@@ -117,34 +116,6 @@ def test_ranks_that_are_restarted_after_a_crash_end_the_same(root: Path) -> None
     assert runs.same_files(runs.newest(crashed), runs.newest(straight))
 
 
-def seen(log: Path) -> dict[int, list[int]]:
-    """The ids of each global batch."""
-    batches: dict[int, list[int]] = defaultdict(list)
-    for line in log.read_text().splitlines():
-        update, _, _, ids = line.split(" ", 3)
-        batches[int(update)] += json.loads(ids)
-    return {update: sorted(ids) for update, ids in sorted(batches.items())}
-
-
-@pytest.mark.slow
-def test_on_other_numbers_of_ranks_the_batches_are_the_same(root: Path) -> None:
-    begun = {**SHARED, "dropout": 0, "dir": str(root / "begun"), "max_steps": 3}
-    assert ranks(2, begun) == 0
-    jobs = {}
-    for count in (1, 2, 5):  # 5 do not divide 12
-        jobs[count] = {**begun, "dir": str(root / f"on {count}"), "max_steps": None, "log": str(root / f"{count}.log")}
-        shutil.copytree(root / "begun", root / f"on {count}")
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda count: ranks(count, jobs[count]), jobs)) == [0, 0, 0]
-    logs = [seen(root / f"{count}.log") for count in jobs]
-    assert logs[0] == logs[1] == logs[2] and [len(ids) for ids in logs[0].values()] == [6, 12, 12, 12, 6]
-    states = [torch.load(runs.newest(job), weights_only=True) for job in jobs.values()]
-    for state in states:
-        assert state["update"] == 8
-        for name, weight in states[1]["model"].items():
-            assert torch.allclose(state["model"][name], weight, rtol=0, atol=1e-6), name
-
-
 def test_a_handler_of_sigterm_is_put_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     within: list[Any] = []
@@ -152,7 +123,7 @@ def test_a_handler_of_sigterm_is_put_back(tmp_path: Path) -> None:
     def fit(name: str) -> None:
         callbacks = {"step": lambda trainer: within.append(signal.getsignal(signal.SIGTERM))}
         sgd = partial(torch.optim.SGD, lr=0.1)
-        trainer = Trainer(torch.nn.Linear(3, 3), runs.loss, sgd, dir=tmp_path / name, callbacks=callbacks)
+        trainer = Trainer(torch.nn.Linear(3, 3), summed, sgd, dir=tmp_path / name, callbacks=callbacks)
         trainer.fit([(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64))], epochs=1)
 
     def mine(number: int, frame: Any) -> None:

@@ -97,12 +97,6 @@ def test_a_run_of_unknown_length_needs_a_total():
     assert rates(linear(9), UNSIZED, epochs=3) == [linear(9)(update) for update in range(9)]
 
 
-def test_repeated_samples_that_can_not_be_left_out_are_an_error():
-    batch = LoaderBatch.of((torch.ones(4, 3), torch.ones(20)), 3, np.arange(4), (0, 4))
-    with pytest.raises(FastDataError, match=r"repeats 1 of 4 samples, but Tensor of 20.*drop_last=True"):
-        recorded()[0].fit([batch], epochs=1)
-
-
 def recorded(**options: Any) -> tuple[Trainer, list[Any]]:
     """A Trainer, and the rows of the batches that it has seen."""
     seen = list[Any]()
@@ -189,6 +183,8 @@ def test_repeated_rows_of_an_unknown_container_are_an_error():
     assert run.evaluate([Named(torch.ones(2, 3))])["loss"]
     with pytest.raises(FastDataError, match="repeats 1 of 2 samples, but Named does not have one row per sample"):
         run.evaluate([Named(torch.ones(2, 3), 1, np.arange(2))])
+    with pytest.raises(FastDataError, match=r"repeats 1 of 4 samples, but Tensor of 20.*drop_last=True"):
+        run.fit([LoaderBatch.of((torch.ones(4, 3), torch.ones(20)), 3, np.arange(4), (0, 4))], epochs=1)
     options = {"num_workers": 0, "rank": 1, "world_size": 2}
     with Loader(TensorDataset(torch.ones(3, 3)), 2, collate_fn=Named, **options) as loader:
         assert [(batch.valid, len(batch.ids)) for batch in loader] == [(1, 2)]

@@ -52,20 +52,6 @@ def test_a_rank_with_nothing_left_in_an_epoch_adds_nothing(valid):
     assert step.loss().item() == pytest.approx(total / 4)
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-@pytest.mark.parametrize("outer", [True, False])
-def test_the_precision_is_that_of_the_trainer_in_an_autocast_of_the_callers_too(precision, dtype, outer):
-    seen = []
-
-    def watched(model, batch):
-        seen.append(model(batch[0]).dtype)
-        return summed(model, batch)
-
-    with torch.autocast("cpu", torch.bfloat16, enabled=outer):
-        trainer(net(torch.float32), MOMENTUM, watched, precision=precision).fit(cut(data(8, torch.float32), (4, 4)), epochs=1)
-    assert seen == [dtype] * 2
-
-
 # Leftovers
 
 

@@ -15,10 +15,7 @@ from fastdata.train.checkpoint import random_state, restore_random
 from fastdata.train.world import World
 
 END = object()
-NO_BATCHES = (
-    "with drop_last it leaves out a set that is smaller than a batch; a generator can be read only once: pass an iterable that "
-    "starts again"
-)
+NO_BATCHES = "drop_last leaves out a set smaller than a batch; a generator can be read only once: pass an iterable that restarts"
 
 
 def check_rank(loader: Any, world: World) -> None:

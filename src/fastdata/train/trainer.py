@@ -171,7 +171,6 @@ class Trainer:
         self._line_mark = self._epoch_mark = self._counts.mark()
         self._means = Means()
         self._muted = False  # the batch only fills up what other ranks have
-        self._ending = 0
         self._pass: Epoch | None = None
         self._resumed: Mapping[str, Any] | None = None  # the place in the epoch that a loaded state gives
         self._random: dict[str, Any] | None = None  # the generators' state that it gives

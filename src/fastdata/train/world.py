@@ -94,6 +94,7 @@ class Compute:
     def autocast(self) -> AbstractContextManager[Any]:
         if self.dtype is None and not torch.is_autocast_enabled(self.device.type):
             return nullcontext()
+        torch.clear_autocast_cache()  # which an autocast of the caller keeps, with weights of earlier updates
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None)
 
     def to_device(self, batch: Any) -> tuple[Any, int | None]:
