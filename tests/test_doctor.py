@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import fastdata
 from fastdata import Loader, doctor
-from fastdata.bench.parts import measure_parts
+from fastdata.bench.doctor import measure_parts
 from support import MAIN, encode, picture, run, write_pictures
 
 SECONDS = 2.0  # of a diagnosis: enough for effects of a factor

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import xxhash
 
 import fastdata
+import stores
 
 SUMS = Path(__file__).parent / "data/golden_kinds.json"
 IMAGES, PAIRS, TEXT, ARRAYS = "images", "pairs/images", "text", "arrays"
@@ -62,19 +64,19 @@ def sums(name: str, root: Path, out: Path) -> dict[str, str]:
     return found | {"manifest.json": xxhash.xxh3_64_hexdigest(json.dumps(manifest, sort_keys=True).encode())}
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("golden")
-    write_inputs(root)
+@cache
+def inputs() -> Path:
+    """The folder of the inputs, which lives as long as the tests."""
+    write_inputs(root := stores.folder())
     return root
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
-def test_the_bytes_are_those_of_the_first_version(name: str, inputs: Path, tmp_path: Path) -> None:
+def test_the_bytes_are_those_of_the_first_version(name: str, tmp_path: Path) -> None:
     if name in ROUNDED and not X86:
         pytest.skip("the sums are those of x86-64 with AVX2")
-    assert sums(name, inputs, tmp_path / f"{name}.fds") == json.loads(SUMS.read_text())[name]
+    assert sums(name, inputs(), tmp_path / f"{name}.fds") == json.loads(SUMS.read_text())[name]
 
 
 if __name__ == "__main__":

@@ -81,12 +81,6 @@ def test_wrong_values_are_told_by_name() -> None:
 IMAGE = encode(picture(0, 12, 16), ".png")
 
 
-def put(path: Path, data: bytes = IMAGE) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
-
-
 def labels(summary: Summary) -> list[str]:
     """The class of each sample, by name."""
     store = Store(summary.out)
@@ -119,10 +113,10 @@ def test_a_pattern_finds_the_class_in_each_path_of_an_archive(tmp_path: Path) ->
 
 
 def pairs(root: Path, images: str, masks: str, suffix: str = "") -> None:
-    rng = np.random.default_rng(0)
-    for k in range(3):
-        put(root / images / f"{k}.jpg", encode(picture(k, 12, 16)))
-        put(root / masks / f"{k}{suffix}.png", encode(rng.integers(0, 3, (12, 16), np.uint8), ".png"))
+    """Three images, and for each a mask of other classes in each row."""
+    mask = np.repeat(np.arange(12, dtype=np.uint8) % 3, 16).reshape(12, 16)
+    stores.write_files(root, {f"{images}/{k}.jpg": picture(k, 12, 16) for k in range(3)})
+    stores.write_files(root, {f"{masks}/{k}{suffix}.png": mask for k in range(3)})
 
 
 def test_images_and_masks_side_by_side_are_refused_with_a_command_that_works(tmp_path: Path) -> None:
@@ -140,9 +134,9 @@ def test_images_and_masks_side_by_side_are_refused_with_a_command_that_works(tmp
 
 
 def test_classes_that_are_called_after_masks_stay_classes(tmp_path: Path) -> None:
-    for folder, first in (("with_mask", 0), ("without_mask", 0), ("face", 100)):
-        for k in range(2):
-            put(tmp_path / f"in/{folder}/{first + k}.png")
+    stores.write_files(
+        tmp_path / "in", {f"{name}.png": IMAGE for name in ("with_mask/0", "without_mask/0", "face/9")}
+    )
     assert Store(prep(tmp_path / "in", tmp_path / "o.fds").out).manifest.labels.names == ("face", "with_mask", "without_mask")
     pairs(tmp_path / "both", "images", "masks")
     summary = prep(tmp_path / "both", tmp_path / "b.fds", label_from="([^/]+)/")
@@ -155,7 +149,7 @@ def test_what_labels_come_from_is_said_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"label_from takes .*, labels and label_column .*: give one of them"):
         prep(tmp_path / "in", tmp_path / "o.fds", label_from="(.)", labels=tmp_path / "t.csv")
     with pytest.raises(ValueError, match="label_from is about images"):
-        prep(put(tmp_path / "a.txt", b"text"), tmp_path / "o.fds", tokenizer="bytes", label_from="(.)")
+        prep(tmp_path / "t.csv", tmp_path / "o.fds", kind="tokens", tokenizer="bytes", label_from="(.)")
 
 
 def test_masks_in_tars_are_counted(tmp_path: Path) -> None:

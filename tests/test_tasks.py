@@ -17,7 +17,7 @@ import fastdata
 from fastdata.errors import PrepError
 from fastdata.store.store import Store, verify
 from support import PREP, run, start, tables, tree, until, write_pictures
-from test_golden_kinds import STORES, write_inputs
+from test_golden_kinds import STORES, inputs
 
 OPTIONS = ("--size", "256")
 QUICK = ("--workers", "1")
@@ -31,19 +31,12 @@ def planned(large: Path, tmp_path: Path) -> Path:
     return tmp_path / "o.fds"
 
 
-@pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("golden")
-    write_inputs(root)
-    return root
-
-
 @pytest.mark.parametrize("name", [n if n in ("jpeg", "classes") else pytest.param(n, marks=pytest.mark.slow) for n in STORES])
-def test_tasks_make_the_bytes_of_one_run(name: str, golden: Path, tmp_path: Path) -> None:
+def test_tasks_make_the_bytes_of_one_run(name: str, tmp_path: Path) -> None:
     source, options = STORES[name]
-    options = {key: golden / value if key == "masks" else value for key, value in options.items()}
-    whole = fastdata.prep(golden / source, tmp_path / "one.fds", workers=1, **options)
-    fastdata.prep_plan(golden / source, tmp_path / "tasks.fds", **options)
+    options = {key: inputs() / value if key == "masks" else value for key, value in options.items()}
+    whole = fastdata.prep(inputs() / source, tmp_path / "one.fds", workers=1, **options)
+    fastdata.prep_plan(inputs() / source, tmp_path / "tasks.fds", **options)
     for task in (2, 0, 1):
         fastdata.prep_run(tmp_path / "tasks.fds", task=task, of=3, workers=1)
     summary = fastdata.prep_finish(tmp_path / "tasks.fds")

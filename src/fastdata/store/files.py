@@ -165,11 +165,6 @@ def is_store(folder: Any) -> bool:
     return manifest.is_file() and b'"format": "fastdata"' in manifest.read_bytes()
 
 
-def is_variant(name: str) -> bool:
-    """Return whether a variant may have this name."""
-    return bool(re.fullmatch(VARIANT, name))
-
-
 def is_own(name: str) -> bool:
     """Return whether a finished store may have a file of this name, which is relative to it."""
     return bool(re.fullmatch(_STORED, name))

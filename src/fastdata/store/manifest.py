@@ -6,6 +6,7 @@ The manifest is the commit point. It is written last; a folder without one is no
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,13 +24,13 @@ from fastdata.store.files import (
     NEXT,
     REJECTS,
     SAMPLES,
+    VARIANT,
     WORK,
     Count,
     Entry,
     FileSum,
     index_file,
     is_own,
-    is_variant,
     sum_of,
     sync,
     write_atomic,
@@ -210,7 +211,7 @@ def _parse(body: dict[str, Any]) -> Manifest:
         raise ValueError(f"sections of {kind.name} are {', '.join(types)}, found {', '.join(manifest.sections):.80}")
     sections = {name: convert(manifest.sections[name], one) for name, one in types.items()}
     for variant in manifest.variants:
-        if not is_variant(variant.name):
+        if not re.fullmatch(VARIANT, variant.name):
             raise ValueError(f"a variant cannot be called {variant.name!r:.80}")
         if not sections_of.reads(variant.form, mask=variant.is_mask):
             raise FormatError(f"the store has records of {variant.form}, which this fastdata cannot read; use a newer one")
