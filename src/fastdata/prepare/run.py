@@ -66,8 +66,10 @@ class _Pool:
                 report(self._total(DONE), self._total(REJECTED))
         finally:
             for worker in self._workers:
-                worker.end()
+                worker.process.kill()  # all at once: each takes a while to give back its memory
             self._publisher.shutdown(cancel_futures=True)
+            for worker in self._workers:
+                worker.end()
             for temporary in (self._work.out / WORK).glob(f"*.{self._job.mark}-*.tmp"):
                 temporary.unlink(missing_ok=True)
 

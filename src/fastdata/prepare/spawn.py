@@ -34,7 +34,7 @@ class Worker:
         self.status[POSITION] = -1
         alive, self._alive = connection.Pipe(duplex=False)  # the other end is closed when this process ends
         with theirs, alive, status:
-            self._process = start_python("fastdata.prepare.worker:main", theirs.fileno(), status.fileno(), alive.fileno())
+            self.process = start_python("fastdata.prepare.worker:main", theirs.fileno(), status.fileno(), alive.fileno())
         self.pipe = connection.Connection(ours.detach())
         self.task: Any = None
         self._position, self._stuck_s = -1, 0.0
@@ -57,8 +57,8 @@ class Worker:
 
     def end(self) -> str:
         """End the process, and return how it ended."""
-        self._process.kill()  # has no effect if it is dead already
-        code = self._process.wait()
+        self.process.kill()  # has no effect if it is dead already
+        code = self.process.wait()
         self.pipe.close()
         self._alive.close()
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
