@@ -134,9 +134,7 @@ def test_images_and_masks_side_by_side_are_refused_with_a_command_that_works(tmp
 
 
 def test_classes_that_are_called_after_masks_stay_classes(tmp_path: Path) -> None:
-    stores.write_files(
-        tmp_path / "in", {f"{name}.png": IMAGE for name in ("with_mask/0", "without_mask/0", "face/9")}
-    )
+    stores.write_files(tmp_path / "in", {f"{name}.png": IMAGE for name in ("with_mask/0", "without_mask/0", "face/9")})
     assert Store(prep(tmp_path / "in", tmp_path / "o.fds").out).manifest.labels.names == ("face", "with_mask", "without_mask")
     pairs(tmp_path / "both", "images", "masks")
     summary = prep(tmp_path / "both", tmp_path / "b.fds", label_from="([^/]+)/")
