@@ -27,9 +27,8 @@ Storage = Mapping[str, Any]
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "https", "http", "file")
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-RANGE = 16 << 20  # bytes of one request: a timeout spans a whole request, and a repeated one should not be long
+RANGE = 8 << 20  # bytes of a request, also of a part of an upload: a timeout spans it, and a repeated one should not be long
 RANGES_AT_ONCE = 4  # requests of one download in flight
-PART = 8 << 20  # of a multipart upload
 WRITES = 4  # of an object, until one succeeds
 READS = 6  # of an object, until its bytes are right
 MD5 = re.compile("[0-9a-f]{32}")  # the ETag of an object that was written at once, and not encrypted with a key of its own
@@ -223,7 +222,7 @@ class Bucket:
         with self._explained(path):
             for attempt in range(1, WRITES + 1):
                 try:
-                    self._api.put(self._writer, self._key(path), data, chunk_size=PART, max_concurrency=1)
+                    self._api.put(self._writer, self._key(path), data, chunk_size=RANGE, max_concurrency=1)
                     return
                 except (self._errors.GenericError, self._errors.NotFoundError):
                     if attempt == WRITES:
