@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ class Timing:
 class Fixed:
     """A base that refuses to set again one of its FIXED attributes, which were used when the object was made."""
 
-    FIXED: tuple[str, ...]
+    FIXED: Collection[str]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.FIXED and name in self.__dict__:

@@ -98,7 +98,7 @@ class Loader(Fixed):
             their samplers do not.
     """
 
-    FIXED = "dataset", "batch_size", "shuffle", "seed", "drop_last", "order", "device", "prefetch_factor"
+    FIXED = frozenset(("dataset", "batch_size", "shuffle", "seed", "drop_last", "order", "device", "prefetch_factor"))
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Loader(Fixed):
         self._epoch = self._consumed = 0  # the position of the next batch
         self._begun = False  # whether a batch was delivered since the position was set
         self._passes = 0  # how many have begun; only the last of them delivers
-        self._in_flight = (0, 0)  # the position of the batch that the engine makes next
+        self._moved = False  # whether the engine makes another batch next than the one at the position
         self._requests: Requests | None = None  # None until the rank is looked up
         self._engine: Engine | None = None  # outlives passes, since the next epoch is made ahead
         self._stats = Stats()
@@ -276,6 +276,7 @@ class Loader(Fixed):
 
     def _move_to(self, epoch: int, consumed: int) -> None:
         """Set the next batch. A pass that has delivered batches ends; another pass begins there."""
+        self._moved |= (epoch, consumed) != (self._epoch, self._consumed)
         self._epoch, self._consumed = epoch, consumed
         self._passes += self._begun
         self._begun = False
@@ -298,15 +299,14 @@ class Loader(Fixed):
             self._find_requests()
         if sampler is not None:
             sampler.begin_pass(self._epoch)
-            self._in_flight = (-1, 0)  # what was made ahead is of the list before
+            self._moved = True  # what was made ahead is of the list before
         if self._engine is not None and not self._engine.alive():
             self.close()  # a worker died since the last batch: start new ones
         self._passes += 1
         return self._deliver(self._passes)
 
     def _end_epoch(self) -> None:
-        if self._consumed >= self.epoch_stop:  # the next epoch's first batches are in flight
-            self._in_flight = (self._epoch + 1, 0)
+        self._moved |= self._consumed < self.epoch_stop  # else the next epoch's first batches are in flight
         self._epoch, self._consumed, self._begun = self._epoch + 1, 0, False
 
     def _deliver(self, this_pass: int) -> Iterator[Any]:
@@ -317,19 +317,21 @@ class Loader(Fixed):
                     "this pass ended when another one began, or by set_epoch or load_state_dict: a loader delivers one pass at a "
                     "time"
                 )
-            if self._consumed >= self.epoch_stop:
+            requests = self._find_requests()
+            if self._consumed >= requests.counts.epoch_stop:
                 break
-            if self._outdated():
+            if not self._direct and self._outdated():
                 self.close()
-            yield self._receive(self._find_requests())  # bind it to no name here: dropping the batch must free it
+            yield self._receive(requests)  # bind it to no name here: dropping the batch must free it
         self._end_epoch()
 
     def _receive(self, requests: Requests) -> Any:
         """Return the next batch, by the engine that runs, or by a new one."""
         started = time.perf_counter()
         try:
-            if self._engine is None or self._in_flight != (self._epoch, self._consumed):
+            if self._engine is None or self._moved:
                 requests.restart(self._epoch, self._consumed)  # batches in flight are dropped
+                self._moved = False
             if self._engine is None:
                 self._engine = self._start(requests)
                 _running.add(self)
@@ -338,8 +340,9 @@ class Loader(Fixed):
             self.close()  # the next pass starts new workers
             raise
         self._stats.add(reply, time.perf_counter() - started)
-        self._consumed, self._begun = reply.request.stop, True
-        self._in_flight = self._epoch, self._consumed
+        self._consumed = reply.request.stop
+        if not self._begun:
+            self._begun = True
         if self._transforms:
             data = transform_batch(_with_rows(data, reply.request), self._transforms)
         return _with_rows(data, reply.request)
@@ -350,8 +353,6 @@ class Loader(Fixed):
         Raises:
             LoaderError: it was set on a dataset inside a Subset or ConcatDataset that was unwrapped.
         """
-        if self._direct:
-            return False
         before, now = self._settings, (settings(self.dataset), settings(self._original))
         if self.dataset is not self._original and now[1] != before[1]:
             raise LoaderError(
