@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from tqdm import tqdm
 
 from fastdata.bench.harness import Measure, Run, interleave, running, stream, summarize, table
-from fastdata.data.opening import RAMDataset, described
+from fastdata.data.opening import RAMDataset
 from fastdata.errors import FastDataError, StoreError
 from fastdata.images.crops import RandomResizedCrop
 from fastdata.images.dataset import LMDBDataset
@@ -67,7 +67,8 @@ def find_task(path: str, size: int | None, crop: int | None, batch_size: int | N
     """
     manifest = read_current(Path(path))[1]
     if manifest.kind != "images" or (manifest.section("masks") and manifest.labels.kind == "none"):
-        raise StoreError(f"only stores of images without masks are measured, not {described(path, manifest)}")
+        kind = f"{manifest.kind}{' with masks' if manifest.section('masks') else ''}"
+        raise StoreError(f"only stores of images without masks are measured, and {path} holds {kind}")
     images = StoreImages(path, size)
     if not len(images):
         raise StoreError(f"{path} has no images to measure with")

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastdata import kinds
 from fastdata.remote.reader import locate
-from fastdata.store.manifest import Manifest, read_current
+from fastdata.store.manifest import read_current
 from fastdata.types import StrPath
 
 CACHED = "cache", "cache_size", "storage"
@@ -34,11 +34,6 @@ def open(path: StrPath, **arguments: Any) -> Any:
     found = locate(path, *(arguments.pop(name, None) for name in CACHED))
     manifest = read_current(Path(found))[1]
     return kinds.find(manifest.kind).dataset(manifest)(found, **arguments)
-
-
-def described(path: StrPath, manifest: Manifest) -> str:
-    """Describe a store in a message."""
-    return f"{path}, which holds {manifest.kind}{' with masks' if manifest.section('masks') else ''}"
 
 
 class RAMDataset:
