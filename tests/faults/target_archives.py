@@ -45,7 +45,7 @@ def described(found: SourceList) -> Any:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in root.iterdir()}
+    return {path.name: path.read_bytes() for path in sorted(root.iterdir())}
 
 
 def tars() -> dict[str, bytes]:
