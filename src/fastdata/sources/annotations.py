@@ -44,7 +44,7 @@ class _Annotation(Struct):
     """One annotation. If it is damaged, its image is rejected."""
 
     id: Any = None
-    category_id: int | None = None
+    category_id: Number | None = None
     bbox: tuple[Number, Number, Number, Number] | UnsetType = UNSET
     area: Any = UNSET
     iscrowd: bool | Literal[0, 1, "0", "1"] | None = 0
