@@ -29,7 +29,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"label_from": "x"}, "{label_from} 'x' has 0 groups"),
     ({"label_from": "(x+)_"}, "{label_from} '(x+)_' finds a class in none of 2 paths, such as 00.png"),
     ({"label_from": r"(\d"}, "not a regular expression: missing"),
-    ({"bits": 16}, "choose rgb or png for {codec}"),
+    ({"bits": 16}, "give rgb or png, with {codec} or in {images}"),
     ({"workers": 0}, "{workers} is 0, but must be positive"),
     ({"root": "in"}, "{root} in is about a table of paths"),
     ({"label_column": "x"}, "{label_column} x: "),
