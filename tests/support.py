@@ -284,7 +284,7 @@ def documents_of(dataset: Any) -> Array:
 
 def engine_of(loader: Any) -> Any:
     """What makes the batches of a Loader that runs: its slots have to come back, and whatever it holds has to go."""
-    return loader._engine
+    return loader._position.engine
 
 
 def under_way(holder: Any) -> Any:

@@ -178,7 +178,7 @@ def _remade(loader: Any, workers: int) -> Any:
     """Return a loader like this one with the given number of workers; other iterables unchanged."""
     if isinstance(loader, Loader):
         kept = {name: getattr(loader, name) for name in ("prefetch_factor", "collate_fn", "device", "pin_memory", "backend")}
-        kept |= {"batch_transform": loader._transforms or None, "split": False, "seed": workers}  # other samples for each
+        kept |= {"batch_transform": loader._position.transforms or None, "split": False, "seed": workers}  # other samples for each
         return Loader(loader.dataset, _batch_size(loader), shuffle=True, num_workers=workers, **kept)
     if not isinstance(loader, DataLoader):
         return loader

@@ -35,7 +35,7 @@ class AcceleratedLoader:
 
     def begin(self) -> int:
         """Begin a pass, and return the number of batches of its epoch that were delivered before."""
-        begun = self.loader._begun  # a pass that was left: the next one begins another epoch
+        begun = self.loader._position.begun  # a pass that was left: the next one begins another epoch
         return 0 if begun else int(self.state_dict()["consumed"]) // self.loader.global_batch_size
 
     def __iter__(self) -> Iterator[Any]:

@@ -76,11 +76,11 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Describes a batch. A SlotDataset's batch comes as (fresh arrays, targets); targets are None if one of the arrays holds them.
+    """Describes the batch beside it: of a SlotDataset, (arrays outside the slot, targets), with None for targets in an array.
 
     Attributes:
         request: the request it answers.
-        spans: where the first arrays lie in the request's slot; the others are fresh.
+        spans: where the first arrays lie in the request's slot; the others are outside.
         work_s: seconds that it took.
         timing: the parts of `work_s`.
         error: a worker's error, for the loader to raise if it still wants this batch.

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch.utils.data import default_collate
 
 from fastdata.data.dataset import Fixed, SlotDataset, checksum
 from fastdata.errors import LoaderError
-from fastdata.gpu.batch import Batch
-from fastdata.gpu.batch_transform import as_transforms, transform_batch
+from fastdata.gpu.batch_transform import as_transforms
 from fastdata.loader.dali import Dali, import_dali
 from fastdata.loader.direct import Direct, is_direct
 from fastdata.loader.engine import DevicePrefetchEngine, Engine
-from fastdata.loader.fetch import Request
+from fastdata.loader.epoch import LoaderPosition, Stats
 from fastdata.loader.order import RankShard
 from fastdata.loader.ranks import Ranks, default_workers
 from fastdata.loader.requests import Requests
 from fastdata.loader.samplers import EpochSampler, SequentialEpochSampler
 from fastdata.loader.sampling import Sampling, whole
-from fastdata.loader.stats import Stats
 from fastdata.loader.unwrap import settings, unwrapped
 from fastdata.loader.workers import Workers
 
@@ -71,7 +66,7 @@ class Loader(Fixed):
         sampler: yields this rank's indices, as any torch Sampler. If its `set_epoch` sets its `epoch`, the Loader sets each epoch,
             or follows a program that sets one; other samplers are left to the program. The Loader seeds torch's default generator
             by (seed, epoch) for it, but no generator that it owns. Its indices are drawn when a pass begins.
-            batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler does; otherwise like `sampler`.
+        batch_sampler: yields this rank's batches, lists of indices, as torch's BatchSampler does; otherwise like `sampler`.
         collate_fn: makes a batch of a list of items, for other datasets than fastdata's. Default: torch's default_collate.
         batch_transform: a callable, or a list of them, for each batch on its device, in the stream of the consumer, with torch's
             generators: GPUNormalize and Augment get the images, NextToken the tokens, any other callable the batch.
@@ -164,46 +159,41 @@ class Loader(Fixed):
         self.order = self._sampling.order
         if backend == "dali":
             import_dali(dataset)
-        self._transforms = as_transforms(batch_transform)
-        self._epoch = self._consumed = 0  # the position of the next batch
-        self._begun = False  # whether a batch was delivered since the position was set
-        self._passes = 0  # how many have begun; only the last of them delivers
-        self._moved = False  # whether the engine makes another batch next than the one at the position
-        self._requests: Requests | None = None  # None until the rank is looked up
-        self._engine: Engine | None = None  # outlives passes, since the next epoch is made ahead
-        self._stats = Stats()
+        self._position = LoaderPosition(transforms=as_transforms(batch_transform))
         with suppress(LoaderError):  # the rank may become known only later
-            self._find_requests()
+            self._requests()
 
-    def _find_requests(self) -> Requests:
+    def _requests(self) -> Requests:
         """Return the requests of this rank. Until the first batch, look the ranks up each time: a launcher may set them up late."""
-        if self._requests is None or not self._begun:
+        position = self._position
+        if position.requests is None or not position.begun:
             shard = self._sampling.ranks.find()
-            if self._requests is None or self._requests.shard != shard:
+            if position.requests is None or position.requests.shard != shard:
                 requests = Requests(self._sampling, shard)
                 self.close()
-                self._requests = requests
-        return self._requests
+                position.requests = requests
+        found: Requests = position.requests
+        return found
 
     @property
     def part(self) -> RankShard:
         """This loader's rank, and the number of ranks."""
-        return self._find_requests().shard
+        return self._requests().shard
 
     @property
     def num_samples(self) -> int:
         """Samples of an epoch over all ranks; with a sampler, on this rank; with a batch sampler, the number of batches."""
-        return self._find_requests().counts.num_samples
+        return self._requests().counts.num_samples
 
     @property
     def global_batch_size(self) -> int:
         """Samples of a batch over all ranks; with a sampler, on this rank; 1 with a batch sampler, which counts in batches."""
-        return self._find_requests().counts.global_batch_size
+        return self._requests().counts.global_batch_size
 
     @property
     def epoch_stop(self) -> int:
         """The number of samples that an epoch delivers: `num_samples` unless drop_last is set."""
-        return self._find_requests().counts.epoch_stop
+        return self._requests().counts.epoch_stop
 
     @property
     def num_workers(self) -> int:
@@ -220,14 +210,12 @@ class Loader(Fixed):
         return f"Loader({self.dataset!r:.120}, batch_size={self.batch_size}, shuffle={self.shuffle}, epoch={self.epoch})"
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._engine is not None:
-            raise TypeError("a running Loader has workers, which cannot be pickled: pickle its state_dict(), or close() it first")
-        return {**self.__dict__, "_requests": None, "_stats": replace(self._stats)}
+        return {**self.__dict__, "_position": self._position.copy()}
 
     @property
     def epoch(self) -> int:
         """The epoch being delivered, or the next one if none is."""
-        return self._epoch
+        return self._position.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Deliver this epoch next, from its beginning; a pass that has delivered batches ends.
@@ -235,8 +223,8 @@ class Loader(Fixed):
         Right after `load_state_dict`, setting the resumed epoch keeps the position in it. Epochs count from 0 to 2^32 - 2.
         """
         epoch = whole("epoch", epoch, 0, 2**32 - 2)  # random numbers of later ones would repeat
-        if self._begun or epoch != self._epoch:
-            self._move_to(epoch, 0)
+        if self._position.begun or epoch != self.epoch:
+            self._position.move_to(epoch, 0)
 
     @property
     def sampler(self) -> EpochSampler:
@@ -258,9 +246,9 @@ class Loader(Fixed):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, from which another process delivers the batch after the last one delivered here."""
-        return {**self._position(self._epoch, self._consumed), **self._find_requests().state()}
+        return {**self._saved(self.epoch, self._position.consumed), **self._requests().state()}
 
-    def _position(self, epoch: int, consumed: int) -> dict[str, int]:
+    def _saved(self, epoch: int, consumed: int) -> dict[str, int]:
         """Return a position as a state has it: the end of an epoch is the beginning of the next."""
         over = consumed >= self.epoch_stop
         return {"epoch": epoch + over, "consumed": 0 if over else consumed}
@@ -272,80 +260,32 @@ class Loader(Fixed):
             ValueError: seed, shuffle, order, the number of samples or the use of a sampler differ, or a sampler cannot be resumed.
         """
         self._sampling.check_state(state, self.state_dict())
-        self._move_to(**self._position(int(state["epoch"]), int(state["consumed"])))
-
-    def _move_to(self, epoch: int, consumed: int) -> None:
-        """Set the next batch. A pass that has delivered batches ends; another pass begins there."""
-        self._moved |= (epoch, consumed) != (self._epoch, self._consumed)
-        self._epoch, self._consumed = epoch, consumed
-        self._passes += self._begun
-        self._begun = False
+        self._position.move_to(**self._saved(int(state["epoch"]), int(state["consumed"])))
 
     def stats(self) -> Stats:
         """Return counts of delivered batches and the seconds of each part of the work."""
-        stats = replace(self._stats)
-        if self._engine is not None and (slots := self._engine.slots) is not None:
+        engine, stats = self._position.engine, replace(self._position.stats)
+        if engine is not None and (slots := engine.slots) is not None:
             stats.slots, stats.slots_in_use, stats.slot_bytes = slots.count, slots.in_use, slots.nbytes
             stats.copies += slots.copies
         return stats
 
     def __iter__(self) -> Iterator[Any]:
-        self._find_requests()
+        position = self._position
+        self._requests()
         sampler = self._sampling.user_sampler
         if sampler is not None and (epoch := sampler.epoch_set()) is not None:
             self.set_epoch(epoch)
-        if self._begun:
-            self._end_epoch()
-            self._find_requests()
+        if position.begun:
+            position.end_epoch()
+            self._requests()
         if sampler is not None:
-            sampler.begin_pass(self._epoch)
-            self._moved = True  # what was made ahead is of the list before
-        if self._engine is not None and not self._engine.alive():
+            sampler.begin_pass(position.epoch)
+            position.in_flight = (-1, 0)  # what was made ahead is of the list before
+        if position.engine is not None and not position.engine.alive():
             self.close()  # a worker died since the last batch: start new ones
-        self._passes += 1
-        return self._deliver(self._passes)
-
-    def _end_epoch(self) -> None:
-        self._moved |= self._consumed < self.epoch_stop  # else the next epoch's first batches are in flight
-        self._epoch, self._consumed, self._begun = self._epoch + 1, 0, False
-
-    def _deliver(self, this_pass: int) -> Iterator[Any]:
-        """Yield the rest of the epoch."""
-        while True:
-            if this_pass != self._passes:
-                raise LoaderError(
-                    "this pass ended when another one began, or by set_epoch or load_state_dict: a loader delivers one pass at a "
-                    "time"
-                )
-            requests = self._find_requests()
-            if self._consumed >= requests.counts.epoch_stop:
-                break
-            if not self._direct and self._outdated():
-                self.close()
-            yield self._receive(requests)  # bind it to no name here: dropping the batch must free it
-        self._end_epoch()
-
-    def _receive(self, requests: Requests) -> Any:
-        """Return the next batch, by the engine that runs, or by a new one."""
-        started = time.perf_counter()
-        try:
-            if self._engine is None or self._moved:
-                requests.restart(self._epoch, self._consumed)  # batches in flight are dropped
-                self._moved = False
-            if self._engine is None:
-                self._engine = self._start(requests)
-                _running.add(self)
-            reply, data = self._engine.receive(requests.generation)
-        except BaseException:
-            self.close()  # the next pass starts new workers
-            raise
-        self._stats.add(reply, time.perf_counter() - started)
-        self._consumed = reply.request.stop
-        if not self._begun:
-            self._begun = True
-        if self._transforms:
-            data = transform_batch(_with_rows(data, reply.request), self._transforms)
-        return _with_rows(data, reply.request)
+        position.passes += 1
+        return position.deliver(position.passes, self._start, self._outdated)
 
     def _outdated(self) -> bool:
         """Return whether a transform or view was set since the last call: workers started before lack it.
@@ -353,6 +293,8 @@ class Loader(Fixed):
         Raises:
             LoaderError: it was set on a dataset inside a Subset or ConcatDataset that was unwrapped.
         """
+        if self._direct:
+            return False
         before, now = self._settings, (settings(self.dataset), settings(self._original))
         if self.dataset is not self._original and now[1] != before[1]:
             raise LoaderError(
@@ -362,8 +304,9 @@ class Loader(Fixed):
         self._settings = now
         return now != before
 
-    def _start(self, requests: Requests) -> Engine:
+    def _start(self) -> Engine:
         """Return a new engine, which makes the batches, once the ranks agree."""
+        requests = self._requests()
         ranks, sampler = self._sampling.ranks, self._sampling.user_sampler
         if not requests.compared and ranks.comparable:
             requests.rows()  # which draws the sampler's list
@@ -388,47 +331,10 @@ class Loader(Fixed):
 
     def close(self) -> None:
         """End the workers. The next pass starts new ones; batches still held keep their memory."""
-        if (engine := self._detach()) is not None:
-            engine.close()
-            self._stats.copies += engine.slots.copies if engine.slots is not None else 0
-
-    def _detach(self) -> Engine | None:
-        """Forget the engine and return it."""
-        engine, self._engine = self._engine, None
-        if self._requests is not None:
-            self._requests.end()
-        return engine
+        self._position.close()
 
     def __enter__(self) -> Loader:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _with_rows(data: Any, request: Request) -> Any:
-    """Return a batch with the attributes `valid`, `ids` and `position`."""
-    valid, ids, position = request.valid, request.indices, (request.epoch, request.stop)
-    if type(data) in (tuple, list, dict):
-        return Batch.of(data, valid, ids, position)
-    try:
-        data.valid, data.ids, data.position = valid, ids, position
-    except AttributeError:
-        if valid < len(ids):
-            raise LoaderError(
-                f"the last batch of this rank repeats {len(ids) - valid} of {len(ids)} samples, which a {type(data).__name__} "
-                "cannot mark: let collate_fn return a tuple or a dict, or give drop_last=True"
-            ) from None
-    return data
-
-
-_running = WeakSet[Loader]()  # those that have started an engine
-_parents_engines = list[Engine | None]()  # kept in a forked child: freeing them would end the parent's workers
-
-
-def _after_fork() -> None:
-    """Let the loaders of a forked child start their own engines, since the inherited ones have workers that answer the parent."""
-    _parents_engines.extend([loader._detach() for loader in list(_running)])
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -98,7 +98,7 @@ class Requests:
         return indices, epoch, stop
 
     def end(self) -> None:
-        """Give the slots up, and expect nothing more. A restart follows before the next batch."""
+        """Give up the slots and the announced reads. `restart` must come before the next batch."""
         self.slots = None
         if self._schedule is not None:
             self._schedule.restart(self._epoch, self._start)

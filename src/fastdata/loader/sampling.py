@@ -118,7 +118,7 @@ class Sampling:
             raise ValueError("a sampler or batch_sampler needs a len(), the number of its indices or batches")
 
     def count(self, shard: RankShard) -> SampleCounts:
-        """Return the counts; with a sampler, for this rank alone; with a batch sampler, in batches.
+        """Count the samples; with a sampler, only this rank's; with a batch sampler, its batches.
 
         Raises:
             ValueError: the arguments do not fit the number of ranks.
@@ -142,8 +142,8 @@ class Sampling:
         if total % ranks and shard.rank == 0:
             warn_user(
                 f"global_batch_size is {total}, which {ranks} ranks do not divide: each gets batches of {-(-total // ranks)}, "
-                "and some repeat a sample in each. fastdata's Trainer leaves repeated rows out; a loop of your own uses the first "
-                "batch.valid rows, and weighs the ranks by that number"
+                "and some repeat a sample in each. fastdata's Trainer leaves repeated rows out; in your own loop, use the first "
+                "batch.valid rows, and weight the loss of each rank by this number"
             )
         if sampler is not None:
             total //= ranks
@@ -161,7 +161,7 @@ class Sampling:
             if state.get(name) != own.get(name):
                 raise ValueError(
                     f"the state was taken with {name} {state.get(name)}, this loader has {own.get(name)}: make them equal "
-                    "(shards: a checksum of their numbers of samples)"
+                    "(shards is a checksum of the sizes of the shards)"
                 )
         whole("epoch", state["epoch"], 0, LAST_EPOCH)
         whole("consumed", state["consumed"], 0, own["num_samples"])
