@@ -320,7 +320,7 @@ class Wrong(Crop):
         ({"box": (0, 0, 0, 8)}, "must have pixels"),
         ({"resizes": False}, "must .*have the output's size unless resizes is True"),
         ({"box": (0, 0, 10)}, r"gave int64 \[1, 3\], but must give integers \[1, 4\]"),
-        ({"shape": None}, "Wrong has no shape of its own, so it needs a method shapes"),
+        ({"shape": None}, "Wrong.shape is None, so it needs a method shapes(boxes)"),
     ],
 )
 def test_boxes_that_are_not_what_a_crop_says(said, says):

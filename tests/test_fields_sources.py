@@ -67,7 +67,7 @@ def test_what_the_cells_of_a_parquet_lack_is_rejected(tmp_path: Path) -> None:
         (f"x.parquet/{name}", "bad-field", f"column {column} of x.parquet/{name}: {detail}")
         for name, column, detail in (
             ("000001-1.png", "caption", "it holds no text: fill it, or leave the image out"),
-            ("000003-3.png", "vector", "an array of [1], but vector holds [2] for each sample"),
+            ("000003-3.png", "vector", "an array of shape [1], but vector holds [2] for each sample"),
         )
     ]
 
@@ -105,7 +105,7 @@ GOOD = {"txt": b"a caption\r\n", "json": b'{"k": [1, null]}', "npy": npy(np.aran
 WRONG: list[tuple[str, bytes | None, str]] = [  # the ending of a member, its bytes or None, and the detail of the reject
     ("txt", None, " is not there"),
     ("txt", b"\xff\xfe\xfd", ": 'utf-8' codec can't decode"),
-    ("npy", npy(np.zeros(4, np.float32)), ": an array of [4], but embedding holds [3] for each sample"),
+    ("npy", npy(np.zeros(4, np.float32)), ": an array of shape [4], but embedding holds [3] for each sample"),
     ("npy", GOOD["npy"][:-1], ": it is no .npy file of numbers"),
     ("npy", npy(np.array([{}], object)), ": it is no .npy file of numbers"),
     ("json", b'{"k": ', ": Expecting value"),
@@ -152,7 +152,7 @@ def test_numbers_of_a_csv_are_no_text_unless_asked_for(tmp_path: Path) -> None:
 def test_wrong_fields_say_what_to_give(kind: str, tmp_path: Path) -> None:
     source = write(tmp_path, kind)
     for fields, message in (
-        (["caption=text"], r"fields caption=text: no image has a file or member of its name that ends in .text"),
+        (["caption=text"], r"fields caption=text: no image comes with a .text file or member of the same name"),
         (["caption"], r"fields caption: SOURCE .* has no such columns: NAME is a column of a table of paths"),
         (["label=cls"], "label is the name of the image's label"),
         (["=txt"], "give NAME, NAME:TYPE or NAME=ENDING"),

@@ -444,7 +444,7 @@ def _read(
 
 
 def _values(name: str, parts: Sequence[_Table], *, names: bool, other: TableColumn | None) -> tuple[TableColumn, Array, Array]:
-    """Read a column of all parts: its description, its values, and where they are missing. other: a column whose names to use."""
+    """Read a column of all parts: its description, its values, and where they are missing. other: take this column's categories."""
     pa, chunks, names = import_pyarrow(), [], names or (other is not None and other.names is not None)
     types = [pa.string()] if names else [part.schema.field(name).type for part in parts]
     with _reading(f"{parts[-1].name}, column {name!r}"):

@@ -204,7 +204,7 @@ def test_what_has_no_geometry_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("b:xyxy", [[1, 2, 3]], r"row of '0.png': an array of \[1, 3\], but boxes are lists of 4 numbers"),
+        ("b:xyxy", [[1, 2, 3]], r"row of '0.png': an array of shape \[1, 3\], but boxes are lists of 4 numbers"),
         ("b:xyxy", [[1, 2, 3, "4"]], "is not a list with equally many numbers for each instance"),
         ("b:xyxy", [[1, 2, 3, float("nan")]], "has numbers that are not finite"),
         ("b:xyxy[4]", [], "boxes are given as xyxy, xywh or cxcywh, and keypoints as xy"),
@@ -212,7 +212,7 @@ def test_what_has_no_geometry_is_told(tmp_path: Path) -> None:
         ("b:xy", [[1, 2, 2, 3, 4, 2]], r"for each instance: give their number, such as b:xy\[17\]"),
         ("b:xy[3]", [[1, 2, 2, 3, 4, 2]], None),
         ("b:xy[2]", [[1, 2, 2, 3, 4, 2]], None),
-        ("b:xy[4]", [[1, 2, 2, 3, 4, 2]], r"an array of \[1, 6\], but b has 4 keypoints of x, y or x, y, visibility"),
+        ("b:xy[4]", [[1, 2, 2, 3, 4, 2]], r"an array of shape \[1, 6\], but b has 4 keypoints of x, y or x, y, visibility"),
     ],
 )
 def test_damage_is_told(tmp_path: Path, field: str, value: Any, message: str | None) -> None:

@@ -72,7 +72,7 @@ def _list_arrays(path: AnyPath, options: ArrayOptions) -> SourceList:
     elif path.is_file() and ending_of(path.name) in ENDINGS:
         files = SourceList(path.parent, Labels("none"), [Source(path.name, -1, *look(path))])
     else:
-        what = "is neither a folder, nor a table of paths, nor one of arrays" if path.exists() else "does not exist"
+        what = "is neither a folder, nor a table of paths, nor a file of arrays" if path.exists() else "does not exist"
         raise PrepError(f"SOURCE {path} {what}{explain_missing(path)}")
     arrays = [array for file in files.sources for array in _arrays_of(files.root, file, options.key)]
     found = labelled(replace(files, sources=arrays), path, options)

@@ -63,7 +63,7 @@ def find_task(path: str, size: int | None, crop: int | None, batch_size: int | N
     """Return the workload for a store, with defaults that fit the images.
 
     Raises:
-        StoreError: the store has no images, or masks.
+        StoreError: the store has masks, or no images.
     """
     manifest = read_current(Path(path))[1]
     if manifest.kind != "images" or (manifest.section("masks") and manifest.labels.kind == "none"):
@@ -181,7 +181,7 @@ def run_bench(
     bar = tqdm(total=len(starts) * (repeats + 1), disable=None, leave=False)
 
     def measure(start: Start, seconds: float) -> Run:
-        """Start and end a contestant outside of the timed region."""
+        """Time a contestant, without its start and end."""
         with start() as timed:
             run = timed(seconds)
         bar.update()

@@ -140,7 +140,7 @@ def decode_jpeg_into(
 ) -> Array:
     """Decode a JPEG to [H, W, 3 or 1] as `decode_jpeg` does, but into existing memory, and perhaps at a smaller scale.
 
-    scratch: a function such as `decode_buffer`, which returns at least so many bytes of flat uint8 memory. size: (height, width) at
+    scratch: a function of n, such as `decode_buffer`, which returns n or more bytes of flat uint8 memory. size: (height, width) at
     full size, or at 1/2, 1/4 or 1/8 of it, rounded up. fast: use a faster, less exact transform and upsampling of colours.
     """
     height, width = size

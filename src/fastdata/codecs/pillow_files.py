@@ -265,12 +265,12 @@ def _checked(data: bytes, tags: Mapping[int, Any]) -> Header:
     )
     if not colors or misread:
         kind = f"{samples} samples of {bits} bits, photometric interpretation {photometric} and compression {compression}"
-        raise unsupported(f"TIFF with {kind}, or with planes or a thumbnail that do not fit")
+        raise unsupported(f"TIFF with {kind}, or planes of less than 8 bits, or a thumbnail first")
     _check_pieces(tags, len(data), samples, bits, planar)
     misread_planes = planar and (samples > colors or (samples == 1 and photometric != INDEXED))
     by_tifffile = misread_planes or (bits == 16 and (samples > 1 or photometric != BLACK_IS_0))
     if by_tifffile and (photometric == CMYK or PREMULTIPLIED in _extra_samples(tags)):
-        raise unsupported("TIFF of 16 bits, or in planes, with inks or premultiplied alpha")
+        raise unsupported("TIFF with CMYK or premultiplied alpha in 16 bits or in planes")
     height, width, turn = tags[HEIGHT], tags[WIDTH], tags.get(ORIENTATION, 1)
     if by_tifffile:
         return TiffHeader(height=height, width=width, orientation=turn if 1 <= turn <= 8 else 1, tags=tags)

@@ -85,7 +85,7 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def read_png(data: bytes) -> PngHeader:
-    """Read the header, and check that every chunk up to IEND is complete and has its checksum. OpenCV compares those of IDAT."""
+    """Read the header, and check every chunk up to IEND: its length, and its checksum, except IDAT's, which OpenCV checks."""
     chunks, idat = dict[bytes, bytes](), list[slice]()
     at, kind = len(SIGNATURE), b""
     while kind != b"IEND":

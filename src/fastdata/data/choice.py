@@ -43,7 +43,7 @@ def positions(indices: Any, count: int) -> Array:
 
 
 def disambiguate(keys: Array) -> Array:
-    """Make the keys of samples unique: the bits above the row count its repetitions."""
+    """Make the keys of samples unique: the high bits number the repetitions of a row."""
     if len(np.unique(keys)) == len(keys):
         return keys
     rows = keys & ROW_MASK

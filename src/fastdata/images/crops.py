@@ -99,7 +99,7 @@ class Crop:
     def shapes(self, boxes: Array) -> list[tuple[int, int]]:
         """Return the (height, width) of each box's output."""
         if self.shape is None:
-            raise NotImplementedError(f"{type(self).__name__} has no shape of its own, so it needs a method shapes")
+            raise NotImplementedError(f"{type(self).__name__}.shape is None, so it needs a method shapes(boxes)")
         return [self.shape] * len(boxes)
 
     def __repr__(self) -> str:
@@ -305,7 +305,7 @@ class RandomScaleCrop(Crop):
 
 
 def _boxes_before(starts: Array, size: tuple[int, ...], sides: Array, resized: Array) -> Array:
-    """Return boxes of images, float64 [n, 4], that lie at `starts` with `size` after images of `sides` are resized to `resized`."""
+    """Return boxes, float64 [n, 4], that lie at `starts` with `size` once images of `sides` are resized to `resized`."""
     rates = sides / resized
     return np.concatenate([starts * rates, size * rates], axis=1)
 

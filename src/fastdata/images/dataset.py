@@ -64,7 +64,7 @@ class Fields:
         if min_visible and not any(column.geometry == "xyxy" for column in read):
             raise ValueError(
                 f"min_visible is {min_visible}, but {', '.join(wanted)} of {images.location} have no boxes: fastdata-prep "
-                "stores them with --coco or --yolo, or of a table with --fields NAME:xyxy (or xywh, cxcywh)"
+                "stores them with --coco, --yolo, or from a table --fields NAME:xyxy (or xywh, cxcywh)"
             )
         return cls(names if isinstance(names, str) else wanted, min_visible, read)
 
@@ -403,7 +403,7 @@ class ImageDataset(SlotDataset):
             if not several:
                 found = f"transform takes an image, and {follower} would not follow: transform both on the device"
             remedy = "images= chooses one image, RAMDataset(masks=False) leaves out masks"
-            raise ValueError(f"{found}, or leave the other out; {remedy}")
+            raise ValueError(f"{found}, or leave {follower} out; {remedy}")
         for view in views:
             if view.crop is not None and view.user is not None and view.user.crops:
                 warn_user(f"crop= and the {view.user.crops[0]} in transform= both crop: leave one out (crop= decodes less)")
@@ -506,9 +506,9 @@ class MaskDataset(ImageDataset):
     Args:
         path, size, hflip, vflip, images, cache, cache_size, storage: as for LMDBDataset.
         crop: a crop, or None for the whole image.
-        ignore_index: the class of pixels outside the image, where a crop is padded. Default: 255, or 65535 for uint16. Pixels of
-            class 255 next to two or more other classes count as void, as in public data sets. Other pixels of the default class
-            are an error: pass their class if a loss is to ignore them, another number if not.
+        ignore_index: the class of pixels outside the image, where a crop is padded. Default: 255, or 65535 for uint16. If
+            the masks have two or more other classes, class 255 is void, as in public data sets. Else pixels of the default class
+            are an error: pass the default if a loss is to ignore them, or a number that is no class.
 
     Raises:
         StoreError, FormatError: as for LMDBDataset, or the store has no masks.

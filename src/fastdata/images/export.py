@@ -67,10 +67,10 @@ def _export_images(store: Store, root: Path, size: int | None, tick: Callable[[i
 
 
 def _export_tars(store: Store, root: Path, size: int | None, tick: Callable[[int], None], shard_size: int = TAR_BYTES) -> None:
-    """Write `00000.tar`, `00001.tar` and so on, each of at most so many bytes, or of a single sample.
+    """Write `00000.tar`, `00001.tar` and so on, of at most `shard_size` bytes each, or of one sample.
 
-    A sample is `00000000.jpg` or `.png` (`00000000.left.jpg` and so on where a sample has several images), `00000000.mask.png`, its
-    label, `00000000.cls` or `00000000.json`, {"label": [...], "names": [...]}, and a member for each column, whose ending
+    A sample is `00000000.jpg` or `.png` (`00000000.left.jpg` and so on if it has several images); `00000000.mask.png`; its label,
+    as `00000000.cls` or as `00000000.json`, {"label": [...], "names": [...]}; and a member for each column, whose ending
     `_column_endings` chooses. The class names go to `classes.json`.
     """
     files, columns = _files(store, size, "", MASK.split(".")[1]), _columns(store)

@@ -65,7 +65,7 @@ class _Holdable:
         self.decoded = decoded
 
     def _key(self, decoded: bool) -> str | None:
-        """Return a key that is equal for equal bytes in memory, or None if it is unknown, since files may change."""
+        """Return a key that is equal for equal bytes in memory, or None where files may change."""
         return None
 
     @property
@@ -117,7 +117,7 @@ class _Listed:
 
 
 class StoreImages(StoreSamples, _Holdable):
-    """One stored size of a store's images, or of their masks. cached: what is in memory, by variant, for a whole dataset."""
+    """One stored size of a store's images, or of their masks. cached: records in memory, by variant, shared in a dataset."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ def _values_of_store(store: Store, column: Column) -> ColumnValues:
 
 
 class ConcatImages(_Listed):
-    """The images of several sources as one. Labels and forms are equal; each source comes with its rows to use, or None for all."""
+    """The images of several sources as one. Sources share Labels and Form, except codec; each has its rows to use, None for all."""
 
     def __init__(self, parts: Sequence[tuple[Images, Array | None]]) -> None:
         self._sources = [images for images, _ in parts]

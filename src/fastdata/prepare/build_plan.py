@@ -148,7 +148,7 @@ def plan_stores(plan: Callable[..., PrepareRun], source: Any, out: Any, options:
                 if not classes:
                     raise
                 raise PrepError(
-                    f"{error}. These are the classes of {next(iter(works))}: list the classes of all splits in order"
+                    f"{error}, those of {next(iter(works))}: give --classes with the classes of all splits"
                 ) from None
             labels = works[name].plan.labels
             if len(works) == 1 and labels.kind == "class" and chosen.get("classes") is None:

@@ -129,11 +129,11 @@ def make_plan(
     companions: Sequence[AnyPath] = (),
     **more: Any,
 ) -> Plan:
-    """Make a plan from a list of inputs, or of so many of them, evenly spaced, so that all classes occur.
+    """Make a plan from all inputs of a list, or from `limit` of them, evenly spaced, so that all classes occur.
 
     Args:
-        options: with an attribute `order`, "listed" or "shuffled", and `shard_samples`, the most in a shard, if users choose these.
-        least: the smallest shard, in samples and bytes, that is made to keep all cores busy.
+        options: may have `order`, "listed" or "shuffled", and `shard_samples`, the most samples in a shard.
+        least: how small, in samples and bytes, shards may get to keep all cores busy.
         companions: the folder of each companion of an input, such as its mask.
         more: columns and files, as in the plan.
     """

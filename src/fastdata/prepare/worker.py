@@ -125,7 +125,7 @@ def shard_table(out: Path, shard: int) -> Path:
 
 
 def _has_memory(error: BaseException | None) -> bool:
-    """Return whether there is memory for an ordinary input, once the input that led to an error has given back its own."""
+    """Return whether there is memory for an ordinary input, after freeing that of the input that led to an error."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__

@@ -146,7 +146,7 @@ _starting = set[int]()  # descriptors of the locks of downloaders that are being
 
 
 def _start_downloader(cache: Path, folder: Path) -> bool:
-    """Start a downloader unless there is one, and return whether it was started. It inherits its lock."""
+    """Start a downloader, unless one runs; it inherits the lock. Return whether it was started."""
     raise_file_limit()
     lock = os.open(folder / DOWNLOADER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     _starting.add(lock)

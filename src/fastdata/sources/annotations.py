@@ -188,7 +188,7 @@ class _Dataset(Struct):
         if points < 0 or dims not in (2, 3):
             raise ValueError(f"kpt_shape must be [number of keypoints, 2 or 3], but is [{points}, {dims}]")
         if names and (len(names) != points or (self.flip_idx and mirror_order(names) != self.flip_idx)):
-            raise ValueError(f"kpt_names must name {points} keypoints, of which flip_idx swaps left_NAME and right_NAME")
+            raise ValueError(f"kpt_names must have {points} names, and flip_idx must swap left_NAME and right_NAME")
 
     @property
     def classes(self) -> list[str]:

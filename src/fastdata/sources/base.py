@@ -74,7 +74,7 @@ def release() -> None:
 
 
 def read_range(path: AnyPath, offset: int, length: int) -> bytes:
-    """Read `length` bytes of a file from `offset` on. A URL stays open, since the next range may have come too."""
+    """Read `length` bytes of a file from `offset` on. A URL stays open, as its buffer may hold the next range."""
     with nullcontext(open_once(path, _open_binary)) if isinstance(path, UrlPath) else path.open("rb") as file:
         file.seek(offset)
         data: bytes = file.read(length)
@@ -235,7 +235,7 @@ def _archives(path: AnyPath) -> tuple[str, list[AnyPath]]:
         return _inside(files[0])
     kinds = [_kind_of(file.name) if file.is_file() else "" for file in files]
     if "" in kinds and files != [path]:
-        what = "is no .tar, .parquet or .arrow, which several files may be; for images give their folder, or a table of paths"
+        what = "is one of several files, but no .tar, .parquet or .arrow; for images give their folder, or a table of paths"
         raise PrepError(f"{files[kinds.index('')]} {what}")
     if len(names := sorted(set(kinds))) > 1:
         raise PrepError(f"SOURCE mixes {' and '.join(names)}; prepare each kind by itself")

@@ -160,7 +160,7 @@ def _member(inputs: SourceList, field: Field, k: int) -> Column:
 
     there = (source for source in inputs.sources if not source.problem and is_there(source))
     if (first := next(there, None)) is None:
-        raise ValueError(f"no image has a file or member of its name that ends in .{field.ending}")
+        raise ValueError(f"no image comes with a .{field.ending} file or member of the same name")
     of_arrays = field.column.many and last == "npy" and not field.layout  # the files tell the shape of an item
     if field.typed and not of_arrays:
         return field.column
@@ -322,7 +322,7 @@ def _as_array(column: Column, value: Any) -> Array:
     of_many = array.ndim and (array.shape[1:] == column.shape or array.shape == (0,))
     if not (of_many if column.many else array.shape == column.shape):
         holds = f"{'lists of ' * column.many}{list(column.shape) or 'numbers'} for each sample"
-        raise ValueError(f"an array of {list(array.shape)}, but {column.name} holds {holds}")
+        raise ValueError(f"an array of shape {list(array.shape)}, but {column.name} holds {holds}")
     if array.size and array.dtype.kind not in {"f": "fiu", "b": "biu"}.get(dtype.kind, "iu"):
         whole = " whole" if dtype.kind in "iu" and array.dtype.kind == "f" else ""
         raise ValueError(f"{_shown(value)} does not hold{whole} numbers that fit {column.type}")
@@ -389,7 +389,7 @@ def _as_instances(column: Column, value: Any) -> Array:
     points = f"{number_of(int(np.prod(each[:-1])), 'keypoint')} of x, y or x, y, visibility for each instance"
     points = f"{column.name} has {points}: give their number, such as {column.name}:xy[17]"
     wanted = "boxes are lists of 4 numbers" if column.geometry == "xyxy" else points
-    raise ValueError(f"an array of {list(array.shape)}, but {wanted}")
+    raise ValueError(f"an array of shape {list(array.shape)}, but {wanted}")
 
 
 def in_pixels(fields: Sequence[Field], values: Sequence[Any], size: tuple[int, int], counts: Counter[str]) -> list[Any]:

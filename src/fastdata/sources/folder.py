@@ -95,7 +95,7 @@ def _is_folder(entry: Entry) -> bool:
 
 
 def some_names(path: AnyPath) -> Iterator[str]:
-    """Yield the names of the files in a folder, in the first rows of a table, or of the one file."""
+    """Yield a folder's file names, or a file's name and, of a table, those in its first rows."""
     if path.is_dir():
         yield from (name for name, _, _ in walk_files(path))
         return

@@ -74,7 +74,7 @@ class Packed(Sequence[T]):
         return read[1]
 
     def taken(self, indices: Array) -> Packed[T]:
-        """Return the items at some indices. Distant items take long to read."""
+        """Return the items at some indices: slowly, if they lie far apart."""
         return Packed(map(self._item, indices.tolist()))
 
 
@@ -83,7 +83,7 @@ def shuffled(sources: Packed[Any], *, remote: bool = False) -> Packed[Any]:
     kind, file = getattr(sources[0], "locator", ())[:2] or ("", "") if sources else ("", "")  # an archive is not mixed with others
     if kind == "parquet" or (kind == "arrow" and remote):
         instead = "prepare it with --order listed, export the store (fastdata export), and prepare the export with --order shuffled"
-        raise PrepError(f"{file} is unpacked in large pieces, again for each of shuffled inputs: {instead}")
+        raise PrepError(f"shuffled inputs of {file} would each unpack a large piece: {instead}")
     keys = (xxhash.xxh3_64_intdigest(k.to_bytes(8, "little"), SHUFFLE_SEED) for k in range(len(sources)))
     return sources.taken(np.argsort(np.fromiter(keys, np.uint64, len(sources)), kind="stable"))
 

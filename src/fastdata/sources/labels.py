@@ -44,9 +44,9 @@ class UnknownClassError(PrepError):
 def encode_labels(
     values: Iterable[Value], type: Type, classes: Sequence[str] | None = None, *, names: Sequence[str] = (), by: str = ""
 ) -> tuple[Labels, Encode]:
-    """Return the meaning of labels (docs/inputs.md), and a function from a value to the label and the problem of its input.
+    """Return the meaning of labels (docs/inputs.md), and a function that returns a value's label, and its problem or "".
 
-    type: "folders": text is sorted as names whatever it is; "numbers": float32 targets. names: the classes that the source gives
+    type: "folders": text is sorted as names, even digits; "numbers": float32 targets. names: the classes that the source gives
     for whole numbers, or the names of a target's numbers. by: what the labels were read from, for messages.
     """
     by = by or "the source"

@@ -40,7 +40,7 @@ def list_sources(
         inputs = list_folder(path)
     else:
         unknown = "is neither a folder nor a table of paths, nor an archive of a known kind"
-        what = f"{unknown}; what Python reads as a sequence is prepared by fastdata.prep" if path.exists() else "does not exist"
+        what = f"{unknown}; fastdata.prep prepares any sequence in Python" if path.exists() else "does not exist"
         raise PrepError(f"SOURCE {source} {what}{explain_missing(path)}{_text_hint([path.suffix.lower()])}")
     inputs = labelled(inputs, path, options, [] if inputs.fields else named)
     inputs = with_fields(inputs, [field for field in chosen if field.ending or not inputs.fields], source)

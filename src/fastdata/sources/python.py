@@ -157,7 +157,7 @@ def _categories(column: Any) -> list[str]:
 
 
 def _cells(column: Any) -> list[Any]:
-    """Return values by position: `series[k]` of pandas is the value with the index k. Missing ones are None."""
+    """List the values, since pandas' `series[k]` goes by index, not by position. Missing values are None."""
     if hasattr(column, "isna"):
         return [None if missing else value for value, missing in zip(column, column.isna(), strict=True)]
     to_list = next((getattr(column, name) for name in ("tolist", "to_list", "to_pylist") if hasattr(column, name)), None)
@@ -287,7 +287,7 @@ def _open(path: AnyPath) -> Any:
             source = pickle.load(file)
         return _RemoteItems(Path(path).with_name(SOCKET)) if source is None else _view(source, NO_LABELS)
     except Exception as error:
-        raise PrepError(f"SOURCE cannot be opened in a worker: {type(error).__name__}: {error}; give module:function") from error
+        raise PrepError(f"a worker cannot open SOURCE: {type(error).__name__}: {error}; give it as module:function") from error
 
 
 def _call(match: re.Match[str], folder: Path) -> Any:

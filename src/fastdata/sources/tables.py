@@ -248,7 +248,7 @@ def with_table(inputs: SourceList, path: AnyPath, options: LabelOptions, fields:
 
 
 def _match(names: Iterable[str], files: Sequence[str], table: AnyPath) -> dict[str, str]:
-    """Return the file of each name, by the key of the name: the file of that name, else the only file of that stem."""
+    """Map the key of each name to its file: the one with that name, else the only one with that stem."""
     wanted = {path_key(name): name for name in names}
     exact, stems = dict[str, str](), defaultdict[str, list[str]](list)
     for file in files:

@@ -155,7 +155,7 @@ def _file(tar: str, member: Member | None) -> list[Source]:
 
 
 def _label(file: BinaryIO, members: dict[str, Member]) -> tuple[Value, list[str], str]:
-    """Return a sample's label, the names of its columns, and the ending of the member that holds it."""
+    """Return a sample's label, the names of the label's numbers, and the ending of their member."""
     for ending in (".cls", ".json"):
         member, value, names = members.get(ending), None, None
         if member is None or member.problem or member.size > LABEL_BYTES:

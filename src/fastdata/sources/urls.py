@@ -102,7 +102,7 @@ class Client:
             self._sizes.update(zip(new, self.pool.map(self._ask_size, new), strict=True))
 
     def size(self, url: str, *, folders: bool = False) -> int | None:
-        """Return the size of an object, FOLDER for a listed folder or, if `folders`, for any folder, or None for neither."""
+        """Return the size of an object, FOLDER for a folder (if not yet listed, only with `folders`), or None."""
         if url in self._folders:
             return FOLDER
         if self._is_listed(url):
@@ -311,7 +311,7 @@ def to_path(where: StrPath) -> AnyPath:
     if scheme(url) == "file":
         return local_path(url)
     if scheme(url) in WITHOUT_LISTS and "?" in url:
-        raise ValueError(f"{url.partition('?')[0]}?... has a query, such as a signed URL, which is not read: give it without")
+        raise ValueError(f"{url.partition('?')[0]}?... has a query, as signed URLs do, and is not read: leave the query out")
     return UrlPath(url)
 
 

@@ -34,8 +34,8 @@ class ColumnTokens(Entry, frozen=True):
 class Column(Entry, frozen=True):
     """The description of a column. Raises ValueError if parts of it contradict each other.
 
-    The geometry is "xyxy" for boxes, x1, y1, x2, y2, or "xy" for keypoints, x, y, visibility; in pixels of the prepared file,
-    upright; 0, 0 is the upper left corner of the upper left pixel.
+    The geometry is "xyxy" (boxes: x1, y1, x2, y2) or "xy" (keypoints: x, y, visibility), in pixels of the source file, upright;
+    0, 0 is the upper left corner of the upper left pixel.
     """
 
     name: str  # letters, digits, "_" and "-"; it names the column's files

@@ -25,8 +25,8 @@ class RecordIndex:
     """The location of each record of a variant: rows of INDEX_ROW over all shards in order, memory-mapped. Pickles lack the rows.
 
     Attributes:
-        starts: the number of the first record of each shard, and the number of all.
-        words: the numbers of all rows, three for each record: quicker to read one by one than an array.
+        starts: the index of each shard's first record, and the count of all records.
+        words: the fields of all rows, three for each record: quicker to read one by one than an array's.
 
     Raises:
         FormatError: the file is not what was written, or leads out of a shard.

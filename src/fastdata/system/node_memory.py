@@ -65,8 +65,8 @@ class NodeArray(SharedArray):
 def once(key: str | None, shape: int | tuple[int, ...], dtype: Any, fill: Callable[[Array], None], advice: str) -> SharedArray:
     """Return an array that all processes of this user on this machine share: one fills it, the others attach to it.
 
-    Equal keys mean equal bytes; without a key, this process and its children have an array of their own. `fill` writes the values
-    into the array that it gets, which begins with zeros, and must not keep it. If it fails, a waiting process fills the memory.
+    Equal keys mean equal bytes; without a key, this process and its children have an array of their own. `fill` gets the array, all
+    zeros, writes the values into it, and must not keep it. If it fails, a waiting process fills the memory.
     advice: what to do if there is no memory for it, which is a StoreError.
     """
     shape = (shape,) if isinstance(shape, int) else shape

@@ -189,7 +189,7 @@ def apply_options(optimizer: Optimizer, options: Mapping[Any, Any], saved: Mappi
     """Give a loaded optimizer its own options back where the saved ones differ. Return descriptions of the differences.
 
     Args:
-        of_torch: a scheduler of torch continues with the rates and momenta that it has set.
+        of_torch: whether torch's scheduler set the rates and momenta: keep the saved ones.
     """
     differences = []
     for key, value in options.items():

@@ -117,7 +117,7 @@ class Log:
 
 
 class ProgressDisplay:
-    """A progress bar on a terminal, one line per epoch, and one per minute where there is no terminal. Rank 0 has it `shown`."""
+    """A progress bar on a terminal, one line per epoch, and one per minute where there is no terminal. shown: on rank 0."""
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown

@@ -189,7 +189,7 @@ class Trainer:
         """Train until `epochs` or `max_steps` is reached, including the ones before a resume.
 
         Args:
-            train: an iterable of batches, with as many on every rank, as fastdata's Loader has.
+            train: an iterable of batches, equally many on every rank, such as fastdata's Loader.
             val: an iterable of batches to evaluate after each epoch, or each `eval_every` updates, and at the end.
             epochs, max_steps: numbers of epochs and updates, at least 1. The limit that is reached first ends the run.
             eval_every: updates between evaluations.
@@ -480,7 +480,7 @@ class Trainer:
                 raise ValueError(f"its format is {state['format']}, expected {FORMAT}")
             new, old = self._options["optimizer"], state["options"]["optimizer"]
             if new != old and {new, old} != {"Adam", "AdamW"}:  # these two keep the same state per weight
-                raise ValueError(f"its optimizer is {old}, this one is {new}")
+                raise ValueError(f"optimizer {old} was saved, not {new}")
             load_states((state["model"], state["optimizer"]), self.model, self.optimizer)
             if self.ema is not None:
                 load_states((state["model"] if state["ema"] is None else state["ema"],), self.ema.model)

@@ -171,7 +171,7 @@ class EMA:
 def device_for(device: str | torch.device | None, model: nn.Module) -> torch.device | None:
     """Return the device to move the model to, or None to leave it. "cuda" is the GPU that torchrun gave to this rank.
 
-    Without a name, the model moves to this GPU if there is one, and if all of it is on the CPU, neither wrapped nor sharded.
+    Without a name, a model that is all on the CPU, neither wrapped nor sharded, moves to this GPU, if there is one.
     """
     rank, count = int(os.environ.get("LOCAL_RANK") or 0), torch.cuda.device_count()
     if device is None:
