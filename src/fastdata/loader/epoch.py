@@ -97,7 +97,7 @@ class LoaderPosition:
         self.epoch, self.consumed, self.begun = self.epoch + 1, 0, False
 
     def deliver(self, this_pass: int, start: Callable[[], Engine], outdated: Callable[[], bool]) -> Iterator[Any]:
-        """Yield the rest of the epoch. `start` returns a new engine, also where `outdated` says that the running one must end."""
+        """Yield the rest of the epoch. `outdated` says whether the running engine must end; `start` returns a new one."""
         while True:
             if this_pass != self.passes:
                 raise LoaderError(

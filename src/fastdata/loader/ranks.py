@@ -67,7 +67,7 @@ class Ranks:
 
     @property
     def comparable(self) -> bool:
-        """Whether all ranks of torch.distributed share the samples."""
+        """Whether torch.distributed's ranks split the samples."""
         return self.split and self.rank is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
     def compare(self, state: Mapping[str, Any], drawn: tuple[int, int] | None) -> None:

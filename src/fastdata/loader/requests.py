@@ -104,7 +104,7 @@ class Requests:
             self._schedule.restart(self._epoch, self._start)
 
     def known(self) -> bool:
-        """Return whether the next request is known: a sampler's next list is drawn when the pass begins."""
+        """Return whether the next request is known: a sampler draws an epoch only when its pass begins."""
         return self._sampler is None or bool(self._ready) or self._start < self.counts.epoch_stop
 
     def __iter__(self) -> Iterator[Request]:

@@ -171,14 +171,14 @@ def is_own(name: str) -> bool:
 
 
 def own_files(root: Path) -> list[Path]:
-    """Return the files in a folder whose names only prep writes, the manifest first."""
+    """Return a folder's files with names that only prep gives, the manifest first."""
     paths = [Path(folder, name) for folder, _, names in os.walk(root) for name in names]
     found = [path for path in paths if re.fullmatch(_WRITTEN, path.relative_to(root).as_posix())]
     return sorted(found, key=lambda path: (path.name != MANIFEST, path))
 
 
 def clear(root: Path, keep: Container[Path] = ()) -> None:
-    """Remove the files in a folder whose names only prep writes, the manifest first, so that an interruption leaves no store.
+    """Remove a folder's files with names that only prep gives, the manifest first, so that an interruption leaves no store.
 
     Files to keep, all other files and the lock stay.
     """

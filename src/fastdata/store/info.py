@@ -162,7 +162,7 @@ def _plain(value: Any, joint: str = ",") -> str:
 
 @dataclass(frozen=True)
 class Preview:
-    """A sample as people see it: its label, where it came from, pictures, uint8 RGB [H, W, 3], that belong together, or text."""
+    """A sample as people see it: its label, its origin, and text or pictures that belong together, uint8 RGB [H, W, 3]."""
 
     title: str
     note: str

@@ -204,7 +204,7 @@ class StoreSamples:
 
 
 def verify(path: StrPath, *, tick: Callable[[int], None] = lambda size: None) -> Iterator[str]:
-    """Check a store, a folder or a StoreLocation. Yield a line for each file that lacks the bytes that were written.
+    """Check a store: a folder or a StoreLocation. Yield a line for each file that lacks the bytes that were written.
 
     tick: called with the size in bytes of each shard that is done.
     """

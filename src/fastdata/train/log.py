@@ -71,8 +71,8 @@ def _wide(value: float | Tensor) -> Any:
 class Log:
     """Appends records to log.jsonl and to TensorBoard's curves, if tensorboard is installed; without a folder it does nothing.
 
-    A file that cannot be written, for example on a full disk, causes one warning. The log is tried again with the next record;
-    TensorBoard's file has ended.
+    A file that cannot be written, for example on a full disk, causes one warning. log.jsonl is tried again with the next record,
+    TensorBoard's file is not.
     """
 
     def __init__(self, folder: Path | None) -> None:
