@@ -385,9 +385,7 @@ def examine(
     if path is None and loader is None:
         raise ValueError("there is nothing to measure: give a store, a folder of images, or --loader MODULE:FUNCTION")
     if loader is not None and (batch_size or workers is not None or (path is None and (size or crop))):
-        raise ValueError(
-            "--batch-size and --workers are about a loader that doctor makes, --size and --crop about images: leave them out"
-        )
+        raise ValueError("with --loader, leave out --batch-size and --workers; give PATH for --size and --crop")
     step = None if model is None else _call(model, "--model")
     own, workers = None if loader is None else _call(loader, "--loader"), available_cores() if workers is None else workers
     stored = path is not None and is_store(Path(path))

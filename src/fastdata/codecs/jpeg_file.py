@@ -61,7 +61,7 @@ class JpegHeader(Header):
         return None
 
     def _scaled(self, least: tuple[int, int]) -> tuple[int, int]:
-        """Return (height, width) at the smallest scale, of 1, 1/2, 1/4 and 1/8, that keeps both sides at `least`."""
+        """Return (height, width) at the smallest scale, of 1, 1/2, 1/4 and 1/8, that leaves no side below `least`."""
         sizes = [(-(-self.height // d), -(-self.width // d)) for d in (8, 4, 2, 1)]
         if max(least) <= 0 or max(self.height, self.width) <= 8:  # in tiny images, several scales give the same size
             return sizes[-1]

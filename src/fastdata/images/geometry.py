@@ -38,7 +38,7 @@ class Placement:
 def layout(sides: Array, size: int | None, mode: str, *, upscale: bool) -> tuple[Array, Array, Array]:
     """Return the (height, width) to resize images of these sides to, and the corner and the sides of the stored part; int64 [n, 2].
 
-    size: the length of the side that `mode`, the option `--resize`, names; the other is truncated, as in torchvision's Resize.
+    size: the length of the side that `mode`, the option `--resize`, names; the other rounds down, as in torchvision's Resize.
     None: every image keeps its sides. upscale: whether smaller images are enlarged; "stretch" decides for each side by itself.
     """
     resized = sides = sides.astype(np.int64)

@@ -276,7 +276,7 @@ def decode_mask(data: bytes, recipe: MaskRecipe, max_pixels: int = 1 << 28) -> A
         values = mask_values(data, max_pixels)
         if recipe.binary and (high := values.max(initial=0)) in HIGHEST:
             if not is_binary(values):
-                what = f"the mask has {high} next to two other values, but {high} is class 1 in masks that have only 0 beside it"
+                what = f"the sampled masks hold 0 and one more value, so {high} is class 1; this mask holds other values too"
                 raise CodecError(f"{what}: write all masks with 0, 1, 2 and so on", "mask-values")
             values = values != 0
     if values.max(initial=0) >> recipe.bits:

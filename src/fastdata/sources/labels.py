@@ -142,9 +142,9 @@ def _ordered(named: Mapping[object, str], by: str, *, whole: bool) -> tuple[str,
     if whole and all(map(WHOLE.fullmatch, texts)):
         count = max(map(int, texts)) + 1
         if count > min(MAX_CLASS + 1, CLASSES_PER_USED_CLASS * len(named)):
-            limit = f"{MAX_CLASS} and to {CLASSES_PER_USED_CLASS} times as many as occur"
+            limit = f"{MAX_CLASS}, or {CLASSES_PER_USED_CLASS} times the number in use"
             found = f"{by}: the labels are whole numbers up to {count - 1}, of which {len(named)} occur"
-            raise PrepError(f"{found}. Classes go up to {limit}; else list their names: --classes FILE, or a store")
+            raise PrepError(f"{found}. Beyond {limit}, list the names: --classes FILE, or a store")
         return tuple(map(str, range(count)))
     odd = [value for value, text in named.items() if not (text.isascii() and text.isdigit())]
     if whole and ((odd and all(map(is_number, texts))) or have_commas(texts)):

@@ -25,7 +25,7 @@ def list_sources(
 ) -> SourceList:
     """List the images of a folder (one folder per class, or flat), of a table of paths and labels, or of archives.
 
-    fields: which other values to take. images: the endings of the images of a sample, if SOURCE is tars in which it has several.
+    fields: which other values to take. images: the endings of a sample's images, if SOURCE is tars with several in each sample.
     """
     path, options = to_path(source), options or LabelOptions()
     chosen = parse_fields(fields)
